@@ -1,0 +1,60 @@
+# What the scripts need on the machine, installed if it is missing. Sourced.
+
+# Says what is being done, apart from what the tools print.
+say() { printf '\n== %s\n' "$*"; }
+
+# Runs a command as root.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
+}
+
+# Installs Debian packages without starting any service they bring.
+debian_packages() {
+    command -v apt-get >/dev/null || { echo "please install: $*" >&2; return 1; }
+    local policy=/usr/sbin/policy-rc.d made=
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod +x "$policy"
+        made=yes
+    fi
+    local status=0
+    as_root apt-get update -qq || status=$?
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" || status=$?
+    [ -z "$made" ] || as_root rm -f "$policy"
+    return "$status"
+}
+
+need_cargo() {
+    command -v cargo >/dev/null || { echo "cargo is missing: see https://rustup.rs" >&2; return 1; }
+    command -v cc >/dev/null || debian_packages gcc libc6-dev
+}
+
+need_rabbitmq() {
+    [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || [ -n "${RABBITMQ_HOME:-}" ] || {
+        say "installing RabbitMQ from Debian's packages (its service is not started)"
+        debian_packages rabbitmq-server
+    }
+}
+
+# A Python of our own with pika, for the test of a client in another language.
+need_pika() {
+    local venv=.cache/python
+    export TEST_PYTHON="$PWD/$venv/bin/python"
+    "$TEST_PYTHON" -c 'import pika' 2>/dev/null && return
+    say "installing pika into $venv"
+    mkdir -p .cache
+    python3 -m venv "$venv" || { debian_packages python3 python3-venv && python3 -m venv "$venv"; }
+    "$venv/bin/pip" install --quiet --disable-pip-version-check 'pika==1.3.2'
+}
+
+need_ps() {
+    command -v ps >/dev/null || debian_packages procps
+}
+
+# cargo-deny of our own; nobody's ~/.cargo is touched.
+need_cargo_deny() {
+    export PATH="$PWD/.cache/tools/bin:$PATH"
+    command -v cargo-deny >/dev/null && return
+    say "building cargo-deny (a few minutes, once)"
+    cargo install --quiet --locked --root .cache/tools cargo-deny
+}

@@ -1,0 +1,147 @@
+//! Installing a set.
+
+use serde::Serialize;
+
+use crate::{
+    amqp::Session,
+    settings::Settings,
+    topology::{Finding, Object, Observed, Topology},
+};
+
+use super::{AdminError, Conflict, State, doing, examine, observe};
+
+/// What there is to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Exchanges and queues that stand with other arguments. If there are any,
+    /// nothing may be changed.
+    pub conflicts: Vec<Conflict>,
+    /// Exchanges and queues to declare.
+    pub missing: Vec<String>,
+    /// How many exchanges and queues already stand.
+    pub standing: usize,
+    /// How many bindings are to be made; `None` if that cannot be known,
+    /// because only the management API lists bindings.
+    pub missing_bindings: Option<usize>,
+    /// Why bindings could not be counted.
+    pub blind: Option<String>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct InstallReport {
+    /// Whether anything may have changed.
+    pub outcome: Outcome,
+    /// Objects in the way.
+    pub conflicts: Vec<Conflict>,
+    /// Exchanges and queues that were made.
+    pub created: Vec<String>,
+    /// How many already stood.
+    pub standing: usize,
+    /// How many bindings belong to the set.
+    pub bindings: usize,
+    /// How many of them were made; `None` if that cannot be known.
+    pub created_bindings: Option<usize>,
+    /// Why bindings could not be counted.
+    pub blind: Option<String>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The set stands.
+    Installed,
+    /// Nothing was changed, as asked.
+    DryRun,
+    /// Nothing was changed, because something else stands in the way.
+    Conflict,
+}
+
+/// Looks what installing would do, and changes nothing.
+///
+/// # Errors
+/// If the broker cannot be asked.
+pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> Result<Plan, AdminError> {
+    let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+    let mut plan =
+        Plan { conflicts: Vec::new(), missing: Vec::new(), standing: 0, missing_bindings: None, blind: None };
+    for object in topology.objects() {
+        let name = describe(object);
+        // Asking AMQP for something that is not there writes an error into the
+        // broker's log, which nobody should have to read after an installation.
+        let known_missing = observed.as_ref().is_ok_and(|observed| !observed.has(object));
+        let state = match known_missing {
+            true => examine::missing(object),
+            false => examine::object(session, object).map_err(doing(format!("looking at {name}")))?,
+        };
+        match state {
+            Some(State::Missing) => plan.missing.push(name),
+            Some(State::Same) => plan.standing += 1,
+            Some(State::Different(conflict)) => plan.conflicts.push(conflict),
+            None => {}
+        }
+    }
+    match observed {
+        Ok(observed) => plan.missing_bindings = Some(missing_bindings(topology, &observed)),
+        // Where nothing stands, no binding can.
+        Err(_) if plan.standing == 0 => plan.missing_bindings = Some(topology.bindings().count()),
+        Err(reason) => plan.blind = Some(reason),
+    }
+    Ok(plan)
+}
+
+fn missing_bindings(topology: &Topology, observed: &Observed) -> usize {
+    let findings = topology.compare(observed);
+    findings.iter().filter(|finding| matches!(finding, Finding::MissingBinding { .. })).count()
+}
+
+pub(super) fn describe(object: &Object) -> String {
+    match object {
+        Object::Exchange(exchange) => format!("exchange `{}`", exchange.name),
+        Object::Queue(queue) => format!("queue `{}`", queue.name),
+        Object::Binding(binding) => binding.to_string(),
+    }
+}
+
+/// Declares everything that is missing, in the safe order. Declaring what
+/// already stands changes nothing, so several of these may run at once.
+/// `progress` is told after each object.
+///
+/// # Errors
+/// If the broker refuses or is lost; what was declared until then stays, and
+/// installing again goes on from there.
+pub fn install(
+    settings: &Settings,
+    topology: &Topology,
+    dry_run: bool,
+    mut progress: impl FnMut(),
+) -> Result<InstallReport, AdminError> {
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let plan = plan(settings, topology, &mut session)?;
+    let outcome = match (plan.conflicts.is_empty(), dry_run) {
+        (false, _) => Outcome::Conflict,
+        (true, true) => Outcome::DryRun,
+        (true, false) => Outcome::Installed,
+    };
+    if outcome == Outcome::Installed {
+        for object in topology.objects() {
+            let declared = match object {
+                Object::Exchange(exchange) => session.declare_exchange(exchange),
+                Object::Queue(queue) => session.declare_queue(queue),
+                Object::Binding(binding) => session.bind(binding),
+            };
+            declared.map_err(doing(format!("declaring {}", describe(object))))?;
+            progress();
+        }
+    }
+    Ok(InstallReport {
+        outcome,
+        conflicts: plan.conflicts,
+        created: plan.missing,
+        standing: plan.standing,
+        bindings: topology.bindings().count(),
+        created_bindings: plan.missing_bindings,
+        blind: plan.blind,
+    })
+}

@@ -1,0 +1,71 @@
+//! What a platform team does to a set: install, verify, look, remove.
+//!
+//! Each works on a [`Topology`](crate::topology::Topology) and a broker, and
+//! returns plain data for the command line, or anybody else, to show.
+
+mod examine;
+mod install;
+mod status;
+mod uninstall;
+mod verify;
+
+use crate::{
+    amqp::AmqpError,
+    management::{ManagementApi, ManagementError},
+    settings::Management,
+    topology::Observed,
+};
+
+pub use examine::{Conflict, State};
+pub use install::{InstallReport, Outcome, Plan, install, plan};
+pub use status::{AppBinding, LevelStatus, Status, status};
+pub use uninstall::{Refusal, UninstallReport, Waiting, uninstall};
+pub use verify::{VerifyReport, verify};
+
+/// Why administration could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The AMQP side failed.
+    #[error("{doing}: {source}")]
+    Amqp {
+        /// What was being done.
+        doing: String,
+        /// What went wrong.
+        source: AmqpError,
+    },
+    /// The management API failed.
+    #[error(transparent)]
+    Management(#[from] ManagementError),
+}
+
+/// Puts what was being done in front of an AMQP error.
+fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
+    move |source| AdminError::Amqp { doing: what.into(), source }
+}
+
+/// What the management API sees of a vhost, or why it cannot be asked.
+///
+/// # Errors
+/// Only if the user named the API in the settings; one that was merely guessed
+/// may be absent.
+pub(crate) fn observe(
+    settings: Option<&Management>,
+    vhost: &str,
+) -> Result<Result<Observed, String>, AdminError> {
+    let Some(settings) = settings else {
+        return Ok(Err("no management API is configured (--management-url)".into()));
+    };
+    let observed = ManagementApi::new(settings).and_then(|api| {
+        Ok(Observed {
+            exchanges: api.exchanges(vhost)?,
+            queues: api.queues(vhost)?,
+            bindings: api.bindings(vhost)?,
+        })
+    });
+    match observed {
+        Ok(observed) => Ok(Ok(observed)),
+        Err(error) if settings.explicit => Err(error.into()),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}

@@ -1,0 +1,86 @@
+//! What can go wrong between us and the broker.
+
+use amiquip::Error;
+
+/// An error of the AMQP side. None quotes a URL or a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AmqpError {
+    /// No connection came about.
+    #[error("cannot reach the broker at {address}: {reason}")]
+    Unreachable {
+        /// The address, without credentials.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// TLS failed: certificates, host name, or the peer speaks no TLS.
+    #[error("cannot set up TLS with {address}: {reason}")]
+    Tls {
+        /// The address, without credentials.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The broker turned the login down.
+    #[error("the broker at {address} refused us: {reason}")]
+    Refused {
+        /// The address, without credentials.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// The broker closed the channel over what was asked: a missing object
+    /// (404), no permission (403), other arguments than it has (406).
+    #[error("the broker refused with {code}: {text}")]
+    Channel {
+        /// The AMQP reply code.
+        code: u16,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The broker closed the connection.
+    #[error("the broker closed the connection with {code}: {text}")]
+    Closed {
+        /// The AMQP reply code.
+        code: u16,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The connection is gone.
+    #[error("the connection to the broker was lost: {reason}")]
+    Lost {
+        /// What the client library knows about it.
+        reason: String,
+    },
+}
+
+impl AmqpError {
+    /// Whether a second try may go better without anybody's help.
+    #[must_use]
+    pub fn is_connection(&self) -> bool {
+        !matches!(self, Self::Channel { .. })
+    }
+
+    /// The reply code of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Channel { code, .. } | Self::Closed { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+/// What an error on an open connection means to us.
+impl From<Error> for AmqpError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::ServerClosedChannel { code, message, .. } => Self::Channel { code, text: message },
+            Error::ServerClosedConnection { code, message } => Self::Closed { code, text: message },
+            // The other errors of an open connection hold no URL, and so no
+            // password; those that do cannot occur, as we never hand it one.
+            other => Self::Lost { reason: other.to_string() },
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The broker's AMQP side. No other module names the client library.
+//!
+//! `amiquip` is the only synchronous AMQP 0-9-1 client for Rust that still
+//! builds, and it has traps; what is here works around them:
+//!
+//! - it resolves and connects without `TCP_NODELAY` and without time limits, so
+//!   `connection` makes the socket itself;
+//! - its helper that puts confirms in order reports some nacks as acks, so
+//!   `publisher` hands raw confirms on;
+//! - closing a connection or channel can block for ever while the broker is in
+//!   alarm, so both happen on a helper thread with a deadline;
+//! - after the connection is lost, channels only say that it is gone; the cause
+//!   is fetched from the connection.
+
+mod connection;
+mod consumer;
+mod convert;
+mod error;
+mod publisher;
+mod session;
+mod tls_stream;
+
+pub use consumer::{Consumer, Delivery, Next};
+pub use error::AmqpError;
+pub(crate) use publisher::{Event, Publisher, Returned};
+pub use session::{QueueDepth, Session};

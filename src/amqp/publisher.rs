@@ -1,0 +1,208 @@
+//! Publishing with confirms.
+
+use std::{fmt, thread, time::Duration};
+
+use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification, Publish, Return};
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
+
+use crate::{
+    message::{Headers, Properties},
+    settings::Broker,
+};
+
+use super::{
+    AmqpError,
+    connection::{close, open_within},
+    convert::{from_properties, properties},
+};
+
+/// What the broker says about published messages.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It has taken responsibility for the message with this tag, and for all
+    /// before it if `multiple`.
+    Ack { tag: u64, multiple: bool },
+    /// It has not.
+    Nack { tag: u64, multiple: bool },
+    /// It could route the message to no queue. Always comes before the ack of
+    /// the same message.
+    Returned(Box<Returned>),
+    /// It takes no messages for now.
+    Blocked(String),
+    /// It takes messages again.
+    Unblocked,
+    /// The channel or the connection is gone; [`Publisher::end`] tells why.
+    Ended,
+}
+
+/// A message that came back.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) code: u16,
+    pub(crate) text: String,
+    pub(crate) routing_key: String,
+    pub(crate) body: Vec<u8>,
+    pub(crate) properties: Properties,
+    pub(crate) headers: Headers,
+}
+
+/// A connection with one channel in confirm mode. Tags count from 1 on each
+/// channel.
+pub(crate) struct Publisher {
+    connection: Option<Connection>,
+    channel: Option<Channel>,
+    blocked: Receiver<ConnectionBlockedNotification>,
+    events: Receiver<Event>,
+}
+
+impl Publisher {
+    pub(crate) fn open(broker: &Broker) -> Result<Self, AmqpError> {
+        open_within(broker, "router", |mut connection| {
+            let blocked = connection.listen_for_connection_blocked()?;
+            let (channel, events) = channel(&mut connection, &blocked)?;
+            Ok(Self { connection: Some(connection), channel: Some(channel), blocked, events })
+        })
+    }
+
+    /// Opens another channel after the broker closed the last one.
+    pub(crate) fn reopen(&mut self) -> Result<(), AmqpError> {
+        let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
+        let connection = self.connection.as_mut().ok_or_else(gone)?;
+        let (channel, events) = channel(connection, &self.blocked)?;
+        self.channel = Some(channel);
+        self.events = events;
+        Ok(())
+    }
+
+    pub(crate) fn events(&self) -> &Receiver<Event> {
+        &self.events
+    }
+
+    /// Writes a message. An error says nothing here; [`Event::Ended`] follows.
+    pub(crate) fn publish(
+        &mut self,
+        exchange: &str,
+        routing_key: String,
+        message_properties: &Properties,
+        headers: &Headers,
+        body: &[u8],
+    ) {
+        let Some(channel) = &self.channel else { return };
+        let publish = Publish {
+            body,
+            routing_key,
+            mandatory: true,
+            immediate: false,
+            properties: properties(message_properties, headers),
+        };
+        let _ = channel.basic_publish(exchange, publish);
+    }
+
+    /// Why the channel ended. After a refusal the connection still stands, and
+    /// [`reopen`](Self::reopen) can be called.
+    pub(crate) fn end(&mut self, limit: Duration) -> AmqpError {
+        let lost = || AmqpError::Lost { reason: "the connection is closed".into() };
+        let Some(channel) = self.channel.take() else {
+            return lost();
+        };
+        // Any call on an ended channel fails with the reason, if it has one.
+        let cause = channel.enable_publisher_confirms_nowait().err().map_or_else(lost, AmqpError::from);
+        match (&cause, self.connection.take()) {
+            (AmqpError::Lost { .. }, Some(connection)) => close(connection, channel, limit).unwrap_or(cause),
+            (_, connection) => {
+                self.connection = connection;
+                cause
+            }
+        }
+    }
+
+    /// Closes within a time limit.
+    pub(crate) fn close(mut self, limit: Duration) {
+        if let Some(connection) = self.connection.take() {
+            close(connection, self.channel.take(), limit);
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            close(connection, self.channel.take(), super::connection::CLOSE_TIMEOUT);
+        }
+    }
+}
+
+/// Opens a channel in confirm mode, and one stream of all that it reports.
+fn channel(
+    connection: &mut Connection,
+    blocked: &Receiver<ConnectionBlockedNotification>,
+) -> Result<(Channel, Receiver<Event>), AmqpError> {
+    let channel = connection.open_channel(None)?;
+    let confirms = channel.listen_for_publisher_confirms()?;
+    let returns = channel.listen_for_returns()?;
+    channel.enable_publisher_confirms()?;
+    let (sender, events) = unbounded();
+    let blocked = blocked.clone();
+    thread::Builder::new()
+        .name("delayline-confirms".into())
+        .spawn(move || forward(&confirms, &returns, &blocked, &sender))
+        .map_err(|error| AmqpError::Lost { reason: format!("cannot start a thread: {error}") })?;
+    Ok((channel, events))
+}
+
+/// Merges the three streams of the client library into one, which ends with
+/// [`Event::Ended`].
+fn forward(
+    confirms: &Receiver<Confirm>,
+    returns: &Receiver<Return>,
+    blocked: &Receiver<ConnectionBlockedNotification>,
+    events: &Sender<Event>,
+) {
+    loop {
+        let event = select! {
+            recv(confirms) -> confirm => match confirm {
+                Ok(confirm) => {
+                    // The broker sends a return before the ack of its message,
+                    // and the client library keeps that order, on two channels.
+                    for returned in returns.try_iter() {
+                        let _ = events.send(Event::Returned(Box::new(returned.into())));
+                    }
+                    match confirm {
+                        Confirm::Ack(ack) => Event::Ack { tag: ack.delivery_tag, multiple: ack.multiple },
+                        Confirm::Nack(nack) => Event::Nack { tag: nack.delivery_tag, multiple: nack.multiple },
+                    }
+                }
+                Err(_) => break,
+            },
+            recv(blocked) -> note => match note {
+                Ok(ConnectionBlockedNotification::Blocked(reason)) => Event::Blocked(reason),
+                Ok(ConnectionBlockedNotification::Unblocked) => Event::Unblocked,
+                Err(_) => break,
+            },
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::Ended);
+}
+
+impl From<Return> for Returned {
+    fn from(returned: Return) -> Self {
+        let (properties, headers) = from_properties(&returned.properties);
+        Self {
+            code: returned.reply_code,
+            text: returned.reply_text,
+            routing_key: returned.routing_key,
+            body: returned.content,
+            properties,
+            headers,
+        }
+    }
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").field("open", &self.connection.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,229 @@
+//! Declaring, binding, counting and deleting: one call at a time.
+
+use std::fmt;
+
+use amiquip::{
+    Channel, Connection, ExchangeDeclareOptions, ExchangeType, FieldTable, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
+
+use crate::{
+    settings::Broker,
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+
+use super::{
+    AmqpError, Consumer,
+    connection::{CLOSE_TIMEOUT, close, open_within},
+    consumer::Started,
+    convert::argument_table,
+};
+
+/// AMQP's reply code for an object that is not there.
+const NOT_FOUND: u16 = 404;
+
+/// What a passive declare says about a queue. Messages that are stuck in
+/// dead-lettering or handed to a consumer are not among `ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueDepth {
+    /// Messages that wait.
+    pub ready: u32,
+    /// Consumers of the queue.
+    pub consumers: u32,
+}
+
+/// A connection for administration.
+///
+/// The broker closes the channel over every refusal; the session opens another
+/// one for the next call. No call has a time limit of its own: if the broker
+/// falls silent, the heartbeat ends the connection after two intervals.
+pub struct Session {
+    connection: Option<Connection>,
+    channel: Option<Channel>,
+}
+
+impl Session {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Unreachable, TLS, or refused.
+    pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
+        open_within(broker, "administration", |connection| {
+            Ok(Self { connection: Some(connection), channel: None })
+        })
+    }
+
+    fn call<T>(&mut self, work: impl FnOnce(&Channel) -> amiquip::Result<T>) -> Result<T, AmqpError> {
+        let channel = match self.channel.take() {
+            Some(channel) => channel,
+            None => self.new_channel()?,
+        };
+        match work(&channel) {
+            Ok(value) => {
+                self.channel = Some(channel);
+                Ok(value)
+            }
+            Err(error) => Err(self.explain(error.into(), channel)),
+        }
+    }
+
+    fn new_channel(&mut self) -> Result<Channel, AmqpError> {
+        let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
+        Ok(self.connection.as_mut().ok_or_else(gone)?.open_channel(None)?)
+    }
+
+    /// A channel that ended with the connection does not know why it ended; the
+    /// connection does.
+    fn explain(&mut self, error: AmqpError, channel: Channel) -> AmqpError {
+        match (&error, self.connection.take()) {
+            (AmqpError::Lost { .. }, Some(connection)) => {
+                close(connection, channel, CLOSE_TIMEOUT).unwrap_or(error)
+            }
+            (_, connection) => {
+                self.connection = connection;
+                error
+            }
+        }
+    }
+
+    /// Whether an exchange of this name stands.
+    ///
+    /// # Errors
+    /// Any but 404; a broker may ask for permissions (403).
+    pub fn exchange_exists(&mut self, name: &str) -> Result<bool, AmqpError> {
+        match self.call(|channel| channel.exchange_declare_passive(name).map(drop)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.code() == Some(NOT_FOUND) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How deep a queue is; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// Any but 404; a broker may ask for permissions (403).
+    pub fn queue_depth(&mut self, name: &str) -> Result<Option<QueueDepth>, AmqpError> {
+        let declared = self.call(|channel| {
+            let queue = channel.queue_declare_passive(name)?;
+            Ok(QueueDepth {
+                ready: queue.declared_message_count().unwrap_or(0),
+                consumers: queue.declared_consumer_count().unwrap_or(0),
+            })
+        });
+        match declared {
+            Ok(depth) => Ok(Some(depth)),
+            Err(error) if error.code() == Some(NOT_FOUND) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Declares a durable exchange; no change if it stands with the same
+    /// arguments.
+    ///
+    /// # Errors
+    /// 406 if it stands with others, 403 without the permission.
+    pub fn declare_exchange(&mut self, exchange: &Exchange) -> Result<(), AmqpError> {
+        let kind = match exchange.kind {
+            ExchangeKind::Topic => ExchangeType::Topic,
+            ExchangeKind::Fanout => ExchangeType::Fanout,
+        };
+        let options = ExchangeDeclareOptions {
+            durable: true,
+            arguments: argument_table(&exchange.arguments),
+            ..ExchangeDeclareOptions::default()
+        };
+        self.call(|channel| channel.exchange_declare(kind, exchange.name.as_str(), options).map(drop))
+    }
+
+    /// Declares a durable queue; no change if it stands with the same arguments.
+    ///
+    /// # Errors
+    /// 406 if it stands with others, 403 without the permission.
+    pub fn declare_queue(&mut self, queue: &Queue) -> Result<(), AmqpError> {
+        let options = QueueDeclareOptions {
+            durable: true,
+            arguments: argument_table(&queue.arguments),
+            ..QueueDeclareOptions::default()
+        };
+        self.call(|channel| channel.queue_declare(queue.name.as_str(), options).map(drop))
+    }
+
+    /// Declares a queue that only this connection sees and that goes with it.
+    /// Returns the name the broker gave it.
+    ///
+    /// # Errors
+    /// 403 without the permission.
+    pub fn declare_own_queue(&mut self) -> Result<String, AmqpError> {
+        let options =
+            QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
+        self.call(|channel| channel.queue_declare("", options).map(|queue| queue.name().to_owned()))
+    }
+
+    /// Binds; no change if the binding stands.
+    ///
+    /// # Errors
+    /// 404 if an end is missing, 403 without the permission.
+    pub fn bind(&mut self, binding: &Binding) -> Result<(), AmqpError> {
+        let (source, key, none) = (binding.source.as_str(), binding.key.as_str(), FieldTable::new());
+        self.call(|channel| match &binding.destination {
+            Endpoint::Queue(name) => channel.queue_bind(name.as_str(), source, key, none),
+            Endpoint::Exchange(name) => channel.exchange_bind(name.as_str(), source, key, none),
+        })
+    }
+
+    /// Removes a binding; no error if it is not there.
+    ///
+    /// # Errors
+    /// 403 without the permission.
+    pub fn unbind(&mut self, binding: &Binding) -> Result<(), AmqpError> {
+        let (source, key, none) = (binding.source.as_str(), binding.key.as_str(), FieldTable::new());
+        self.call(|channel| match &binding.destination {
+            Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, none),
+            Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, none),
+        })
+    }
+
+    /// Deletes a queue with all it holds; no error if it is not there. Returns
+    /// how many ready messages went with it.
+    ///
+    /// # Errors
+    /// 403 without the permission.
+    pub fn delete_queue(&mut self, name: &str) -> Result<u32, AmqpError> {
+        self.call(|channel| channel.queue_delete(name, QueueDeleteOptions::default()))
+    }
+
+    /// Deletes an exchange with its bindings; no error if it is not there.
+    ///
+    /// # Errors
+    /// 403 without the permission.
+    pub fn delete_exchange(&mut self, name: &str) -> Result<(), AmqpError> {
+        self.call(|channel| channel.exchange_delete(name, false))
+    }
+
+    /// Consumes from a queue, on a channel of its own, with at most `prefetch`
+    /// messages unacknowledged.
+    ///
+    /// # Errors
+    /// 404 without such a queue, 403 without the permission.
+    pub fn consume(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
+        let channel = self.new_channel()?;
+        match Consumer::start(channel, queue, prefetch) {
+            Started::Running(consumer) => Ok(consumer),
+            Started::Failed(error, channel) => Err(self.explain(error, channel)),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            close(connection, self.channel.take(), CLOSE_TIMEOUT);
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("open", &self.connection.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,203 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    codec::{AppKey, Delay, Tolerance},
+    settings::{Layers, Settings},
+};
+
+use super::{Failure, decode, demo, install, key, listen, send, uninstall};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
+unreachable or refused, 130 interrupted.";
+
+const ENVIRONMENT: &str = "\
+Settings come from, later over earlier: delayline.toml in the working directory (or
+--config), the environment (DELAYLINE_URL, DELAYLINE_SET, …), and flags. A password
+comes from DELAYLINE_PASSWORD, from DELAYLINE_URL, or from a file (password_file);
+never from a flag, where every user of the machine could read it.
+
+Examples:
+  delayline demo                                see it work on a private broker
+  delayline install --url amqp://broker         install the delay infrastructure
+  delayline key 90s billing                     the routing key for any client
+  delayline send --app billing --delay 90s --body hello
+  delayline status";
+
+/// Delayed delivery for RabbitMQ: one set of exchanges and queues per vhost, any
+/// delay from 1 s to 8.5 years.
+#[derive(Debug, Parser)]
+#[command(name = "delayline", version, after_help = EXIT_CODES, after_long_help = format!("{ENVIRONMENT}\n\n{EXIT_CODES}"))]
+#[command(disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Broker and settings")]
+pub(super) struct Global {
+    /// Read settings from this file instead of delayline.toml
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// AMQP URL without a password: amqp://USER@HOST:PORT/VHOST, or amqps://
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+    /// URL of the management API, or `none` [default: beside a default AMQP port]
+    #[arg(long, global = true, value_name = "URL")]
+    management_url: Option<String>,
+    /// Name of the set [default: delay]
+    #[arg(long, global = true, value_name = "NAME")]
+    set: Option<String>,
+    /// User to log in as [default: the URL's, or guest]
+    #[arg(long, global = true, value_name = "NAME")]
+    username: Option<String>,
+    /// File that holds the password
+    #[arg(long, global = true, value_name = "FILE")]
+    password_file: Option<String>,
+    /// PEM file of the certificate authorities to trust [default: the system's]
+    #[arg(long, global = true, value_name = "FILE")]
+    ca_file: Option<String>,
+    /// PEM file of a client certificate
+    #[arg(long, global = true, value_name = "FILE", requires = "client_key_file")]
+    client_cert_file: Option<String>,
+    /// PEM file of its key
+    #[arg(long, global = true, value_name = "FILE", requires = "client_cert_file")]
+    client_key_file: Option<String>,
+    /// Queue type of the set, `quorum` or `classic` [default: quorum]
+    #[arg(long, global = true, value_name = "TYPE")]
+    queue_type: Option<String>,
+    /// Replicas of each quorum queue [default: the broker's]
+    #[arg(long, global = true, value_name = "N")]
+    replicas: Option<String>,
+    /// Length of a unit of delay in ms, for tests [default: 1000]
+    #[arg(long, global = true, value_name = "MS", hide = true)]
+    unit_ms: Option<String>,
+    /// Print JSON for scripts
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(super) json: bool,
+    /// Log more; twice for still more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
+    pub(super) verbose: u8,
+}
+
+impl Global {
+    /// The settings of this process, from all layers.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let mut layers = Layers::new().with_file(self.config.as_deref()).with_environment(
+            // Names or values that are not UTF-8 cannot be ours.
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+        );
+        for (flag, url) in [("--url", &self.url), ("--management-url", &self.management_url)] {
+            if url.as_deref().is_some_and(has_password) {
+                return Err(Failure::usage(format!(
+                    "{flag} holds a password, which every user of this machine can read in the list of processes; \
+                     leave it out, and put it into DELAYLINE_PASSWORD or a file (--password-file)"
+                )));
+            }
+        }
+        let flags = [
+            ("url", &self.url),
+            ("management_url", &self.management_url),
+            ("set", &self.set),
+            ("username", &self.username),
+            ("password_file", &self.password_file),
+            ("ca_file", &self.ca_file),
+            ("client_cert_file", &self.client_cert_file),
+            ("client_key_file", &self.client_key_file),
+            ("queue_type", &self.queue_type),
+            ("replicas", &self.replicas),
+            ("unit_ms", &self.unit_ms),
+        ];
+        for (key, value) in flags {
+            if let Some(value) = value {
+                layers = layers.set(key, value);
+            }
+        }
+        Ok(layers.build()?)
+    }
+}
+
+fn has_password(url: &str) -> bool {
+    url::Url::parse(url).is_ok_and(|url| url.password().is_some())
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Install the delay infrastructure into a vhost
+    Install(install::Args),
+    /// Compare what stands on the broker with what should
+    #[command(after_help = "\
+Examples:
+  delayline verify
+  delayline verify --json | jq '.findings'")]
+    Verify,
+    /// Remove the delay infrastructure
+    Uninstall(uninstall::Args),
+    /// Show what waits where
+    #[command(after_help = "\
+Examples:
+  delayline status
+  delayline status --json | jq '[.levels[].ready] | add'")]
+    Status,
+    /// Print the routing key for a delay and an application
+    Key(key::Args),
+    /// Say what a routing key means
+    Decode(decode::Args),
+    /// Send messages to be delivered later
+    Send(Box<send::Args>),
+    /// Print messages of an application as they arrive
+    Listen(listen::Args),
+    /// Start a private broker and watch delayed messages arrive
+    Demo(demo::Args),
+}
+
+/// Reads an app key.
+pub(super) fn app(text: &str) -> Result<AppKey, String> {
+    text.parse().map_err(|error: crate::codec::AppKeyError| error.to_string())
+}
+
+/// Reads a delay.
+pub(super) fn delay(text: &str) -> Result<Delay, String> {
+    text.parse().map_err(|error: crate::codec::DelayError| error.to_string())
+}
+
+/// Reads a tolerance.
+pub(super) fn tolerance(text: &str) -> Result<Tolerance, String> {
+    text.parse().map_err(|error: crate::codec::ToleranceError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.starts_with("Examples:"), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn notices_a_password_in_a_url() {
+        assert!(has_password("amqp://u:p@h"));
+        for url in ["amqp://u@h", "amqp://h", "none", "http://h:15672"] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Exit codes, and what a command could not do.
+
+use std::{error::Error, io, process::ExitCode};
+
+use crate::{admin::AdminError, amqp::AmqpError, node::NodeError, settings::SettingsError};
+
+/// What the exit code means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    /// 0: done.
+    Done,
+    /// 1: looked, and found a problem.
+    Problem,
+    /// 2: wrong usage.
+    Usage,
+    /// 3: the broker is unreachable or refused.
+    Broker,
+    /// 130: interrupted, as shells count it.
+    Interrupted,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code.number())
+    }
+}
+
+impl Code {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Problem => 1,
+            Self::Usage => 2,
+            Self::Broker => 3,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// Why a command could not do its work.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: Code,
+    reason: String,
+    /// Our reader has gone, as with `| head`: nothing is wrong.
+    pipe_closed: bool,
+}
+
+impl Failure {
+    pub(super) fn new(code: Code, reason: impl ToString) -> Self {
+        Self { code, reason: reason.to_string(), pipe_closed: false }
+    }
+
+    pub(super) fn usage(reason: impl ToString) -> Self {
+        Self::new(Code::Usage, reason)
+    }
+
+    /// Prints why, and returns the exit code.
+    pub(super) fn report(self, json: bool) -> Code {
+        if self.pipe_closed {
+            return Code::Done;
+        }
+        if json {
+            let line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
+            anstream::eprintln!("{line}");
+        } else {
+            use owo_colors::OwoColorize;
+            anstream::eprintln!("{} {}", "error:".red().bold(), self.reason);
+        }
+        self.code
+    }
+}
+
+/// An error with all its causes, each once.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+impl From<AdminError> for Failure {
+    fn from(error: AdminError) -> Self {
+        Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<AmqpError> for Failure {
+    fn from(error: AmqpError) -> Self {
+        Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Self {
+        Self::usage(chain(&error))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self {
+            code: Code::Problem,
+            reason: error.to_string(),
+            pipe_closed: error.kind() == io::ErrorKind::BrokenPipe,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The command line: parse, call, print. One file per command.
+
+mod args;
+mod decode;
+mod demo;
+mod failure;
+mod install;
+mod key;
+mod listen;
+mod logging;
+mod output;
+mod send;
+mod status;
+mod table;
+mod time;
+mod uninstall;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use args::{Cli, Command};
+use failure::{Code, Failure};
+use output::Output;
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    logging::start(cli.global.verbose);
+    let mut output = Output::new(cli.global.json);
+    let code = match run(&cli, &mut output) {
+        Ok(code) => code,
+        Err(failure) => failure.report(cli.global.json),
+    };
+    code.into()
+}
+
+fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
+    let settings = || cli.global.settings();
+    match &cli.command {
+        Command::Install(args) => install::run(args, &settings()?, output),
+        Command::Verify => verify::run(&settings()?, output),
+        Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
+        Command::Status => status::run(&settings()?, output),
+        Command::Key(args) => key::run(args, &settings()?, output),
+        Command::Decode(args) => decode::run(args, output),
+        Command::Send(args) => send::run(args, &settings()?, output),
+        Command::Listen(args) => listen::run(args, &settings()?, output),
+        Command::Demo(args) => demo::run(args, output),
+    }
+}

@@ -1,0 +1,141 @@
+//! The name of a consuming application, as it stands at the end of a routing key.
+
+use std::{fmt, str::FromStr};
+
+/// The app key: 1 or more dot-separated words, 193 bytes at most.
+///
+/// No word is empty or holds `*`, `#`, white space or control characters. The
+/// limit is what 28 bit words leave of the 255 bytes of an AMQP routing key.
+///
+/// ```
+/// use delayline::codec::AppKey;
+///
+/// assert!("eu.orders".parse::<AppKey>().is_ok());
+/// assert!("eu.*".parse::<AppKey>().is_err());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppKey(String);
+
+/// Why something is not an [`AppKey`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppKeyError {
+    /// Nothing there.
+    #[error("the app key is empty; give the consuming application a name, such as `billing`")]
+    Empty,
+    /// Two dots in a row, or a dot at an end.
+    #[error("the app key `{key}` has an empty word; put one or more characters between its dots")]
+    EmptyWord {
+        /// The key that was given.
+        key: String,
+    },
+    /// A wildcard, white space or a control character.
+    #[error(
+        "the app key `{}` has {found:?} at byte {position}; `*`, `#`, white space and control \
+         characters are not allowed", key.escape_debug()
+    )]
+    ForbiddenCharacter {
+        /// The key that was given.
+        key: String,
+        /// The first such character.
+        found: char,
+        /// Where it is, in bytes from 0.
+        position: usize,
+    },
+    /// Over 193 bytes.
+    #[error("the app key is {length} bytes long; at most 193 fit into a routing key")]
+    TooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
+}
+
+impl AppKey {
+    /// The longest app key, in bytes: the 255 of a routing key less
+    /// `delay.` and 28 bits with a dot each.
+    pub const MAX_BYTES: usize = 255 - 62;
+
+    /// Checks and takes a name.
+    ///
+    /// # Errors
+    /// What is wrong with it; see [`AppKeyError`].
+    pub fn new(key: impl Into<String>) -> Result<Self, AppKeyError> {
+        let key = key.into();
+        check(&key)?;
+        Ok(Self(key))
+    }
+
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check(key: &str) -> Result<(), AppKeyError> {
+    if key.is_empty() {
+        return Err(AppKeyError::Empty);
+    }
+    if key.len() > AppKey::MAX_BYTES {
+        return Err(AppKeyError::TooLong { length: key.len() });
+    }
+    let forbidden = |c: char| matches!(c, '*' | '#') || c.is_whitespace() || c.is_control();
+    if let Some((position, found)) = key.char_indices().find(|&(_, c)| forbidden(c)) {
+        return Err(AppKeyError::ForbiddenCharacter { key: key.into(), found, position });
+    }
+    if key.split('.').any(str::is_empty) {
+        return Err(AppKeyError::EmptyWord { key: key.into() });
+    }
+    Ok(())
+}
+
+impl FromStr for AppKey {
+    type Err = AppKeyError;
+
+    fn from_str(key: &str) -> Result<Self, AppKeyError> {
+        Self::new(key)
+    }
+}
+
+impl fmt::Display for AppKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for AppKey {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_words_and_dots() {
+        for key in ["a", "billing", "eu.orders", "0.1", "käse.😀", &"x".repeat(193)] {
+            assert_eq!(AppKey::new(key).expect(key).as_str(), key);
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest_and_says_why() {
+        assert_eq!(AppKey::new(""), Err(AppKeyError::Empty));
+        assert_eq!(AppKey::new("x".repeat(194)), Err(AppKeyError::TooLong { length: 194 }));
+        for key in [".", "a.", ".a", "a..b"] {
+            assert!(matches!(AppKey::new(key), Err(AppKeyError::EmptyWord { .. })), "{key}");
+        }
+        for (key, position) in [("a.*", 2), ("#", 0), ("a b", 1), ("a\u{7f}", 1), ("a\u{a0}", 1), ("\n", 0)] {
+            match AppKey::new(key) {
+                Err(AppKeyError::ForbiddenCharacter { position: at, .. }) => {
+                    assert_eq!(at, position)
+                }
+                other => panic!("{key:?} gave {other:?}"),
+            }
+        }
+        // 97 two-byte letters are 194 bytes: the limit counts bytes, not letters.
+        assert!(AppKey::new("ä".repeat(97)).is_err());
+    }
+}

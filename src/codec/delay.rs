@@ -1,0 +1,282 @@
+//! A delay in whole seconds, and the ways people write one.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+
+use super::LEVELS;
+
+/// How long a message waits: 0 to 268,435,455 whole seconds (8.5 years).
+///
+/// On a set that was installed with another unit of time (tests use 1 ms) it
+/// counts those units instead.
+///
+/// ```
+/// use delayline::codec::Delay;
+///
+/// let delay: Delay = "1h30m".parse()?;
+/// assert_eq!(delay.seconds(), 5_400);
+/// assert_eq!(delay.hops(), 5); // 5,400 = 0b1010100011000
+/// # Ok::<(), delayline::codec::DelayError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Delay(u32);
+
+/// Why something is not a [`Delay`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DelayError {
+    /// Longer than 28 bits of seconds can say.
+    #[error(
+        "a delay of {asked} is over the limit of 268435455 s (about 8.5 years); \
+         use a shorter delay and send the message on when it arrives"
+    )]
+    TooLong {
+        /// The delay as it was asked for.
+        asked: String,
+    },
+    /// Below zero.
+    #[error("a delay cannot be negative: `{asked}`; use 0s for at once")]
+    Negative {
+        /// The delay as it was asked for.
+        asked: String,
+    },
+    /// Not a duration.
+    #[error(
+        "`{text}` is not a delay ({reason}); write seconds (`90`), units (`90s`, `1h30m`, `2d`) \
+         or ISO 8601 (`PT90S`)"
+    )]
+    Unreadable {
+        /// The text that was given.
+        text: String,
+        /// What the parser says about it.
+        reason: String,
+    },
+    /// Months and years have no fixed length.
+    #[error("`{text}` counts months or years, which have no fixed length; use days or weeks")]
+    CalendarUnit {
+        /// The text that was given.
+        text: String,
+    },
+}
+
+impl Delay {
+    /// At once.
+    pub const ZERO: Self = Self(0);
+    /// The longest delay: 2^28 - 1 s.
+    pub const MAX: Self = Self((1 << LEVELS) - 1);
+
+    /// A delay of whole seconds.
+    ///
+    /// # Errors
+    /// [`DelayError::TooLong`] over 268,435,455.
+    pub fn from_seconds(seconds: u64) -> Result<Self, DelayError> {
+        match u32::try_from(seconds) {
+            Ok(value) if value <= Self::MAX.0 => Ok(Self(value)),
+            _ => Err(DelayError::TooLong { asked: format!("{seconds} s") }),
+        }
+    }
+
+    /// A delay that is at least `duration`: fractions of a second round up, so
+    /// that nothing is ever early.
+    ///
+    /// # Errors
+    /// [`DelayError::TooLong`] if it rounds to more than 268,435,455 s.
+    pub fn at_least(duration: Duration) -> Result<Self, DelayError> {
+        Self::at_least_units(duration, Duration::from_secs(1))
+    }
+
+    /// Like [`Delay::at_least`], on a set whose unit of time is `unit`.
+    ///
+    /// # Errors
+    /// [`DelayError::TooLong`] if it rounds to more than 268,435,455 units.
+    ///
+    /// # Panics
+    /// If `unit` is zero.
+    pub fn at_least_units(duration: Duration, unit: Duration) -> Result<Self, DelayError> {
+        let units = duration.as_nanos().div_ceil(unit.as_nanos());
+        u64::try_from(units)
+            .ok()
+            .and_then(|units| Self::from_seconds(units).ok())
+            .ok_or_else(|| DelayError::TooLong { asked: format!("{duration:?}") })
+    }
+
+    /// The delay from `now` until `instant`, rounded up; zero if it has passed.
+    ///
+    /// # Errors
+    /// [`DelayError::TooLong`] if the instant is over 8.5 years away.
+    pub fn until(instant: Timestamp, now: Timestamp) -> Result<Self, DelayError> {
+        match Duration::try_from(instant.duration_since(now)) {
+            Ok(ahead) => {
+                Self::at_least(ahead).map_err(|_| DelayError::TooLong { asked: format!("until {instant}") })
+            }
+            Err(_) => Ok(Self::ZERO),
+        }
+    }
+
+    /// Whole seconds (units of the set).
+    #[must_use]
+    pub const fn seconds(self) -> u32 {
+        self.0
+    }
+
+    /// The number of level queues that a message with this delay passes
+    /// through: one for each set bit, 0 to 28.
+    #[must_use]
+    pub const fn hops(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The levels whose queues the message passes through, from the longest
+    /// wait to the shortest.
+    pub fn levels(self) -> impl Iterator<Item = u8> {
+        (0..LEVELS).rev().filter(move |level| self.0 & (1 << level) != 0)
+    }
+
+    /// The wall-clock length of this delay on a set whose unit of time is
+    /// `unit`.
+    #[must_use]
+    pub fn duration(self, unit: Duration) -> Duration {
+        // 2^28 units of up to a second fit a Duration many times over.
+        unit.saturating_mul(self.0)
+    }
+
+    pub(super) const fn from_bits(bits: u32) -> Self {
+        debug_assert!(bits <= Self::MAX.0);
+        Self(bits)
+    }
+}
+
+impl fmt::Display for Delay {
+    /// As people write it: `1h 30m`, `2d 5s`, `0s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        let mut first = true;
+        for (size, unit) in [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")] {
+            let count = rest / size;
+            rest %= size;
+            if count > 0 || (first && unit == "s") {
+                write!(f, "{}{count}{unit}", if first { "" } else { " " })?;
+                first = false;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Delay {
+    type Err = DelayError;
+
+    /// Reads `90` (seconds), `90s`, `1h30m`, `1.5h`, `2 days`, `PT90S`, `P1DT2H`.
+    /// A day has 24 hours and a week 7 days. Fractions of a second round up.
+    fn from_str(text: &str) -> Result<Self, DelayError> {
+        let text = text.trim();
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return text
+                .parse()
+                .map_err(|_| DelayError::TooLong { asked: format!("{text} s") })
+                .and_then(Self::from_seconds);
+        }
+        let span: Span = text.parse().map_err(|error| too_long_or_unreadable(text, &error))?;
+        if span.get_months() != 0 || span.get_years() != 0 {
+            return Err(DelayError::CalendarUnit { text: text.into() });
+        }
+        if span.is_negative() {
+            return Err(DelayError::Negative { asked: text.into() });
+        }
+        span.to_duration(SpanRelativeTo::days_are_24_hours())
+            .ok()
+            .and_then(|duration: SignedDuration| Duration::try_from(duration).ok())
+            .and_then(|duration| Self::at_least(duration).ok())
+            .ok_or_else(|| DelayError::TooLong { asked: text.into() })
+    }
+}
+
+/// A number too large for the parser is a delay over the limit, not a typing
+/// error; say so.
+fn too_long_or_unreadable(text: &str, error: &jiff::Error) -> DelayError {
+    if error.is_range() {
+        return DelayError::TooLong { asked: text.into() };
+    }
+    DelayError::Unreadable { text: text.into(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(text: &str) -> u32 {
+        text.parse::<Delay>().expect(text).seconds()
+    }
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, expected) in [
+            ("0", 0),
+            ("90", 90),
+            (" 90 ", 90),
+            ("90s", 90),
+            ("1h30m", 5_400),
+            ("1h 30m", 5_400),
+            ("PT90S", 90),
+            ("P1DT1S", 86_401),
+            ("2d", 172_800),
+            ("2 days", 172_800),
+            ("1w", 604_800),
+            ("1.5h", 5_400),
+            ("250ms", 1),
+            ("1.001s", 2),
+            ("268435455", 268_435_455),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_the_limit_when_it_is_over() {
+        for text in ["268435456", "268435456s", "4000d", "99999999999999999999999", "PT268435455.1S"] {
+            let error = text.parse::<Delay>().expect_err(text);
+            assert!(matches!(error, DelayError::TooLong { .. }), "{text}: {error}");
+            assert!(error.to_string().contains("268435455"), "{error}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_delay() {
+        for text in ["", " ", "soon", "90x", "s", "1h30", "--5s", "\u{0}", "1,5h!"] {
+            assert!(
+                matches!(text.parse::<Delay>(), Err(DelayError::Unreadable { .. })),
+                "{text:?} gave {:?}",
+                text.parse::<Delay>()
+            );
+        }
+        assert!(matches!("-5s".parse::<Delay>(), Err(DelayError::Negative { .. })));
+        assert!(matches!("1mo".parse::<Delay>(), Err(DelayError::CalendarUnit { .. })));
+        assert!(matches!("P1Y".parse::<Delay>(), Err(DelayError::CalendarUnit { .. })));
+    }
+
+    #[test]
+    fn counts_up_to_an_instant() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let until = |text: &str| Delay::until(text.parse().unwrap(), now);
+        assert_eq!(until("2026-01-01T00:00:10Z").unwrap().seconds(), 10);
+        assert_eq!(until("2026-01-01T00:00:09.000000001Z").unwrap().seconds(), 10);
+        assert_eq!(until("2025-12-31T00:00:00Z").unwrap(), Delay::ZERO);
+        assert!(until("2040-01-01T00:00:00Z").is_err());
+    }
+
+    #[test]
+    fn says_which_levels_it_passes() {
+        let delay = Delay::from_seconds(90).unwrap();
+        assert_eq!(delay.levels().collect::<Vec<_>>(), [6, 4, 3, 1]);
+        assert_eq!(delay.hops(), 4);
+        assert_eq!(Delay::MAX.hops(), 28);
+    }
+
+    #[test]
+    fn is_shown_as_people_write_it() {
+        for (value, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (5_400, "1h 30m"), (86_401, "1d 1s")] {
+            assert_eq!(Delay::from_seconds(value).unwrap().to_string(), text);
+        }
+    }
+}

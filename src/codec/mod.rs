@@ -1,0 +1,22 @@
+//! Delays, app keys and routing keys: the wire contract as pure functions.
+//!
+//! Nothing here talks to a broker. A delay is a number of whole seconds that
+//! fits 28 bits; written as 28 words of a topic routing key it steers a message
+//! through the level queues, one queue for each set bit.
+
+mod app_key;
+mod delay;
+mod rounding;
+mod routing_key;
+
+pub use app_key::{AppKey, AppKeyError};
+pub use delay::{Delay, DelayError};
+pub use rounding::{Tolerance, ToleranceError};
+pub(crate) use routing_key::encode;
+pub use routing_key::{RoutingKey, RoutingKeyError};
+
+/// Number of delay levels, and so of bits in a routing key.
+pub const LEVELS: u8 = 28;
+
+/// The highest level: its queue holds a message for 2^27 s, about 4.3 years.
+pub const TOP_LEVEL: u8 = LEVELS - 1;

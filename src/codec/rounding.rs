@@ -1,0 +1,167 @@
+//! Hop-aware rounding: a slightly longer delay that passes fewer queues.
+//!
+//! Each set bit of a delay is a queue the message is written to, so 1,023 s
+//! costs ten queues and 1,024 s one. Whoever can wait a little longer saves the
+//! broker most of the work.
+
+use std::{fmt, str::FromStr};
+
+use super::{Delay, DelayError, LEVELS};
+
+/// How much longer than asked a delay may become; none by default.
+///
+/// ```
+/// use delayline::codec::{Delay, Tolerance};
+///
+/// let tolerance: Tolerance = "5%".parse()?;
+/// let delay = tolerance.round(Delay::from_seconds(1_000)?);
+/// assert_eq!((delay.seconds(), delay.hops()), (1_024, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tolerance {
+    /// Up to so much later.
+    Absolute(Delay),
+    /// Up to this part of the delay later, in hundredths of a per cent:
+    /// 0 to 10,000 (100 %).
+    Relative(u16),
+}
+
+/// Why something is not a [`Tolerance`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToleranceError {
+    /// Not a number of per cent, or one outside 0 to 100.
+    #[error("`{text}` is not a tolerance; per cent go from 0% to 100%, with two decimals at most")]
+    Percent {
+        /// The text that was given.
+        text: String,
+    },
+    /// Not a duration either.
+    #[error("`{text}` is not a tolerance; write a part (`5%`) or a duration (`30s`): {reason}")]
+    Duration {
+        /// The text that was given.
+        text: String,
+        /// What is wrong with it.
+        reason: DelayError,
+    },
+}
+
+impl Tolerance {
+    /// No rounding.
+    pub const NONE: Self = Self::Absolute(Delay::ZERO);
+
+    /// The latest delay this tolerance allows for `delay`, capped at
+    /// [`Delay::MAX`].
+    #[must_use]
+    pub fn latest(self, delay: Delay) -> Delay {
+        let asked = u64::from(delay.seconds());
+        let extra = match self {
+            Self::Absolute(extra) => extra.seconds().into(),
+            Self::Relative(hundredths) => asked * u64::from(hundredths) / 10_000,
+        };
+        Delay::from_seconds(asked + extra).unwrap_or(Delay::MAX)
+    }
+
+    /// The delay with the fewest hops between `delay` and
+    /// [`latest`](Self::latest); among those the shortest.
+    #[must_use]
+    pub fn round(self, delay: Delay) -> Delay {
+        let latest = self.latest(delay).seconds();
+        let asked = delay.seconds();
+        // Any longer delay first differs from the asked one in a bit that is 0
+        // there and 1 here. Clearing all bits below that one keeps it above the
+        // asked delay, makes it shorter, and adds no hop: so these 28
+        // candidates, and the asked delay, hold a best one.
+        (0..LEVELS)
+            .filter(|level| asked >> level & 1 == 0)
+            .map(|level| (asked >> level | 1) << level)
+            .filter(|&candidate| candidate <= latest)
+            .chain([asked])
+            .min_by_key(|candidate| (candidate.count_ones(), *candidate))
+            .map_or(delay, Delay::from_bits)
+    }
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl FromStr for Tolerance {
+    type Err = ToleranceError;
+
+    /// Reads `5%`, `2.5%`, `30s`, `1h`.
+    fn from_str(text: &str) -> Result<Self, ToleranceError> {
+        match text.trim().strip_suffix('%') {
+            Some(number) => hundredths(number.trim())
+                .filter(|&value| value <= 10_000)
+                .map(Self::Relative)
+                .ok_or_else(|| ToleranceError::Percent { text: text.into() }),
+            None => text
+                .parse()
+                .map(Self::Absolute)
+                .map_err(|reason| ToleranceError::Duration { text: text.into(), reason }),
+        }
+    }
+}
+
+/// `2.5` as 250; `None` if it is no decimal number with up to two places.
+fn hundredths(number: &str) -> Option<u16> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > 2 {
+        return None;
+    }
+    let scale = if fraction.len() == 1 { 10 } else { 1 };
+    let whole: u16 = whole.parse().ok()?;
+    let fraction: u16 = fraction.parse().ok()?;
+    whole.checked_mul(100)?.checked_add(fraction * scale)
+}
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absolute(extra) => extra.fmt(f),
+            Self::Relative(hundredths) => write!(f, "{}%", f64::from(*hundredths) / 100.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(tolerance: &str, seconds: u64) -> u32 {
+        let delay = Delay::from_seconds(seconds).unwrap();
+        tolerance.parse::<Tolerance>().unwrap().round(delay).seconds()
+    }
+
+    #[test]
+    fn keeps_the_delay_without_a_tolerance() {
+        assert_eq!(round("0s", 1_023), 1_023);
+        assert_eq!(round("0%", 1_023), 1_023);
+        assert_eq!(Tolerance::default(), Tolerance::NONE);
+    }
+
+    #[test]
+    fn takes_the_nearest_of_the_cheapest() {
+        assert_eq!(round("1s", 1_023), 1_024);
+        assert_eq!(round("10%", 100), 100); // 104 has three hops too
+        assert_eq!(round("30s", 100), 128);
+        assert_eq!(round("100%", 3), 4);
+        assert_eq!(round("100%", 0), 0);
+        assert_eq!(round("100%", 268_435_455), 268_435_455);
+    }
+
+    #[test]
+    fn reads_parts_and_durations() {
+        assert_eq!("2.5%".parse(), Ok(Tolerance::Relative(250)));
+        assert_eq!("0.05 %".parse(), Ok(Tolerance::Relative(5)));
+        assert_eq!("1m".parse(), Ok(Tolerance::Absolute(Delay::from_seconds(60).unwrap())));
+        for text in ["%", "101%", "100.01%", "-1%", "1.234%", "x%", "5 percent", "", "1e1%", "99999999%"] {
+            assert!(text.parse::<Tolerance>().is_err(), "{text}");
+        }
+    }
+}

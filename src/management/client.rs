@@ -1,0 +1,221 @@
+//! The HTTP client.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use ureq::{
+    Agent,
+    http::{Response, header},
+    tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig},
+};
+use url::Url;
+
+use crate::{
+    settings::Management,
+    tls::{Material, provider},
+};
+
+use super::{BindingInfo, ExchangeInfo, Overview, QueueInfo};
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a path segment may hold as it is.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Why the API did not answer as hoped. None quotes a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagementError {
+    /// Nothing that speaks HTTP answered.
+    #[error("the management API at {url} cannot be reached: {reason}")]
+    Unreachable {
+        /// Its base URL, without credentials.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// 401 or 403: the user may not.
+    #[error("the management API at {url} refused user `{username}` ({status}); it needs the tag {needed}")]
+    Refused {
+        /// Its base URL, without credentials.
+        url: String,
+        /// The user.
+        username: String,
+        /// The HTTP status.
+        status: u16,
+        /// Which user tag the request needs.
+        needed: &'static str,
+    },
+    /// Another status, or an answer that is not what the API documents.
+    #[error("the management API at {url} gave an unexpected answer to {path}: {reason}")]
+    Unexpected {
+        /// Its base URL, without credentials.
+        url: String,
+        /// The path that was asked for.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A client of one broker's management API.
+pub struct ManagementApi {
+    agent: Agent,
+    base: Url,
+    username: String,
+    authorization: String,
+}
+
+impl ManagementApi {
+    /// Makes a client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// If the TLS files of the settings cannot be used.
+    pub fn new(settings: &Management) -> Result<Self, ManagementError> {
+        let config = Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .user_agent(concat!("delayline/", env!("CARGO_PKG_VERSION")));
+        let config = if settings.url.scheme() == "https" {
+            let material = Material::load(&settings.tls).map_err(|error| ManagementError::Unreachable {
+                url: settings.url.to_string(),
+                reason: error.to_string(),
+            })?;
+            config.tls_config(tls_config(material))
+        } else {
+            config
+        };
+        Ok(Self {
+            agent: config.build().new_agent(),
+            base: settings.url.clone(),
+            username: settings.username.clone(),
+            authorization: basic(&settings.username, settings.password.expose()),
+        })
+    }
+
+    /// The broker's version and name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn overview(&self) -> Result<Overview, ManagementError> {
+        self.get("overview")
+    }
+
+    /// All exchanges of a vhost.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn exchanges(&self, vhost: &str) -> Result<Vec<ExchangeInfo>, ManagementError> {
+        self.get(&format!("exchanges/{}", segment(vhost)))
+    }
+
+    /// All queues of a vhost. Counts are up to 5 s old.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queues(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
+        self.get(&format!("queues/{}", segment(vhost)))
+    }
+
+    /// All bindings of a vhost.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn bindings(&self, vhost: &str) -> Result<Vec<BindingInfo>, ManagementError> {
+        self.get(&format!("bindings/{}", segment(vhost)))
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
+        let response =
+            self.agent.get(self.url(path)).header(header::AUTHORIZATION, &self.authorization).call();
+        let mut response = self.checked(path, response)?;
+        response
+            .body_mut()
+            .with_config()
+            // Brokers with many thousands of queues answer with many megabytes.
+            .limit(512 * 1024 * 1024)
+            .read_json()
+            .map_err(|error| self.unexpected(path, error.to_string()))
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}/api/{path}", self.base.as_str().trim_end_matches('/'))
+    }
+
+    fn checked<B>(
+        &self,
+        path: &str,
+        response: Result<Response<B>, ureq::Error>,
+    ) -> Result<Response<B>, ManagementError> {
+        let response = response.map_err(|error| ManagementError::Unreachable {
+            url: self.base.to_string(),
+            reason: error.to_string(),
+        })?;
+        match response.status().as_u16() {
+            200..=299 => Ok(response),
+            status @ (401 | 403) => Err(ManagementError::Refused {
+                url: self.base.to_string(),
+                username: self.username.clone(),
+                status,
+                needed: "`monitoring` (or `management` for a user of this vhost)",
+            }),
+            404 if path != "overview" => Err(self.unexpected(path, "the vhost does not exist (404)".into())),
+            status => Err(self.unexpected(path, format!("HTTP status {status}"))),
+        }
+    }
+
+    fn unexpected(&self, path: &str, reason: String) -> ManagementError {
+        ManagementError::Unexpected { url: self.base.to_string(), path: format!("/api/{path}"), reason }
+    }
+}
+
+fn tls_config(material: Material) -> TlsConfig {
+    let roots: Vec<_> =
+        material.roots.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+    let client = material.client.and_then(|client| {
+        let chain: Vec<_> =
+            client.chain.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+        // It was read as a key before.
+        let key = PrivateKey::from_pem(&client.key).ok()?;
+        Some(ClientCert::new_with_certs(&chain, key))
+    });
+    TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(roots)))
+        .client_cert(client)
+        .unversioned_rustls_crypto_provider(provider())
+        .build()
+}
+
+fn segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+/// The value of the `Authorization` header.
+fn basic(username: &str, password: &str) -> String {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{password}")))
+}
+
+impl fmt::Debug for ManagementApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagementApi").field("base", &self.base.as_str()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_a_vhost_for_a_path() {
+        assert_eq!(segment("/"), "%2F");
+        assert_eq!(segment("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[test]
+    fn encodes_credentials() {
+        assert_eq!(basic("guest", "guest"), "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    }
+}

@@ -1,0 +1,142 @@
+//! A message to be delivered later, and what it becomes on the wire.
+//!
+//! All of it is pure: what a message may hold, which headers the wire contract
+//! forbids, and how a delay turns into a due time and a routing key.
+
+mod header;
+mod prepare;
+mod schedule;
+
+use jiff::Timestamp;
+
+use crate::codec::{AppKey, Delay, Tolerance};
+
+pub use header::{Headers, Value};
+pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
+pub(crate) use prepare::{Wire, check};
+pub use schedule::Schedule;
+
+/// Names of the headers that begin with `delayline-`.
+pub mod headers {
+    /// When the message is due, in ms since the epoch.
+    pub const DUE: &str = "delayline-due";
+    /// The ms since the epoch after which the message is worthless. It replaces
+    /// the property `expiration`, which would make the message leave its level
+    /// early.
+    pub const EXPIRES: &str = "delayline-expires";
+}
+
+/// When a message is to be delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// So long after it was handed to the router.
+    After(Delay),
+    /// At an instant of the wall clock, rounded up to a whole unit from now; at
+    /// once if it has passed.
+    At(Timestamp),
+}
+
+/// A message, who gets it, and when.
+///
+/// ```
+/// use delayline::{codec::{AppKey, Delay}, message::Message};
+///
+/// let message = Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17")
+///     .with_header("customer", "C-4")
+///     .with_tolerance("5%".parse()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// The application that receives it.
+    pub app: AppKey,
+    /// When it does.
+    pub when: When,
+    /// How much later is fine too, if that saves queue hops.
+    pub tolerance: Tolerance,
+    /// The payload: any bytes. Brokers cap it (16 MiB by default from
+    /// RabbitMQ 4.0, 128 MiB before) and refuse the message if it is larger.
+    pub body: Vec<u8>,
+    /// The standard properties.
+    pub properties: Properties,
+    /// Further headers. Those that would change where or when the message goes
+    /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`) are not
+    /// sent.
+    pub headers: Headers,
+}
+
+/// The standard properties of an AMQP message; all text is 255 bytes at most.
+///
+/// The delivery mode is missing: every message is sent persistent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Properties {
+    /// MIME type of the body.
+    pub content_type: Option<String>,
+    /// Encoding of the body.
+    pub content_encoding: Option<String>,
+    /// Priority, 0 to 255. On RabbitMQ 4.0 to 4.2 a priority over 4 can hold
+    /// back other messages in the same level.
+    pub priority: Option<u8>,
+    /// What a reply refers to.
+    pub correlation_id: Option<String>,
+    /// Where to reply.
+    pub reply_to: Option<String>,
+    /// Time to live in ms, counted from when the router takes the message. Sent
+    /// as the header [`headers::EXPIRES`].
+    pub expiration: Option<String>,
+    /// The application's own id for the message.
+    pub message_id: Option<String>,
+    /// Seconds since the epoch.
+    pub timestamp: Option<u64>,
+    /// The kind of message.
+    pub kind: Option<String>,
+    /// The publishing user; the broker refuses any other than the connected one.
+    pub user_id: Option<String>,
+    /// The publishing application.
+    pub app_id: Option<String>,
+}
+
+impl Message {
+    /// A message that is delivered after a delay.
+    pub fn after(app: AppKey, delay: Delay, body: impl Into<Vec<u8>>) -> Self {
+        Self::new(app, When::After(delay), body)
+    }
+
+    /// A message that is delivered at an instant.
+    pub fn at(app: AppKey, instant: Timestamp, body: impl Into<Vec<u8>>) -> Self {
+        Self::new(app, When::At(instant), body)
+    }
+
+    /// A message that is delivered when it says.
+    pub fn new(app: AppKey, when: When, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            app,
+            when,
+            tolerance: Tolerance::NONE,
+            body: body.into(),
+            properties: Properties::default(),
+            headers: Headers::new(),
+        }
+    }
+
+    /// Allows it to be later, where that saves hops.
+    #[must_use]
+    pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Adds a header, or replaces the one of that name.
+    #[must_use]
+    pub fn with_header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets the standard properties.
+    #[must_use]
+    pub fn with_properties(mut self, properties: Properties) -> Self {
+        self.properties = properties;
+        self
+    }
+}

@@ -1,0 +1,233 @@
+//! From a [`Message`] to what is published, and what must not be.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use crate::codec::{self, DelayError};
+
+use super::{
+    Headers, Message, Properties, Schedule, Value,
+    header::table_len,
+    headers::{DUE, EXPIRES},
+};
+
+/// The most bytes that properties and headers of a message may take together.
+///
+/// They travel in one frame, which cannot be split; RabbitMQ agrees on frames of
+/// 131,072 bytes by default and closes the connection over a larger one. The
+/// rest is room for what the router adds.
+pub const MAX_PROPERTIES_BYTES: usize = 128 * 1024 - 1024;
+
+/// The longest short string of AMQP, in bytes.
+const MAX_SHORT: usize = 255;
+
+/// Why a message is not sent. Nothing has left the process then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidMessage {
+    /// It is due later than the levels reach.
+    #[error(transparent)]
+    Delay(#[from] DelayError),
+    /// A property is too long for its length field.
+    #[error("the property `{property}` is {length} bytes long; AMQP carries at most 255")]
+    PropertyTooLong {
+        /// The name of the property.
+        property: &'static str,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// A header's name is too long for its length field.
+    #[error("the header name `{start}…` is {length} bytes long; AMQP carries at most 255")]
+    HeaderNameTooLong {
+        /// How the name begins.
+        start: String,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// Properties and headers do not fit one frame.
+    #[error(
+        "properties and headers take {length} bytes, more than the {MAX_PROPERTIES_BYTES} that fit \
+         one frame; put large values into the body"
+    )]
+    PropertiesTooLarge {
+        /// Their length in bytes.
+        length: usize,
+    },
+    /// The property `expiration` is no number of milliseconds.
+    #[error("the property `expiration` is `{found}`; write milliseconds as digits, such as `60000`")]
+    Expiration {
+        /// What it holds.
+        found: String,
+    },
+}
+
+/// A message as it is published.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Wire {
+    pub(crate) routing_key: String,
+    pub(crate) properties: Properties,
+    pub(crate) headers: Headers,
+}
+
+/// Headers that would change where or when the message goes, or make a broker
+/// drop it: `CC` and `BCC` copy it at every exchange, and a republished
+/// `x-death` makes brokers up to 3.13 see a dead-letter cycle.
+fn is_forbidden(name: &str) -> bool {
+    matches!(name, "CC" | "BCC" | "x-death" | "x-delivery-count")
+        || name.starts_with("x-first-death-")
+        || name.starts_with("x-last-death-")
+}
+
+/// Refuses what would corrupt the wire. The client library writes the length of
+/// a short string as one byte without a check, and the broker would take the
+/// rest of the text for the next field.
+pub(crate) fn check(message: &Message) -> Result<(), InvalidMessage> {
+    let mut length = 0;
+    for (property, text) in short_strings(&message.properties) {
+        if text.len() > MAX_SHORT {
+            return Err(InvalidMessage::PropertyTooLong { property, length: text.len() });
+        }
+        length += 1 + text.len();
+    }
+    if let Some(found) = &message.properties.expiration
+        && expiration_ms(found).is_none()
+    {
+        return Err(InvalidMessage::Expiration { found: found.clone() });
+    }
+    check_names(&message.headers)?;
+    length += table_len(&message.headers);
+    if length > MAX_PROPERTIES_BYTES {
+        return Err(InvalidMessage::PropertiesTooLarge { length });
+    }
+    Ok(())
+}
+
+fn short_strings(properties: &Properties) -> impl Iterator<Item = (&'static str, &str)> {
+    [
+        ("content_type", &properties.content_type),
+        ("content_encoding", &properties.content_encoding),
+        ("correlation_id", &properties.correlation_id),
+        ("reply_to", &properties.reply_to),
+        ("expiration", &properties.expiration),
+        ("message_id", &properties.message_id),
+        ("type", &properties.kind),
+        ("user_id", &properties.user_id),
+        ("app_id", &properties.app_id),
+    ]
+    .into_iter()
+    .filter_map(|(name, text)| Some((name, text.as_deref()?)))
+}
+
+fn check_names(headers: &Headers) -> Result<(), InvalidMessage> {
+    headers.iter().try_for_each(|(name, value)| {
+        if name.len() > MAX_SHORT {
+            let start = name.chars().take(40).collect();
+            return Err(InvalidMessage::HeaderNameTooLong { start, length: name.len() });
+        }
+        check_names_in(value)
+    })
+}
+
+fn check_names_in(value: &Value) -> Result<(), InvalidMessage> {
+    match value {
+        Value::Table(table) => check_names(table),
+        Value::Array(values) => values.iter().try_for_each(check_names_in),
+        _ => Ok(()),
+    }
+}
+
+fn expiration_ms(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+impl Wire {
+    /// The message as it is published at `sent`. `taken` is the wall-clock time
+    /// at which the router took it; its expiry counts from there.
+    pub(crate) fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
+        let mut headers: Headers = message
+            .headers
+            .iter()
+            .filter(|(name, _)| !is_forbidden(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
+        let mut properties = message.properties.clone();
+        if let Some(lifetime) = properties.expiration.take().as_deref().and_then(expiration_ms) {
+            let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
+            headers.insert(EXPIRES.into(), Value::I64(taken.as_millisecond().saturating_add(lifetime)));
+        }
+        Self { routing_key: codec::encode(schedule.remaining(sent), &message.app), properties, headers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        codec::{AppKey, Delay},
+        topology::Unit,
+    };
+
+    fn message() -> Message {
+        let delay = Delay::from_seconds(3).unwrap();
+        Message::after(AppKey::new("billing").unwrap(), delay, "body")
+    }
+
+    fn wire(message: &Message) -> Wire {
+        let (taken, sent) = (Timestamp::UNIX_EPOCH, Instant::now());
+        let schedule = Schedule::new(message.when, message.tolerance, Unit::SECOND, taken, sent).unwrap();
+        Wire::new(message, &schedule, taken, sent)
+    }
+
+    #[test]
+    fn strips_what_would_move_the_message_and_keeps_the_rest() {
+        let mut message = message().with_header("keep", 1_i32).with_header("x-deathly", "kept");
+        for name in ["CC", "BCC", "x-death", "x-first-death-queue", "x-last-death-reason", "x-delivery-count"]
+        {
+            message.headers.insert(name.into(), Value::Array(vec!["x".into()]));
+        }
+        let wire = wire(&message);
+        let names: Vec<_> = wire.headers.keys().map(String::as_str).collect();
+        assert_eq!(names, ["delayline-due", "keep", "x-deathly"]);
+        assert_eq!(wire.headers["keep"], Value::I32(1));
+    }
+
+    #[test]
+    fn moves_expiration_into_a_header() {
+        let mut message = message();
+        message.properties.expiration = Some("60000".into());
+        let wire = wire(&message);
+        assert_eq!(wire.properties.expiration, None);
+        assert_eq!(wire.headers[EXPIRES], Value::I64(60_000));
+        assert_eq!(wire.headers[DUE], Value::I64(3_000));
+    }
+
+    #[test]
+    fn refuses_what_would_corrupt_the_wire() {
+        let too_long = "x".repeat(256);
+        let mut property = message();
+        property.properties.message_id = Some(too_long.clone());
+        assert_eq!(
+            check(&property),
+            Err(InvalidMessage::PropertyTooLong { property: "message_id", length: 256 })
+        );
+        let nested = Headers::from([(too_long.clone(), Value::Void)]);
+        for headers in [
+            Headers::from([(too_long, Value::Void)]),
+            Headers::from([("deep".into(), Value::Array(vec![Value::Table(nested)]))]),
+        ] {
+            let message = Message { headers, ..message() };
+            assert!(matches!(check(&message), Err(InvalidMessage::HeaderNameTooLong { length: 256, .. })));
+        }
+        let large = message().with_header("large", "x".repeat(MAX_PROPERTIES_BYTES));
+        assert!(matches!(check(&large), Err(InvalidMessage::PropertiesTooLarge { .. })));
+        for found in ["", "1s", "-1", "1.5", "99999999999999999999"] {
+            let mut message = message();
+            message.properties.expiration = Some(found.into());
+            assert_eq!(check(&message), Err(InvalidMessage::Expiration { found: found.into() }));
+        }
+        assert_eq!(check(&message()), Ok(()));
+    }
+}

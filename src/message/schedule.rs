@@ -1,0 +1,123 @@
+//! From "in 90 seconds" to a due time, and to what is left of it.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use crate::{
+    codec::{Delay, DelayError, Tolerance},
+    topology::Unit,
+};
+
+use super::When;
+
+/// The due time of one message, fixed when the router takes it.
+///
+/// What is left of the delay is measured on the monotonic clock, so a wall
+/// clock that is set while the message is in flight moves nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    delay: Delay,
+    unit: Unit,
+    taken: Instant,
+    due: Timestamp,
+}
+
+impl Schedule {
+    /// Fixes the due time: the asked delay, made longer within the tolerance
+    /// where that saves hops, counted from `now`.
+    ///
+    /// # Errors
+    /// [`DelayError::TooLong`] if the instant is more than 2^28 - 1 units away.
+    pub fn new(
+        when: When,
+        tolerance: Tolerance,
+        unit: Unit,
+        now: Timestamp,
+        taken: Instant,
+    ) -> Result<Self, DelayError> {
+        let asked = match when {
+            When::After(delay) => delay,
+            When::At(instant) => match Duration::try_from(instant.duration_since(now)) {
+                Ok(ahead) => Delay::at_least_units(ahead, unit.duration())?,
+                Err(_) => Delay::ZERO,
+            },
+        };
+        let delay = tolerance.round(asked);
+        // Far beyond the last timestamp only if the clock is: then the header
+        // says the last one, and the delay still holds.
+        let due = now.saturating_add(delay.duration(unit.duration())).unwrap_or(Timestamp::MAX);
+        Ok(Self { delay, unit, taken, due })
+    }
+
+    /// When the message is due.
+    #[must_use]
+    pub fn due(&self) -> Timestamp {
+        self.due
+    }
+
+    /// The delay to write into the routing key of a message that is sent at
+    /// `now`: what is left, rounded up, so that a message which waited in the
+    /// router or is sent a second time is late by less than a unit and never
+    /// early.
+    #[must_use]
+    pub fn remaining(&self, now: Instant) -> Delay {
+        let waited = now.saturating_duration_since(self.taken);
+        let left = self.delay.duration(self.unit.duration()).saturating_sub(waited);
+        Delay::at_least_units(left, self.unit.duration()).unwrap_or(self.delay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: Unit = Unit::SECOND;
+
+    fn seconds(value: u64) -> Delay {
+        Delay::from_seconds(value).unwrap()
+    }
+
+    #[test]
+    fn shrinks_while_the_message_waits_and_rounds_up() {
+        let (now, taken) = (Timestamp::UNIX_EPOCH, Instant::now());
+        let schedule = Schedule::new(When::After(seconds(10)), Tolerance::NONE, UNIT, now, taken).unwrap();
+        let after = |ms| schedule.remaining(taken + Duration::from_millis(ms)).seconds();
+        assert_eq!((after(0), after(1), after(999), after(1_000), after(1_001)), (10, 10, 10, 9, 9));
+        assert_eq!((after(9_999), after(10_000), after(60_000)), (1, 0, 0));
+        assert_eq!(schedule.due().as_millisecond(), 10_000);
+    }
+
+    #[test]
+    fn an_instant_is_rounded_up_and_the_past_is_now() {
+        let now: Timestamp = "2026-01-01T00:00:00.25Z".parse().unwrap();
+        let at = |text: &str| {
+            let when = When::At(text.parse().unwrap());
+            Schedule::new(when, Tolerance::NONE, UNIT, now, Instant::now()).map(|s| s.due().to_string())
+        };
+        assert_eq!(at("2026-01-01T00:00:02Z").unwrap(), "2026-01-01T00:00:02.25Z");
+        assert_eq!(at("2020-01-01T00:00:00Z").unwrap(), now.to_string());
+        assert!(at("2050-01-01T00:00:00Z").is_err());
+    }
+
+    #[test]
+    fn the_due_time_includes_what_the_tolerance_added() {
+        let (now, taken) = (Timestamp::UNIX_EPOCH, Instant::now());
+        let tolerance = "1s".parse().unwrap();
+        let schedule = Schedule::new(When::After(seconds(1_023)), tolerance, UNIT, now, taken).unwrap();
+        assert_eq!(schedule.due().as_second(), 1_024);
+        assert_eq!(schedule.remaining(taken), seconds(1_024));
+    }
+
+    #[test]
+    fn counts_units() {
+        let unit = Unit::from_millis(10).unwrap();
+        let (now, taken) = (Timestamp::UNIX_EPOCH, Instant::now());
+        let schedule = Schedule::new(When::After(seconds(7)), Tolerance::NONE, unit, now, taken).unwrap();
+        assert_eq!(schedule.due().as_millisecond(), 70);
+        assert_eq!(schedule.remaining(taken + Duration::from_millis(11)), seconds(6));
+        let at = When::At(Timestamp::from_millisecond(15).unwrap());
+        let schedule = Schedule::new(at, Tolerance::NONE, unit, now, taken).unwrap();
+        assert_eq!(schedule.remaining(taken), seconds(2));
+    }
+}

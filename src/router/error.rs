@@ -1,0 +1,136 @@
+//! Why a message is not confirmed.
+
+use std::{fmt, time::Duration};
+
+use crate::message::{InvalidMessage, Message};
+
+/// A message that was not confirmed, and why.
+pub struct PublishError(Box<Inner>);
+
+struct Inner {
+    cause: Cause,
+    message: Message,
+    maybe_delivered: bool,
+}
+
+/// Why a message was not confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// It cannot be sent; nothing was.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMessage),
+    /// The broker refused to store it. Usually the queue has no leader at the
+    /// moment; trying again later is safe.
+    #[error("the broker refused to store the message; try again later")]
+    Nacked,
+    /// No queue took it, and the set's alternate exchange did not catch it.
+    #[error("no queue took the message ({code}: {text}); the set is damaged, run `delayline verify`")]
+    Returned {
+        /// The AMQP reply code.
+        code: u16,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The broker closed the channel over this message.
+    #[error("the broker rejected the message with {code}: {text}{}", hint(*code))]
+    Rejected {
+        /// The AMQP reply code: 403 no permission, 404 no such exchange, 406
+        /// too large or another user's id.
+        code: u16,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The deadline passed while the broker was in alarm.
+    #[error("the broker takes no messages at the moment: {reason}")]
+    Blocked {
+        /// What it gave as the reason.
+        reason: String,
+    },
+    /// The deadline passed without a connection.
+    #[error("there is no connection to the broker: {reason}")]
+    NotConnected {
+        /// Why not, as far as the last attempt knows.
+        reason: String,
+    },
+    /// The deadline passed without an answer.
+    #[error("the broker did not confirm within {waited:?}")]
+    Unconfirmed {
+        /// The publish timeout.
+        waited: Duration,
+    },
+    /// The router was closed before the broker confirmed.
+    #[error("the router was closed before the broker confirmed")]
+    Closed,
+}
+
+fn hint(code: u16) -> &'static str {
+    match code {
+        404 => "; is the set installed? Run `delayline install`",
+        _ => "",
+    }
+}
+
+impl Cause {
+    /// Whether the broker may have taken the message although it did not say so.
+    pub(super) fn leaves_doubt(&self) -> bool {
+        matches!(
+            self,
+            Self::Blocked { .. } | Self::NotConnected { .. } | Self::Unconfirmed { .. } | Self::Closed
+        )
+    }
+}
+
+impl PublishError {
+    pub(super) fn new(cause: Cause, message: Message, maybe_delivered: bool) -> Self {
+        Self(Box::new(Inner { cause, message, maybe_delivered }))
+    }
+
+    /// Why it was not confirmed.
+    #[must_use]
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// Whether the message may arrive all the same: it was sent, and no answer
+    /// came. Publishing it again can then deliver it twice.
+    #[must_use]
+    pub fn maybe_delivered(&self) -> bool {
+        self.0.maybe_delivered
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> &Message {
+        &self.0.message
+    }
+
+    /// Takes the message back.
+    #[must_use]
+    pub fn into_message(self) -> Message {
+        self.0.message
+    }
+}
+
+impl fmt::Debug for PublishError {
+    /// Without the message: a body has no place in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublishError")
+            .field("cause", &self.0.cause)
+            .field("app", &self.0.message.app)
+            .field("maybe_delivered", &self.0.maybe_delivered)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.cause.fmt(f)?;
+        if self.0.maybe_delivered {
+            f.write_str(" (it may arrive all the same)")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PublishError {}

@@ -1,0 +1,289 @@
+//! Publishing delayed messages, with a confirm for each.
+//!
+//! A [`Router`] is a synchronous handle to a thread that owns the connection.
+//! [`Router::publish`] returns once the broker has confirmed the message;
+//! [`Router::pipeline`] keeps many in flight. Both are at-least-once: when the
+//! connection is lost, everything that was not confirmed is published again as
+//! soon as there is a new one, so a message whose confirm got lost arrives twice.
+//!
+//! # What becomes of a message
+//!
+//! | what happens | outcome |
+//! |---|---|
+//! | the broker confirms it | [`Receipt`] |
+//! | the broker refuses to store it (nack) | [`Cause::Nacked`], at once |
+//! | no queue takes it, so it comes back | [`Cause::Returned`], at once |
+//! | the broker closes the channel over it (no permission, too large, no such set) | [`Cause::Rejected`], for this message alone |
+//! | the broker is in alarm and blocks the connection | it waits; [`Cause::Blocked`] at the deadline |
+//! | the connection is lost (restart, missed heartbeats) | published again after reconnecting; [`Cause::NotConnected`] at the deadline |
+//! | no answer | [`Cause::Unconfirmed`] at the deadline |
+//! | it would corrupt the wire | [`Cause::Invalid`]; nothing is sent |
+//! | the router is closed first | [`Cause::Closed`] |
+//!
+//! Every error hands the message back, and says in
+//! [`maybe_delivered`](PublishError::maybe_delivered) whether it may arrive all
+//! the same. No call takes longer than the publish timeout of the
+//! [settings](crate::settings::RouterSettings).
+//!
+//! # Testing without a broker
+//!
+//! Let your code take an `impl `[`Publish`] and hand it a
+//! [`Recorder`](testing::Recorder) in tests.
+
+mod error;
+mod outstanding;
+mod pipeline;
+pub mod testing;
+mod ticket;
+mod wire;
+mod worker;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
+use jiff::Timestamp;
+
+use crate::{
+    Settings,
+    amqp::{AmqpError, Publisher},
+    codec::Delay,
+    message::{self, Message, Schedule},
+    settings::Broker,
+    topology::Unit,
+};
+
+pub use error::{Cause, PublishError};
+pub use pipeline::{Outcome, Pipeline};
+
+use ticket::{Job, Ticket, Verdict};
+use wire::Connector;
+use worker::{Limits, Shared, Worker};
+
+/// How long a dropped router takes to finish what is in flight.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much later than the deadline a caller gives up on the worker's answer.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// Proof that the broker has the message: it is stored, and replicated where the
+/// level queues are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// When the message is due.
+    pub due: Timestamp,
+    /// The delay in the routing key of the publish that was confirmed.
+    pub delay: Delay,
+    /// How often it was published: more than once if a connection was lost in
+    /// between, and then it may arrive as often.
+    pub publishes: u32,
+}
+
+/// Something that schedules messages: a [`Router`], or a stand-in in tests.
+pub trait Publish {
+    /// Hands a message over and returns once it is safe.
+    ///
+    /// # Errors
+    /// Why it is not, with the message.
+    fn publish(&self, message: Message) -> Result<Receipt, PublishError>;
+}
+
+/// A connection to a broker that publishes into one delay set.
+///
+/// It can be shared between threads behind an [`Arc`]; one connection serves
+/// all. See the [module](self) for what it promises.
+pub struct Router {
+    jobs: Option<Sender<Job>>,
+    shared: Arc<Shared>,
+    unit: Unit,
+    timeout: Duration,
+    window: usize,
+    next_id: AtomicU64,
+    worker: Option<(JoinHandle<()>, Receiver<()>)>,
+}
+
+impl Router {
+    /// Connects to the broker of the settings.
+    ///
+    /// It does not look whether the set is installed; if it is not, publishing
+    /// says so.
+    ///
+    /// # Errors
+    /// Unreachable, TLS, or refused.
+    pub fn connect(settings: &Settings) -> Result<Self, AmqpError> {
+        let publisher = Publisher::open(&settings.broker)?;
+        Ok(Self::start(settings.broker.clone(), Some(publisher), settings))
+    }
+
+    /// Makes a router that connects when the broker is there. Until then,
+    /// messages wait for their deadline.
+    #[must_use]
+    pub fn connect_later(settings: &Settings) -> Self {
+        Self::start::<Broker>(settings.broker.clone(), None, settings)
+    }
+
+    fn start<C: Connector>(connector: C, wire: Option<C::Wire>, settings: &Settings) -> Self {
+        let window = settings.router.window;
+        let (jobs, receiver) = bounded(window);
+        let shared = Arc::new(Shared::default());
+        let limits = Limits::new(window, crate::topology::Names::new(settings.topology.set.clone()).entry());
+        let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), limits);
+        let (done, ended) = bounded(1);
+        let handle = std::thread::Builder::new()
+            .name("delayline-router".into())
+            .spawn(move || {
+                worker.run();
+                drop(done);
+            })
+            .expect("a thread can be started");
+        Self {
+            jobs: Some(jobs),
+            shared,
+            unit: settings.topology.unit,
+            timeout: settings.router.publish_timeout,
+            window,
+            next_id: AtomicU64::new(0),
+            worker: Some((handle, ended)),
+        }
+    }
+
+    /// A pipeline, for many messages: it keeps up to the window's number of them
+    /// in flight.
+    pub fn pipeline<T>(&self) -> Pipeline<'_, T> {
+        Pipeline::new(self)
+    }
+
+    /// Finishes what is in flight and closes the connection. Whatever is not
+    /// confirmed by then is given up: its publisher gets [`Cause::Closed`].
+    /// Returns whether everything was confirmed in time.
+    pub fn close(mut self, timeout: Duration) -> bool {
+        self.shut_down(timeout)
+    }
+
+    fn shut_down(&mut self, timeout: Duration) -> bool {
+        // No further than a clock can count.
+        let timeout = timeout.min(Duration::from_secs(86_400));
+        self.jobs = None;
+        self.shared.close_by(Instant::now() + timeout);
+        match self.worker.take() {
+            // The worker can be stuck in the client library while the broker is
+            // in alarm; then it stays behind.
+            Some((handle, ended)) => match ended.recv_timeout(timeout + GRACE) {
+                Err(RecvTimeoutError::Timeout) => false,
+                _ => handle.join().is_ok() && self.shared.given_up() == 0,
+            },
+            None => true,
+        }
+    }
+
+    /// Checks the message, fixes its due time and queues it. `Err` holds the
+    /// outcome if it never got to the worker.
+    fn submit(
+        &self,
+        message: Message,
+        reply: &Sender<(u64, Verdict)>,
+    ) -> Result<(u64, Arc<Ticket>), PublishError> {
+        // In this order: time that passes between the two makes a message later,
+        // never earlier.
+        let now = Timestamp::now();
+        let taken = Instant::now();
+        let schedule = message::check(&message)
+            .and_then(|()| Ok(Schedule::new(message.when, message.tolerance, self.unit, now, taken)?));
+        let schedule = match schedule {
+            Ok(schedule) => schedule,
+            Err(invalid) => return Err(PublishError::new(Cause::Invalid(invalid), message, false)),
+        };
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let ticket = Arc::new(Ticket::new(message, schedule, now, taken + self.timeout));
+        let job = Job::new(id, Arc::clone(&ticket), reply.clone());
+        let Some(jobs) = &self.jobs else {
+            return Err(self.failure(ticket, Cause::Closed));
+        };
+        match jobs.send_deadline(job, ticket.deadline) {
+            Ok(()) => Ok((id, ticket)),
+            Err(SendTimeoutError::Timeout(job)) => {
+                drop(job);
+                Err(self.late(ticket))
+            }
+            Err(SendTimeoutError::Disconnected(job)) => {
+                drop(job);
+                Err(self.failure(ticket, Cause::Closed))
+            }
+        }
+    }
+
+    /// The error of a message that had no answer at its deadline.
+    fn late(&self, ticket: Arc<Ticket>) -> PublishError {
+        let cause = self.shared.reason_for_waiting().unwrap_or(Cause::Unconfirmed { waited: self.timeout });
+        self.failure(ticket, cause)
+    }
+
+    fn failure(&self, ticket: Arc<Ticket>, cause: Cause) -> PublishError {
+        let maybe_delivered = ticket.is_in_doubt() || (cause.leaves_doubt() && ticket.was_sent());
+        PublishError::new(cause, Ticket::into_message(ticket), maybe_delivered)
+    }
+
+    fn settle(&self, ticket: Arc<Ticket>, verdict: Verdict) -> Result<Receipt, PublishError> {
+        verdict.map_err(|cause| self.failure(ticket, cause))
+    }
+}
+
+impl Publish for Router {
+    /// Publishes one message and returns once the broker has confirmed it.
+    fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
+        let (reply, answer) = bounded(1);
+        let (_, ticket) = self.submit(message, &reply)?;
+        drop(reply);
+        match answer.recv_deadline(ticket.deadline + GRACE) {
+            Ok((_, verdict)) => self.settle(ticket, verdict),
+            Err(RecvTimeoutError::Timeout) => Err(self.late(ticket)),
+            // The worker drops a job only after its deadline, or with itself.
+            Err(RecvTimeoutError::Disconnected) if Instant::now() >= ticket.deadline => {
+                Err(self.late(ticket))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.failure(ticket, Cause::Closed)),
+        }
+    }
+}
+
+impl Router {
+    /// Publishes one message and returns once the broker has confirmed it.
+    ///
+    /// ```no_run
+    /// use delayline::{Message, Router, Settings, codec::AppKey};
+    ///
+    /// let router = Router::connect(&Settings::from_url("amqp://localhost")?)?;
+    /// let receipt = router.publish(Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17"))?;
+    /// println!("due at {}", receipt.due);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Why it is not confirmed, with the message; see the [module](self).
+    pub fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
+        Publish::publish(self, message)
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.shut_down(DROP_TIMEOUT);
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Router").field("window", &self.window).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Messages that were published and not yet confirmed, by delivery tag.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use crate::message::Wire;
+
+use super::ticket::Job;
+
+/// A published message.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) job: Job,
+    pub(super) at: Instant,
+}
+
+/// Settles every tag once, whatever order the broker answers in. The client
+/// library's own helper reports nack(2) followed by ack(3, multiple) as ack(2).
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    by_tag: BTreeMap<u64, Sent>,
+    last_tag: u64,
+    bytes: usize,
+    /// A message was let go of that the broker may still refuse.
+    forgotten: bool,
+}
+
+impl Outstanding {
+    pub(super) fn len(&self) -> usize {
+        self.by_tag.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_tag.is_empty()
+    }
+
+    /// Whether there is exactly one message that the broker can be talking of.
+    pub(super) fn is_alone(&self) -> bool {
+        self.by_tag.len() == 1 && !self.forgotten
+    }
+
+    /// The bodies' length in all.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Notes the next publish on the channel.
+    pub(super) fn push(&mut self, job: Job, at: Instant) {
+        self.last_tag += 1;
+        self.bytes += job.body().len();
+        self.by_tag.insert(self.last_tag, Sent { job, at });
+    }
+
+    /// The messages that an answer is about, oldest first; none for a tag that
+    /// was settled before or never used.
+    pub(super) fn settle(&mut self, tag: u64, multiple: bool) -> Vec<Sent> {
+        let settled = if multiple {
+            let later = self.by_tag.split_off(&(tag + 1));
+            std::mem::replace(&mut self.by_tag, later).into_values().collect()
+        } else {
+            self.by_tag.remove(&tag).into_iter().collect::<Vec<_>>()
+        };
+        for sent in &settled {
+            self.bytes -= sent.job.body().len();
+        }
+        settled
+    }
+
+    /// Takes out the message that came back. The broker says no tag with it, so
+    /// it is the oldest one that is the same in every part. Two messages that
+    /// are alike in all of this are interchangeable.
+    pub(super) fn take_returned(&mut self, body: &[u8], same: impl Fn(&Wire) -> bool) -> Option<Sent> {
+        let tag = self
+            .by_tag
+            .iter()
+            .find(|(_, sent)| sent.job.body() == body && same(&sent.job.wire(sent.at)))
+            .map(|(tag, _)| *tag)?;
+        self.settle(tag, false).pop()
+    }
+
+    /// Lets go of those whose publishers have given up.
+    pub(super) fn drop_late(&mut self, now: Instant) {
+        let Self { by_tag, bytes, forgotten, .. } = self;
+        by_tag.retain(|_, sent| {
+            let late = sent.job.is_late(now);
+            if late {
+                *bytes -= sent.job.body().len();
+                *forgotten = true;
+            }
+            !late
+        });
+    }
+
+    /// Empties it, for a new channel on which tags count from 1 again.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Job> + use<> {
+        let all = std::mem::take(self);
+        all.by_tag.into_values().map(|sent| sent.job)
+    }
+}

@@ -1,0 +1,87 @@
+//! A stand-in for the router, for tests of applications.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use jiff::Timestamp;
+
+use crate::{
+    message::{self, Message, Schedule},
+    topology::Unit,
+};
+
+use super::{Cause, Publish, PublishError, Receipt};
+
+/// Records what is published instead of sending it. It refuses the same
+/// messages as the router, and fails when told to.
+///
+/// ```
+/// use delayline::{Message, codec::AppKey, router::{Cause, Publish, testing::Recorder}};
+///
+/// fn remind(publisher: &impl Publish) -> bool {
+///     let app = AppKey::new("billing").expect("a valid name");
+///     publisher.publish(Message::after(app, "2d".parse().expect("a delay"), "pay!")).is_ok()
+/// }
+///
+/// let recorder = Recorder::new();
+/// recorder.fail_next(Cause::Nacked);
+/// assert!(!remind(&recorder));
+/// assert!(remind(&recorder));
+/// assert_eq!(recorder.messages()[0].body, b"pay!");
+/// ```
+#[derive(Debug, Default)]
+pub struct Recorder {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    messages: Vec<Message>,
+    failures: VecDeque<Cause>,
+}
+
+impl Recorder {
+    /// A recorder that takes everything.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the next publish fail, and the one after it if called twice.
+    pub fn fail_next(&self, cause: Cause) {
+        self.inner().failures.push_back(cause);
+    }
+
+    /// What was published, in order.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Message> {
+        self.inner().messages.clone()
+    }
+}
+
+impl Publish for Recorder {
+    fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
+        let (now, instant) = (Timestamp::now(), Instant::now());
+        let schedule = message::check(&message)
+            .and_then(|()| Ok(Schedule::new(message.when, message.tolerance, Unit::SECOND, now, instant)?));
+        let mut inner = self.inner();
+        match (schedule, inner.failures.pop_front()) {
+            (Err(invalid), _) => Err(PublishError::new(Cause::Invalid(invalid), message, false)),
+            (Ok(_), Some(cause)) => {
+                let doubtful = cause.leaves_doubt();
+                Err(PublishError::new(cause, message, doubtful))
+            }
+            (Ok(schedule), None) => {
+                inner.messages.push(message);
+                Ok(Receipt { due: schedule.due(), delay: schedule.remaining(instant), publishes: 1 })
+            }
+        }
+    }
+}

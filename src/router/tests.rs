@@ -1,0 +1,432 @@
+//! The router against answers a real broker gives rarely, from a scripted one.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::{wire::Wire, *};
+use crate::{
+    amqp::{Event, Returned},
+    codec::AppKey,
+    message::{InvalidMessage, Wire as Prepared},
+};
+
+/// What the scripted broker does with a message.
+type Script = dyn FnMut(u32, u64, &[u8]) -> Vec<Event> + Send;
+
+/// A broker whose answer to message `tag` of connection `n` is scripted.
+#[derive(Clone)]
+struct Scripted {
+    script: Arc<Mutex<Box<Script>>>,
+    /// Why the channel of a connection ended.
+    end: fn(u32) -> AmqpError,
+    connections: Arc<AtomicU32>,
+    refuse: fn(u32) -> bool,
+    /// Which messages no queue takes.
+    returned: fn(&[u8]) -> bool,
+    published: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+struct ScriptedWire {
+    broker: Scripted,
+    number: u32,
+    tag: u64,
+    events: (Sender<Event>, Receiver<Event>),
+}
+
+impl Scripted {
+    fn new(script: impl FnMut(u32, u64, &[u8]) -> Vec<Event> + Send + 'static) -> Self {
+        Self {
+            script: Arc::new(Mutex::new(Box::new(script))),
+            end: |_| AmqpError::Lost { reason: "scripted".into() },
+            connections: Arc::default(),
+            refuse: |_| false,
+            returned: |_| false,
+            published: Arc::default(),
+        }
+    }
+
+    fn router(&self, timeout: Duration, window: usize) -> Router {
+        let mut settings = Settings::from_url("amqp://unused").unwrap();
+        settings.router.publish_timeout = timeout;
+        settings.router.window = window;
+        Router::start(self.clone(), self.connect().ok(), &settings)
+    }
+
+    fn bodies(&self) -> Vec<String> {
+        let published = self.published.lock().unwrap();
+        published.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
+    }
+}
+
+impl Connector for Scripted {
+    type Wire = ScriptedWire;
+
+    fn connect(&self) -> Result<ScriptedWire, AmqpError> {
+        let number = self.connections.fetch_add(1, Ordering::SeqCst);
+        if (self.refuse)(number) {
+            return Err(AmqpError::Unreachable { address: "scripted".into(), reason: "down".into() });
+        }
+        Ok(ScriptedWire { broker: self.clone(), number, tag: 0, events: unbounded() })
+    }
+}
+
+impl Wire for ScriptedWire {
+    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
+        assert_eq!(exchange, "delay");
+        self.tag += 1;
+        if (self.broker.returned)(body) {
+            let returned = Returned {
+                code: 312,
+                text: "NO_ROUTE".into(),
+                routing_key: message.routing_key.clone(),
+                body: body.to_vec(),
+                properties: message.properties.clone(),
+                headers: message.headers.clone(),
+            };
+            let event = Event::Returned(Box::new(returned));
+            self.events.0.send(event).unwrap();
+        }
+        self.broker.published.lock().unwrap().push(body.to_vec());
+        for event in (self.broker.script.lock().unwrap())(self.number, self.tag, body) {
+            self.events.0.send(event).unwrap();
+        }
+    }
+
+    fn events(&self) -> &Receiver<Event> {
+        &self.events.1
+    }
+
+    fn end(&mut self, _: Duration) -> AmqpError {
+        (self.broker.end)(self.number)
+    }
+
+    fn reopen(&mut self) -> Result<(), AmqpError> {
+        self.tag = 0;
+        self.events = unbounded();
+        Ok(())
+    }
+
+    fn close(self, _: Duration) {}
+}
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(20);
+
+fn message(body: &str) -> Message {
+    Message::after(AppKey::new("app").unwrap(), Delay::from_seconds(5).unwrap(), body)
+}
+
+fn ack(tag: u64) -> Vec<Event> {
+    vec![Event::Ack { tag, multiple: false }]
+}
+
+#[test]
+fn confirms() {
+    let broker = Scripted::new(|_, tag, _| ack(tag));
+    let receipt = broker.router(LONG, 10).publish(message("a")).unwrap();
+    assert_eq!((receipt.delay.seconds(), receipt.publishes), (5, 1));
+}
+
+#[test]
+fn every_answer_settles_its_own_messages_once() {
+    // The order that trips the client library's own helper: nack(2), ack(3, multiple).
+    let broker = Scripted::new(|_, tag, _| match tag {
+        3 => vec![
+            Event::Nack { tag: 2, multiple: false },
+            Event::Ack { tag: 3, multiple: true },
+            Event::Ack { tag: 3, multiple: true },
+            Event::Ack { tag: 99, multiple: false },
+        ],
+        _ => vec![],
+    });
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    for tag in 1..=3 {
+        assert!(pipeline.push(tag, message("a")).is_none_or(|outcome| outcome.tag <= 3));
+    }
+    let mut results: Vec<_> =
+        pipeline.map(|outcome| (outcome.tag, outcome.result.map_err(|e| e.cause().clone()))).collect();
+    results.sort_by_key(|(tag, _)| *tag);
+    let failed: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).collect();
+    assert!(matches!(failed[..], [(2, Err(Cause::Nacked))]), "{results:?}");
+}
+
+#[test]
+fn a_nack_gives_the_message_back() {
+    let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
+    let error = broker.router(LONG, 10).publish(message("mine")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(!error.maybe_delivered());
+    assert_eq!(error.into_message(), message("mine"));
+}
+
+#[test]
+fn a_return_finds_its_message_among_others() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.returned = |body| body == b"b";
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut results = Vec::new();
+    for (tag, body, header) in [(1, "a", 1.0), (2, "b", 2.0), (3, "b", f64::NAN), (4, "c", 4.0)] {
+        results.extend(pipeline.push(tag, message(body).with_header("x", header)));
+    }
+    results.extend(pipeline);
+    for outcome in results {
+        match outcome.result {
+            Ok(_) => assert!(matches!(outcome.tag, 1 | 4), "{}", outcome.tag),
+            Err(error) => {
+                assert!(matches!(outcome.tag, 2 | 3), "{}", outcome.tag);
+                assert!(matches!(error.cause(), Cause::Returned { code: 312, .. }), "{error}");
+                assert!(!error.maybe_delivered());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_connection_publishes_again_and_says_so() {
+    let broker = Scripted::new(|number, tag, _| match (number, tag) {
+        (0, 1) => vec![],
+        (0, _) => vec![Event::Ended],
+        _ => ack(tag),
+    });
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push(1, message("a"));
+    pipeline.push(2, message("b"));
+    let receipts: Vec<_> = pipeline.map(|outcome| outcome.result.unwrap().publishes).collect();
+    assert_eq!(receipts, [2, 2]);
+    assert_eq!(broker.bodies(), ["a", "b", "a", "b"]);
+}
+
+#[test]
+fn keeps_trying_until_the_deadline_without_a_connection() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.refuse = |number| number < 3;
+    let router = broker.router(LONG, 10);
+    assert_eq!(router.publish(message("a")).unwrap().publishes, 1);
+
+    broker.refuse = |_| true;
+    let router = broker.router(SHORT, 10);
+    let started = Instant::now();
+    let error = router.publish(message("a")).unwrap_err();
+    assert!(matches!(error.cause(), Cause::NotConnected { reason } if reason.contains("down")), "{error}");
+    assert!(!error.maybe_delivered() && started.elapsed() >= SHORT);
+}
+
+#[test]
+fn no_answer_ends_at_the_deadline_in_doubt() {
+    let router = Scripted::new(|_, _, _| vec![]).router(SHORT, 10);
+    let error = router.publish(message("a")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Unconfirmed { waited: SHORT });
+    assert!(error.maybe_delivered());
+    assert!(error.to_string().contains("may arrive"));
+}
+
+#[test]
+fn a_blocked_broker_gets_nothing_until_it_unblocks() {
+    let broker = Scripted::new(|_, tag, _| match tag {
+        1 => vec![Event::Ack { tag, multiple: false }, Event::Blocked("low on memory".into())],
+        _ => ack(tag),
+    });
+    let router = broker.router(SHORT, 10);
+    router.publish(message("a")).unwrap();
+    let error = router.publish(message("b")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Blocked { reason: "low on memory".into() });
+    assert!(!error.maybe_delivered());
+    assert_eq!(broker.bodies(), ["a"]);
+}
+
+#[test]
+fn a_refused_message_is_found_among_innocent_ones() {
+    let mut broker = Scripted::new(|_, tag, body| match body {
+        b"bad" => vec![Event::Ended],
+        b"slow" if tag < 3 => vec![],
+        _ => ack(tag),
+    });
+    broker.end = |_| AmqpError::Channel { code: 403, text: "ACCESS_REFUSED".into() };
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut results = Vec::new();
+    for body in ["good", "bad", "good", "bad", "good"] {
+        results.extend(pipeline.push(body, message(body)));
+    }
+    results.extend(pipeline);
+    assert_eq!(results.len(), 5);
+    for outcome in results {
+        match (outcome.tag, outcome.result) {
+            ("good", Ok(_)) => {}
+            ("bad", Err(error)) => {
+                assert!(matches!(error.cause(), Cause::Rejected { code: 403, .. }), "{error}");
+                assert!(!error.maybe_delivered());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // All of it on one connection: the broker closed channels only.
+    assert_eq!(broker.connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_message_that_ends_the_connection_does_not_end_the_next_ones_too() {
+    let mut broker = Scripted::new(|_, tag, body| if body == b"bad" { vec![Event::Ended] } else { ack(tag) });
+    broker.end = |_| AmqpError::Closed { code: 501, text: "FRAME_ERROR".into() };
+    let router = broker.router(LONG, 10);
+    let error = router.publish(message("bad")).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Rejected { code: 501, .. }), "{error}");
+    router.publish(message("good")).unwrap();
+    assert_eq!(broker.bodies(), ["bad", "good"]);
+}
+
+#[test]
+fn a_broker_that_shuts_down_is_no_messages_fault() {
+    let mut broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    broker.end = |_| AmqpError::Closed { code: 320, text: "CONNECTION_FORCED".into() };
+    assert_eq!(broker.router(LONG, 10).publish(message("a")).unwrap().publishes, 2);
+}
+
+#[test]
+fn an_invalid_message_is_never_sent() {
+    let broker = Scripted::new(|_, tag, _| ack(tag));
+    let router = broker.router(LONG, 2);
+    let invalid = || {
+        let mut message = message("a");
+        message.properties.message_id = Some("x".repeat(256));
+        message
+    };
+    let error = router.publish(invalid()).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Invalid(InvalidMessage::PropertyTooLong { .. })));
+    // In a full pipeline its outcome comes beside the others'.
+    let mut pipeline = router.pipeline();
+    let mut tags = Vec::new();
+    for tag in 0..20 {
+        let message = if tag % 3 == 0 { invalid() } else { message("b") };
+        tags.extend(pipeline.push(tag, message).map(|outcome| (outcome.tag, outcome.result.is_ok())));
+    }
+    tags.extend(pipeline.map(|outcome| (outcome.tag, outcome.result.is_ok())));
+    tags.sort_unstable();
+    assert_eq!(tags, (0..20).map(|tag| (tag, tag % 3 != 0)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_window_bounds_what_is_in_flight() {
+    let most = Arc::new(AtomicU32::new(0));
+    let broker = {
+        let most = Arc::clone(&most);
+        let mut unconfirmed = 0;
+        Scripted::new(move |_, tag, _| {
+            unconfirmed += 1;
+            most.fetch_max(unconfirmed, Ordering::SeqCst);
+            if unconfirmed < 4 {
+                return vec![];
+            }
+            unconfirmed = 0;
+            vec![Event::Ack { tag, multiple: true }]
+        })
+    };
+    let router = broker.router(LONG, 4);
+    let mut pipeline = router.pipeline();
+    let mut confirmed = 0;
+    for tag in 0..400 {
+        confirmed += pipeline.push(tag, message("a")).iter().count();
+        assert!(pipeline.in_flight() <= 4);
+    }
+    confirmed += pipeline.count();
+    assert_eq!(confirmed, 400);
+    assert_eq!(most.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn many_threads_share_a_router() {
+    let router = Arc::new(Scripted::new(|_, tag, _| ack(tag)).router(LONG, 8));
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let router = Arc::clone(&router);
+            thread::spawn(move || (0..50).all(|_| router.publish(message("a")).is_ok()))
+        })
+        .collect();
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+}
+
+#[test]
+fn closing_finishes_what_is_in_flight_or_says_that_it_did_not() {
+    let broker = Scripted::new(|_, tag, _| ack(tag));
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    assert!(router.close(LONG));
+    assert_eq!(broker.bodies(), ["a"]);
+
+    let router = Scripted::new(|_, _, _| vec![]).router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    let started = Instant::now();
+    assert!(!router.close(SHORT));
+    assert!(started.elapsed() < LONG);
+}
+
+#[test]
+fn an_answer_after_a_lost_connection_leaves_a_doubt() {
+    let broker = Scripted::new(|number, tag, _| match number {
+        0 => vec![Event::Ended],
+        _ => vec![Event::Nack { tag, multiple: false }],
+    });
+    let error = broker.router(LONG, 10).publish(message("a")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(error.maybe_delivered(), "the first connection may have stored it");
+}
+
+#[test]
+fn messages_nobody_waits_for_any_more_keep_no_others_out() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.refuse = |_| true;
+    let router = broker.router(SHORT, 4);
+    let mut pipeline = router.pipeline();
+    let mut outcomes = 0;
+    for tag in 0..12 {
+        outcomes += pipeline.push(tag, message("a")).iter().count();
+    }
+    outcomes += pipeline.inspect(|outcome| assert!(outcome.result.is_err())).count();
+    assert_eq!(outcomes, 12);
+}
+
+#[test]
+fn closing_counts_what_nobody_waits_for() {
+    let broker = Scripted::new(|_, _, _| vec![]);
+    let router = broker.router(SHORT, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    assert!(!router.close(LONG), "it was never confirmed");
+
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.refuse = |_| true;
+    let started = Instant::now();
+    assert!(broker.router(LONG, 10).close(LONG), "there was nothing to confirm");
+    assert!(started.elapsed() < LONG, "nothing in flight, nothing to wait for");
+}
+
+#[test]
+fn a_message_that_waits_in_the_router_is_not_late_for_it() {
+    let broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    let mut settings = Settings::from_url("amqp://unused").unwrap();
+    settings.topology.unit = Unit::from_millis(10).unwrap();
+    settings.router.publish_timeout = LONG;
+    let router = Router::start(broker.clone(), broker.connect().ok(), &settings);
+    let receipt = router
+        .publish(Message::after(AppKey::new("app").unwrap(), Delay::from_seconds(1_000).unwrap(), ""))
+        .unwrap();
+    // Reconnecting took 100 ms at least, which are 10 units.
+    assert_eq!(receipt.publishes, 2);
+    assert!(receipt.delay.seconds() <= 990, "{receipt:?}");
+}

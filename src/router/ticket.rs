@@ -1,0 +1,127 @@
+//! One message on its way through the router.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use crossbeam_channel::Sender;
+use jiff::Timestamp;
+
+use crate::message::{Message, Schedule, Wire};
+
+use super::{Cause, Receipt};
+
+/// The broker's answer, or what stands for one.
+pub(super) type Verdict = Result<Receipt, Cause>;
+
+/// What the publisher and the worker share of a message. The publisher keeps
+/// its share, so it gets the message back even while the worker is stuck.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    message: Message,
+    schedule: Schedule,
+    taken: Timestamp,
+    pub(super) deadline: Instant,
+    sent: AtomicBool,
+    in_doubt: AtomicBool,
+}
+
+impl Ticket {
+    pub(super) fn new(message: Message, schedule: Schedule, taken: Timestamp, deadline: Instant) -> Self {
+        Self {
+            message,
+            schedule,
+            taken,
+            deadline,
+            sent: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it has been written to a connection at least once.
+    pub(super) fn was_sent(&self) -> bool {
+        self.sent.load(Ordering::Acquire)
+    }
+
+    /// Whether it was sent on a connection that was lost before the answer, so
+    /// that the broker may have it whatever it answers now.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        now >= self.deadline
+    }
+
+    /// The message without a copy, if the worker has let go of it.
+    pub(super) fn into_message(this: Arc<Self>) -> Message {
+        Arc::try_unwrap(this).map_or_else(|shared| shared.message.clone(), |ticket| ticket.message)
+    }
+}
+
+/// A ticket in the hands of the worker.
+#[derive(Debug)]
+pub(super) struct Job {
+    id: u64,
+    ticket: Arc<Ticket>,
+    reply: Sender<(u64, Verdict)>,
+    publishes: u32,
+}
+
+impl Job {
+    pub(super) fn new(id: u64, ticket: Arc<Ticket>, reply: Sender<(u64, Verdict)>) -> Self {
+        Self { id, ticket, reply, publishes: 0 }
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.ticket.is_late(now)
+    }
+
+    pub(super) fn body(&self) -> &[u8] {
+        &self.ticket.message.body
+    }
+
+    /// The message as it is written at `now`.
+    pub(super) fn wire(&self, now: Instant) -> Wire {
+        Wire::new(&self.ticket.message, &self.ticket.schedule, self.ticket.taken, now)
+    }
+
+    /// Notes that it is about to be written.
+    pub(super) fn mark_sent(&mut self) {
+        self.publishes += 1;
+        self.ticket.sent.store(true, Ordering::Release);
+    }
+
+    /// Notes that the connection was lost before the answer.
+    pub(super) fn mark_in_doubt(&self) {
+        self.ticket.in_doubt.store(true, Ordering::Release);
+    }
+
+    /// Tells the publisher that the broker has it.
+    pub(super) fn confirm(self, sent: Instant) {
+        let receipt = Receipt {
+            due: self.ticket.schedule.due(),
+            delay: self.ticket.schedule.remaining(sent),
+            publishes: self.publishes,
+        };
+        self.settle(Ok(receipt));
+    }
+
+    /// Tells the publisher that the broker does not have it.
+    pub(super) fn fail(self, cause: Cause) {
+        self.settle(Err(cause));
+    }
+
+    fn settle(self, verdict: Verdict) {
+        let Self { id, ticket, reply, .. } = self;
+        // Before the answer, so that the publisher can take the message out
+        // without a copy.
+        drop(ticket);
+        // A publisher that gave up at its deadline is not there any more.
+        let _ = reply.send((id, verdict));
+    }
+}

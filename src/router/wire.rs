@@ -1,0 +1,62 @@
+//! The seam between the router and the AMQP side, so that its behaviour can be
+//! tested against answers that a broker gives rarely.
+
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::{
+    amqp::{AmqpError, Event, Publisher},
+    message::Wire as Prepared,
+    settings::Broker,
+};
+
+/// A channel in confirm mode.
+pub(super) trait Wire: Send + 'static {
+    /// Writes a message; an error shows as [`Event::Ended`].
+    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]);
+    /// What the broker says.
+    fn events(&self) -> &Receiver<Event>;
+    /// Why it ended.
+    fn end(&mut self, limit: Duration) -> AmqpError;
+    /// A new channel on the same connection.
+    fn reopen(&mut self) -> Result<(), AmqpError>;
+    /// Closes it.
+    fn close(self, limit: Duration);
+}
+
+/// Where such channels come from.
+pub(super) trait Connector: Send + 'static {
+    type Wire: Wire;
+    fn connect(&self) -> Result<Self::Wire, AmqpError>;
+}
+
+impl Wire for Publisher {
+    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
+        Publisher::publish(self, exchange, message.routing_key, &message.properties, &message.headers, body);
+    }
+
+    fn events(&self) -> &Receiver<Event> {
+        Publisher::events(self)
+    }
+
+    fn end(&mut self, limit: Duration) -> AmqpError {
+        Publisher::end(self, limit)
+    }
+
+    fn reopen(&mut self) -> Result<(), AmqpError> {
+        Publisher::reopen(self)
+    }
+
+    fn close(self, limit: Duration) {
+        Publisher::close(self, limit);
+    }
+}
+
+impl Connector for Broker {
+    type Wire = Publisher;
+
+    fn connect(&self) -> Result<Publisher, AmqpError> {
+        Publisher::open(self)
+    }
+}

@@ -1,0 +1,419 @@
+//! The thread that owns the connection.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, never, select_biased};
+use log::{debug, info, warn};
+
+use crate::{
+    amqp::{AmqpError, Event, Returned},
+    message::Wire as Prepared,
+};
+
+use super::{
+    Cause,
+    outstanding::{Outstanding, Sent},
+    ticket::Job,
+    wire::{Connector, Wire},
+};
+
+/// How often deadlines and the shutdown are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long to wait before the first and between later attempts to reconnect.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The most bytes of bodies in flight, unless a single message is larger. The
+/// client library buffers 16 MiB and then blocks without a time limit.
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// How long ending a broken connection may take.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the worker may use.
+#[derive(Debug)]
+pub(super) struct Limits {
+    window: usize,
+    exchange: String,
+}
+
+impl Limits {
+    pub(super) fn new(window: usize, exchange: String) -> Self {
+        Self { window, exchange }
+    }
+}
+
+/// What the publishers and the worker tell each other beside the messages.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Option<Cause>,
+    close_by: Option<Instant>,
+    given_up: usize,
+}
+
+impl Shared {
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Why nothing is sent at the moment, if so.
+    pub(super) fn reason_for_waiting(&self) -> Option<Cause> {
+        self.with(|state| state.waiting.clone())
+    }
+
+    /// Asks the worker to end by then.
+    pub(super) fn close_by(&self, deadline: Instant) {
+        self.with(|state| state.close_by = Some(deadline));
+    }
+
+    /// How many messages were not confirmed when the router was closed.
+    pub(super) fn given_up(&self) -> usize {
+        self.with(|state| state.given_up)
+    }
+}
+
+pub(super) struct Worker<C: Connector> {
+    connector: C,
+    wire: Option<C::Wire>,
+    jobs: Receiver<Job>,
+    /// No more jobs will come: the router is being closed.
+    closing: bool,
+    /// Taken from `jobs` to see whether its publisher has given up on it.
+    held: Option<Job>,
+    /// Messages that ended unconfirmed since the router is being closed.
+    given_up: usize,
+    shared: Arc<Shared>,
+    limits: Limits,
+    outstanding: Outstanding,
+    /// Published on an earlier channel and not confirmed there, oldest first.
+    again: VecDeque<Job>,
+    /// How many of `again` are to be sent one at a time, because one among them
+    /// made the broker close the channel.
+    suspects: usize,
+    blocked: bool,
+    attempts: u32,
+    next_attempt: Instant,
+}
+
+impl<C: Connector> Worker<C> {
+    pub(super) fn new(
+        connector: C,
+        wire: Option<C::Wire>,
+        jobs: Receiver<Job>,
+        shared: Arc<Shared>,
+        limits: Limits,
+    ) -> Self {
+        if wire.is_none() {
+            let reason = "it has not been tried yet".into();
+            shared.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
+        }
+        Self {
+            connector,
+            wire,
+            jobs,
+            closing: false,
+            held: None,
+            given_up: 0,
+            shared,
+            limits,
+            outstanding: Outstanding::default(),
+            again: VecDeque::new(),
+            suspects: 0,
+            blocked: false,
+            attempts: 0,
+            next_attempt: Instant::now(),
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            if self.wire.is_none() && Instant::now() >= self.next_attempt {
+                self.reconnect();
+            }
+            self.send_again();
+            self.wait();
+            let now = Instant::now();
+            if now >= next_tick || self.closing {
+                next_tick = now + TICK;
+                self.drop_late(now);
+                if self.should_end(now) {
+                    break;
+                }
+            }
+        }
+        self.finish();
+    }
+
+    /// Waits for a job, an answer, or the next tick.
+    fn wait(&mut self) {
+        let jobs = if self.may_take() { self.jobs.clone() } else { never() };
+        match &self.wire {
+            Some(wire) => {
+                let events = wire.events().clone();
+                select_biased! {
+                    recv(events) -> event => {
+                        let mut next = Some(event.unwrap_or(Event::Ended));
+                        // Answers come in bursts; all that are there are worked
+                        // off before the window is filled again. After the end
+                        // of a channel, its stream has nothing to say about the
+                        // next one.
+                        while let Some(event) = next {
+                            let ended = matches!(event, Event::Ended);
+                            self.handle(event);
+                            next = if ended { None } else { events.try_recv().ok() };
+                        }
+                    }
+                    recv(jobs) -> job => match job {
+                        Ok(job) => self.take(job),
+                        Err(_) => self.closing = true,
+                    },
+                    default(TICK) => {}
+                }
+            }
+            // Without a connection jobs stay where they are, and their senders
+            // wait.
+            None => std::thread::sleep(self.next_attempt.saturating_duration_since(Instant::now()).min(TICK)),
+        }
+    }
+
+    fn may_take(&self) -> bool {
+        !self.closing && self.again.is_empty() && self.held.is_none() && self.may_send()
+    }
+
+    fn may_send(&self) -> bool {
+        self.wire.is_some()
+            && !self.blocked
+            && self.outstanding.len() < self.limits.window
+            && (self.outstanding.is_empty() || self.outstanding.bytes() < MAX_BYTES)
+    }
+
+    /// Takes a job and as many more as are there and fit.
+    fn take(&mut self, job: Job) {
+        self.send(job);
+        while self.may_send() {
+            match self.jobs.try_recv() {
+                Ok(job) => self.send(job),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn send(&mut self, mut job: Job) {
+        let now = Instant::now();
+        if job.is_late(now) {
+            return;
+        }
+        let Some(wire) = &mut self.wire else {
+            self.again.push_back(job);
+            return;
+        };
+        job.mark_sent();
+        wire.publish(&self.limits.exchange, job.wire(now), job.body());
+        self.outstanding.push(job, now);
+    }
+
+    /// Sends what an earlier channel left; one at a time while a message among
+    /// them is suspected of having ended it.
+    fn send_again(&mut self) {
+        while self.may_send() && (self.suspects == 0 || self.outstanding.is_empty()) {
+            match self.again.pop_front() {
+                Some(job) => self.send(job),
+                None => break,
+            }
+        }
+        if self.again.is_empty()
+            && self.may_send()
+            && let Some(job) = self.held.take()
+        {
+            self.send(job);
+        }
+        if self.again.is_empty() && self.outstanding.is_empty() {
+            self.suspects = 0;
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Ack { tag, multiple } => {
+                for sent in self.outstanding.settle(tag, multiple) {
+                    self.suspects = self.suspects.saturating_sub(1);
+                    sent.job.confirm(sent.at);
+                }
+            }
+            Event::Nack { tag, multiple } => {
+                for sent in self.outstanding.settle(tag, multiple) {
+                    self.suspects = self.suspects.saturating_sub(1);
+                    sent.job.fail(Cause::Nacked);
+                }
+            }
+            Event::Returned(returned) => {
+                let sent = self.take_returned(&returned);
+                match sent {
+                    Some(sent) => {
+                        self.suspects = self.suspects.saturating_sub(1);
+                        sent.job.fail(Cause::Returned { code: returned.code, text: returned.text });
+                    }
+                    None => warn!("a message came back that is not waiting for an answer"),
+                }
+            }
+            Event::Blocked(reason) => {
+                warn!("the broker has blocked the connection: {reason}");
+                self.blocked = true;
+                self.shared.with(|state| state.waiting = Some(Cause::Blocked { reason }));
+            }
+            Event::Unblocked => {
+                info!("the broker has unblocked the connection");
+                self.blocked = false;
+                self.shared.with(|state| state.waiting = None);
+            }
+            Event::Ended => self.ended(),
+        }
+    }
+
+    /// The message that came back. The broker names no tag, so it is found by
+    /// its parts; by fewer of them if a header does not equal itself, as a NaN.
+    fn take_returned(&mut self, returned: &Returned) -> Option<Sent> {
+        let Returned { routing_key, body, properties, headers, .. } = returned;
+        let exact = |wire: &Prepared| {
+            wire.routing_key == *routing_key && wire.properties == *properties && wire.headers == *headers
+        };
+        let roughly = |wire: &Prepared| wire.routing_key == *routing_key;
+        self.outstanding.take_returned(body, exact).or_else(|| self.outstanding.take_returned(body, roughly))
+    }
+
+    /// The channel or the connection is gone: what was not confirmed is sent
+    /// again on the next one, before anything else.
+    fn ended(&mut self) {
+        let Some(mut wire) = self.wire.take() else {
+            return;
+        };
+        let cause = wire.end(END_TIMEOUT);
+        let alone = self.outstanding.is_alone();
+        let mut unsettled: VecDeque<Job> = self.outstanding.take_all().collect();
+        let refusal = refusal(&cause);
+        if refusal.is_none() {
+            unsettled.iter().for_each(Job::mark_in_doubt);
+        }
+        if let Some((code, text)) = refusal {
+            // The broker does not say which message it refused. With one in
+            // flight it is that one; with more, they are tried one by one.
+            if alone {
+                self.suspects = self.suspects.saturating_sub(1);
+                if let Some(job) = unsettled.pop_front() {
+                    job.fail(Cause::Rejected { code, text });
+                }
+            } else {
+                debug!("{cause}; finding out over which message");
+                self.suspects = unsettled.len();
+            }
+        }
+        let reopened = if cause.is_connection() { Err(cause) } else { wire.reopen() };
+        match reopened {
+            Ok(()) => self.wire = Some(wire),
+            Err(error) => self.lost(&error),
+        }
+        unsettled.append(&mut self.again);
+        self.again = unsettled;
+    }
+
+    fn lost(&mut self, cause: &AmqpError) {
+        warn!("{cause}; reconnecting");
+        self.blocked = false;
+        self.attempts = 0;
+        self.next_attempt = Instant::now() + BACKOFF.0;
+        self.not_connected(cause);
+    }
+
+    fn not_connected(&self, cause: &AmqpError) {
+        let reason = cause.to_string();
+        self.shared.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
+    }
+
+    fn reconnect(&mut self) {
+        match self.connector.connect() {
+            Ok(wire) => {
+                info!("connected to the broker; {} messages to publish again", self.again.len());
+                self.wire = Some(wire);
+                self.attempts = 0;
+                self.shared.with(|state| state.waiting = None);
+            }
+            Err(error) => {
+                self.attempts += 1;
+                let pause = backoff(self.attempts);
+                debug!("{error}; next attempt in {pause:?}");
+                self.next_attempt = Instant::now() + pause;
+                self.not_connected(&error);
+            }
+        }
+    }
+
+    /// Lets go of messages whose publishers have given up on them, those that
+    /// wait in the channel included: they would keep others out of it.
+    fn drop_late(&mut self, now: Instant) {
+        let before = self.outstanding.len() + self.again.len();
+        self.outstanding.drop_late(now);
+        self.again.retain(|job| !job.is_late(now));
+        if self.shared.with(|state| state.close_by).is_some() {
+            self.given_up += before - self.outstanding.len() - self.again.len();
+        }
+        while self.held.as_ref().is_none_or(|job| job.is_late(now)) && !self.may_take() {
+            match self.jobs.try_recv() {
+                Ok(job) => self.held = Some(job),
+                Err(_) => {
+                    self.held = self.held.take().filter(|job| !job.is_late(now));
+                    break;
+                }
+            }
+        }
+    }
+
+    fn should_end(&mut self, now: Instant) -> bool {
+        // No job comes any more once this is set.
+        let Some(deadline) = self.shared.with(|state| state.close_by) else { return false };
+        self.closing = true;
+        self.again.extend(self.held.take().into_iter().chain(self.jobs.try_iter()));
+        now >= deadline || (self.again.is_empty() && self.outstanding.is_empty())
+    }
+
+    fn finish(mut self) {
+        let mut given_up = self.given_up;
+        for job in self.outstanding.take_all().chain(self.again).chain(self.jobs.try_iter()) {
+            given_up += 1;
+            job.fail(Cause::Closed);
+        }
+        self.shared.with(|state| state.given_up = given_up);
+        if let Some(wire) = self.wire {
+            wire.close(END_TIMEOUT);
+        }
+    }
+}
+
+/// The broker's refusal of a message, if that is why it ended. It closes the
+/// channel over most, and the whole connection over one it cannot parse; that it
+/// is shutting down, or has crashed, is no message's fault.
+fn refusal(cause: &AmqpError) -> Option<(u16, String)> {
+    const CONNECTION_FORCED: u16 = 320;
+    const INTERNAL_ERROR: u16 = 541;
+    match cause {
+        AmqpError::Channel { code, text } => Some((*code, text.clone())),
+        AmqpError::Closed { code, text } if ![CONNECTION_FORCED, INTERNAL_ERROR].contains(code) => {
+            Some((*code, text.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// The pause before an attempt: doubling from 100 ms to 5 s, with a random half
+/// so that many routers do not come back at once.
+fn backoff(attempts: u32) -> Duration {
+    let full = BACKOFF.0.saturating_mul(2_u32.saturating_pow(attempts.min(10))).min(BACKOFF.1);
+    full.mul_f64(0.5 + fastrand::f64() / 2.0)
+}

@@ -1,0 +1,220 @@
+//! The two loops that make up the whole topology.
+
+use crate::codec::{LEVELS, TOP_LEVEL};
+
+use super::{
+    Binding, Endpoint, Exchange, ExchangeKind, Names, Object, Queue, QueueType, Topology, TopologySettings,
+    object::Arguments,
+};
+
+impl Topology {
+    /// The complete wanted state for some settings: 30 exchanges (28 of levels,
+    /// dispatch, unroutable; the entry is the top level's), 29 queues and 435
+    /// bindings.
+    #[must_use]
+    pub fn new(settings: TopologySettings) -> Self {
+        let names = Names::new(settings.set.clone());
+        let mut objects = vec![
+            Object::Exchange(Exchange {
+                name: names.unroutable(),
+                kind: ExchangeKind::Fanout,
+                arguments: Arguments::new(),
+            }),
+            Object::Queue(Queue {
+                name: names.unroutable(),
+                level: None,
+                arguments: queue_arguments(&settings),
+            }),
+            Object::Binding(Binding {
+                source: names.unroutable(),
+                destination: Endpoint::Queue(names.unroutable()),
+                key: String::new(),
+            }),
+            Object::Exchange(topic_exchange(&names, names.dispatch())),
+        ];
+        for level in 0..LEVELS {
+            objects.push(Object::Queue(level_queue(&settings, &names, level)));
+        }
+        for level in 0..LEVELS {
+            objects.push(Object::Exchange(topic_exchange(&names, names.level_exchange(level))));
+            objects.extend(skip_ahead(&names, level).map(Object::Binding));
+        }
+        Self { settings, names, objects }
+    }
+}
+
+/// A topic exchange that loses nothing: what it cannot route goes to the
+/// unroutable queue.
+fn topic_exchange(names: &Names, name: String) -> Exchange {
+    Exchange {
+        name,
+        kind: ExchangeKind::Topic,
+        arguments: Arguments::from([("alternate-exchange".into(), names.unroutable().into())]),
+    }
+}
+
+/// What all queues of a set have in common.
+fn queue_arguments(settings: &TopologySettings) -> Arguments {
+    let mut arguments = Arguments::from([("x-queue-type".into(), settings.queue_type.as_str().into())]);
+    if settings.queue_type == QueueType::Quorum {
+        // Without it all leaders end up on the node that `install` talks to.
+        arguments.insert("x-queue-leader-locator".into(), "balanced".into());
+        if let Some(replicas) = settings.replicas {
+            arguments.insert("x-quorum-initial-group-size".into(), i64::from(replicas.get()).into());
+        }
+    }
+    arguments
+}
+
+fn level_queue(settings: &TopologySettings, names: &Names, level: u8) -> Queue {
+    let next = match level {
+        0 => names.dispatch(),
+        _ => names.level_exchange(level - 1),
+    };
+    let mut arguments = queue_arguments(settings);
+    arguments.insert("x-message-ttl".into(), (i64::from(settings.unit.millis()) << level).into());
+    arguments.insert("x-dead-letter-exchange".into(), next.into());
+    // Quorum queues dead-letter at least once only together with this overflow
+    // behaviour; without it they fall back to at most once and do not say so.
+    arguments.insert("x-overflow".into(), "reject-publish".into());
+    if settings.queue_type == QueueType::Quorum {
+        arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
+    }
+    Queue { name: names.level_queue(level), level: Some(level), arguments }
+}
+
+/// The bindings of one level's exchange: straight to the queue of the highest
+/// set bit at or below it, over all zeros between, or to dispatch if none is
+/// left. The patterns exclude each other, so a message enters exactly one queue
+/// and crosses two exchanges at most, whatever its delay.
+fn skip_ahead(names: &Names, level: u8) -> impl Iterator<Item = Binding> + '_ {
+    let above = "*.".repeat((TOP_LEVEL - level).into());
+    let zeros = |count: u8| "0.".repeat(count.into());
+    let mut ends: Vec<_> = (0..=level)
+        .rev()
+        .map(|target| {
+            let below = "*.".repeat(target.into());
+            let queue = Endpoint::Queue(names.level_queue(target));
+            (queue, format!("{}1.{below}", zeros(level - target)))
+        })
+        .collect();
+    ends.push((Endpoint::Exchange(names.dispatch()), zeros(level + 1)));
+    ends.into_iter().map(move |(destination, bits)| Binding {
+        source: names.level_exchange(level),
+        destination,
+        // At least one word of app key, so that a truncated key matches nothing.
+        key: format!("delay.{above}{bits}*.#"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU8;
+
+    use super::*;
+    use crate::topology::Argument;
+
+    fn topology() -> Topology {
+        Topology::new(TopologySettings::default())
+    }
+
+    #[test]
+    fn has_the_objects_of_the_contract() {
+        let topology = topology();
+        assert_eq!(topology.exchanges().count(), 28 + 2);
+        assert_eq!(topology.queues().count(), 28 + 1);
+        assert_eq!(topology.bindings().count(), 28 * 29 / 2 + 28 + 1);
+    }
+
+    #[test]
+    fn names_every_object_once() {
+        let topology = topology();
+        let mut exchanges: Vec<_> = topology.exchanges().map(|exchange| &exchange.name).collect();
+        let mut queues: Vec<_> = topology.queues().map(|queue| &queue.name).collect();
+        for names in [&mut exchanges, &mut queues] {
+            names.sort();
+            let before = names.len();
+            names.dedup();
+            assert_eq!(names.len(), before);
+        }
+    }
+
+    #[test]
+    fn declares_what_a_binding_needs_before_it_and_the_entry_last() {
+        let mut seen = std::collections::HashSet::new();
+        let topology = topology();
+        for object in topology.objects() {
+            match object {
+                Object::Exchange(exchange) => {
+                    assert!(seen.insert(Endpoint::Exchange(exchange.name.clone())))
+                }
+                Object::Queue(queue) => assert!(seen.insert(Endpoint::Queue(queue.name.clone()))),
+                Object::Binding(binding) => {
+                    assert!(seen.contains(&Endpoint::Exchange(binding.source.clone())), "{binding}");
+                    assert!(seen.contains(&binding.destination), "{binding}");
+                }
+            }
+        }
+        assert_eq!(topology.exchanges().last().map(|exchange| exchange.name.as_str()), Some("delay"));
+    }
+
+    #[test]
+    fn a_level_queue_holds_what_the_contract_says() {
+        let topology = topology();
+        let queue = topology.queues().find(|queue| queue.level == Some(22)).unwrap();
+        insta::assert_json_snapshot!(queue, @r#"
+        {
+          "name": "delay.level.22",
+          "level": 22,
+          "arguments": {
+            "x-dead-letter-exchange": "delay.level.21",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-message-ttl": 4194304000,
+            "x-overflow": "reject-publish",
+            "x-queue-leader-locator": "balanced",
+            "x-queue-type": "quorum"
+          }
+        }
+        "#);
+        let last = topology.queues().find(|queue| queue.level == Some(0)).unwrap();
+        assert_eq!(last.arguments["x-dead-letter-exchange"], Argument::from("delay.dispatch"));
+    }
+
+    #[test]
+    fn a_classic_level_has_no_argument_that_only_quorum_queues_know() {
+        let topology = Topology::new(TopologySettings {
+            queue_type: QueueType::Classic,
+            replicas: NonZeroU8::new(3),
+            ..TopologySettings::default()
+        });
+        let queue = topology.queues().find(|queue| queue.level == Some(3)).unwrap();
+        let names: Vec<_> = queue.arguments.keys().map(String::as_str).collect();
+        assert_eq!(names, ["x-dead-letter-exchange", "x-message-ttl", "x-overflow", "x-queue-type"]);
+    }
+
+    #[test]
+    fn replicas_are_asked_for_only_when_set() {
+        let topology =
+            Topology::new(TopologySettings { replicas: NonZeroU8::new(3), ..TopologySettings::default() });
+        for queue in topology.queues() {
+            assert_eq!(queue.arguments["x-quorum-initial-group-size"], Argument::from(3), "{}", queue.name);
+        }
+    }
+
+    #[test]
+    fn skips_over_zeros() {
+        let names = Names::new("delay".parse().unwrap());
+        let keys: Vec<_> = skip_ahead(&names, 2)
+            .map(|binding| {
+                (binding.destination.name().to_owned(), binding.key.replacen(&"*.".repeat(25), "…", 1))
+            })
+            .collect();
+        let expected = [
+            ("delay.level.02", "delay.…1.*.*.*.#"),
+            ("delay.level.01", "delay.…0.1.*.*.#"),
+            ("delay.level.00", "delay.…0.0.1.*.#"),
+            ("delay.dispatch", "delay.…0.0.0.*.#"),
+        ];
+        assert_eq!(keys, expected.map(|(name, key)| (name.to_owned(), key.to_owned())));
+    }
+}

@@ -1,0 +1,445 @@
+//! What stands against what should: pure, over plain data.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt,
+};
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::{
+    codec::RoutingKey,
+    management::{BindingInfo, ExchangeInfo, QueueInfo},
+};
+
+use super::{Argument, Binding, Endpoint, Object, Topology};
+
+/// What stands in a vhost, as the management API tells it.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// All exchanges.
+    pub exchanges: Vec<ExchangeInfo>,
+    /// All queues.
+    pub queues: Vec<QueueInfo>,
+    /// All bindings.
+    pub bindings: Vec<BindingInfo>,
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "finding", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Finding {
+    /// An exchange or queue is not there.
+    Missing {
+        /// What.
+        object: String,
+    },
+    /// A property or argument differs.
+    Different {
+        /// Of what.
+        object: String,
+        /// Which property or argument.
+        argument: String,
+        /// What the topology says.
+        wanted: String,
+        /// What stands.
+        found: String,
+    },
+    /// A binding is not there.
+    MissingBinding {
+        /// Which.
+        binding: Binding,
+    },
+    /// A binding too many, on or to one of our exchanges and queues.
+    ExtraBinding {
+        /// Which.
+        binding: Binding,
+        /// What it does.
+        effect: &'static str,
+    },
+    /// A policy changes how one of our queues works.
+    Policy {
+        /// Which queue.
+        queue: String,
+        /// The policy, and what it sets.
+        policy: String,
+        /// What that does.
+        effect: &'static str,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { object } => write!(f, "{object} is missing"),
+            Self::Different { object, argument, wanted, found } => {
+                write!(f, "{object}: `{argument}` should be {wanted}, but is {found}")
+            }
+            Self::MissingBinding { binding } => write!(f, "{binding} is missing"),
+            Self::ExtraBinding { binding, effect } => write!(f, "{binding} is not ours: {effect}"),
+            Self::Policy { queue, policy, effect } => write!(f, "queue `{queue}`: {policy}: {effect}"),
+        }
+    }
+}
+
+/// Settings of a policy that take effect on a level queue although its arguments
+/// are right: for limits the lower of both counts, and what no argument sets is
+/// the policy's alone.
+const HARMFUL_POLICIES: [(&str, &str); 5] = [
+    ("message-ttl", "messages leave this level before their time, if it is lower than the level's own"),
+    ("expires", "the broker deletes the queue with all its messages once nobody uses it for so long"),
+    ("max-length", "the queue refuses messages once it is full, and the level above stalls"),
+    ("max-length-bytes", "the queue refuses messages once it is full, and the level above stalls"),
+    (
+        "dead-letter-routing-key",
+        "it replaces the delay in the routing key, and every message ends up unroutable",
+    ),
+];
+
+impl Topology {
+    /// Compares a vhost with this topology: argument by argument, binding by
+    /// binding. Empty if everything is as it should be.
+    #[must_use]
+    pub fn compare(&self, observed: &Observed) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        self.compare_exchanges(observed, &mut findings);
+        self.compare_queues(observed, &mut findings);
+        self.compare_bindings(observed, &mut findings);
+        findings
+    }
+
+    fn compare_exchanges(&self, observed: &Observed, findings: &mut Vec<Finding>) {
+        let found: HashMap<_, _> = observed.exchanges.iter().map(|info| (info.name.as_str(), info)).collect();
+        for wanted in self.exchanges() {
+            let object = format!("exchange `{}`", wanted.name);
+            let Some(info) = found.get(wanted.name.as_str()) else {
+                findings.push(Finding::Missing { object });
+                continue;
+            };
+            let properties = [
+                ("type", wanted.kind.as_str().to_owned(), info.kind.clone()),
+                ("durable", "true".into(), info.durable.to_string()),
+                ("auto-delete", "false".into(), info.auto_delete.to_string()),
+                ("internal", "false".into(), info.internal.to_string()),
+            ];
+            compare_properties(&object, properties, findings);
+            compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
+        }
+    }
+
+    fn compare_queues(&self, observed: &Observed, findings: &mut Vec<Finding>) {
+        let found: HashMap<_, _> = observed.queues.iter().map(|info| (info.name.as_str(), info)).collect();
+        for wanted in self.queues() {
+            let object = format!("queue `{}`", wanted.name);
+            let Some(info) = found.get(wanted.name.as_str()) else {
+                findings.push(Finding::Missing { object });
+                continue;
+            };
+            let properties = [
+                ("durable", "true".to_owned(), info.durable.to_string()),
+                ("auto-delete", "false".into(), info.auto_delete.to_string()),
+            ];
+            compare_properties(&object, properties, findings);
+            compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
+            findings.extend(policies(info));
+        }
+    }
+
+    fn compare_bindings(&self, observed: &Observed, findings: &mut Vec<Finding>) {
+        let wanted: BTreeSet<&Binding> = self.bindings().collect();
+        let found: HashSet<Binding> = observed.bindings.iter().filter_map(binding).collect();
+        let missing = wanted.iter().filter(|binding| !found.contains(binding));
+        findings.extend(missing.map(|&binding| Finding::MissingBinding { binding: binding.clone() }));
+
+        let exchanges: HashSet<_> = self.exchanges().map(|exchange| exchange.name.as_str()).collect();
+        let queues: HashSet<_> = self.queues().map(|queue| queue.name.as_str()).collect();
+        let dispatch = self.names().dispatch();
+        let mut extra: Vec<_> = found.iter().filter(|&binding| !wanted.contains(binding)).collect();
+        extra.sort();
+        for binding in extra {
+            let effect = if binding.source == dispatch {
+                match RoutingKey::app_of_pattern(&binding.key) {
+                    Ok(_) => continue,
+                    Err(_) => {
+                        "its key is not `delay.` + 28 times `*.` + one app key, so it can catch other apps' messages"
+                    }
+                }
+            } else if exchanges.contains(binding.source.as_str()) {
+                "it copies or diverts messages that are still waiting"
+            } else {
+                let ours = match &binding.destination {
+                    Endpoint::Queue(name) => queues.contains(name.as_str()),
+                    Endpoint::Exchange(name) => {
+                        exchanges.contains(name.as_str()) && *name != self.names().entry()
+                    }
+                };
+                if !ours || binding.source.is_empty() {
+                    continue;
+                }
+                "it lets messages in that did not come through the entry exchange"
+            };
+            findings.push(Finding::ExtraBinding { binding: binding.clone(), effect });
+        }
+    }
+}
+
+fn compare_properties<const N: usize>(
+    object: &str,
+    properties: [(&str, String, String); N],
+    findings: &mut Vec<Finding>,
+) {
+    for (argument, wanted, found) in properties {
+        if wanted != found {
+            findings.push(Finding::Different {
+                object: object.into(),
+                argument: argument.into(),
+                wanted,
+                found,
+            });
+        }
+    }
+}
+
+fn compare_arguments(
+    object: &str,
+    wanted: &BTreeMap<String, Argument>,
+    found: &BTreeMap<String, Json>,
+    findings: &mut Vec<Finding>,
+) {
+    let names: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
+    for name in names {
+        let (wanted, found) = (wanted.get(name), found.get(name));
+        let same = match (wanted, found) {
+            (Some(Argument::Number(wanted)), Some(found)) => found.as_i64() == Some(*wanted),
+            (Some(Argument::Text(wanted)), Some(found)) => found.as_str() == Some(wanted),
+            _ => false,
+        };
+        if !same {
+            findings.push(Finding::Different {
+                object: object.into(),
+                argument: name.clone(),
+                wanted: wanted.map_or_else(|| "not set".into(), ToString::to_string),
+                found: found.map_or_else(|| "not set".into(), text),
+            });
+        }
+    }
+}
+
+fn text(json: &Json) -> String {
+    json.as_str().map_or_else(|| json.to_string(), str::to_owned)
+}
+
+fn policies(queue: &QueueInfo) -> impl Iterator<Item = Finding> + '_ {
+    HARMFUL_POLICIES.iter().filter_map(|&(key, effect)| {
+        let value = queue.policy_value(key)?;
+        // A limit above the level's own TTL changes nothing.
+        if key == "message-ttl"
+            && value.as_i64() >= queue.arguments.get("x-message-ttl").and_then(Json::as_i64)
+        {
+            return None;
+        }
+        let names: Vec<_> = [&queue.policy, &queue.operator_policy]
+            .into_iter()
+            .flatten()
+            .filter(|name| !name.is_empty())
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let policy = format!("policy {} sets `{key}` to {}", names.join(" and "), text(value));
+        Some(Finding::Policy { queue: queue.name.clone(), policy, effect })
+    })
+}
+
+/// A binding as the API tells it; `None` for the default exchange's, which every
+/// queue has.
+fn binding(info: &BindingInfo) -> Option<Binding> {
+    if info.source.is_empty() {
+        return None;
+    }
+    let destination = match info.destination_type.as_str() {
+        "exchange" => Endpoint::Exchange(info.destination.clone()),
+        _ => Endpoint::Queue(info.destination.clone()),
+    };
+    Some(Binding { source: info.source.clone(), destination, key: info.routing_key.clone() })
+}
+
+impl Observed {
+    /// Whether there is an exchange or queue of this name; bindings count as
+    /// there.
+    #[must_use]
+    pub fn has(&self, object: &Object) -> bool {
+        match object {
+            Object::Exchange(wanted) => self.exchanges.iter().any(|info| info.name == wanted.name),
+            Object::Queue(wanted) => self.queues.iter().any(|info| info.name == wanted.name),
+            Object::Binding(_) => true,
+        }
+    }
+
+    /// All bindings from or to an exchange.
+    #[must_use]
+    pub fn bindings_of(&self, exchange: &str) -> Vec<Binding> {
+        let end = Endpoint::Exchange(exchange.into());
+        self.bindings
+            .iter()
+            .filter_map(binding)
+            .filter(|binding| binding.source == exchange || binding.destination == end)
+            .collect()
+    }
+
+    /// Which applications are bound to a set's dispatch exchange, and where
+    /// their messages go.
+    #[must_use]
+    pub fn dispatch_bindings(&self, topology: &Topology) -> Vec<Binding> {
+        let dispatch = topology.names().dispatch();
+        let mut bindings: Vec<_> =
+            self.bindings.iter().filter_map(binding).filter(|b| b.source == dispatch).collect();
+        bindings.sort();
+        bindings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{codec::AppKey, topology::TopologySettings};
+
+    /// What a broker would say about a topology that is installed.
+    fn installed(topology: &Topology) -> Observed {
+        let json = |arguments: &BTreeMap<String, Argument>| {
+            arguments
+                .iter()
+                .map(|(name, value)| (name.clone(), serde_json::to_value(value).unwrap()))
+                .collect()
+        };
+        Observed {
+            exchanges: topology
+                .exchanges()
+                .map(|exchange| ExchangeInfo {
+                    name: exchange.name.clone(),
+                    kind: exchange.kind.as_str().into(),
+                    durable: true,
+                    arguments: json(&exchange.arguments),
+                    ..ExchangeInfo::default()
+                })
+                .collect(),
+            queues: topology
+                .queues()
+                .map(|queue| QueueInfo {
+                    name: queue.name.clone(),
+                    durable: true,
+                    arguments: json(&queue.arguments),
+                    ..QueueInfo::default()
+                })
+                .collect(),
+            bindings: topology.bindings().map(info).collect(),
+        }
+    }
+
+    fn info(binding: &Binding) -> BindingInfo {
+        let kind = match binding.destination {
+            Endpoint::Queue(_) => "queue",
+            Endpoint::Exchange(_) => "exchange",
+        };
+        BindingInfo {
+            source: binding.source.clone(),
+            destination: binding.destination.name().into(),
+            destination_type: kind.into(),
+            routing_key: binding.key.clone(),
+        }
+    }
+
+    fn queue_binding(source: &str, queue: &str, key: &str) -> BindingInfo {
+        info(&Binding { source: source.into(), destination: Endpoint::Queue(queue.into()), key: key.into() })
+    }
+
+    fn setup() -> (Topology, Observed) {
+        let topology = Topology::new(TopologySettings::default());
+        let observed = installed(&topology);
+        (topology, observed)
+    }
+
+    #[test]
+    fn finds_nothing_in_what_was_installed() {
+        let (topology, mut observed) = setup();
+        assert_eq!(topology.compare(&observed), []);
+        // Nor in what applications are meant to add, and what is not ours.
+        let app = RoutingKey::binding_pattern(&AppKey::new("eu.orders").unwrap());
+        observed.bindings.push(queue_binding("delay.dispatch", "orders", &app));
+        observed.bindings.push(queue_binding("", "delay.level.03", "delay.level.03"));
+        observed.bindings.push(queue_binding("amq.topic", "orders", "#"));
+        assert_eq!(topology.compare(&observed), []);
+        assert_eq!(observed.dispatch_bindings(&topology).len(), 1);
+    }
+
+    #[test]
+    fn finds_what_is_missing() {
+        let (topology, observed) = setup();
+        let nothing = topology.compare(&Observed::default());
+        assert_eq!(nothing.len(), topology.objects().len());
+        for index in [0, 100, 434] {
+            let mut observed = observed.clone();
+            let gone = observed.bindings.remove(index);
+            match &topology.compare(&observed)[..] {
+                [Finding::MissingBinding { binding }] => assert_eq!(info(binding), gone),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn finds_every_argument_that_differs() {
+        let (topology, mut observed) = setup();
+        let queue = observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap();
+        queue.arguments.insert("x-message-ttl".into(), 9_000.into());
+        queue.arguments.remove("x-overflow");
+        queue.arguments.insert("x-expires".into(), 5.into());
+        queue.durable = false;
+        observed.exchanges[1].kind = "direct".into();
+        let mut findings: Vec<_> = topology.compare(&observed).iter().map(ToString::to_string).collect();
+        findings.sort();
+        assert_eq!(
+            findings,
+            [
+                "exchange `delay.dispatch`: `type` should be topic, but is direct",
+                "queue `delay.level.03`: `durable` should be true, but is false",
+                "queue `delay.level.03`: `x-expires` should be not set, but is 5",
+                "queue `delay.level.03`: `x-message-ttl` should be 8000, but is 9000",
+                "queue `delay.level.03`: `x-overflow` should be reject-publish, but is not set",
+            ]
+        );
+    }
+
+    #[test]
+    fn finds_bindings_that_would_copy_or_divert_messages() {
+        let (topology, observed) = setup();
+        for (source, queue, key, effect) in [
+            ("delay", "spy", "#", "copies or diverts"),
+            ("delay.level.05", "spy", "delay.#", "copies or diverts"),
+            ("delay.unroutable", "spy", "", "copies or diverts"),
+            ("delay.dispatch", "orders", "#.orders", "other apps"),
+            ("delay.dispatch", "orders", "#", "other apps"),
+            ("amq.topic", "delay.level.05", "#", "did not come through"),
+        ] {
+            let mut observed = observed.clone();
+            observed.bindings.push(queue_binding(source, queue, key));
+            let findings = topology.compare(&observed);
+            assert_eq!(findings.len(), 1, "{source} -> {queue}");
+            assert!(findings[0].to_string().contains(effect), "{}", findings[0]);
+        }
+    }
+
+    #[test]
+    fn finds_policies_that_would_lose_or_hurry_messages() {
+        let (topology, mut observed) = setup();
+        let queue = observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap();
+        queue.policy = Some("all".into());
+        queue.effective_policy_definition = serde_json::json!({
+            "expires": 1, "message-ttl": 7_999, "dead-letter-routing-key": "x", "max-length": 9, "delivery-limit": 3,
+        });
+        assert_eq!(topology.compare(&observed).len(), 4);
+        let queue = observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap();
+        queue.effective_policy_definition = serde_json::json!({"message-ttl": 8_000});
+        assert_eq!(topology.compare(&observed), []);
+    }
+}

@@ -1,0 +1,71 @@
+//! The wanted state of a vhost as data.
+//!
+//! One [`Topology`] value holds every exchange, queue, argument and binding of
+//! an installed set. Install, dry run, verify, status and uninstall all read
+//! this value, so they cannot disagree about what belongs to the set.
+
+mod build;
+mod compare;
+mod names;
+mod object;
+mod settings;
+
+pub use compare::{Finding, Observed};
+pub use names::{Names, SetName, SetNameError};
+pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
+pub use settings::{QueueType, TopologySettings, Unit, UnitError};
+
+/// Everything that belongs to one set, in the order in which it is safe to
+/// declare: what messages flow towards comes first, and the entry exchange last,
+/// so that a message published half-way finds a complete path or the unroutable
+/// queue. The reverse is the order in which it is safe to delete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    settings: TopologySettings,
+    names: Names,
+    objects: Vec<Object>,
+}
+
+impl Topology {
+    /// The settings this was made from.
+    #[must_use]
+    pub fn settings(&self) -> &TopologySettings {
+        &self.settings
+    }
+
+    /// The names of its exchanges and queues.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// All objects, in the order in which they are declared.
+    #[must_use]
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// The exchanges among them.
+    pub fn exchanges(&self) -> impl DoubleEndedIterator<Item = &Exchange> {
+        self.objects.iter().filter_map(|object| match object {
+            Object::Exchange(exchange) => Some(exchange),
+            _ => None,
+        })
+    }
+
+    /// The queues among them.
+    pub fn queues(&self) -> impl DoubleEndedIterator<Item = &Queue> {
+        self.objects.iter().filter_map(|object| match object {
+            Object::Queue(queue) => Some(queue),
+            _ => None,
+        })
+    }
+
+    /// The bindings among them.
+    pub fn bindings(&self) -> impl DoubleEndedIterator<Item = &Binding> {
+        self.objects.iter().filter_map(|object| match object {
+            Object::Binding(binding) => Some(binding),
+            _ => None,
+        })
+    }
+}

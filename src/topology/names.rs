@@ -1,0 +1,121 @@
+//! What the exchanges and queues of a set are called.
+
+use std::{fmt, str::FromStr};
+
+use crate::codec::TOP_LEVEL;
+
+/// The name of an installed set: one word of letters, digits, `-` and `_`,
+/// 64 characters at most. The default is `delay`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SetName(String);
+
+/// Why something is not a [`SetName`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{}` cannot name a set; use one word of 1 to 64 ASCII letters, digits, `-` and `_`, \
+     not beginning with `amq`", name.escape_debug()
+)]
+pub struct SetNameError {
+    /// The name that was given.
+    pub name: String,
+}
+
+impl SetName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for SetName {
+    fn default() -> Self {
+        Self("delay".into())
+    }
+}
+
+impl FromStr for SetName {
+    type Err = SetNameError;
+
+    fn from_str(name: &str) -> Result<Self, SetNameError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        // Brokers reserve `amq.` for their own objects; `amq-x` would be legal,
+        // but reads like one of them.
+        let fits = (1..=64).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with("amq");
+        fits.then(|| Self(name.into())).ok_or_else(|| SetNameError { name: name.into() })
+    }
+}
+
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The names of the objects of one set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    set: SetName,
+}
+
+impl Names {
+    /// The names for a set.
+    #[must_use]
+    pub fn new(set: SetName) -> Self {
+        Self { set }
+    }
+
+    /// The one exchange applications publish to. It is the top level's.
+    #[must_use]
+    pub fn entry(&self) -> String {
+        self.set.to_string()
+    }
+
+    /// The exchange in front of a level, 0 to 27.
+    #[must_use]
+    pub fn level_exchange(&self, level: u8) -> String {
+        if level == TOP_LEVEL { self.entry() } else { self.level_queue(level) }
+    }
+
+    /// The queue in which messages wait 2^level units, level 0 to 27.
+    #[must_use]
+    pub fn level_queue(&self, level: u8) -> String {
+        format!("{}.level.{level:02}", self.set)
+    }
+
+    /// The exchange applications bind to.
+    #[must_use]
+    pub fn dispatch(&self) -> String {
+        format!("{}.dispatch", self.set)
+    }
+
+    /// The exchange and the queue for what nobody binds and what is malformed.
+    #[must_use]
+    pub fn unroutable(&self) -> String {
+        format!("{}.unroutable", self.set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_one_word() {
+        for name in ["delay", "Delay_2", "a-b", &"x".repeat(64)] {
+            assert!(name.parse::<SetName>().is_ok(), "{name}");
+        }
+        for name in ["", "a.b", "a b", "amq", "ä", "a/b", "*", &"x".repeat(65)] {
+            assert!(name.parse::<SetName>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_top_level_is_the_entry() {
+        let names = Names::new(SetName::default());
+        assert_eq!(names.level_exchange(27), "delay");
+        assert_eq!(names.level_exchange(26), "delay.level.26");
+        assert_eq!(names.level_queue(27), "delay.level.27");
+        assert_eq!(names.level_queue(0), "delay.level.00");
+    }
+}

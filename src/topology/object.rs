@@ -1,0 +1,146 @@
+//! The kinds of objects a topology consists of.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+/// The value of an optional argument (`x-…`) of an exchange or queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Argument {
+    /// A 64-bit number.
+    Number(i64),
+    /// Text.
+    Text(String),
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+impl From<i64> for Argument {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<&str> for Argument {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for Argument {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// Arguments by name, in the order of their names.
+pub(crate) type Arguments = BTreeMap<String, Argument>;
+
+/// How an exchange routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExchangeKind {
+    /// By pattern.
+    Topic,
+    /// To everything bound to it.
+    Fanout,
+}
+
+impl ExchangeKind {
+    /// The name the broker knows it by.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Topic => "topic",
+            Self::Fanout => "fanout",
+        }
+    }
+}
+
+/// A durable exchange.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Exchange {
+    /// Its name.
+    pub name: String,
+    /// How it routes.
+    #[serde(rename = "type")]
+    pub kind: ExchangeKind,
+    /// Its optional arguments.
+    pub arguments: BTreeMap<String, Argument>,
+}
+
+/// A durable queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// Its level, 0 to 27, if it is one of the level queues.
+    pub level: Option<u8>,
+    /// Its optional arguments.
+    pub arguments: BTreeMap<String, Argument>,
+}
+
+/// What a binding leads to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Endpoint {
+    /// A queue, by name.
+    Queue(String),
+    /// An exchange, by name.
+    Exchange(String),
+}
+
+impl Endpoint {
+    /// The name of the queue or exchange.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Queue(name) | Self::Exchange(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(name) => write!(f, "queue `{name}`"),
+            Self::Exchange(name) => write!(f, "exchange `{name}`"),
+        }
+    }
+}
+
+/// A binding from an exchange to a queue or another exchange.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Binding {
+    /// The exchange messages come from.
+    pub source: String,
+    /// Where they go.
+    pub destination: Endpoint,
+    /// The binding key: a pattern on a topic exchange.
+    pub key: String,
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "binding `{}` -> {} with key `{}`", self.source, self.destination, self.key)
+    }
+}
+
+/// One thing that is declared on the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// An exchange.
+    Exchange(Exchange),
+    /// A queue.
+    Queue(Queue),
+    /// A binding between them.
+    Binding(Binding),
+}

@@ -1,0 +1,139 @@
+//! What a topology is made from.
+
+use std::{fmt, num::NonZeroU8, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::SetName;
+
+/// The queue type of the levels and of the unroutable queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueType {
+    /// Replicated, with at-least-once dead-lettering: the broker confirms each
+    /// hop to itself before it forgets the message. Needs RabbitMQ 3.10.
+    #[default]
+    Quorum,
+    /// For brokers without quorum queues. Classic queues dead-letter at most
+    /// once: a message can be lost between two levels, for example when the node
+    /// stops at that moment.
+    Classic,
+}
+
+impl QueueType {
+    /// The value of `x-queue-type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic => "classic",
+        }
+    }
+}
+
+impl fmt::Display for QueueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for QueueType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "quorum" => Ok(Self::Quorum),
+            "classic" => Ok(Self::Classic),
+            _ => Err(format!("`{text}` is not a queue type; use `quorum` or `classic`")),
+        }
+    }
+}
+
+/// How long one unit of delay lasts: 1 ms to 1 s.
+///
+/// A second, except where tests want to pass through many levels quickly. The
+/// upper end follows from the broker: it takes a message TTL of 10 years at
+/// most, and level 27 holds a message for 2^27 units, which is 4.3 years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit(u16);
+
+/// Why something is not a [`Unit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a unit of time of {milliseconds} ms is not possible; use 1 to 1000 ms (1000 for whole seconds)")]
+pub struct UnitError {
+    /// What was asked for.
+    pub milliseconds: u64,
+}
+
+impl Unit {
+    /// One second, as the wire contract says.
+    pub const SECOND: Self = Self(1_000);
+
+    /// A unit of so many milliseconds.
+    ///
+    /// # Errors
+    /// [`UnitError`] outside 1 to 1,000.
+    pub fn from_millis(milliseconds: u64) -> Result<Self, UnitError> {
+        match u16::try_from(milliseconds) {
+            Ok(value @ 1..=1_000) => Ok(Self(value)),
+            _ => Err(UnitError { milliseconds }),
+        }
+    }
+
+    /// Its length in milliseconds.
+    #[must_use]
+    pub const fn millis(self) -> u16 {
+        self.0
+    }
+
+    /// Its length.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+
+    /// How long a message waits in the queue of a level: 2^level units.
+    #[must_use]
+    pub const fn wait(self, level: u8) -> Duration {
+        Duration::from_millis((self.0 as u64) << level)
+    }
+}
+
+impl Default for Unit {
+    fn default() -> Self {
+        Self::SECOND
+    }
+}
+
+/// What distinguishes one set from another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TopologySettings {
+    /// The set's name; its objects' names begin with it.
+    pub set: SetName,
+    /// The type of its queues.
+    pub queue_type: QueueType,
+    /// How many nodes hold a copy of each quorum queue; the broker's own default
+    /// (usually 3, or as many as there are) if `None`. No effect on classic queues.
+    pub replicas: Option<NonZeroU8>,
+    /// The unit of time.
+    pub unit: Unit,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_wait_stays_under_the_brokers_ten_years() {
+        assert_eq!(Unit::SECOND.wait(27).as_millis(), 134_217_728_000);
+        assert!(Unit::SECOND.wait(27) < Duration::from_millis(315_360_000_000));
+        assert_eq!(Unit::from_millis(1).unwrap().wait(0), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_unit_is_a_second_at_most() {
+        for milliseconds in [0, 1_001, u64::MAX] {
+            assert_eq!(Unit::from_millis(milliseconds), Err(UnitError { milliseconds }));
+        }
+    }
+}

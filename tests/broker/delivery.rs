@@ -1,0 +1,144 @@
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use delayline::{
+    Message, Router,
+    codec::{Delay, Tolerance},
+    message::{Properties, When},
+};
+use jiff::{Timestamp, ToSpan};
+
+use crate::common::{Arrival, Inbox, app, installed, lateness};
+
+fn message(id: usize, delay: u64) -> Message {
+    let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
+    Message::after(app("app"), Delay::from_seconds(delay).unwrap(), "x".repeat(256))
+        .with_properties(properties)
+}
+
+/// Publishes through a pipeline, and returns when each message was due.
+fn publish(router: &Router, messages: impl Iterator<Item = (usize, u64)>) -> HashMap<String, Timestamp> {
+    let mut due = HashMap::new();
+    let mut pipeline = router.pipeline();
+    let mut note = |outcome: delayline::router::Outcome<usize>| {
+        due.insert(outcome.tag.to_string(), outcome.result.unwrap().due);
+    };
+    for (id, delay) in messages {
+        pipeline.push(id, message(id, delay)).into_iter().for_each(&mut note);
+    }
+    pipeline.for_each(&mut note);
+    due
+}
+
+/// Every confirmed message exactly once, none early.
+fn check(arrivals: &[Arrival], due: &HashMap<String, Timestamp>) {
+    let ids: HashSet<_> = arrivals.iter().map(|arrival| &arrival.id).collect();
+    assert_eq!((arrivals.len(), ids.len()), (due.len(), due.len()), "each arrives once");
+    for arrival in arrivals {
+        let due = due[&arrival.id];
+        assert_eq!(arrival.headers["delayline-due"].as_i64(), Some(due.as_millisecond()));
+        assert!(arrival.late_ms() >= 0, "message {} came {} ms early", arrival.id, -arrival.late_ms());
+    }
+}
+
+#[test]
+fn ten_thousand_random_delays_arrive_once_and_none_early() {
+    let settings = installed(1);
+    // One more than there are: nothing may come twice.
+    let inbox = Inbox::open(&settings, "app").collecting(10_001, Duration::from_secs(15));
+    let router = Router::connect(&settings).unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    // Units of 1 ms up to 8.2 s: levels 0 to 12.
+    let due = publish(&router, (0..10_000).map(|id| (id, random.u64(0..8_192))));
+    let arrivals = inbox.join().unwrap();
+    check(&arrivals, &due);
+    println!("10,000 random delays of 0 to 8,191 ms: {}", lateness(&arrivals));
+}
+
+#[test]
+fn two_hundred_real_delays_arrive_once_and_none_early() {
+    let settings = installed(1_000);
+    let inbox = Inbox::open(&settings, "app").collecting(200, Duration::from_secs(40));
+    let router = Router::connect(&settings).unwrap();
+    let mut random = fastrand::Rng::with_seed(2);
+    let due = publish(&router, (0..200).map(|id| (id, random.u64(0..=20))));
+    let arrivals = inbox.join().unwrap();
+    check(&arrivals, &due);
+    println!("200 real delays of 0 to 20 s: {}", lateness(&arrivals));
+}
+
+#[test]
+fn every_level_hands_on_to_the_right_one() {
+    // A single bit and its neighbours, as high as a unit of 1 ms lets a test
+    // wait.
+    let settings = installed(1);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let delays: Vec<u64> =
+        (0..13).flat_map(|level| [(1 << level) - 1, 1 << level, (1 << level) + 1]).collect();
+    let due = publish(&router, delays.iter().copied().enumerate());
+    check(&inbox.collect(delays.len(), Duration::from_secs(20)), &due);
+}
+
+#[test]
+fn the_longest_delay_waits_at_the_top() {
+    let settings = installed(1_000);
+    let router = Router::connect(&settings).unwrap();
+    let receipt = router.publish(Message::after(app("app"), Delay::MAX, "x")).unwrap();
+    assert_eq!((receipt.delay, receipt.delay.hops()), (Delay::MAX, 28));
+    let status = delayline::admin::status(&settings, &crate::common::topology(&settings)).unwrap();
+    assert_eq!(status.levels[0].ready, Some(1));
+}
+
+#[test]
+fn an_instant_is_not_missed_by_more_than_its_rounding() {
+    let settings = installed(1_000);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let at = Timestamp::now() + 1_500.milliseconds();
+    router.publish(Message::at(app("app"), at, "x")).unwrap();
+    router.publish(Message::at(app("app"), Timestamp::now() - 1.hour(), "past")).unwrap();
+    let arrivals = inbox.collect(2, Duration::from_secs(10));
+    assert_eq!(arrivals[0].body, b"past");
+    assert!(arrivals[1].at >= at, "{} is before {at}", arrivals[1].at);
+}
+
+#[test]
+fn a_tolerance_saves_hops() {
+    // Units that are long beside what a message may wait in a busy router: the
+    // receipt tells what was left when it was sent.
+    let settings = installed(200);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let tolerance: Tolerance = "60%".parse().unwrap();
+    let receipt = router.publish(message(0, 10).with_tolerance(tolerance)).unwrap();
+    assert_eq!((receipt.delay.seconds(), receipt.delay.hops()), (16, 1));
+    assert!(inbox.collect(1, Duration::from_secs(30))[0].late_ms() >= 0);
+}
+
+#[test]
+fn large_and_empty_bodies_arrive_whole() {
+    let settings = installed(1);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    // Together more than the router keeps in flight, and than the client
+    // library buffers.
+    let bodies: Vec<Vec<u8>> =
+        (0..30).map(|n: u8| vec![n; 1 << 20]).chain([vec![], vec![0xff; 12 << 20]]).collect();
+    let mut pipeline = router.pipeline();
+    for (tag, body) in bodies.iter().enumerate() {
+        let properties = Properties { message_id: Some(tag.to_string()), ..Properties::default() };
+        let message = Message::new(app("app"), When::After(Delay::from_seconds(3).unwrap()), body.clone());
+        let outcome = pipeline.push(tag, message.with_properties(properties));
+        assert!(outcome.is_none_or(|outcome| outcome.result.is_ok()));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    let arrivals = inbox.collect(bodies.len(), Duration::from_secs(30));
+    assert_eq!(arrivals.len(), bodies.len());
+    for arrival in arrivals {
+        let index: usize = arrival.id.parse().unwrap();
+        assert!(arrival.body == bodies[index], "body {index} changed");
+    }
+}

@@ -1,0 +1,135 @@
+use std::time::Duration;
+
+use delayline::{
+    Message, Router, admin,
+    amqp::Session,
+    codec::{AppKey, Delay},
+};
+
+use crate::common::{Inbox, app, eventually, http, installed, lateness, shared_node, topology};
+
+/// Publishes straight to an exchange, past the router, as a client with a bug
+/// would.
+fn publish_raw(vhost: &str, routing_key: &str) {
+    let body = serde_json::json!({
+        "properties": {"delivery_mode": 2}, "routing_key": routing_key, "payload": "garbage", "payload_encoding": "string",
+    });
+    http(shared_node(), "POST", &format!("exchanges/{vhost}/delay/publish"), &body);
+}
+
+#[test]
+fn garbage_is_kept_counted_and_in_nobodys_way() {
+    let settings = installed(1);
+    let inbox = Inbox::open(&settings, "app").collecting(usize::MAX, Duration::from_secs(8));
+    let bits = |n: usize| vec!["0"; n].join(".");
+    let ones = |n: usize| vec!["1"; n].join(".");
+    let long = format!("delay.{}.{}", bits(28), "x".repeat(193));
+    let garbage = [
+        String::new(),
+        "app".into(),
+        "delay".into(),
+        "delay.".into(),
+        ".".into(),
+        format!("later.{}.app", bits(28)),
+        format!("Delay.{}.app", bits(28)),
+        format!("delay.{}.app", bits(27)),
+        format!("delay.{}.app", ones(27)),
+        format!("delay.{}.app", bits(29)),
+        format!("delay.{}", bits(28)),
+        format!("delay.{}", ones(28)),
+        format!("delay.{}.a.app", bits(27)),
+        format!("delay.{}.2.app", bits(27)),
+        format!("delay.{}.unknown", bits(28)),
+        format!("delay.{}.1.unknown", bits(27)),
+        format!("delay.{}.app.more", bits(28)),
+        format!("delay.{}.more.app", bits(28)),
+        format!("delay.{}.*", bits(28)),
+        format!("delay.{}.#", bits(28)),
+        format!("delay..{}.app", bits(27)),
+        long,
+    ];
+    let router = Router::connect(&settings).unwrap();
+    for (round, key) in garbage.iter().cycle().take(10 * garbage.len()).enumerate() {
+        publish_raw(&settings.broker.vhost, key);
+        if round % 4 == 0 {
+            router.publish(Message::after(app("app"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
+        }
+    }
+    let expected = 10 * garbage.len() as u64;
+    eventually("all garbage is in unroutable", || {
+        admin::status(&settings, &topology(&settings)).unwrap().unroutable == Some(expected)
+    });
+    let good = inbox.join().unwrap();
+    assert_eq!(good.len(), expected.div_ceil(4) as usize);
+    println!("beside {expected} garbage messages: {}", lateness(&good));
+    assert!(good.iter().all(|arrival| arrival.body == b"x"));
+}
+
+#[test]
+fn an_app_nobody_binds_delays_nobody_else() {
+    // Without the alternate exchange, 32 of these stop a level for everybody.
+    let settings = installed(1);
+    let inbox = Inbox::open(&settings, "app").collecting(50, Duration::from_secs(20));
+    let router = Router::connect(&settings).unwrap();
+    let one = Delay::from_seconds(1).unwrap();
+    for _ in 0..200 {
+        router.publish(Message::after(AppKey::new("nobody").unwrap(), one, "x")).unwrap();
+    }
+    for _ in 0..50 {
+        router.publish(Message::after(app("app"), one, "x")).unwrap();
+    }
+    let good = inbox.join().unwrap();
+    assert_eq!(good.len(), 50);
+    println!("beside 200 messages for nobody: {}", lateness(&good));
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("200 are unroutable", || {
+        session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 200
+    });
+}
+
+#[test]
+fn without_the_alternate_exchange_they_would_delay_everybody() {
+    // What the test above guards against is real: the same set, with a dispatch
+    // exchange that keeps nothing. Whole seconds, so that no message waits longer in a
+    // busy router than it is delayed: it would go to dispatch at once, and come back.
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let topology = topology(&settings);
+    session.delete_exchange("delay.dispatch").unwrap();
+    let mut dispatch =
+        topology.exchanges().find(|exchange| exchange.name == "delay.dispatch").unwrap().clone();
+    dispatch.arguments.clear();
+    session.declare_exchange(&dispatch).unwrap();
+    for binding in topology.bindings().filter(|binding| binding.destination.name() == "delay.dispatch") {
+        session.bind(binding).unwrap();
+    }
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let one = Delay::from_seconds(1).unwrap();
+    router.publish(Message::after(app("app"), one, "before")).unwrap();
+    assert!(inbox.next(Duration::from_secs(20)).is_some());
+    for _ in 0..200 {
+        router.publish(Message::after(app("nobody"), one, "x")).unwrap();
+    }
+    router.publish(Message::after(app("app"), one, "behind them")).unwrap();
+    assert!(inbox.next(Duration::from_secs(5)).is_none(), "level 0 is not stalled");
+}
+
+#[test]
+fn an_app_key_is_matched_exactly() {
+    let settings = installed(1);
+    let orders = Inbox::open(&settings, "orders");
+    let eu_orders = Inbox::open(&settings, "eu.orders");
+    let router = Router::connect(&settings).unwrap();
+    for key in ["orders", "eu.orders", "x.eu.orders", "orders.eu"] {
+        router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), key)).unwrap();
+    }
+    let bodies = |inbox: &Inbox| -> Vec<_> {
+        inbox
+            .collect(usize::MAX, Duration::from_secs(1))
+            .into_iter()
+            .map(|arrival| String::from_utf8(arrival.body).unwrap())
+            .collect()
+    };
+    assert_eq!((bodies(&orders), bodies(&eu_orders)), (vec!["orders".into()], vec!["eu.orders".into()]));
+}

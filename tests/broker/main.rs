@@ -1,0 +1,15 @@
+//! Behaviour that a broker decides, against nodes that these tests start.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod delivery;
+mod faults;
+mod garbage;
+mod install;
+mod message;
+mod pika;
+mod refusals;
+mod tls;
+mod uninstall;
+mod verify;

@@ -1,0 +1,30 @@
+use std::{process::Command, time::Duration};
+
+use delayline::{codec::RoutingKey, message::Value};
+
+use crate::common::{Inbox, installed};
+
+/// Any client that can publish to a topic exchange can schedule messages; here
+/// Python's, with the key that `delayline key` prints.
+#[test]
+fn a_message_from_python_arrives_like_any_other() {
+    let python =
+        std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika; scripts/test sets it");
+    let settings = installed(1_000);
+    let inbox = Inbox::open(&settings, "billing");
+    let printed =
+        Command::new(env!("CARGO_BIN_EXE_delayline")).args(["key", "2s", "billing"]).output().unwrap();
+    let key = String::from_utf8(printed.stdout).unwrap().trim().to_owned();
+    assert_eq!(key.parse::<RoutingKey>().unwrap().delay.seconds(), 2);
+
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/publish.py");
+    let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
+    let sent = jiff::Timestamp::now();
+    let output = Command::new(python).args([script, &url, &key]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let arrival = inbox.next(Duration::from_secs(10)).expect("the message");
+    assert_eq!(arrival.body, b"from Python");
+    assert_eq!(arrival.headers.get("customer"), Some(&Value::Text("C-4".into())));
+    assert!(arrival.at.duration_since(sent).as_millis() >= 2_000, "it came early");
+}

@@ -1,0 +1,137 @@
+//! What becomes of messages that the broker does not take.
+
+use std::time::Duration;
+
+use delayline::{
+    Message, Router, Settings,
+    amqp::Session,
+    codec::Delay,
+    message::Properties,
+    router::Cause,
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use serde_json::json;
+
+use crate::common::{Inbox, app, http, installed, shared_node, vhost};
+
+fn message(key: &str) -> Message {
+    Message::after(app(key), Delay::from_seconds(1).unwrap(), key)
+}
+
+fn entry_exchange(settings: &Settings) -> Session {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let exchange = Exchange { name: "delay".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    session.declare_exchange(&exchange).unwrap();
+    session
+}
+
+#[test]
+fn without_a_set_the_error_says_so() {
+    let router = Router::connect(&vhost().build().unwrap()).unwrap();
+    for _ in 0..2 {
+        let error = router.publish(message("app")).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Rejected { code: 404, .. }), "{error}");
+        assert!(error.to_string().contains("delayline install"), "{error}");
+        assert_eq!(error.into_message(), message("app"));
+    }
+}
+
+#[test]
+fn a_damaged_set_returns_the_message() {
+    let settings = vhost().build().unwrap();
+    let _session = entry_exchange(&settings);
+    let router = Router::connect(&settings).unwrap();
+    let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
+    for tag in 0..100 {
+        outcomes.extend(pipeline.push(tag, message("app").with_header("n", tag)));
+    }
+    outcomes.extend(pipeline);
+    assert_eq!(outcomes.len(), 100);
+    for outcome in outcomes {
+        let error = outcome.result.unwrap_err();
+        assert!(matches!(error.cause(), Cause::Returned { code: 312, .. }), "{error}");
+        assert_eq!(error.message().headers["n"].as_i64(), Some(outcome.tag.into()));
+    }
+}
+
+#[test]
+fn a_full_queue_nacks() {
+    let settings = vhost().build().unwrap();
+    let mut session = entry_exchange(&settings);
+    let arguments = [
+        ("x-queue-type".to_owned(), "classic".into()),
+        ("x-max-length".to_owned(), 2.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    let destination = Endpoint::Queue("full".into());
+    session.bind(&Binding { source: "delay".into(), destination, key: "#".into() }).unwrap();
+    let router = Router::connect(&settings).unwrap();
+    let results: Vec<_> = (0..5).map(|_| router.publish(message("app"))).collect();
+    let nacked = results
+        .iter()
+        .filter(|result| matches!(result, Err(error) if *error.cause() == Cause::Nacked))
+        .count();
+    assert_eq!((nacked, results.iter().filter(|result| result.is_ok()).count()), (3, 2), "{results:?}");
+}
+
+#[test]
+fn a_forbidden_key_fails_alone() {
+    // The broker closes the channel over it, with everything else in flight.
+    let settings = installed(1);
+    let vhost = settings.broker.vhost.clone();
+    let node = shared_node();
+    http(node, "PUT", "users/tenant", &json!({"password": "secret", "tags": ""}));
+    http(
+        node,
+        "PUT",
+        &format!("permissions/{vhost}/tenant"),
+        &json!({"configure": "^$", "write": "^delay$", "read": "^$"}),
+    );
+    http(
+        node,
+        "PUT",
+        &format!("topic-permissions/{vhost}/tenant"),
+        &json!({"exchange": "delay", "write": "^delay(\\.[01]){28}\\.mine$", "read": "^$"}),
+    );
+    let inbox = Inbox::open(&settings, "mine");
+    let tenant = node
+        .settings()
+        .set("url", format!("{}/{vhost}", node.url()))
+        .set("unit_ms", "1")
+        .set("username", "tenant")
+        .set("password", "secret")
+        .build()
+        .unwrap();
+    let router = Router::connect(&tenant).unwrap();
+    let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
+    for number in 0..200 {
+        let key = if number % 50 == 25 { "theirs" } else { "mine" };
+        outcomes.extend(pipeline.push(key, message(key)));
+    }
+    outcomes.extend(pipeline);
+    for outcome in &outcomes {
+        match (outcome.tag, &outcome.result) {
+            ("mine", Ok(_)) => {}
+            ("theirs", Err(error)) => {
+                assert!(matches!(error.cause(), Cause::Rejected { code: 403, .. }), "{error}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(outcomes.len(), 200);
+    let arrivals = inbox.collect(usize::MAX, Duration::from_secs(2)).len();
+    assert!(arrivals >= 196, "{arrivals} of 196 arrived");
+}
+
+#[test]
+fn another_users_id_fails_alone() {
+    let settings = installed(1);
+    let router = Router::connect(&settings).unwrap();
+    let properties = Properties { user_id: Some("somebody".into()), ..Properties::default() };
+    let error = router.publish(message("app").with_properties(properties)).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Rejected { code: 406, .. }), "{error}");
+    router.publish(message("app")).unwrap();
+}

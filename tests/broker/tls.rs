@@ -1,0 +1,164 @@
+//! TLS against a node with real certificates.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use delayline::{
+    Message, Router, admin,
+    amqp::{AmqpError, Session},
+    codec::Delay,
+    node::{NodeOptions, NodeTls, PrivateNode},
+    settings::Layers,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use tempfile::TempDir;
+
+use crate::common::{Inbox, app, install, topology};
+
+struct Pki {
+    directory: TempDir,
+    ca: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let pki = Self { directory: TempDir::new().unwrap(), ca };
+        pki.write("ca.pem", &pki.ca.pem());
+        pki
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Issues a certificate; returns the paths of it and of its key.
+    fn issue(&self, name: &str, host: Option<&str>, expired: bool) -> (PathBuf, PathBuf) {
+        let mut params =
+            CertificateParams::new(host.map(str::to_owned).into_iter().collect::<Vec<_>>()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        if expired {
+            params.not_before = date_time_ymd(2020, 1, 1);
+            params.not_after = date_time_ymd(2021, 1, 1);
+        }
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.ca).unwrap();
+        self.write(&format!("{name}.pem"), &certificate.pem());
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+        (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")))
+    }
+
+    fn node(&self, server: (PathBuf, PathBuf), require_client_cert: bool) -> PrivateNode {
+        PrivateNode::start(NodeOptions {
+            tls: Some(NodeTls {
+                ca_file: self.path("ca.pem"),
+                cert_file: server.0,
+                key_file: server.1,
+                require_client_cert,
+            }),
+            plugins: vec!["rabbitmq_auth_mechanism_ssl".into()],
+            config:
+                "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\n"
+                    .into(),
+            ..NodeOptions::default()
+        })
+        .unwrap()
+    }
+
+    fn layers(&self, node: &PrivateNode) -> Layers {
+        node.settings().set("url", node.tls_url()).set("ca_file", self.path("ca.pem").to_str().unwrap())
+    }
+}
+
+fn fails(layers: Layers) -> AmqpError {
+    Session::open(&layers.build().unwrap().broker).expect_err("this must not connect")
+}
+
+#[test]
+fn verified_connections_carry_messages_of_any_size() {
+    let pki = Pki::new();
+    let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
+    let settings = pki.layers(&node).set("unit_ms", "1").build().unwrap();
+    install(&settings);
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let mut pipeline = router.pipeline();
+    // Sizes around the 16 KiB of a TLS record, and far over the socket's buffer.
+    let sizes = [0, 1, 16_383, 16_384, 16_385, 100_000, 5_000_000];
+    for tag in 0..200 {
+        let body = vec![b'x'; sizes[tag % sizes.len()]];
+        let message = Message::after(app("app"), Delay::from_seconds(5).unwrap(), body);
+        assert!(pipeline.push(tag, message).is_none_or(|outcome| outcome.result.is_ok()));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    let arrivals = inbox.collect(200, Duration::from_secs(20));
+    let sum = |lengths: &mut dyn Iterator<Item = usize>| lengths.sum::<usize>();
+    assert_eq!(
+        sum(&mut arrivals.iter().map(|arrival| arrival.body.len())),
+        sum(&mut (0..200).map(|tag| sizes[tag % sizes.len()]))
+    );
+}
+
+#[test]
+fn what_cannot_be_verified_is_refused() {
+    let pki = Pki::new();
+    let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
+    // Another authority, the system's authorities, another host name, no TLS.
+    let other = Pki::new();
+    let error = fails(
+        node.settings().set("url", node.tls_url()).set("ca_file", other.path("ca.pem").to_str().unwrap()),
+    );
+    assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
+    let error = fails(node.settings().set("url", node.tls_url()));
+    assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
+    let error = fails(pki.layers(&node).set("url", node.tls_url().replace("localhost", "127.0.0.1")));
+    assert!(matches!(&error, AmqpError::Tls { reason, .. } if reason.contains("name")), "{error}");
+    let error =
+        fails(pki.layers(&node).set("url", node.url().replace("amqp://127.0.0.1", "amqps://localhost")));
+    assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
+    let error = fails(pki.layers(&node).set("ca_file", "/nowhere.pem"));
+    assert!(error.to_string().contains("/nowhere.pem"), "{error}");
+}
+
+#[test]
+fn an_expired_certificate_is_refused() {
+    let pki = Pki::new();
+    let node = pki.node(pki.issue("localhost", Some("localhost"), true), false);
+    let error = fails(pki.layers(&node));
+    assert!(matches!(&error, AmqpError::Tls { reason, .. } if reason.contains("xpired")), "{error}");
+}
+
+#[test]
+fn a_client_certificate_logs_in() {
+    let pki = Pki::new();
+    let node = pki.node(pki.issue("localhost", Some("localhost"), false), true);
+    let (certificate, key) = pki.issue("operator", None, false);
+    for arguments in
+        [&["add_user", "operator", "unused"][..], &["set_permissions", "operator", ".*", ".*", ".*"]]
+    {
+        assert!(node.ctl(arguments).unwrap().status.success());
+    }
+    let with_certificate = || {
+        pki.layers(&node)
+            .set("management_url", "none")
+            .set("client_cert_file", certificate.to_str().unwrap())
+            .set("client_key_file", key.to_str().unwrap())
+    };
+    install(&with_certificate().build().unwrap());
+    // Without one the node ends the handshake.
+    let error = fails(pki.layers(&node));
+    assert!(matches!(error, AmqpError::Tls { .. } | AmqpError::Unreachable { .. }), "{error}");
+}

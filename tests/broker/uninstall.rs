@@ -1,0 +1,114 @@
+use delayline::{
+    Message, Router, admin,
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    topology::{Binding, Endpoint, Queue},
+};
+
+use crate::common::{Inbox, app, eventually, installed, topology};
+
+#[test]
+fn removes_only_what_it_declared() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
+    session.declare_queue(&Queue { name: "orders".into(), level: None, arguments }).unwrap();
+    session
+        .bind(&Binding {
+            source: "delay.dispatch".into(),
+            destination: Endpoint::Queue("orders".into()),
+            key: RoutingKey::binding_pattern(&app("orders")),
+        })
+        .unwrap();
+    let report = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
+    assert_eq!(report.removed.len(), 59);
+    assert_eq!(report.unbound.len(), 1);
+    assert!(session.queue_depth("orders").unwrap().is_some());
+    let again = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
+    assert_eq!(again.removed, [""; 0]);
+}
+
+#[test]
+fn refuses_while_messages_wait() {
+    let settings = installed(1_000);
+    let router = Router::connect(&settings).unwrap();
+    let hour = Delay::from_seconds(3_600).unwrap();
+    for _ in 0..3 {
+        router.publish(Message::after(app("app"), hour, "x")).unwrap();
+    }
+    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
+    // 3,600 = 2,048 + 1,024 + …: all three are still in the first.
+    assert_eq!(refusal.to_string(), "3 messages still wait: 3 in `delay.level.11`");
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    let report = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+    assert_eq!(report.discarded.iter().map(|waiting| waiting.messages).sum::<u64>(), 3);
+    assert_eq!(report.removed.len(), 59);
+}
+
+#[test]
+fn refuses_while_messages_are_stuck() {
+    // A full queue that refuses holds the message between level and queue, where
+    // only the management API sees it.
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-max-length".to_owned(), 1.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    session
+        .bind(&Binding {
+            source: "delay.dispatch".into(),
+            destination: Endpoint::Queue("full".into()),
+            key: RoutingKey::binding_pattern(&app("full")),
+        })
+        .unwrap();
+    let router = Router::connect(&settings).unwrap();
+    for _ in 0..5 {
+        router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
+    }
+    eventually("messages are stuck", || {
+        let status = admin::status(&settings, &topology(&settings)).unwrap();
+        status.levels.iter().any(|level| level.level == 0 && level.stuck.is_some_and(|stuck| stuck > 0))
+    });
+    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
+    assert_eq!(refusal.waiting[0].queue, "delay.level.00");
+    admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+}
+
+#[test]
+fn leaves_a_set_with_other_settings_alone() {
+    let settings = installed(7);
+    let mut other = settings.clone();
+    other.topology.unit = delayline::topology::Unit::SECOND;
+    let refusal = admin::uninstall(&other, &topology(&other), false).unwrap().unwrap_err();
+    assert_eq!(refusal.foreign.len(), 28);
+    assert!(refusal.to_string().contains("x-message-ttl"), "{refusal}");
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    let report = admin::uninstall(&other, &topology(&other), true).unwrap().unwrap();
+    assert_eq!((report.removed.len(), report.foreign.len()), (31, 28));
+}
+
+#[test]
+fn status_shows_the_levels_the_apps_and_the_unroutable() {
+    let settings = installed(1_000);
+    let router = Router::connect(&settings).unwrap();
+    let _inbox = Inbox::open(&settings, "bound");
+    router.publish(Message::after(app("bound"), Delay::from_seconds(1 << 20).unwrap(), "x")).unwrap();
+    router.publish(Message::after(app("nobody"), Delay::ZERO, "x")).unwrap();
+    let status = admin::status(&settings, &topology(&settings)).unwrap();
+    assert_eq!(status.levels.len(), 28);
+    assert_eq!(status.levels[0].level, 27);
+    let twenty = status.levels.iter().find(|level| level.level == 20).unwrap();
+    assert_eq!((twenty.ready, twenty.wait_ms), (Some(1), 1_048_576_000));
+    assert_eq!(status.unroutable, Some(1));
+    let apps = status.apps.unwrap();
+    assert_eq!(apps.len(), 1);
+    assert_eq!(apps[0].app.as_deref(), Some("bound"));
+
+    let absent = crate::common::vhost().set("management_url", "none").build().unwrap();
+    let status = admin::status(&absent, &topology(&absent)).unwrap();
+    assert!(status.levels.iter().all(|level| level.ready.is_none()) && status.unroutable.is_none());
+    assert!(status.apps.is_none() && !status.unseen.is_empty());
+}

@@ -1,0 +1,134 @@
+use delayline::{
+    Settings, admin,
+    amqp::Session,
+    codec::RoutingKey,
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use serde_json::json;
+
+use crate::common::{app, eventually, http, installed, shared_node, topology};
+
+fn findings(settings: &Settings) -> Vec<String> {
+    let report = admin::verify(settings, &topology(settings)).unwrap();
+    report.findings.iter().map(ToString::to_string).collect()
+}
+
+fn queue(session: &mut Session, name: &str) {
+    let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
+    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+}
+
+fn bind(session: &mut Session, source: &str, queue: &str, key: &str) {
+    let destination = Endpoint::Queue(queue.into());
+    session.bind(&Binding { source: source.into(), destination, key: key.into() }).unwrap();
+}
+
+#[test]
+fn finds_what_is_missing_and_what_is_too_many() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let topology = topology(&settings);
+    queue(&mut session, "spy");
+    queue(&mut session, "orders");
+
+    // What applications are meant to do is no finding.
+    bind(&mut session, "delay.dispatch", "orders", &RoutingKey::binding_pattern(&app("eu.orders")));
+    assert_eq!(findings(&settings), [""; 0]);
+
+    let removed = topology.bindings().nth(200).unwrap();
+    session.unbind(removed).unwrap();
+    session.delete_queue("delay.level.27").unwrap();
+    bind(&mut session, "delay", "spy", "#");
+    bind(&mut session, "delay.dispatch", "orders", "#.orders");
+    let found = findings(&settings);
+    for part in [
+        format!("{removed} is missing"),
+        "queue `delay.level.27` is missing".into(),
+        "binding `delay` -> queue `spy` with key `#` is not ours: it copies or diverts".into(),
+        "binding `delay.dispatch` -> queue `orders` with key `#.orders` is not ours".into(),
+    ] {
+        assert!(found.iter().any(|finding| finding.contains(&part)), "{part} is not among {found:#?}");
+    }
+    // And the binding of the deleted queue.
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+#[test]
+fn finds_an_argument_that_differs() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_queue("delay.level.03").unwrap();
+    session.delete_exchange("delay.dispatch").unwrap();
+    let mut level = topology(&settings).queues().find(|queue| queue.level == Some(3)).unwrap().clone();
+    level.arguments.insert("x-message-ttl".into(), 9_000.into());
+    level.arguments.remove("x-dead-letter-strategy");
+    session.declare_queue(&level).unwrap();
+    let exchange =
+        Exchange { name: "delay.dispatch".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    session.declare_exchange(&exchange).unwrap();
+    let found = findings(&settings);
+    for part in [
+        "queue `delay.level.03`: `x-message-ttl` should be 8000, but is 9000",
+        "queue `delay.level.03`: `x-dead-letter-strategy` should be at-least-once, but is not set",
+        "exchange `delay.dispatch`: `alternate-exchange` should be delay.unroutable, but is not set",
+    ] {
+        assert!(found.iter().any(|finding| finding == part), "{part} is not among {found:#?}");
+    }
+
+    // Without the management API: one argument each, and a word on the rest.
+    let mut blind = settings.clone();
+    blind.management = None;
+    let report = admin::verify(&blind, &topology(&blind)).unwrap();
+    assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
+    assert!(report.unchecked.iter().any(|text| text.starts_with("bindings")), "{:?}", report.unchecked);
+    assert_eq!(report.bindings, 0);
+}
+
+#[test]
+fn finds_policies_that_change_a_level() {
+    let settings = installed(1_000);
+    let vhost = &settings.broker.vhost;
+    let policy = json!({
+        "pattern": "^delay\\.level\\.1", "apply-to": "queues",
+        "definition": {"message-ttl": 60_000, "dead-letter-routing-key": "x"},
+    });
+    http(shared_node(), "PUT", &format!("policies/{vhost}/all"), &policy);
+    // The API shows policies with its statistics, so a little later.
+    eventually("the policy shows", || findings(&settings).len() >= 10);
+    let found = findings(&settings);
+    assert!(
+        found.iter().any(|finding| finding.contains("level.19")
+            && finding.contains("`all`")
+            && finding.contains("before their time")),
+        "{found:#?}"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|finding| finding.contains("level.10") && finding.contains("dead-letter-routing-key")),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn an_absent_set_is_all_missing() {
+    let settings = crate::common::vhost().build().unwrap();
+    let report = admin::verify(&settings, &topology(&settings)).unwrap();
+    assert_eq!(report.findings.len(), topology(&settings).objects().len());
+    let mut blind = settings.clone();
+    blind.management = None;
+    assert_eq!(admin::verify(&blind, &topology(&blind)).unwrap().findings.len(), 59);
+}
+
+#[test]
+fn a_management_api_that_was_named_must_answer() {
+    let mut settings = installed(1_000);
+    let management = settings.management.as_mut().unwrap();
+    management.url.set_port(Some(1)).unwrap();
+    let error = admin::verify(&settings, &topology(&settings)).unwrap_err().to_string();
+    assert!(error.contains("cannot be reached"), "{error}");
+    // One that was only guessed may be absent.
+    settings.management.as_mut().unwrap().explicit = false;
+    let report = admin::verify(&settings, &topology(&settings)).unwrap();
+    assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
+}

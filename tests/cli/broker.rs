@@ -1,0 +1,355 @@
+//! What works on a broker.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    common::{Inbox, eventually, installed, shared_node, vhost},
+    delayline, json, on, stdout,
+};
+
+#[test]
+fn install_verify_status_and_uninstall() {
+    let settings = vhost().build().unwrap();
+    on(&settings).arg("verify").assert().code(1).stdout(contains("not installed"));
+    on(&settings).arg("status").assert().code(1).stdout(contains("not installed"));
+    on(&settings)
+        .args(["install", "--dry-run"])
+        .assert()
+        .success()
+        .stdout(contains("would create exchange `delay.dispatch`"));
+    on(&settings)
+        .arg("install")
+        .assert()
+        .success()
+        .stdout(contains("created 59 exchanges and queues").and(contains("created 435 bindings")));
+    on(&settings).arg("install").assert().success().stdout(contains("59 exchanges and queues already stood"));
+    let report = json(on(&settings).args(["install", "--json"]));
+    assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &59.into()));
+    on(&settings)
+        .arg("verify")
+        .assert()
+        .success()
+        .stdout(contains("59 objects and 435 bindings compared, no difference"));
+    on(&settings)
+        .arg("status")
+        .assert()
+        .success()
+        .stdout(contains("4.3 y").and(contains("unroutable  0 messages")));
+    assert_eq!(json(on(&settings).args(["status", "--json"]))["levels"].as_array().unwrap().len(), 28);
+
+    on(&settings).args(["send", "--app", "app", "--delay", "1d", "--body", "x"]).assert().success();
+    on(&settings)
+        .arg("uninstall")
+        .assert()
+        .code(1)
+        .stdout(contains("1 messages still wait: 1 in `delay.level.16`").and(contains("--force")));
+    let refusal = json(on(&settings).args(["uninstall", "--json"]));
+    assert_eq!(refusal["refused"]["waiting"][0]["messages"], 1);
+    on(&settings)
+        .args(["uninstall", "--force"])
+        .assert()
+        .success()
+        .stdout(contains("lost with `delay.level.16`: 1 message").and(contains("removed 59 objects")));
+    on(&settings).arg("uninstall").assert().success().stdout(contains("not installed"));
+}
+
+#[test]
+fn uninstall_does_not_guess_what_it_cannot_see() {
+    let settings = installed(1_000);
+    let uninstall = || {
+        let mut command = on(&settings);
+        command.env("DELAYLINE_MANAGEMENT_URL", "none").arg("uninstall");
+        command
+    };
+    uninstall().assert().code(1).stdout(contains("cannot be told").and(contains("--management-url")));
+    on(&settings).arg("verify").assert().success();
+    uninstall().arg("--force").assert().success().stdout(contains("removed 59 objects"));
+}
+
+#[test]
+fn verify_says_what_it_could_not_check() {
+    let settings = installed(1_000);
+    on(&settings)
+        .env("DELAYLINE_MANAGEMENT_URL", "none")
+        .arg("verify")
+        .assert()
+        .success()
+        .stdout(contains("not checked: bindings").and(contains("59 objects compared, no difference")));
+    let report = json(on(&settings).env("DELAYLINE_MANAGEMENT_URL", "none").args(["verify", "--json"]));
+    assert!(!report["unchecked"].as_array().unwrap().is_empty());
+    on(&settings)
+        .env("DELAYLINE_MANAGEMENT_URL", "none")
+        .arg("status")
+        .assert()
+        .success()
+        .stdout(contains("not seen"));
+}
+
+#[test]
+fn a_conflict_changes_nothing_and_exits_with_1() {
+    let settings = installed(7);
+    let mut command = on(&settings);
+    command.env("DELAYLINE_UNIT_MS", "1000").arg("install");
+    command
+        .assert()
+        .code(1)
+        .stdout(contains("queue `delay.level.00`: `x-message-ttl` should be 1000, but is 7"));
+    on(&settings).arg("verify").assert().success();
+}
+
+#[test]
+fn sends_one_message_from_a_flag_a_file_or_standard_input() {
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    let send = || {
+        let mut command = on(&settings);
+        command.args(["send", "--app", "app", "--delay", "5"]);
+        command
+    };
+    send()
+        .args(["--body", "flag"])
+        .assert()
+        .success()
+        .stdout(contains("confirmed; due at").and(contains("2 hops")));
+    send().write_stdin("stdin\nwith lines").assert().success();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, [0, 0xff, b'\n']).unwrap();
+    send().arg("--file").arg(file.path()).assert().success();
+    let report = json(send().args(["--json", "--tolerance", "100%"]).write_stdin(""));
+    assert_eq!((&report["message"]["seconds"], &report["message"]["hops"]), (&8.into(), &1.into()));
+    let mut at = on(&settings);
+    at.args(["send", "--app", "app", "--at", "2020-01-01T00:00:00Z", "--body", "past"]).assert().success();
+    let mut bodies: Vec<_> =
+        inbox.collect(5, Duration::from_secs(5)).into_iter().map(|arrival| arrival.body).collect();
+    bodies.sort();
+    assert_eq!(bodies, [&b""[..], b"\x00\xff\n", b"flag", b"past", b"stdin\nwith lines"]);
+}
+
+#[test]
+fn sends_many_messages_and_reports_them() {
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    let send = || {
+        let mut command = on(&settings);
+        command.args(["send", "--app", "app", "--delay", "5"]);
+        command
+    };
+    send()
+        .arg("--lines")
+        .write_stdin("a\nb\nc\n")
+        .assert()
+        .success()
+        .stdout(contains("3 confirmed, 0 failed"));
+    assert_eq!(inbox.collect(3, Duration::from_secs(5)).len(), 3);
+
+    // Bad lines of standard input are reported and left out.
+    let lines = "{\"body\": \"good\", \"headers\": {\"n\": [1, null]}}\nnonsense\n\n{\"bdy\": 1}\n{\"delay\": 268435456}\n";
+    send()
+        .arg("--jsonl")
+        .write_stdin(lines)
+        .assert()
+        .code(1)
+        .stdout(contains("1 confirmed, 3 failed"))
+        .stderr(contains("message 2").and(contains("bdy")).and(contains("268435455")));
+    assert_eq!(inbox.collect(1, Duration::from_secs(5))[0].body, b"good");
+
+    // A pipe can be read only once, so it is treated like standard input; and
+    // what cannot be read at all ends at once.
+    let pipe =
+        send().args(["--lines", "--file", "/dev/stdin"]).write_stdin("from a pipe\n").output().unwrap();
+    assert!(String::from_utf8_lossy(&pipe.stdout).contains("1 confirmed"), "{pipe:?}");
+    assert_eq!(inbox.collect(1, Duration::from_secs(5)).len(), 1);
+    send().args(["--lines", "--file", "/"]).assert().code(1).stdout(contains("0 confirmed, 1 failed"));
+
+    // A file with bad lines is refused as a whole.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, lines).unwrap();
+    send()
+        .arg("--jsonl")
+        .arg("--file")
+        .arg(file.path())
+        .assert()
+        .code(2)
+        .stderr(contains("line 2").and(contains("nothing was sent")));
+    assert!(inbox.next(Duration::from_millis(300)).is_none());
+
+    let report = json(send().args(["--lines", "--json"]).write_stdin("a\nb\n"));
+    assert_eq!((&report["confirmed"], &report["failed"]), (&2.into(), &0.into()));
+    assert!(report["per_second"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn sending_without_a_set_is_a_refusal() {
+    let settings = vhost().build().unwrap();
+    on(&settings)
+        .args(["send", "--app", "app", "--delay", "1", "--body", "x"])
+        .assert()
+        .code(3)
+        .stderr(contains("delayline install"));
+    on(&settings)
+        .args(["send", "--app", "app", "--delay", "1", "--lines"])
+        .write_stdin("x\ny\n")
+        .assert()
+        .code(1)
+        .stdout(contains("0 confirmed, 2 failed"));
+}
+
+/// Starts to listen, and returns once it is bound.
+fn listen(settings: &delayline::Settings, arguments: &[&str]) -> std::process::Child {
+    let bound = || {
+        let status = json(on(settings).args(["status", "--json"]));
+        status["apps"].as_array().map_or(0, Vec::len)
+    };
+    let before = bound();
+    let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["listen", "--app", "app"])
+        .args(arguments)
+        .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
+        .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("listen is bound", || bound() > before);
+    child
+}
+
+fn send(settings: &delayline::Settings, body: &str) {
+    on(settings).args(["send", "--app", "app", "--delay", "20", "--body", body]).assert().success();
+}
+
+fn apps(settings: &delayline::Settings) -> usize {
+    json(on(settings).args(["status", "--json"]))["apps"].as_array().unwrap().len()
+}
+
+#[test]
+fn listen_prints_arrivals_and_unbinds_what_it_made() {
+    let settings = installed(100);
+    let child = listen(&settings, &["--count", "2", "--json"]);
+    send(&settings, "one");
+    send(&settings, "two \u{1b}[31m");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let arrivals: Vec<serde_json::Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert_eq!(arrivals.len(), 2);
+    assert_eq!((&arrivals[0]["body"], &arrivals[0]["app"]), (&"one".into(), &"app".into()));
+    assert!(arrivals[0]["late_ms"].as_i64().unwrap() >= 0);
+    assert_eq!(apps(&settings), 0);
+}
+
+#[test]
+fn listen_ends_on_an_interrupt_and_escapes_what_could_steer_a_terminal() {
+    let settings = installed(100);
+    let mut child = listen(&settings, &[]);
+    send(&settings, "red \u{1b}[31m\r\n");
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("red \\u{1b}[31m\\r\\n") && line.contains("late"), "{line:?}");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(apps(&settings), 0);
+}
+
+#[test]
+fn listen_takes_from_a_named_queue_and_leaves_a_binding_that_stood() {
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    drop(inbox);
+    send(&settings, "waiting");
+    let output =
+        on(&settings).args(["listen", "--app", "app", "--queue", "in.app", "--count", "1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("waiting"));
+    assert_eq!(apps(&settings), 1, "the application's binding stays");
+
+    // A queue that it makes, and that is empty at the end, goes again.
+    let mut child = listen(&settings, &["--queue", "made"]);
+    assert_eq!(apps(&settings), 2);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(apps(&settings), 1);
+}
+
+#[test]
+fn listen_gives_up_when_nothing_comes() {
+    let settings = installed(100);
+    on(&settings)
+        .args(["listen", "--app", "app", "--timeout", "1s"])
+        .assert()
+        .code(1)
+        .stderr(contains("nothing arrived"));
+}
+
+#[test]
+fn an_interrupted_send_says_how_far_it_got() {
+    let settings = installed(100);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["send", "--app", "app", "--delay", "1", "--lines"])
+        .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
+        .env("DELAYLINE_MANAGEMENT_URL", "none")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"one\ntwo\n").unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    // It notices with the next line.
+    let _ = stdin.write_all(b"three\nfour\n");
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted"));
+}
+
+#[test]
+fn demo_runs_the_main_job_on_a_broker_of_its_own() {
+    let report = json(delayline().args(["demo", "--json"]).timeout(Duration::from_secs(180)));
+    let messages = report["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), 12);
+    assert!(
+        messages.iter().all(|message| message["late_ms"].as_i64().is_some_and(|late| late >= 0)),
+        "{report}"
+    );
+}
+
+#[test]
+fn demo_keeps_its_broker_when_asked() {
+    let report = json(delayline().args(["demo", "--json", "--keep"]).timeout(Duration::from_secs(180)));
+    let url = report["url"].as_str().unwrap();
+    delayline().args(["verify", "--url", url]).assert().success();
+    let stop = report["stop"].as_str().unwrap();
+    assert!(Command::new("sh").args(["-c", stop]).status().unwrap().success());
+    delayline().args(["verify", "--url", url]).assert().code(3);
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .arg("demo")
+        .env("TMPDIR", directory.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let files = || std::fs::read_dir(directory.path()).unwrap().count();
+    eventually("the node's directory is there", || files() > 0);
+    std::thread::sleep(Duration::from_secs(3));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    child.wait().unwrap();
+    eventually("the node's directory is gone", || files() == 0);
+    let path = directory.path().to_str().unwrap();
+    eventually("no process of the node is left", || {
+        !stdout(assert_cmd::Command::new("ps").args(["-eo", "args"])).lines().any(|line| line.contains(path))
+    });
+}

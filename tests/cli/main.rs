@@ -1,0 +1,46 @@
+//! The command as people and scripts use it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod broker;
+mod offline;
+mod secrets;
+
+use assert_cmd::Command;
+use delayline::Settings;
+
+/// The command with a clean environment: no settings of whoever runs the tests.
+fn delayline() -> Command {
+    let mut command = Command::cargo_bin("delayline").unwrap();
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DELAYLINE_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("NO_COLOR").current_dir(std::env::temp_dir());
+    command
+}
+
+/// The command with the settings of a vhost on the shared node.
+fn on(settings: &Settings) -> Command {
+    let mut command = delayline();
+    command
+        .env("DELAYLINE_URL", format!("{}/{}", common::shared_node().url(), settings.broker.vhost))
+        .env("DELAYLINE_MANAGEMENT_URL", common::shared_node().management_url())
+        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
+    command
+}
+
+/// What a run that must succeed printed.
+fn stdout(command: &mut Command) -> String {
+    let output = command.assert().success().get_output().stdout.clone();
+    String::from_utf8(output).unwrap()
+}
+
+/// The JSON that a run printed.
+fn json(command: &mut Command) -> serde_json::Value {
+    let output = command.output().unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stdout)))
+}

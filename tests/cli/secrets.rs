@@ -1,0 +1,120 @@
+//! A password shows nowhere.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    process::{Command, Stdio},
+    thread,
+};
+
+use predicates::str::contains;
+
+use crate::{common, delayline};
+
+const MARK: &str = "hunter2-marked-password";
+
+/// Runs a command with the log wide open and looks for the password in all it
+/// prints.
+fn search(arguments: &[&str], variables: &[(&str, &str)]) {
+    for level in ["trace", "amiquip=trace,amiquip::io_loop=trace,debug", "off"] {
+        let output = delayline()
+            .args(arguments)
+            .arg("-vvv")
+            .env("DELAYLINE_LOG", level)
+            .env("RUST_LOG", "trace")
+            .env("RUST_BACKTRACE", "full")
+            .envs(variables.iter().copied())
+            .write_stdin("body")
+            .output()
+            .unwrap();
+        for stream in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(stream);
+            assert!(!text.contains(MARK), "{arguments:?} at {level} printed the password:\n{text}");
+            // Nor in the form HTTP sends it in.
+            assert!(!text.contains("aHVudGVyMi1tYXJrZWQ"), "{arguments:?} at {level}:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn no_output_holds_the_password() {
+    let node = common::shared_node();
+    let settings = common::installed(1_000);
+    common::http(
+        node,
+        "PUT",
+        "users/marked",
+        &serde_json::json!({"password": MARK, "tags": "administrator"}),
+    );
+    let vhost = &settings.broker.vhost;
+    common::http(
+        node,
+        "PUT",
+        &format!("permissions/{vhost}/marked"),
+        &serde_json::json!({"configure": ".*", "write": ".*", "read": ".*"}),
+    );
+    let address = node.url().replace("amqp://", "");
+    let good = format!("amqp://marked:{MARK}@{address}/{vhost}");
+    let bad_user = format!("amqp://nobody:{MARK}@{address}/{vhost}");
+    let bad_vhost = format!("amqp://marked:{MARK}@{address}/nowhere");
+    let unreachable = format!("amqp://marked:{MARK}@127.0.0.1:1/{vhost}");
+    let malformed = format!("amqp://marked:{MARK}@{address}/a/b?x=1");
+    let management = node.management_url();
+    for url in [&good, &bad_user, &bad_vhost, &unreachable, &malformed] {
+        let variables = [("DELAYLINE_URL", url.as_str()), ("DELAYLINE_MANAGEMENT_URL", &management)];
+        search(&["install"], &variables);
+        search(&["verify", "--json"], &variables);
+        search(&["status"], &variables);
+        search(&["send", "--app", "app", "--delay", "1s"], &variables);
+        search(&["listen", "--app", "app", "--timeout", "1s"], &variables);
+        search(&["uninstall", "--dry"], &variables);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, format!("password = \"{MARK}\nx = [")).unwrap();
+    search(&["status", "--config", file.path().to_str().unwrap()], &[]);
+    std::fs::write(&file, format!("password = [\"{MARK}\"]")).unwrap();
+    search(&["status", "--config", file.path().to_str().unwrap()], &[]);
+    search(
+        &["status"],
+        &[("DELAYLINE_PASSWORD", MARK), ("DELAYLINE_HEARTBEAT", "often"), ("DELAYLINE_URL", &unreachable)],
+    );
+}
+
+#[test]
+fn a_password_in_a_flag_is_refused_before_it_does_more_harm() {
+    for flag in ["--url", "--management-url"] {
+        let scheme = if flag == "--url" { "amqp" } else { "http" };
+        delayline()
+            .args(["status", flag, &format!("{scheme}://user:{MARK}@localhost")])
+            .assert()
+            .code(2)
+            .stderr(contains("list of processes"))
+            .stderr(predicates::str::contains(MARK).count(0));
+    }
+}
+
+#[test]
+fn the_password_is_in_no_process_list() {
+    // A listener that never answers keeps the command running.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let holder = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut header = [0; 8];
+        stream.read_exact(&mut header).unwrap();
+        stream
+    });
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "{MARK}").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["status", "--url", &format!("amqp://user@127.0.0.1:{port}"), "--password-file"])
+        .arg(file.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let stream = holder.join().unwrap();
+    let line = std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
+    assert!(!String::from_utf8_lossy(&line).contains(MARK));
+    drop(stream);
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}

@@ -1,0 +1,194 @@
+//! What the tests that need a broker have in common. Every test starts or
+//! shares a node that this process started itself.
+
+// Each test binary uses its own part of it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use delayline::{
+    Settings,
+    admin::{self, Outcome},
+    amqp::{Consumer, Next, Session},
+    codec::{AppKey, RoutingKey},
+    message::{Headers, Properties, Value},
+    node::{NodeOptions, PrivateNode},
+    settings::Layers,
+    topology::{Binding, Endpoint, Names, Queue, Topology},
+};
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
+
+/// The node that the tests of this binary share, each in a vhost of its own.
+/// Its guard removes it when the process ends.
+pub fn shared_node() -> &'static PrivateNode {
+    static NODE: OnceLock<PrivateNode> = OnceLock::new();
+    NODE.get_or_init(|| PrivateNode::start(NodeOptions::default()).expect("a private node"))
+}
+
+/// A new vhost on the shared node, as layers of settings to add to.
+pub fn vhost() -> Layers {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let node = shared_node();
+    http(node, "PUT", &format!("vhosts/{name}"), &json!({}));
+    node.settings().set("url", format!("{}/{name}", node.url()))
+}
+
+/// A new vhost with a set installed, with units of so many milliseconds.
+pub fn installed(unit_ms: u64) -> Settings {
+    let settings = vhost().set("unit_ms", unit_ms.to_string()).build().unwrap();
+    install(&settings);
+    settings
+}
+
+pub fn topology(settings: &Settings) -> Topology {
+    Topology::new(settings.topology.clone())
+}
+
+pub fn install(settings: &Settings) {
+    let report = admin::install(settings, &topology(settings), false, || {}).unwrap();
+    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+}
+
+/// A request to the management API of a node, as `guest`.
+pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
+    let request = ureq::http::Request::builder()
+        .method(method)
+        .uri(format!("{}/api/{path}", node.management_url()))
+        // guest:guest
+        .header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
+        .header("content-type", "application/json")
+        .body(body.to_string())
+        .unwrap();
+    let agent: ureq::Agent = ureq::Agent::config_builder().allow_non_standard_methods(true).build().into();
+    let mut response = agent.run(request).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+    let text = response.body_mut().read_to_string().unwrap();
+    serde_json::from_str(&text).unwrap_or(Json::Null)
+}
+
+pub fn app(key: &str) -> AppKey {
+    AppKey::new(key).unwrap()
+}
+
+/// An application's durable queue, bound to dispatch.
+pub struct Inbox {
+    settings: Settings,
+    queue: String,
+    consumer: Consumer,
+    // Dropped last: it closes the connection.
+    _session: Session,
+}
+
+/// A message that an inbox received.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    pub id: String,
+    pub at: Timestamp,
+    pub routing_key: String,
+    pub body: Vec<u8>,
+    pub properties: Properties,
+    pub headers: Headers,
+}
+
+impl Arrival {
+    /// How many milliseconds after it was due; negative if before.
+    pub fn late_ms(&self) -> i64 {
+        let due = self.headers.get("delayline-due").and_then(Value::as_i64).expect("a due time");
+        self.at.as_millisecond() - due
+    }
+}
+
+impl Inbox {
+    pub fn open(settings: &Settings, key: &str) -> Self {
+        let mut session = Session::open(&settings.broker).unwrap();
+        let queue = format!("in.{key}");
+        session
+            .declare_queue(&Queue {
+                name: queue.clone(),
+                level: None,
+                arguments: [("x-queue-type".to_owned(), "quorum".into())].into(),
+            })
+            .unwrap();
+        session
+            .bind(&Binding {
+                source: Names::new(settings.topology.set.clone()).dispatch(),
+                destination: Endpoint::Queue(queue.clone()),
+                key: RoutingKey::binding_pattern(&app(key)),
+            })
+            .unwrap();
+        let consumer = session.consume(&queue, 1_000).unwrap();
+        Self { settings: settings.clone(), queue, consumer, _session: session }
+    }
+
+    /// Consumes again after the connection was lost.
+    pub fn reopen(&mut self) {
+        let mut session = Session::open(&self.settings.broker).unwrap();
+        self.consumer = session.consume(&self.queue, 1_000).unwrap();
+        self._session = session;
+    }
+
+    /// The next message, if one comes in time.
+    pub fn next(&self, patience: Duration) -> Option<Arrival> {
+        match self.consumer.next(patience) {
+            Next::Delivery(delivery) => {
+                let arrival = Arrival {
+                    id: delivery.properties.message_id.clone().unwrap_or_default(),
+                    at: Timestamp::now(),
+                    routing_key: delivery.routing_key.clone(),
+                    body: delivery.body.clone(),
+                    properties: delivery.properties.clone(),
+                    headers: delivery.headers.clone(),
+                };
+                self.consumer.ack(delivery).unwrap();
+                Some(arrival)
+            }
+            Next::Timeout => None,
+            Next::Ended(cause) => panic!("the consumer ended: {cause:?}"),
+        }
+    }
+
+    /// Collects on a thread of its own, so that the time of an arrival is the
+    /// time it came and not the time somebody looked.
+    pub fn collecting(self, count: usize, patience: Duration) -> JoinHandle<Vec<Arrival>> {
+        thread::spawn(move || self.collect(count, patience))
+    }
+
+    /// Messages until there are `count`, or none comes for `patience`.
+    pub fn collect(&self, count: usize, patience: Duration) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        while arrivals.len() < count {
+            match self.next(patience) {
+                Some(arrival) => arrivals.push(arrival),
+                None => break,
+            }
+        }
+        arrivals
+    }
+}
+
+/// Lateness in the middle, of the slowest per cent, and at worst.
+pub fn lateness(arrivals: &[Arrival]) -> String {
+    let mut late: Vec<_> = arrivals.iter().map(Arrival::late_ms).collect();
+    late.sort_unstable();
+    let at = |part: usize| {
+        late.get((late.len() * part / 100).min(late.len().saturating_sub(1))).copied().unwrap_or(0)
+    };
+    format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50), at(99), at(100))
+}
+
+/// Waits until something is so, for half a minute.
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !check() {
+        assert!(Instant::now() < deadline, "not within half a minute: {what}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
