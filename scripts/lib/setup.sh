@@ -47,8 +47,15 @@ need_pika() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check 'pika==1.3.2'
 }
 
-need_ps() {
-    command -v ps >/dev/null || debian_packages procps
+# What tests run beside the broker: ps; ip and unshare for networks and roots of their
+# own; a library that moves a process's clock.
+need_commands() {
+    local packages=()
+    command -v ps >/dev/null || packages+=(procps)
+    command -v ip >/dev/null || packages+=(iproute2)
+    command -v unshare >/dev/null || packages+=(util-linux)
+    compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || packages+=(libfaketime)
+    [ ${#packages[@]} -eq 0 ] || debian_packages "${packages[@]}"
 }
 
 # cargo-deny of our own; nobody's ~/.cargo is touched.

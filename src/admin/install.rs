@@ -5,10 +5,10 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     settings::Settings,
-    topology::{Finding, Object, Observed, Topology},
+    topology::{Finding, Object, Observed, Topology, unsuitable},
 };
 
-use super::{AdminError, Conflict, State, doing, examine, observe};
+use super::{AdminError, Conflict, State, about::about, doing, examine, observe};
 
 /// What there is to do.
 #[derive(Debug, Clone)]
@@ -32,6 +32,8 @@ pub struct Plan {
 pub struct InstallReport {
     /// Whether anything may have changed.
     pub outcome: Outcome,
+    /// What keeps the broker from carrying a set.
+    pub unsuitable: Vec<Finding>,
     /// Objects in the way.
     pub conflicts: Vec<Conflict>,
     /// Exchanges and queues that were made.
@@ -54,6 +56,8 @@ pub enum Outcome {
     Installed,
     /// Nothing was changed, as asked.
     DryRun,
+    /// Nothing was changed, because the broker cannot carry a set.
+    Unsuitable,
     /// Nothing was changed, because something else stands in the way.
     Conflict,
 }
@@ -118,11 +122,14 @@ pub fn install(
     mut progress: impl FnMut(),
 ) -> Result<InstallReport, AdminError> {
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let (about, _) = about(&session, settings.management.as_ref());
+    let unsuitable = unsuitable(&settings.topology, &about);
     let plan = plan(settings, topology, &mut session)?;
-    let outcome = match (plan.conflicts.is_empty(), dry_run) {
-        (false, _) => Outcome::Conflict,
-        (true, true) => Outcome::DryRun,
-        (true, false) => Outcome::Installed,
+    let outcome = match (unsuitable.is_empty(), plan.conflicts.is_empty(), dry_run) {
+        (false, _, _) => Outcome::Unsuitable,
+        (true, false, _) => Outcome::Conflict,
+        (true, true, true) => Outcome::DryRun,
+        (true, true, false) => Outcome::Installed,
     };
     if outcome == Outcome::Installed {
         for object in topology.objects() {
@@ -137,6 +144,7 @@ pub fn install(
     }
     Ok(InstallReport {
         outcome,
+        unsuitable,
         conflicts: plan.conflicts,
         created: plan.missing,
         standing: plan.standing,

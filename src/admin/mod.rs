@@ -3,6 +3,7 @@
 //! Each works on a [`Topology`](crate::topology::Topology) and a broker, and
 //! returns plain data for the command line, or anybody else, to show.
 
+mod about;
 mod examine;
 mod install;
 mod status;
@@ -61,6 +62,8 @@ pub(crate) fn observe(
             exchanges: api.exchanges(vhost)?,
             queues: api.queues(vhost)?,
             bindings: api.bindings(vhost)?,
+            // Only users with the tag `monitoring` may know.
+            nodes: api.nodes().ok().map(|nodes| nodes.len()),
         })
     });
     match observed {

@@ -5,10 +5,10 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     settings::Settings,
-    topology::{Finding, Topology},
+    topology::{Finding, Topology, unsuitable},
 };
 
-use super::{AdminError, State, doing, examine, observe};
+use super::{AdminError, State, about::about, doing, examine, observe};
 
 /// What was found, and what could not be looked at.
 #[derive(Debug, Clone, Serialize)]
@@ -33,15 +33,15 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
     // Over AMQP first in any case: a set is of no use where this cannot connect.
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let objects = topology.exchanges().count() + topology.queues().count();
-    match observe(settings.management.as_ref(), &settings.broker.vhost)? {
-        Ok(observed) => Ok(VerifyReport {
-            findings: topology.compare(&observed),
-            unchecked: Vec::new(),
-            objects,
-            bindings: topology.bindings().count(),
-        }),
+    let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+    let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));
+    let mut findings = unsuitable(&settings.topology, &about);
+    match observed {
+        Ok(observed) => {
+            findings.extend(topology.compare(&observed));
+            Ok(VerifyReport { findings, unchecked, objects, bindings: topology.bindings().count() })
+        }
         Err(reason) => {
-            let mut findings = Vec::new();
             for object in topology.objects() {
                 match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
                     Some(State::Missing) => {
@@ -56,9 +56,11 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                     Some(State::Same) | None => {}
                 }
             }
-            let unchecked = vec![
+            unchecked = vec![
                 format!("bindings, and extra bindings on the set's exchanges: {reason}"),
-                "policies that apply to the set's queues, for the same reason".into(),
+                "policies that apply to the set's queues, their replicas, and the broker's feature flags, \
+                 for the same reason"
+                    .into(),
                 "further arguments of an object of which one differs: AMQP names only the first".into(),
             ];
             Ok(VerifyReport { findings, unchecked, objects, bindings: 0 })

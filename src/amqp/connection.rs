@@ -10,6 +10,7 @@ use std::{
 
 use amiquip::{Auth, Connection, ConnectionOptions, ConnectionTuning, Error};
 use crossbeam_channel::bounded;
+use log::debug;
 use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::{
@@ -157,16 +158,34 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
     }
 }
 
-/// Connects, and does what `then` wants of the new connection, all within the
-/// connect timeout. Name resolution, for one, has no limit of its own.
+/// Connects to the first of the broker's nodes that takes us, and does what `then`
+/// wants of the new connection, for each node within the connect timeout. Name
+/// resolution, for one, has no limit of its own.
+///
+/// # Errors
+/// What the first node said.
 pub(super) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
-    then: impl FnOnce(Connection) -> Result<T, AmqpError> + Send + 'static,
+    then: fn(Connection) -> Result<T, AmqpError>,
 ) -> Result<T, AmqpError> {
-    let owned = broker.clone();
-    within(broker.connect_timeout + Duration::from_millis(200), move || then(open(&owned, purpose)?))
-        .unwrap_or_else(|| Err(unreachable(broker, &"connecting took too long")))
+    let mut first_error = None;
+    for node in broker.candidates() {
+        let limit = broker.connect_timeout + Duration::from_millis(200);
+        let address = node.to_string();
+        match within(limit, move || then(open(&node, purpose)?)) {
+            Some(Ok(opened)) => return Ok(opened),
+            Some(Err(error)) => {
+                debug!("{error}");
+                first_error.get_or_insert(error);
+            }
+            None => {
+                let reason = "connecting took too long".to_owned();
+                first_error.get_or_insert(AmqpError::Unreachable { address, reason });
+            }
+        }
+    }
+    Err(first_error.unwrap_or_else(|| unreachable(broker, &"it has no address")))
 }
 
 /// Runs what may block for ever on a thread of its own; `None` if it takes too

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use amiquip::{
-    Channel, Connection, ExchangeDeclareOptions, ExchangeType, FieldTable, QueueDeclareOptions,
+    AmqpValue, Channel, Connection, ExchangeDeclareOptions, ExchangeType, FieldTable, QueueDeclareOptions,
     QueueDeleteOptions,
 };
 
@@ -40,6 +40,7 @@ pub struct QueueDepth {
 pub struct Session {
     connection: Option<Connection>,
     channel: Option<Channel>,
+    server_version: Option<String>,
 }
 
 impl Session {
@@ -49,8 +50,18 @@ impl Session {
     /// Unreachable, TLS, or refused.
     pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
         open_within(broker, "administration", |connection| {
-            Ok(Self { connection: Some(connection), channel: None })
+            let server_version = match connection.server_properties().get("version") {
+                Some(AmqpValue::LongString(version)) => Some(version.clone()),
+                _ => None,
+            };
+            Ok(Self { connection: Some(connection), channel: None, server_version })
         })
+    }
+
+    /// The version the broker introduces itself with, such as `3.10.8`.
+    #[must_use]
+    pub fn server_version(&self) -> Option<String> {
+        self.server_version.clone()
     }
 
     fn call<T>(&mut self, work: impl FnOnce(&Channel) -> amiquip::Result<T>) -> Result<T, AmqpError> {

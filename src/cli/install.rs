@@ -19,8 +19,8 @@ Examples:
   delayline install --queue-type classic
 
 Installing again changes nothing and is safe from several places at once. If an object
-of the same name stands with other arguments, it is reported, nothing is changed, and
-the exit code is 1.")]
+of the same name stands with other arguments, or the broker cannot carry a set (too old,
+a feature flag off), it is reported, nothing is changed, and the exit code is 1.")]
 pub(super) struct Args {
     /// Only show what would be done
     #[arg(long)]
@@ -40,13 +40,23 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     }
     Ok(match report.outcome {
         Outcome::Installed | Outcome::DryRun => Code::Done,
-        Outcome::Conflict => Code::Problem,
+        Outcome::Conflict | Outcome::Unsuitable => Code::Problem,
     })
 }
 
 fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Result<(), Failure> {
     let set = &settings.topology.set;
     let place = format!("set `{set}` in vhost `{}` of {}", settings.broker.vhost, settings.broker);
+    if report.outcome == Outcome::Unsuitable {
+        output.line(format!(
+            "{} {place}: nothing was changed, because this broker cannot carry a set as it is",
+            "unsuitable".red().bold()
+        ))?;
+        for problem in &report.unsuitable {
+            output.line(format!("  {problem}"))?;
+        }
+        return Ok(());
+    }
     if report.outcome == Outcome::Conflict {
         output.line(format!(
             "{} {place}: nothing was changed, because something else stands in the way",

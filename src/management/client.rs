@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
 use ureq::{
     Agent,
     http::{Response, header},
@@ -16,10 +17,13 @@ use crate::{
     tls::{Material, provider},
 };
 
-use super::{BindingInfo, ExchangeInfo, Overview, QueueInfo};
+use super::{BindingInfo, ExchangeInfo, FeatureFlag, NodeInfo, Overview, QueueInfo};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long connecting may take, before another node is tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a path segment may hold as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -63,7 +67,7 @@ pub enum ManagementError {
 /// A client of one broker's management API.
 pub struct ManagementApi {
     agent: Agent,
-    base: Url,
+    bases: Vec<Url>,
     username: String,
     authorization: String,
 }
@@ -76,6 +80,7 @@ impl ManagementApi {
     pub fn new(settings: &Management) -> Result<Self, ManagementError> {
         let config = Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .http_status_as_error(false)
             .user_agent(concat!("delayline/", env!("CARGO_PKG_VERSION")));
         let config = if settings.url.scheme() == "https" {
@@ -89,7 +94,7 @@ impl ManagementApi {
         };
         Ok(Self {
             agent: config.build().new_agent(),
-            base: settings.url.clone(),
+            bases: std::iter::once(&settings.url).chain(&settings.other_urls).cloned().collect(),
             username: settings.username.clone(),
             authorization: basic(&settings.username, settings.password.expose()),
         })
@@ -101,6 +106,22 @@ impl ManagementApi {
     /// See [`ManagementError`].
     pub fn overview(&self) -> Result<Overview, ManagementError> {
         self.get("overview")
+    }
+
+    /// The feature flags of the cluster. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn feature_flags(&self) -> Result<Vec<FeatureFlag>, ManagementError> {
+        self.get("feature-flags")
+    }
+
+    /// The nodes of the cluster. Needs the tag `monitoring`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn nodes(&self) -> Result<Vec<NodeInfo>, ManagementError> {
+        self.get("nodes")
     }
 
     /// All exchanges of a vhost.
@@ -127,48 +148,68 @@ impl ManagementApi {
         self.get(&format!("bindings/{}", segment(vhost)))
     }
 
+    /// Asks the first node that can be reached.
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
-        let response =
-            self.agent.get(self.url(path)).header(header::AUTHORIZATION, &self.authorization).call();
-        let mut response = self.checked(path, response)?;
+        let mut first_error = None;
+        for base in &self.bases {
+            match self.get_from(base, path) {
+                Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
+                answer => return answer,
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
+    }
+
+    fn get_from<T: DeserializeOwned>(&self, base: &Url, path: &str) -> Result<T, ManagementError> {
+        let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
+        let response = self.agent.get(url).header(header::AUTHORIZATION, &self.authorization).call();
+        let mut response = self.checked(base, path, response)?;
         response
             .body_mut()
             .with_config()
             // Brokers with many thousands of queues answer with many megabytes.
             .limit(512 * 1024 * 1024)
-            .read_json()
-            .map_err(|error| self.unexpected(path, error.to_string()))
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("{}/api/{path}", self.base.as_str().trim_end_matches('/'))
+            // By way of a map, which takes a field that is there twice: 3.10 does that to
+            // `online` of a queue with a replica on a node that is down.
+            .read_json::<Json>()
+            .map_err(|error| error.to_string())
+            .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
+            .map_err(|reason| unexpected(base, path, reason))
     }
 
     fn checked<B>(
         &self,
+        base: &Url,
         path: &str,
         response: Result<Response<B>, ureq::Error>,
     ) -> Result<Response<B>, ManagementError> {
         let response = response.map_err(|error| ManagementError::Unreachable {
-            url: self.base.to_string(),
+            url: base.to_string(),
             reason: error.to_string(),
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
+            // Of the API's parts that we read, this one alone wants more.
+            status @ (401 | 403) if path == "feature-flags" => Err(ManagementError::Refused {
+                url: base.to_string(),
+                username: self.username.clone(),
+                status,
+                needed: "`administrator`",
+            }),
             status @ (401 | 403) => Err(ManagementError::Refused {
-                url: self.base.to_string(),
+                url: base.to_string(),
                 username: self.username.clone(),
                 status,
                 needed: "`monitoring` (or `management` for a user of this vhost)",
             }),
-            404 if path != "overview" => Err(self.unexpected(path, "the vhost does not exist (404)".into())),
-            status => Err(self.unexpected(path, format!("HTTP status {status}"))),
+            404 if path != "overview" => Err(unexpected(base, path, "the vhost does not exist (404)".into())),
+            status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
     }
+}
 
-    fn unexpected(&self, path: &str, reason: String) -> ManagementError {
-        ManagementError::Unexpected { url: self.base.to_string(), path: format!("/api/{path}"), reason }
-    }
+fn unexpected(base: &Url, path: &str, reason: String) -> ManagementError {
+    ManagementError::Unexpected { url: base.to_string(), path: format!("/api/{path}"), reason }
 }
 
 fn tls_config(material: Material) -> TlsConfig {
@@ -200,7 +241,7 @@ fn basic(username: &str, password: &str) -> String {
 
 impl fmt::Debug for ManagementApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManagementApi").field("base", &self.base.as_str()).finish_non_exhaustive()
+        f.debug_struct("ManagementApi").field("base", &self.bases[0].as_str()).finish_non_exhaustive()
     }
 }
 

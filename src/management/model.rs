@@ -26,6 +26,30 @@ pub struct Overview {
     pub cluster_name: String,
 }
 
+/// One of `GET /api/feature-flags`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct FeatureFlag {
+    /// Its name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// `enabled`, `disabled` or `unsupported`.
+    #[serde(deserialize_with = "lenient")]
+    pub state: String,
+}
+
+/// One of `GET /api/nodes`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeInfo {
+    /// Its name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// Whether it is up.
+    #[serde(deserialize_with = "lenient")]
+    pub running: bool,
+}
+
 /// One of `GET /api/exchanges/VHOST`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]

@@ -1,50 +1,69 @@
 //! The files a private node starts with.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
-use super::{NodeError, PrivateNode};
+use super::{NodeOptions, spot::Spot};
 
 /// Writes them into the node's directory.
-pub(super) fn write(node: &PrivateNode) -> Result<(), NodeError> {
-    let failed = |source| NodeError::Io { what: "write the node's configuration", source };
-    let mut plugins = node.options.plugins.clone();
-    if !node.options.without_management {
+pub(super) fn write(directory: &Path, options: &NodeOptions, spot: &Spot) -> io::Result<()> {
+    let mut plugins = options.plugins.clone();
+    if !options.without_management {
         plugins.push("rabbitmq_management".into());
     }
-    file(&node.path("enabled_plugins"), &format!("[{}].\n", plugins.join(","))).map_err(failed)?;
-    file(&node.path("advanced.config"), "[].\n").map_err(failed)?;
-    file(&node.path("rabbitmq.conf"), &rabbitmq_conf(node)).map_err(failed)
+    fs::write(directory.join("enabled_plugins"), format!("[{}].\n", plugins.join(",")))?;
+    fs::write(directory.join("advanced.config"), advanced_config(options))?;
+    fs::write(directory.join("rabbitmq.conf"), rabbitmq_conf(options, spot))?;
+    // Erlang takes a cookie only from a file that nobody else can read.
+    let mut cookie =
+        OpenOptions::new().write(true).create_new(true).mode(0o400).open(directory.join(".erlang.cookie"))?;
+    cookie.write_all(spot.cookie.as_bytes())
 }
 
-fn file(path: &Path, text: &str) -> io::Result<()> {
-    fs::write(path, text)
+fn advanced_config(options: &NodeOptions) -> String {
+    format!("[{{rabbit, [{}]}}].\n", options.rabbit.join(", "))
 }
 
-fn rabbitmq_conf(node: &PrivateNode) -> String {
+fn rabbitmq_conf(options: &NodeOptions, spot: &Spot) -> String {
+    let Spot { address, ports, peers, .. } = spot;
     let mut conf = format!(
-        "listeners.tcp.1 = 127.0.0.1:{}\n\
+        "listeners.tcp.1 = {address}:{}\n\
          log.console = false\n\
          log.file.level = warning\n\
          disk_free_limit.absolute = 50MB\n",
-        node.ports.amqp,
+        ports.amqp,
     );
-    if !node.options.without_management {
+    if !address.is_loopback() {
+        // Only we can reach this address, from another one than the loopback's.
+        conf += "loopback_users = none\n";
+    }
+    if !peers.is_empty() {
+        conf += "cluster_formation.peer_discovery_backend = classic_config\n";
+        for (number, peer) in peers.iter().enumerate() {
+            conf += &format!("cluster_formation.classic_config.nodes.{} = {peer}\n", number + 1);
+        }
+    }
+    if !options.without_management {
         conf += &format!(
-            "management.tcp.ip = 127.0.0.1\n\
+            "management.tcp.ip = {address}\n\
              management.tcp.port = {}\n\
              collect_statistics_interval = 1000\n",
-            node.ports.management,
+            ports.management,
         );
     }
-    if let Some(tls) = &node.options.tls {
+    if let Some(tls) = &options.tls {
         conf += &format!(
-            "listeners.ssl.1 = 127.0.0.1:{}\n\
+            "listeners.ssl.1 = {address}:{}\n\
              ssl_options.cacertfile = {}\n\
              ssl_options.certfile = {}\n\
              ssl_options.keyfile = {}\n\
              ssl_options.verify = {}\n\
              ssl_options.fail_if_no_peer_cert = {}\n",
-            node.ports.tls,
+            ports.tls,
             tls.ca_file.display(),
             tls.cert_file.display(),
             tls.key_file.display(),
@@ -52,5 +71,5 @@ fn rabbitmq_conf(node: &PrivateNode) -> String {
             tls.require_client_cert,
         );
     }
-    conf + &node.options.config
+    conf + &options.config
 }

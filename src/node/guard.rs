@@ -1,15 +1,14 @@
 //! A process that outlives us just long enough to clean up.
 
 use std::{
+    ffi::OsStr,
     io::{self, Write},
     os::unix::process::CommandExt,
-    path::Path,
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// Ends the process group of a node and removes its directory once the pipe from
-/// us is closed: when it is dropped, and also when this process panics or is
-/// killed.
+/// Ends a process group and cleans up once the pipe from us is closed: when it is
+/// dropped, and also when this process panics or is killed.
 ///
 /// The group has a leader that does nothing but live as long as the group is
 /// used, so that the group's number cannot have passed to somebody else's
@@ -21,34 +20,39 @@ pub(super) struct Guard {
     pipe: Option<ChildStdin>,
 }
 
-/// Arguments: the group, the directory. The node's processes may write for a
-/// moment after they were killed, hence the second attempt.
+/// Arguments: the group, the clean-up and its arguments.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 read -r answer
 [ "$answer" = keep ] && exit 0
 kill -s KILL -- "-$1"
-rm -rf -- "$2" || { sleep 0.5; rm -rf -- "$2"; }
+cleanup=$2
+shift 2
+eval "$cleanup"
 "#;
 
 impl Guard {
-    pub(super) fn start(directory: &Path) -> io::Result<Self> {
+    /// Starts it with a shell script that cleans up, and the script's arguments.
+    pub(super) fn start(
+        cleanup: &str,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> io::Result<Self> {
         let leader = quiet("sleep").arg("infinity").spawn()?;
         let mut process = quiet("sh")
-            .args(["-c", SCRIPT, "delayline-guard", &leader.id().to_string()])
-            .arg(directory)
+            .args(["-c", SCRIPT, "delayline-guard", &leader.id().to_string(), cleanup])
+            .args(arguments)
             .stdin(Stdio::piped())
             .spawn()?;
         let pipe = process.stdin.take();
         Ok(Self { leader, process, pipe })
     }
 
-    /// The group that the node's processes belong to.
+    /// The group to start processes in.
     pub(super) fn process_group(&self) -> i32 {
         self.leader.id().cast_signed()
     }
 
-    /// Lets the node live on. Returns its process group.
+    /// Lets all live on. Returns the process group.
     pub(super) fn disarm(mut self) -> i32 {
         if let Some(mut pipe) = self.pipe.take() {
             let _ = pipe.write_all(b"keep\n");

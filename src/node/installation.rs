@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -10,6 +11,8 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installation {
     programs: PathBuf,
+    /// The root directory of another Debian release, which the programs live in.
+    root: Option<PathBuf>,
 }
 
 /// Directories that hold `rabbitmq-server` itself: Debian's packages first, then
@@ -22,24 +25,67 @@ const PLACES: [&str; 4] = [
     "/opt/homebrew/opt/rabbitmq/sbin",
 ];
 
+/// Runs a program inside another root directory, in a mount namespace that ends
+/// with it. It sees the directory of temporary files, which the node's own files
+/// are in, under the same name. Arguments: the root, that directory, where to run,
+/// the program and its arguments.
+const ENTER: &str = r#"
+root=$1 shared=$2 place=$3
+shift 3
+mount --rbind /proc "$root/proc" &&
+mount --rbind /dev "$root/dev" &&
+{ [ -e "$root/etc/hosts" ] || : >"$root/etc/hosts"; } &&
+mount --bind /etc/hosts "$root/etc/hosts" &&
+mkdir -p "$root$shared" &&
+mount --bind "$shared" "$root$shared" &&
+exec chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$place" "$@"
+"#;
+
 impl Installation {
-    /// Looks for RabbitMQ: in `RABBITMQ_HOME`, then in the usual places.
+    /// Looks for RabbitMQ: in `RABBITMQ_ROOT`, the root directory of another Debian
+    /// release as `scripts/brokers` makes them; in `RABBITMQ_HOME`; then in the
+    /// usual places.
     #[must_use]
     pub fn find() -> Option<Self> {
+        match env::var_os("RABBITMQ_ROOT").filter(|root| !root.is_empty()) {
+            Some(root) => Self::in_root(root),
+            None => Self::on_this_machine(),
+        }
+    }
+
+    /// The one under the root directory of another Debian release. Only root can
+    /// start it.
+    pub fn in_root(root: impl AsRef<OsStr>) -> Option<Self> {
+        let root = PathBuf::from(root.as_ref());
+        let programs = PathBuf::from(PLACES[0]);
+        let inside = root.join(programs.strip_prefix("/").unwrap_or(&programs));
+        inside.join("rabbitmq-server").is_file().then_some(Self { programs, root: Some(root) })
+    }
+
+    fn on_this_machine() -> Option<Self> {
         let home = env::var_os("RABBITMQ_HOME").map(|home| Path::new(&home).join("sbin"));
         home.into_iter()
             .chain(PLACES.map(PathBuf::from))
             .find(|programs| programs.join("rabbitmq-server").is_file())
-            .map(|programs| Self { programs })
+            .map(|programs| Self { programs, root: None })
     }
 
-    /// A command for one of its programs.
-    pub(super) fn tool(&self, name: &str) -> Command {
-        Command::new(self.programs.join(name))
-    }
-
-    /// A command for Erlang's port mapper, which nodes find each other by.
-    pub(super) fn epmd(&self) -> Command {
-        Command::new("epmd")
+    /// A command for one of RabbitMQ's programs, or for `epmd`, Erlang's port mapper,
+    /// which nodes find each other by. It runs in `place`, a directory among the
+    /// temporary files, and in a network namespace if one is named.
+    pub(super) fn tool(&self, name: &str, place: &Path, namespace: Option<&str>) -> Command {
+        let program = if name == "epmd" { PathBuf::from(name) } else { self.programs.join(name) };
+        let mut words: Vec<PathBuf> = Vec::new();
+        if let Some(namespace) = namespace {
+            words.extend(["ip", "netns", "exec", namespace].map(PathBuf::from));
+        }
+        if let Some(root) = &self.root {
+            words.extend(["unshare", "--mount", "sh", "-c", ENTER, "delayline-enter"].map(PathBuf::from));
+            words.extend([root.clone(), env::temp_dir(), place.to_owned()]);
+        }
+        words.push(program);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(place);
+        command
     }
 }

@@ -134,7 +134,7 @@ impl Router {
         let window = settings.router.window;
         let (jobs, receiver) = bounded(window);
         let shared = Arc::new(Shared::default());
-        let limits = Limits::new(window, crate::topology::Names::new(settings.topology.set.clone()).entry());
+        let limits = Limits::new(settings);
         let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), limits);
         let (done, ended) = bounded(1);
         let handle = std::thread::Builder::new()

@@ -1,6 +1,9 @@
 //! Messages that were published and not yet confirmed, by delivery tag.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use crate::message::Wire;
 
@@ -88,6 +91,15 @@ impl Outstanding {
             }
             !late
         });
+    }
+
+    /// Whether a message has waited longer than it should, not counting the time
+    /// before `since`: `limit`, and twice as long each further time it was published.
+    pub(super) fn is_overdue(&self, now: Instant, since: Instant, limit: Duration) -> bool {
+        self.by_tag.values().any(|sent| {
+            let patience = limit.saturating_mul(1 << sent.job.publishes().saturating_sub(1).min(16));
+            now.saturating_duration_since(sent.at.max(since)) >= patience
+        })
     }
 
     /// Empties it, for a new channel on which tags count from 1 again.

@@ -232,6 +232,21 @@ fn no_answer_ends_at_the_deadline_in_doubt() {
 }
 
 #[test]
+fn a_message_that_is_not_confirmed_in_time_is_published_again_elsewhere() {
+    // The first connection answers for one message and never for the other.
+    let broker = Scripted::new(|connection, tag, body| match (connection, body) {
+        (0, b"unlucky") => vec![],
+        _ => ack(tag),
+    });
+    let mut settings = Settings::from_url("amqp://unused").unwrap();
+    settings.router.confirm_timeout = Duration::from_millis(200);
+    let router = Router::start(broker.clone(), broker.connect().ok(), &settings);
+    assert_eq!(router.publish(message("lucky")).unwrap().publishes, 1);
+    assert_eq!(router.publish(message("unlucky")).unwrap().publishes, 2);
+    assert_eq!(broker.bodies(), ["lucky", "unlucky", "unlucky"]);
+}
+
+#[test]
 fn a_blocked_broker_gets_nothing_until_it_unblocks() {
     let broker = Scripted::new(|_, tag, _| match tag {
         1 => vec![Event::Ack { tag, multiple: false }, Event::Blocked("low on memory".into())],

@@ -90,6 +90,11 @@ impl Job {
         Wire::new(&self.ticket.message, &self.ticket.schedule, self.ticket.taken, now)
     }
 
+    /// How often it was written.
+    pub(super) fn publishes(&self) -> u32 {
+        self.publishes
+    }
+
     /// Notes that it is about to be written.
     pub(super) fn mark_sent(&mut self) {
         self.publishes += 1;

@@ -10,8 +10,11 @@ use crossbeam_channel::{Receiver, never, select_biased};
 use log::{debug, info, warn};
 
 use crate::{
+    Settings,
     amqp::{AmqpError, Event, Returned},
     message::Wire as Prepared,
+    settings::RouterSettings,
+    topology::Names,
 };
 
 use super::{
@@ -38,12 +41,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Limits {
     window: usize,
+    confirm_timeout: Duration,
     exchange: String,
 }
 
 impl Limits {
-    pub(super) fn new(window: usize, exchange: String) -> Self {
-        Self { window, exchange }
+    pub(super) fn new(settings: &Settings) -> Self {
+        let RouterSettings { window, confirm_timeout, .. } = settings.router;
+        Self { window, confirm_timeout, exchange: Names::new(settings.topology.set.clone()).entry() }
     }
 }
 
@@ -98,6 +103,8 @@ pub(super) struct Worker<C: Connector> {
     /// made the broker close the channel.
     suspects: usize,
     blocked: bool,
+    /// Since when the broker takes messages.
+    unblocked: Instant,
     attempts: u32,
     next_attempt: Instant,
 }
@@ -127,6 +134,7 @@ impl<C: Connector> Worker<C> {
             again: VecDeque::new(),
             suspects: 0,
             blocked: false,
+            unblocked: Instant::now(),
             attempts: 0,
             next_attempt: Instant::now(),
         }
@@ -144,6 +152,7 @@ impl<C: Connector> Worker<C> {
             if now >= next_tick || self.closing {
                 next_tick = now + TICK;
                 self.drop_late(now);
+                self.give_up_a_silent_channel(now);
                 if self.should_end(now) {
                     break;
                 }
@@ -272,6 +281,7 @@ impl<C: Connector> Worker<C> {
             Event::Unblocked => {
                 info!("the broker has unblocked the connection");
                 self.blocked = false;
+                self.unblocked = Instant::now();
                 self.shared.with(|state| state.waiting = None);
             }
             Event::Ended => self.ended(),
@@ -287,6 +297,20 @@ impl<C: Connector> Worker<C> {
         };
         let roughly = |wire: &Prepared| wire.routing_key == *routing_key;
         self.outstanding.take_returned(body, exact).or_else(|| self.outstanding.take_returned(body, roughly))
+    }
+
+    /// Publishes again on a new connection what was not confirmed in time. A broker
+    /// that lost a queue's leader, or has only just started, may never answer for a
+    /// message on the channel it came on, nor for any later one for that queue.
+    fn give_up_a_silent_channel(&mut self, now: Instant) {
+        if self.blocked || self.wire.is_none() {
+            return;
+        }
+        let limit = self.limits.confirm_timeout;
+        if self.outstanding.is_overdue(now, self.unblocked, limit) {
+            warn!("the broker has not confirmed a message for {limit:?} or more");
+            self.ended();
+        }
     }
 
     /// The channel or the connection is gone: what was not confirmed is sent

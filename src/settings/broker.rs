@@ -38,6 +38,9 @@ pub struct Broker {
     pub host: String,
     /// Port.
     pub port: u16,
+    /// Further nodes of the same cluster, as host and port, tried in this order when
+    /// those before do not answer.
+    pub other_hosts: Vec<(String, u16)>,
     /// The virtual host.
     pub vhost: String,
     /// TLS, for `amqps`.
@@ -55,6 +58,9 @@ pub struct Broker {
 pub struct Management {
     /// Its base URL, without credentials.
     pub url: Url,
+    /// The base URLs of further nodes of the same cluster, tried in this order when
+    /// those before cannot be reached.
+    pub other_urls: Vec<Url>,
     /// Who we are there.
     pub username: String,
     /// The password.
@@ -73,6 +79,39 @@ impl fmt::Display for Broker {
         let slash = if vhost.is_empty() { "" } else { "/" };
         write!(f, "{scheme}://{}:{}{slash}{vhost}", self.host, self.port)
     }
+}
+
+impl Broker {
+    /// This broker at each of its addresses, in the order to try them.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = Self> + '_ {
+        let first = std::iter::once((self.host.clone(), self.port));
+        first.chain(self.other_hosts.iter().cloned()).map(|(host, port)| Self {
+            host,
+            port,
+            other_hosts: Vec::new(),
+            ..self.clone()
+        })
+    }
+}
+
+/// Further hosts, as `host`, `host:port` or `[address]:port`, separated by commas.
+pub(super) fn hosts(text: &str, default_port: u16) -> Result<Vec<(String, u16)>, SettingsError> {
+    text.split(',')
+        .map(|part| {
+            let part = part.trim();
+            let invalid = || SettingsError::Value {
+                key: "other_hosts",
+                reason: format!("`{part}` is not a host or host:port"),
+            };
+            let plain = !part.is_empty() && !part.contains(['/', '@', '?', '#']);
+            let url = Url::parse(&format!("amqp://{part}")).ok().filter(|_| plain).ok_or_else(invalid)?;
+            let host = match url.host().ok_or_else(invalid)? {
+                url::Host::Ipv6(address) => address.to_string(),
+                other => other.to_string(),
+            };
+            Ok((host, url.port().unwrap_or(default_port)))
+        })
+        .collect()
 }
 
 /// What an AMQP URL says.
@@ -174,6 +213,15 @@ mod tests {
         ] {
             let error = AmqpUrl::parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
             assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn reads_further_hosts() {
+        let expected = [("b".to_owned(), 5672), ("c.example".into(), 1), ("::1".into(), 2)];
+        assert_eq!(hosts("b, c.example:1,[::1]:2", 5672).unwrap(), expected);
+        for text in ["", "b,", "amqp://b", "u:p@b", "b:99999", "b/vhost"] {
+            assert!(hosts(text, 5672).is_err(), "{text} was taken");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::topology::{QueueType, SetName, SetNameError, TopologySettings, Unit, 
 
 use super::{
     Broker, Credentials, Management, RouterSettings, Secret, Settings, Tls,
-    broker::{AmqpUrl, management_url},
+    broker::{AmqpUrl, hosts, management_url},
 };
 
 /// The file that is read if it exists and no other is named.
@@ -70,6 +70,7 @@ pub enum SettingsError {
 #[serde(deny_unknown_fields)]
 struct Raw {
     url: Option<String>,
+    other_hosts: Option<String>,
     management_url: Option<String>,
     username: Option<String>,
     password: Option<String>,
@@ -83,14 +84,16 @@ struct Raw {
     unit_ms: Option<u64>,
     connect_timeout: Option<String>,
     publish_timeout: Option<String>,
+    confirm_timeout: Option<String>,
     heartbeat: Option<u16>,
     window: Option<usize>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 16] = [
+pub(crate) const KEYS: [&str; 18] = [
     "url",
+    "other_hosts",
     "management_url",
     "username",
     "password",
@@ -104,6 +107,7 @@ pub(crate) const KEYS: [&str; 16] = [
     "unit_ms",
     "connect_timeout",
     "publish_timeout",
+    "confirm_timeout",
     "heartbeat",
     "window",
 ];
@@ -281,6 +285,7 @@ fn check(raw: Raw) -> Result<Settings, SettingsError> {
             }
             seconds => seconds,
         },
+        other_hosts: raw.other_hosts.map_or(Ok(Vec::new()), |text| hosts(&text, url.port))?,
         host: url.host,
         port: url.port,
         vhost: url.vhost,
@@ -301,6 +306,11 @@ fn check(raw: Raw) -> Result<Settings, SettingsError> {
             raw.publish_timeout.as_deref(),
             RouterSettings::PUBLISH_TIMEOUT,
         )?,
+        confirm_timeout: duration(
+            "confirm_timeout",
+            raw.confirm_timeout.as_deref(),
+            RouterSettings::CONFIRM_TIMEOUT,
+        )?,
         window: match raw.window.unwrap_or(RouterSettings::WINDOW) {
             window @ 1..=100_000 => window,
             _ => return Err(value("window", "use 1 to 100000 messages")),
@@ -313,17 +323,22 @@ fn check(raw: Raw) -> Result<Settings, SettingsError> {
 /// listener on its default port. A derived one is used only if it answers, and
 /// has the same protection as the AMQP connection: TLS if that has TLS.
 fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<Management>, SettingsError> {
-    let (url, own_credentials, explicit) = match named {
+    let mut own_credentials = None;
+    let mut urls = Vec::new();
+    let explicit = named.is_some();
+    match named {
         Some("none") => return Ok(None),
         Some(named) => {
-            let (url, credentials) = management_url(named)?;
-            (url, credentials, true)
+            for text in named.split(',') {
+                let (url, credentials) = management_url(text.trim())?;
+                own_credentials = own_credentials.or(credentials);
+                urls.push(url);
+            }
         }
-        None => match derived_url(broker) {
-            Some(url) => (url, None, false),
-            None => return Ok(None),
-        },
-    };
+        None => urls.extend(broker.candidates().filter_map(|candidate| derived_url(&candidate))),
+    }
+    let mut urls = urls.into_iter();
+    let Some(url) = urls.next() else { return Ok(None) };
     let (username, password) = match (own_credentials, &broker.credentials) {
         (Some(own), _) => own,
         (None, Credentials::Plain { username, password }) => (username.clone(), password.clone()),
@@ -335,7 +350,7 @@ fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<M
         }
         (None, Credentials::External) => return Ok(None),
     };
-    Ok(Some(Management { url, username, password, tls, explicit }))
+    Ok(Some(Management { url, other_urls: urls.collect(), username, password, tls, explicit }))
 }
 
 fn derived_url(broker: &Broker) -> Option<Url> {
@@ -465,9 +480,12 @@ mod tests {
             ("set", "two words"),
             ("connect_timeout", "soon"),
             ("publish_timeout", "0s"),
+            ("confirm_timeout", "never"),
             ("password_file", "/nowhere/at/all"),
             ("client_cert_file", "cert.pem"),
             ("url", "localhost"),
+            ("other_hosts", "amqp://h"),
+            ("management_url", "http://h,"),
             ("management_url", "amqp://h"),
         ] {
             let error = fails(Layers::new().set(key, text));
@@ -527,6 +545,10 @@ mod tests {
         assert_eq!(url("amqps://h").as_deref(), Some("https://h:15671/"));
         assert_eq!(url("amqp://[::1]").as_deref(), Some("http://[::1]:15672/"));
         assert_eq!(url("amqp://h:5999"), None);
+        let others = Layers::new().set("url", "amqp://a").set("other_hosts", "b,c:5999").build().unwrap();
+        assert_eq!(others.broker.candidates().count(), 3);
+        let management = others.management.unwrap();
+        assert_eq!(management.other_urls.iter().map(Url::as_str).collect::<Vec<_>>(), ["http://b:15672/"]);
         assert!(Layers::new().set("management_url", "none").build().unwrap().management.is_none());
     }
 }

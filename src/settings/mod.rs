@@ -34,6 +34,9 @@ pub struct Settings {
 pub struct RouterSettings {
     /// How long one `publish` may take, from the call to the confirm; 30 s.
     pub publish_timeout: Duration,
+    /// How long one confirm may take before the message is published again on a new
+    /// connection; 15 s, and for each message twice as long every further time.
+    pub confirm_timeout: Duration,
     /// The most messages that wait for a confirm at any time; 1,000.
     pub window: usize,
 }
@@ -41,13 +44,19 @@ pub struct RouterSettings {
 impl RouterSettings {
     /// The default publish timeout.
     pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
+    /// The default confirm timeout.
+    pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(15);
     /// The default window.
     pub const WINDOW: usize = 1_000;
 }
 
 impl Default for RouterSettings {
     fn default() -> Self {
-        Self { publish_timeout: Self::PUBLISH_TIMEOUT, window: Self::WINDOW }
+        Self {
+            publish_timeout: Self::PUBLISH_TIMEOUT,
+            confirm_timeout: Self::CONFIRM_TIMEOUT,
+            window: Self::WINDOW,
+        }
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Observed {
     pub queues: Vec<QueueInfo>,
     /// All bindings.
     pub bindings: Vec<BindingInfo>,
+    /// How many nodes the cluster has, if that is known.
+    pub nodes: Option<usize>,
 }
 
 /// Something that is not as it should be.
@@ -59,6 +61,31 @@ pub enum Finding {
         /// What it does.
         effect: &'static str,
     },
+    /// The broker cannot carry the set as it is.
+    Unsuitable {
+        /// Why not.
+        reason: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// A queue has fewer replicas than it should.
+    MissingReplicas {
+        /// Which queue.
+        queue: String,
+        /// The nodes that hold one.
+        members: Vec<String>,
+        /// How many there should be.
+        wanted: usize,
+    },
+    /// Some of a queue's replicas are on nodes that are down, or do not run there.
+    ReplicasOffline {
+        /// Which queue.
+        queue: String,
+        /// Those nodes.
+        offline: Vec<String>,
+        /// Whether the others are too few for the queue to work.
+        stalled: bool,
+    },
     /// A policy changes how one of our queues works.
     Policy {
         /// Which queue.
@@ -79,6 +106,20 @@ impl fmt::Display for Finding {
             }
             Self::MissingBinding { binding } => write!(f, "{binding} is missing"),
             Self::ExtraBinding { binding, effect } => write!(f, "{binding} is not ours: {effect}"),
+            Self::Unsuitable { reason, remedy } => write!(f, "{reason}; to do: {remedy}"),
+            Self::MissingReplicas { queue, members, wanted } => write!(
+                f,
+                "queue `{queue}` has {} of {wanted} replicas, on {}; \
+                 to do: rabbitmq-queues grow NODE all, for a node without one",
+                members.len(),
+                members.join(", ")
+            ),
+            Self::ReplicasOffline { queue, offline, stalled } => write!(
+                f,
+                "queue `{queue}` has no running replica on {}{}",
+                offline.join(", "),
+                if *stalled { "; it has no majority, and everything in it waits" } else { "" }
+            ),
             Self::Policy { queue, policy, effect } => write!(f, "queue `{queue}`: {policy}: {effect}"),
         }
     }
@@ -97,6 +138,10 @@ const HARMFUL_POLICIES: [(&str, &str); 5] = [
         "it replaces the delay in the routing key, and every message ends up unroutable",
     ),
 ];
+
+/// How many replicas a quorum queue gets if nobody says otherwise and the cluster has
+/// as many nodes (RabbitMQ's own default; up to 3.10 it is 5).
+const DEFAULT_REPLICAS: usize = 3;
 
 impl Topology {
     /// Compares a vhost with this topology: argument by argument, binding by
@@ -144,6 +189,26 @@ impl Topology {
             compare_properties(&object, properties, findings);
             compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
             findings.extend(policies(info));
+            self.compare_replicas(info, observed.nodes, findings);
+        }
+    }
+
+    fn compare_replicas(&self, info: &QueueInfo, nodes: Option<usize>, findings: &mut Vec<Finding>) {
+        if info.members.is_empty() {
+            // Not replicated, or just being declared.
+            return;
+        }
+        let offline: Vec<_> =
+            info.members.iter().filter(|member| !info.online.contains(member)).cloned().collect();
+        if !offline.is_empty() {
+            let stalled = info.online.len() * 2 <= info.members.len();
+            findings.push(Finding::ReplicasOffline { queue: info.name.clone(), offline, stalled });
+        }
+        let asked = self.settings().replicas.map_or(DEFAULT_REPLICAS, |number| number.get().into());
+        let wanted = nodes.map_or(0, |nodes| asked.min(nodes));
+        if info.members.len() < wanted {
+            let (queue, members) = (info.name.clone(), info.members.clone());
+            findings.push(Finding::MissingReplicas { queue, members, wanted });
         }
     }
 
@@ -333,6 +398,7 @@ mod tests {
                 })
                 .collect(),
             bindings: topology.bindings().map(info).collect(),
+            nodes: Some(3),
         }
     }
 
@@ -347,6 +413,30 @@ mod tests {
             destination_type: kind.into(),
             routing_key: binding.key.clone(),
         }
+    }
+
+    #[test]
+    fn finds_missing_and_silent_replicas() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut observed = installed(&topology);
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for queue in &mut observed.queues {
+            (queue.members, queue.online) = (names(&["a", "b", "c"]), names(&["a", "b", "c"]));
+        }
+        assert_eq!(topology.compare(&observed), []);
+        observed.queues[0].members.pop();
+        observed.queues[0].online.pop();
+        observed.queues[1].online = names(&["b"]);
+        let texts: Vec<_> = topology.compare(&observed).iter().map(ToString::to_string).collect();
+        assert_eq!(texts.len(), 2, "{texts:?}");
+        assert!(texts[0].contains("2 of 3 replicas, on a, b"), "{texts:?}");
+        assert!(texts[1].contains("no running replica on a, c; it has no majority"), "{texts:?}");
+        // A single node cannot hold more than one.
+        observed.nodes = Some(1);
+        for queue in &mut observed.queues {
+            (queue.members, queue.online) = (names(&["a"]), names(&["a"]));
+        }
+        assert_eq!(topology.compare(&observed), []);
     }
 
     fn queue_binding(source: &str, queue: &str, key: &str) -> BindingInfo {

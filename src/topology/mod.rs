@@ -9,11 +9,13 @@ mod compare;
 mod names;
 mod object;
 mod settings;
+mod suitable;
 
 pub use compare::{Finding, Observed};
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use settings::{QueueType, TopologySettings, Unit, UnitError};
+pub use suitable::{About, unsuitable};
 
 /// Everything that belongs to one set, in the order in which it is safe to
 /// declare: what messages flow towards comes first, and the entry exchange last,

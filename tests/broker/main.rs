@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cluster;
 mod delivery;
 mod faults;
 mod garbage;
@@ -10,6 +11,7 @@ mod install;
 mod message;
 mod pika;
 mod refusals;
+mod suitable;
 mod tls;
 mod uninstall;
 mod verify;

@@ -1,0 +1,29 @@
+//! Asking a broker about itself.
+
+use crate::{
+    amqp::Session,
+    management::{ManagementApi, ManagementError},
+    settings::Management,
+    topology::About,
+};
+
+/// What the broker says, and what it would not say. What needs a user tag that we
+/// do not have stays open; nothing here is an error.
+pub(super) fn about(session: &Session, management: Option<&Management>) -> (About, Vec<String>) {
+    let mut about = About { version: session.server_version(), ..About::default() };
+    let mut unchecked = Vec::new();
+    let Some(api) = management.and_then(|settings| ManagementApi::new(settings).ok()) else {
+        unchecked.push("feature flags: no management API is configured (--management-url)".into());
+        return (about, unchecked);
+    };
+    let mut keep = |what: &str, error: ManagementError| unchecked.push(format!("{what}: {error}"));
+    match api.feature_flags() {
+        Ok(flags) => about.flags = Some(flags),
+        Err(error) => keep("feature flags", error),
+    }
+    match api.nodes() {
+        Ok(nodes) => about.nodes = Some(nodes.len()),
+        Err(error) => keep("the number of nodes, and so of replicas", error),
+    }
+    (about, unchecked)
+}

@@ -1,0 +1,63 @@
+//! A set on three nodes.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use delayline::{
+    Message, Router, admin,
+    codec::Delay,
+    management::ManagementApi,
+    node::{ClusterOptions, PrivateCluster},
+    topology::Finding,
+};
+
+use crate::common::{Inbox, app, eventually, install, topology};
+
+#[test]
+fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
+    let mut cluster = PrivateCluster::start(&ClusterOptions::default()).unwrap();
+    let settings = cluster.settings(0).set("unit_ms", "100").set("heartbeat", "1").build().unwrap();
+    install(&settings);
+    let topology = topology(&settings);
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    let queues = || api.queues("/").unwrap();
+    eventually("every queue has three replicas that run", || queues().iter().all(|q| q.online.len() == 3));
+    let mut leaders: BTreeMap<String, usize> = BTreeMap::new();
+    for queue in queues() {
+        *leaders.entry(queue.leader).or_default() += 1;
+    }
+    println!("leaders: {leaders:?}");
+    assert_eq!(leaders.len(), 3);
+    assert!(leaders.values().all(|&count| count >= 5), "{leaders:?}");
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+
+    let inbox = Inbox::open(&cluster.settings(1).set("unit_ms", "100").build().unwrap(), "app");
+    let router = Router::connect(&settings).unwrap();
+    for _ in 0..50 {
+        router.publish(Message::after(app("app"), Delay::from_seconds(60).unwrap(), "before")).unwrap();
+    }
+    // The node that the router and the administration talk to.
+    cluster.node(0).kill();
+    for _ in 0..50 {
+        router.publish(Message::after(app("app"), Delay::from_seconds(10).unwrap(), "after")).unwrap();
+    }
+    eventually("the missing replicas are found", || {
+        let findings = admin::verify(&settings, &topology).unwrap().findings;
+        let offline = |finding: &&Finding| matches!(finding, Finding::ReplicasOffline { stalled: false, .. });
+        findings.iter().filter(offline).count() == topology.queues().count()
+    });
+    let arrivals = inbox.collect(100, Duration::from_secs(60));
+    assert!(arrivals.len() >= 100, "{} of 100 arrived", arrivals.len());
+    assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
+
+    cluster.node(0).restart().unwrap();
+    eventually("all is well again", || admin::verify(&settings, &topology).unwrap().findings.is_empty());
+
+    // A queue that lost a replica for good.
+    let name = cluster.nodes()[2].name().to_owned();
+    let shrunk = cluster.nodes()[0].queues_tool(&["delete_member", "delay.level.05", &name]).unwrap();
+    assert!(shrunk.status.success(), "{}", String::from_utf8_lossy(&shrunk.stderr));
+    eventually("the queue with too few replicas is found", || {
+        let findings = admin::verify(&settings, &topology).unwrap().findings;
+        matches!(&findings[..], [Finding::MissingReplicas { queue, wanted: 3, .. }] if queue == "delay.level.05")
+    });
+}

@@ -1,0 +1,46 @@
+//! A broker that cannot carry a set is told so before anything is changed.
+
+use delayline::{
+    admin::{self, Outcome},
+    management::ManagementApi,
+    node::{NodeOptions, PrivateNode},
+    topology::Finding,
+};
+
+use crate::common::topology;
+
+#[test]
+fn a_feature_flag_that_is_off_is_named() {
+    let options = NodeOptions { feature_flags: Some(vec!["quorum_queue".into()]), ..NodeOptions::default() };
+    let node = PrivateNode::start(options).unwrap();
+    let settings = node.settings().build().unwrap();
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    let can_be_off = api
+        .feature_flags()
+        .unwrap()
+        .iter()
+        .any(|flag| flag.name == "stream_queue" && flag.state == "disabled");
+    let topology = topology(&settings);
+    let report = admin::install(&settings, &topology, false, || {}).unwrap();
+    let verified = admin::verify(&settings, &topology).unwrap();
+    if !can_be_off {
+        // Newer brokers cannot be without it.
+        assert_eq!(
+            (report.outcome, report.unsuitable, verified.findings),
+            (Outcome::Installed, vec![], vec![])
+        );
+        return;
+    }
+    assert_eq!(report.outcome, Outcome::Unsuitable);
+    let text = report.unsuitable[0].to_string();
+    assert!(text.contains("rabbitmqctl enable_feature_flag stream_queue"), "{text}");
+    assert!(
+        api.queues("/").unwrap().is_empty() && !api.exchanges("/").unwrap().iter().any(|x| x.name == "delay")
+    );
+    assert!(verified.findings.iter().any(|finding| matches!(finding, Finding::Unsuitable { .. })));
+
+    // What it says to do helps.
+    assert!(node.ctl(&["enable_feature_flag", "stream_queue"]).unwrap().status.success());
+    assert_eq!(admin::install(&settings, &topology, false, || {}).unwrap().outcome, Outcome::Installed);
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+}

@@ -1,0 +1,89 @@
+//! The application's side: takes what comes, whatever happens to its connection.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use delayline::{
+    amqp::{AmqpError, Next, Session},
+    settings::Broker,
+};
+
+use crate::ledger::Ledger;
+
+pub struct Consumer {
+    stop: Arc<AtomicBool>,
+    hold: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Consumer {
+    /// Consumes from a queue into the ledger until it is dropped.
+    pub fn start(broker: &Broker, queue: &str, ledger: Arc<Ledger>, unroutable: bool) -> Self {
+        let (stop, hold) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let work = Work {
+            broker: broker.clone(),
+            queue: queue.into(),
+            ledger,
+            unroutable,
+            stop: Arc::clone(&stop),
+            hold: Arc::clone(&hold),
+        };
+        let thread = thread::spawn(move || {
+            while !work.stop.load(Ordering::Relaxed) {
+                if work.hold.load(Ordering::Relaxed) || work.consume().is_err() {
+                    thread::sleep(Duration::from_millis(100));
+                }
+            }
+        });
+        Self { stop, hold, thread: Some(thread) }
+    }
+
+    /// Closes the connection and stays away, or comes back.
+    pub fn hold(&self, hold: bool) {
+        self.hold.store(hold, Ordering::Relaxed);
+    }
+}
+
+struct Work {
+    broker: Broker,
+    queue: String,
+    ledger: Arc<Ledger>,
+    unroutable: bool,
+    stop: Arc<AtomicBool>,
+    hold: Arc<AtomicBool>,
+}
+
+impl Work {
+    fn consume(&self) -> Result<(), AmqpError> {
+        let mut session = Session::open(&self.broker)?;
+        let consumer = session.consume(&self.queue, 500)?;
+        while !self.stop.load(Ordering::Relaxed) && !self.hold.load(Ordering::Relaxed) {
+            match consumer.next(Duration::from_millis(100)) {
+                Next::Delivery(delivery) => {
+                    let id = delivery.properties.message_id.as_deref().and_then(|id| id.parse().ok());
+                    let id = id.expect("a message of ours");
+                    self.ledger.arrive(id, delivery.redelivered, self.unroutable);
+                    consumer.ack(delivery)?;
+                }
+                Next::Timeout => {}
+                Next::Ended(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The brokers that faults happen to.
+
+use std::{collections::BTreeSet, thread, time::Duration};
+
+use delayline::{
+    management::ManagementApi,
+    node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode},
+    settings::{Layers, Settings},
+};
+
+/// One node, or a cluster of three.
+pub enum Lab {
+    Single(Box<PrivateNode>),
+    Cluster(PrivateCluster),
+}
+
+impl Lab {
+    pub fn start(cluster: bool, confirm_timeout_ms: u64) -> Result<Self, NodeError> {
+        let node = NodeOptions {
+            // What a cluster should have, so that the smaller part of a divided one
+            // waits until it is whole again. Versions without Mnesia ignore it.
+            config: if cluster {
+                "cluster_partition_handling = pause_minority\n".into()
+            } else {
+                String::new()
+            },
+            rabbit: vec![format!("{{dead_letter_worker_publisher_confirm_timeout, {confirm_timeout_ms}}}")],
+            ..NodeOptions::default()
+        };
+        Ok(match cluster {
+            false => Self::Single(Box::new(PrivateNode::start(node)?)),
+            true => Self::Cluster(PrivateCluster::start(&ClusterOptions { separable: true, node, size: 3 })?),
+        })
+    }
+
+    pub fn layers(&self) -> Layers {
+        match self {
+            Self::Single(node) => node.settings(),
+            Self::Cluster(cluster) => cluster.settings(0),
+        }
+    }
+
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Single(_) => 1,
+            Self::Cluster(cluster) => cluster.nodes().len(),
+        }
+    }
+
+    pub fn node(&mut self, index: usize) -> &mut PrivateNode {
+        match self {
+            Self::Single(node) => node,
+            Self::Cluster(cluster) => cluster.node(index),
+        }
+    }
+
+    pub fn cluster(&self) -> &PrivateCluster {
+        match self {
+            Self::Single(_) => panic!("this scenario needs a cluster"),
+            Self::Cluster(cluster) => cluster,
+        }
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        match self {
+            Self::Single(_) => Some(0),
+            Self::Cluster(cluster) => cluster.position(name),
+        }
+    }
+
+    /// Runs an Erlang expression on every node.
+    pub fn eval(&mut self, expression: &str) {
+        for index in 0..self.size() {
+            let output = self.node(index).ctl(&["eval", expression]).expect("rabbitmqctl");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// The broker's version, such as `4.3.6`.
+    pub fn version(&self) -> String {
+        let settings = self.layers().build().expect("settings");
+        let api = ManagementApi::new(settings.management.as_ref().expect("a management API"));
+        api.and_then(|api| api.overview()).expect("an overview").rabbitmq_version
+    }
+
+    /// Where messages are, for when some are missed.
+    pub fn print_queues(&self, settings: &Settings) {
+        let api = ManagementApi::new(settings.management.as_ref().expect("a management API"));
+        for queue in api.and_then(|api| api.queues(&settings.broker.vhost)).expect("the queues") {
+            let complete = queue.online.len() == self.size();
+            if queue.messages > 0 || queue.messages_dlx > 0 || !complete || queue.leader.is_empty() {
+                eprintln!(
+                    "   {}: {} messages, {} ready, {} unacknowledged, {} being handed over; leader {}, online {:?}",
+                    queue.name,
+                    queue.messages,
+                    queue.messages_ready,
+                    queue.messages_unacknowledged,
+                    queue.messages_dlx,
+                    queue.leader,
+                    queue.online
+                );
+            }
+        }
+    }
+
+    /// Restarts, in order, each node that leads a queue with messages that are being
+    /// handed over.
+    pub fn restart_leaders_of_stuck_levels(&mut self, settings: &Settings) {
+        let api = ManagementApi::new(settings.management.as_ref().expect("a management API"));
+        let queues = api.and_then(|api| api.queues(&settings.broker.vhost)).expect("the queues");
+        let leaders: BTreeSet<_> = queues
+            .iter()
+            .filter(|queue| queue.messages_dlx > 0)
+            .filter_map(|queue| self.position(&queue.leader))
+            .collect();
+        for leader in leaders {
+            self.node(leader).stop().expect("it stops");
+            self.node(leader).restart().expect("it starts again");
+        }
+    }
+
+    /// The node that leads the level with the most messages in it.
+    pub fn leader_of_the_hottest_level(&self, settings: &Settings) -> usize {
+        let api =
+            ManagementApi::new(settings.management.as_ref().expect("a management API")).expect("a client");
+        for _ in 0..50 {
+            let queues = api.queues(&settings.broker.vhost).unwrap_or_default();
+            let hottest = queues
+                .iter()
+                .filter(|queue| queue.name.contains(".level.") && queue.messages > 0)
+                .max_by_key(|queue| queue.messages);
+            if let Some(position) = hottest.and_then(|queue| self.cluster().position(&queue.leader)) {
+                return position;
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+        panic!("no level has messages");
+    }
+}

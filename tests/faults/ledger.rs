@@ -1,0 +1,156 @@
+//! Who confirmed what, and what came of it.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// A message that comes later than this came late because of the fault.
+const LATE_MS: i64 = 1_000;
+
+/// Milliseconds on a clock that all processes of a machine share and nobody can
+/// set. Due times are kept on it, so that what a router believes of the time of
+/// day is checked too, and not trusted.
+pub fn clock_ms() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+}
+
+/// One for a scenario.
+#[derive(Default)]
+pub struct Ledger(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    /// Message to due time.
+    confirmed: HashMap<u64, i64>,
+    failed: u64,
+    arrived: HashMap<u64, Arrival>,
+    last: Option<i64>,
+    helped: bool,
+}
+
+#[derive(Default)]
+struct Arrival {
+    times: Vec<i64>,
+    /// How many of these the broker handed out again after the consumer's own
+    /// connection was lost, unacknowledged.
+    again: u32,
+    unroutable: bool,
+}
+
+/// What became of the messages of a scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdict {
+    /// Messages the broker took responsibility for.
+    pub confirmed: usize,
+    /// Messages the publisher was told were not confirmed.
+    pub failed: u64,
+    /// Confirmed messages that arrived at the application.
+    pub delivered: usize,
+    /// Confirmed messages that waited in `unroutable` at the end.
+    pub unroutable: usize,
+    /// Whether messages stayed in a level until its leader was restarted.
+    pub helped: bool,
+    /// Confirmed messages that are nowhere.
+    pub lost: usize,
+    /// Arrivals beyond the first of the same message.
+    pub duplicated: usize,
+    /// Messages handed out a second time as the consumer had not acknowledged them.
+    pub redelivered: u32,
+    /// Messages that came before they were due.
+    pub early: usize,
+    /// By how many milliseconds the latest was late.
+    pub worst_late_ms: i64,
+    /// From the end of the fault until the last message that was more than a second
+    /// late had arrived, in milliseconds; 0 if there was none after it.
+    pub recovery_ms: i64,
+}
+
+impl Ledger {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn confirm(&self, id: u64, due: i64) {
+        self.entries().confirmed.insert(id, due);
+    }
+
+    pub fn fail(&self) {
+        self.entries().failed += 1;
+    }
+
+    pub fn arrive(&self, id: u64, again: bool, unroutable: bool) {
+        let now = clock_ms();
+        let mut entries = self.entries();
+        entries.last = Some(now);
+        let arrival = entries.arrived.entry(id).or_default();
+        // A second hand-out of the same delivery is the consumer's doing.
+        if again && !arrival.times.is_empty() {
+            arrival.again += 1;
+        } else {
+            arrival.times.push(now);
+        }
+        arrival.unroutable |= unroutable;
+    }
+
+    /// Notes that the nodes of stuck levels were restarted, and that arrivals are
+    /// expected from now on.
+    pub fn note_help(&self) {
+        let mut entries = self.entries();
+        entries.helped = true;
+        entries.last = Some(clock_ms());
+    }
+
+    /// How many are confirmed, and how many of them have not arrived.
+    pub fn progress(&self) -> (usize, usize) {
+        let entries = self.entries();
+        let missing = entries.confirmed.keys().filter(|id| !entries.arrived.contains_key(id)).count();
+        (entries.confirmed.len(), missing)
+    }
+
+    /// Milliseconds since anything arrived.
+    pub fn silence_ms(&self) -> Option<i64> {
+        self.entries().last.map(|last| clock_ms() - last)
+    }
+
+    /// Closes the books. `healed` is when the fault ended.
+    pub fn verdict(&self, healed: i64) -> Verdict {
+        let entries = self.entries();
+        let mut verdict = Verdict {
+            confirmed: entries.confirmed.len(),
+            failed: entries.failed,
+            delivered: 0,
+            unroutable: 0,
+            helped: entries.helped,
+            lost: 0,
+            duplicated: 0,
+            redelivered: entries.arrived.values().map(|arrival| arrival.again).sum(),
+            early: 0,
+            worst_late_ms: 0,
+            recovery_ms: 0,
+        };
+        for (id, due) in &entries.confirmed {
+            match entries.arrived.get(id) {
+                None => verdict.lost += 1,
+                Some(arrival) => {
+                    verdict.unroutable += usize::from(arrival.unroutable);
+                    verdict.delivered += usize::from(!arrival.unroutable);
+                    verdict.early += arrival.times.iter().filter(|&time| time < due).count();
+                    for time in &arrival.times {
+                        let late = time - due;
+                        verdict.worst_late_ms = verdict.worst_late_ms.max(late);
+                        if late > LATE_MS {
+                            verdict.recovery_ms = verdict.recovery_ms.max(time - healed);
+                        }
+                    }
+                }
+            }
+        }
+        verdict.duplicated = entries.arrived.values().map(|arrival| arrival.times.len() - 1).sum();
+        verdict
+    }
+}

@@ -1,0 +1,242 @@
+//! Faults happen to a broker while messages are published, wait and arrive; a ledger
+//! says what was lost, came twice, or came early. `scripts/faults` runs the long form.
+//!
+//! Its own `main`, since it starts itself again as the publisher that is killed.
+
+#![allow(unreachable_pub, reason = "nothing uses a test from outside")]
+
+mod consumer;
+mod lab;
+mod ledger;
+mod publisher;
+mod report;
+mod scenarios;
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use delayline::{
+    admin,
+    amqp::Session,
+    settings::{Layers, Settings},
+    topology::Topology,
+};
+use tempfile::TempDir;
+
+use consumer::Consumer;
+use lab::Lab;
+use ledger::{Ledger, Verdict, clock_ms};
+use publisher::{Job, Publisher};
+use report::Line;
+use scenarios::{APP_QUEUE, Needs, SCENARIOS, Scenario, Stage};
+
+/// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
+const UNIT_MS: u64 = 100;
+
+/// How long to wait for a message that does not come: longer than any time limit
+/// after which the broker tries a hand-over again.
+const PATIENCE: Duration = Duration::from_secs(200);
+
+#[derive(Debug, Parser)]
+#[command(about = "Faults on a private broker or cluster, with a ledger of every message")]
+struct Args {
+    /// Only the faults whose names hold one of these; by default the short form
+    names: Vec<String>,
+    /// All faults
+    #[arg(long)]
+    all: bool,
+    /// On one node
+    #[arg(long)]
+    single: bool,
+    /// On a cluster of three
+    #[arg(long)]
+    cluster: bool,
+    /// Messages per fault
+    #[arg(long, default_value_t = 600)]
+    messages: u64,
+    /// Messages per second
+    #[arg(long, default_value_t = 300)]
+    rate: u64,
+    /// The broker's time limit for a hand-over between queues, in milliseconds
+    /// (`dead_letter_worker_publisher_confirm_timeout`; 180000 by default)
+    #[arg(long, default_value_t = 10_000)]
+    confirm_timeout: u64,
+    /// Writes the figures here too, as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    // What the test runner passes to every test binary.
+    #[arg(long, hide = true)]
+    nocapture: bool,
+    #[arg(long, hide = true)]
+    test_threads: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    if let Ok(job) = std::env::var(publisher::JOB) {
+        publisher::publish(&serde_json::from_str(&job).expect("a job"));
+        return ExitCode::SUCCESS;
+    }
+    let args = Args::parse();
+    let both = args.single == args.cluster;
+    let mut lines = Vec::new();
+    for cluster in [false, true] {
+        if both || cluster == args.cluster {
+            lines.extend(run_all(&args, cluster));
+        }
+    }
+    report::print(&lines);
+    if let Some(file) = &args.json {
+        std::fs::write(file, serde_json::to_string_pretty(&lines).expect("JSON"))
+            .expect("the file of figures");
+    }
+    let bad = lines.iter().filter(|line| !line.holds()).count();
+    // The words `cargo test` uses, for whoever counts them.
+    println!(
+        "\ntest result: {}. {} passed; {bad} failed; 0 ignored;",
+        if bad == 0 { "ok" } else { "FAILED" },
+        lines.len() - bad
+    );
+    ExitCode::from(u8::from(bad > 0))
+}
+
+/// What every run of the tests does.
+const SHORT: [&str; 4] = ["node-killed", "publisher-killed", "leader-killed", "partition"];
+
+fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
+    let wanted: Vec<_> = SCENARIOS
+        .iter()
+        .filter(|scenario| scenario.needs != if cluster { Needs::Single } else { Needs::Cluster })
+        .filter(|scenario| match args.names.is_empty() {
+            true => args.all || SHORT.contains(&scenario.name),
+            false => args.names.iter().any(|name| scenario.name.contains(name.as_str())),
+        })
+        .collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let mut lab = Lab::start(cluster, args.confirm_timeout).unwrap_or_else(|error| panic!("{error}"));
+    let broker = format!("{} {}", lab.version(), if cluster { "three nodes" } else { "one node" });
+    wanted
+        .into_iter()
+        .enumerate()
+        .map(|(number, scenario)| {
+            eprintln!("== {broker}: {}, {}", scenario.name, scenario.what);
+            let started = Instant::now();
+            let verdict = run(&mut lab, scenario, args, number);
+            let line = Line { broker: broker.clone(), fault: scenario.name.into(), verdict };
+            eprintln!("   {} s: {}", started.elapsed().as_secs(), line.summary());
+            line
+        })
+        .collect()
+}
+
+/// One scenario, in a vhost of its own.
+fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdict {
+    let vhost = format!("fault-{number}");
+    let output = lab.node(0).ctl(&["add_vhost", &vhost]).expect("rabbitmqctl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output =
+        lab.node(0).ctl(&["set_permissions", "-p", &vhost, "guest", ".*", ".*", ".*"]).expect("rabbitmqctl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let url = format!("{}/{vhost}", lab.node(0).url());
+    let values = [
+        ("url", url),
+        ("unit_ms", UNIT_MS.to_string()),
+        ("heartbeat", "1".into()),
+        ("connect_timeout", "3s".into()),
+        ("publish_timeout", "2m".into()),
+        ("confirm_timeout", "5s".into()),
+    ];
+    let settings = values.iter().fold(lab.layers(), |layers: Layers, (key, value)| layers.set(key, value));
+    let settings: Settings = settings.build().expect("settings");
+    let topology = Topology::new(settings.topology.clone());
+    admin::install(&settings, &topology, false, || {}).expect("the set is installed");
+    let mut session = Session::open(&settings.broker).expect("a session");
+    scenarios::declare_app(&mut session, &settings, scenario.needs);
+    drop(session);
+
+    let ledger = Arc::new(Ledger::default());
+    let consumer = Consumer::start(&settings.broker, APP_QUEUE, Arc::clone(&ledger), false);
+    let unroutable = Consumer::start(&settings.broker, "delay.unroutable", Arc::clone(&ledger), true);
+    let directory = TempDir::new().expect("a directory");
+    let clock_file = directory.path().join("clock");
+    let clock = if scenario.needs == Needs::MovedClock { moved_clock(&clock_file) } else { Vec::new() };
+    let other_hosts: Vec<_> =
+        settings.broker.other_hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+    let mut publisher_settings: Vec<_> =
+        values.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    if !other_hosts.is_empty() {
+        publisher_settings.push(("other_hosts".into(), other_hosts.join(",")));
+    }
+    let job =
+        Job { settings: publisher_settings, unit_ms: UNIT_MS, from: 0, to: args.messages, rate: args.rate };
+    let mut publisher = Publisher::start(job, clock, Arc::clone(&ledger));
+
+    // In the middle of the publishing.
+    while ledger.progress().0 < usize::try_from(args.messages / 4).expect("a count") {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut stage = Stage {
+        lab,
+        settings: &settings,
+        publisher: &mut publisher,
+        consumer: &consumer,
+        clock_file: &clock_file,
+    };
+    (scenario.run)(&mut stage);
+    let healed = clock_ms();
+    assert!(publisher.finish(), "the publisher did not end in order");
+    wait_for_arrivals(&ledger);
+    drop((consumer, unroutable));
+    if ledger.progress().1 > 0 {
+        lab.print_queues(&settings);
+        // What an operator would do. Messages that are then still missing are lost.
+        eprintln!("   restarting the nodes that lead these queues");
+        lab.restart_leaders_of_stuck_levels(&settings);
+        ledger.note_help();
+        wait_for_arrivals(&ledger);
+    }
+    let verdict = ledger.verdict(healed);
+    let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    verdict
+}
+
+/// Until everything has arrived and nothing comes twice any more.
+fn wait_for_arrivals(ledger: &Ledger) {
+    let started = Instant::now();
+    loop {
+        let silence =
+            Duration::from_millis(ledger.silence_ms().unwrap_or(0).unsigned_abs()).min(started.elapsed());
+        let limit = if ledger.progress().1 == 0 { Duration::from_secs(3) } else { PATIENCE };
+        if silence > limit {
+            return;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Environment for a process whose time of day is what a file says.
+fn moved_clock(file: &std::path::Path) -> Vec<(String, String)> {
+    let library = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
+        .iter()
+        .map(|directory| PathBuf::from(directory).join("faketime/libfaketimeMT.so.1"))
+        .find(|library| library.exists())
+        .expect("libfaketime, from Debian's package of that name");
+    std::fs::write(file, "+0").expect("the file of the clock");
+    [
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        ("FAKETIME_CACHE_DURATION", "1".into()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}

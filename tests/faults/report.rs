@@ -1,0 +1,70 @@
+//! The figures, as a table that can also go into a document.
+
+use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use serde::Serialize;
+
+use crate::ledger::Verdict;
+
+/// What a fault did on a broker.
+#[derive(Debug, Serialize)]
+pub struct Line {
+    pub broker: String,
+    pub fault: String,
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+impl Line {
+    /// Whether the promises were kept.
+    pub fn holds(&self) -> bool {
+        self.verdict.lost == 0 && self.verdict.early == 0 && self.verdict.confirmed > 0
+    }
+
+    pub fn summary(&self) -> String {
+        let Verdict { confirmed, lost, early, duplicated, worst_late_ms, .. } = &self.verdict;
+        format!(
+            "{confirmed} confirmed, {lost} lost, {early} early, {duplicated} twice, {worst_late_ms} ms late at worst"
+        )
+    }
+}
+
+pub fn print(lines: &[Line]) {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header([
+        "broker",
+        "fault",
+        "confirmed",
+        "delivered",
+        "in unroutable",
+        "lost",
+        "early",
+        "twice",
+        "handed out again",
+        "not confirmed",
+        "worst lateness",
+        "recovery",
+        "restart needed",
+    ]);
+    for Line { broker, fault, verdict: v } in lines {
+        let seconds = |ms: i64| format!("{:.1} s", ms as f64 / 1_000.0);
+        table.add_row([
+            broker.clone(),
+            fault.clone(),
+            v.confirmed.to_string(),
+            v.delivered.to_string(),
+            v.unroutable.to_string(),
+            v.lost.to_string(),
+            v.early.to_string(),
+            v.duplicated.to_string(),
+            v.redelivered.to_string(),
+            v.failed.to_string(),
+            seconds(v.worst_late_ms),
+            seconds(v.recovery_ms),
+            if v.helped { "yes" } else { "" }.into(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("\n{table}");
+}

@@ -1,0 +1,204 @@
+//! The faults.
+
+use std::{thread, time::Duration};
+
+use delayline::{
+    amqp::Session,
+    codec::{AppKey, RoutingKey},
+    settings::Settings,
+    topology::{Binding, Endpoint, Names, Queue},
+};
+
+use crate::{consumer::Consumer, lab::Lab, publisher::Publisher};
+
+/// A fault, and what it needs.
+pub struct Scenario {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub needs: Needs,
+    /// Does it, and undoes it.
+    pub run: fn(&mut Stage<'_>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    Single,
+    Cluster,
+    /// Publishers that live on a clock of their own.
+    MovedClock,
+    /// An application queue that refuses what is over a hundred messages.
+    SmallQueue,
+}
+
+/// What a scenario acts upon while messages are published and arrive.
+pub struct Stage<'a> {
+    pub lab: &'a mut Lab,
+    pub settings: &'a Settings,
+    pub publisher: &'a mut Publisher,
+    pub consumer: &'a Consumer,
+    /// The file that says how far the publishers' clocks are moved.
+    pub clock_file: &'a std::path::Path,
+}
+
+pub const SCENARIOS: [Scenario; 12] = [
+    Scenario { name: "none", what: "no fault, to compare with", needs: Needs::Nothing, run: |_| {} },
+    Scenario {
+        name: "node-killed",
+        what: "SIGKILL of the node, started again after 2 s",
+        needs: Needs::Single,
+        run: |stage| {
+            stage.lab.node(0).kill();
+            seconds(2);
+            stage.lab.node(0).restart().expect("it starts again");
+        },
+    },
+    Scenario {
+        name: "leader-killed",
+        what: "SIGKILL of the node that leads the hottest level, started again after 5 s",
+        needs: Needs::Cluster,
+        run: |stage| {
+            let leader = stage.lab.leader_of_the_hottest_level(stage.settings);
+            stage.lab.node(leader).kill();
+            seconds(5);
+            stage.lab.node(leader).restart().expect("it starts again");
+        },
+    },
+    Scenario {
+        name: "rolling-restart",
+        what: "each node stopped in order and started again, one after the other",
+        needs: Needs::Cluster,
+        run: |stage| {
+            for index in 0..stage.lab.size() {
+                stage.lab.node(index).stop().expect("it stops");
+                stage.lab.node(index).restart().expect("it starts again");
+            }
+        },
+    },
+    Scenario {
+        name: "nodes-killed-in-turn",
+        what: "SIGKILL of each node, started again at once, one after the other",
+        needs: Needs::Cluster,
+        run: |stage| {
+            for index in 0..stage.lab.size() {
+                stage.lab.node(index).kill();
+                stage.lab.node(index).restart().expect("it starts again");
+            }
+        },
+    },
+    Scenario {
+        name: "partition",
+        what: "every packet from and to one node lost for 20 s",
+        needs: Needs::Cluster,
+        run: |stage| {
+            let leader = stage.lab.leader_of_the_hottest_level(stage.settings);
+            stage.lab.cluster().cut_off(leader).expect("it can be cut off");
+            seconds(20);
+            stage.lab.cluster().heal(leader).expect("it can be healed");
+        },
+    },
+    Scenario {
+        name: "alarms",
+        what: "a memory alarm for 3 s, then a disk alarm for 3 s",
+        needs: Needs::Nothing,
+        run: |stage| {
+            for resource in ["memory", "disk"] {
+                let alarm = format!("{{resource_limit, {resource}, node()}}");
+                stage.lab.eval(&format!("rabbit_alarm:set_alarm({{{alarm}, []}})."));
+                seconds(3);
+                stage.lab.eval(&format!("rabbit_alarm:clear_alarm({alarm})."));
+            }
+        },
+    },
+    Scenario {
+        name: "connections-closed",
+        what: "all connections closed by the broker, three times",
+        needs: Needs::Nothing,
+        run: |stage| {
+            for _ in 0..3 {
+                stage.lab.eval("[rabbit_networking:close_connection(P, \"test\") || P <- rabbit_networking:connections()], ok.");
+                seconds(1);
+            }
+        },
+    },
+    Scenario {
+        name: "node-silent",
+        what: "SIGSTOP of a node for 6 s, with a heartbeat of 1 s",
+        needs: Needs::Nothing,
+        run: |stage| {
+            stage.lab.node(0).pause();
+            seconds(6);
+            stage.lab.node(0).resume();
+        },
+    },
+    Scenario {
+        name: "app-queue-replaced",
+        what: "the application's queue emptied and deleted, and made again after 3 s",
+        needs: Needs::Nothing,
+        run: replace_queue,
+    },
+    Scenario {
+        name: "app-queue-full",
+        what: "the application's queue (100 messages, reject-publish) full for 5 s",
+        needs: Needs::SmallQueue,
+        run: |stage| {
+            stage.consumer.hold(true);
+            seconds(5);
+            stage.consumer.hold(false);
+        },
+    },
+    Scenario {
+        name: "publisher-killed",
+        what: "SIGKILL of the publishing process, three times, and its clock set by hours",
+        needs: Needs::MovedClock,
+        run: |stage| {
+            for offset in ["-3h", "+26h", "+0"] {
+                // Read by the running process within a second.
+                std::fs::write(stage.clock_file, offset).expect("the file of the clock");
+                seconds(2);
+                stage.publisher.kill_and_restart();
+            }
+        },
+    },
+];
+
+pub const APP_QUEUE: &str = "app";
+
+/// Declares the application's queue and binds it.
+pub fn declare_app(session: &mut Session, settings: &Settings, needs: Needs) {
+    let mut arguments = vec![("x-queue-type".to_owned(), "quorum".into())];
+    if needs == Needs::SmallQueue {
+        arguments.push(("x-max-length".into(), 100.into()));
+        arguments.push(("x-overflow".into(), "reject-publish".into()));
+    }
+    let queue = Queue { name: APP_QUEUE.into(), level: None, arguments: arguments.into_iter().collect() };
+    session.declare_queue(&queue).expect("the application's queue");
+    session.bind(&binding(settings)).expect("its binding");
+}
+
+fn binding(settings: &Settings) -> Binding {
+    Binding {
+        source: Names::new(settings.topology.set.clone()).dispatch(),
+        destination: Endpoint::Queue(APP_QUEUE.into()),
+        key: RoutingKey::binding_pattern(&AppKey::new("app").expect("an app key")),
+    }
+}
+
+/// As a careful operator does it: nothing is in the queue when it goes.
+fn replace_queue(stage: &mut Stage<'_>) {
+    let mut session = Session::open(&stage.settings.broker).expect("a session");
+    session.unbind(&binding(stage.settings)).expect("no binding");
+    let mut quiet = 0;
+    while quiet < 5 {
+        thread::sleep(Duration::from_millis(200));
+        let depth = session.queue_depth(APP_QUEUE).expect("an answer").expect("a queue");
+        quiet = if depth.ready == 0 { quiet + 1 } else { 0 };
+    }
+    session.delete_queue(APP_QUEUE).expect("no queue");
+    seconds(3);
+    declare_app(&mut session, stage.settings, Needs::Nothing);
+}
+
+fn seconds(number: u64) {
+    thread::sleep(Duration::from_secs(number));
+}
