@@ -213,7 +213,7 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
             age(group.group.oldest),
             age(group.group.newest),
             bound.into(),
-            group.diagnosis.detail.clone().unwrap_or_default(),
+            escaped(group.diagnosis.detail.as_deref().unwrap_or_default()),
         ]
     });
     if report.waiting == 0 {
@@ -259,7 +259,7 @@ fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) ->
             continue;
         }
         let sample = &message.sample;
-        let detail = message.diagnosis.detail.as_deref().unwrap_or_default();
+        let detail = escaped(message.diagnosis.detail.as_deref().unwrap_or_default());
         let head = format!("{} {detail}", message.diagnosis.reason);
         output.line(format!("{} {}", "●".yellow(), head.trim().bold()))?;
         output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;

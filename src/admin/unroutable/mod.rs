@@ -114,7 +114,9 @@ pub enum ReplayRefusal {
         app: AppKey,
     },
     /// Only the management API knows bindings.
-    #[error("it cannot be told who is bound ({reason}); name the management API, or do without the check")]
+    #[error(
+        "it cannot be told who is bound ({reason}); name the management API, or do without the check (--unchecked)"
+    )]
     Unknown {
         /// Why not.
         reason: String,
