@@ -14,6 +14,7 @@ mod status;
 mod table;
 mod time;
 mod uninstall;
+mod unroutable;
 mod verify;
 
 use std::process::ExitCode;
@@ -52,6 +53,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Decode(args) => decode::run(args, output),
         Command::Send(args) => send::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
+        Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

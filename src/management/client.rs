@@ -140,6 +140,14 @@ impl ManagementApi {
         self.get(&format!("queues/{}", segment(vhost)))
     }
 
+    /// One queue of a vhost; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue(&self, vhost: &str, name: &str) -> Result<Option<QueueInfo>, ManagementError> {
+        self.find(&format!("queues/{}/{}", segment(vhost), segment(name)))
+    }
+
     /// All bindings of a vhost.
     ///
     /// # Errors
@@ -148,11 +156,21 @@ impl ManagementApi {
         self.get(&format!("bindings/{}", segment(vhost)))
     }
 
-    /// Asks the first node that can be reached.
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
+        self.find(path)?.ok_or_else(|| {
+            unexpected(
+                &self.bases[0],
+                path,
+                "not found (404): the vhost does not exist, or this is not the management API".into(),
+            )
+        })
+    }
+
+    /// Asks the first node that can be reached; `None` on 404.
+    fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
         let mut first_error = None;
         for base in &self.bases {
-            match self.get_from(base, path) {
+            match self.find_at(base, path) {
                 Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
                 answer => return answer,
             }
@@ -160,9 +178,12 @@ impl ManagementApi {
         Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
     }
 
-    fn get_from<T: DeserializeOwned>(&self, base: &Url, path: &str) -> Result<T, ManagementError> {
+    fn find_at<T: DeserializeOwned>(&self, base: &Url, path: &str) -> Result<Option<T>, ManagementError> {
         let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
         let response = self.agent.get(url).header(header::AUTHORIZATION, &self.authorization).call();
+        if response.as_ref().is_ok_and(|response| response.status() == 404) {
+            return Ok(None);
+        }
         let mut response = self.checked(base, path, response)?;
         response
             .body_mut()
@@ -174,6 +195,7 @@ impl ManagementApi {
             .read_json::<Json>()
             .map_err(|error| error.to_string())
             .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
+            .map(Some)
             .map_err(|reason| unexpected(base, path, reason))
     }
 
@@ -202,7 +224,6 @@ impl ManagementApi {
                 status,
                 needed: "`monitoring` (or `management` for a user of this vhost)",
             }),
-            404 if path != "overview" => Err(unexpected(base, path, "the vhost does not exist (404)".into())),
             status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
     }

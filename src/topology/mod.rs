@@ -14,7 +14,7 @@ mod suitable;
 pub use compare::{Finding, Observed};
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
-pub use settings::{QueueType, TopologySettings, Unit, UnitError};
+pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
 pub use suitable::{About, unsuitable};
 
 /// Everything that belongs to one set, in the order in which it is safe to

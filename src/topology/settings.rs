@@ -1,6 +1,11 @@
 //! What a topology is made from.
 
-use std::{fmt, num::NonZeroU8, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    num::{NonZeroU8, NonZeroU32},
+    str::FromStr,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +53,13 @@ impl FromStr for QueueType {
         }
     }
 }
+
+/// The `x-delivery-limit` of queues that keep messages. Looking at a message
+/// without taking it counts as a delivery, and from RabbitMQ 4.0 a quorum queue
+/// drops a message after 20 of them where nothing is said. That version also
+/// knows -1 for "none"; older ones refuse it, so it is a number that nobody
+/// reaches.
+pub const UNREACHABLE_DELIVERY_LIMIT: i64 = i32::MAX as i64;
 
 /// How long one unit of delay lasts: 1 ms to 1 s.
 ///
@@ -117,6 +129,10 @@ pub struct TopologySettings {
     pub replicas: Option<NonZeroU8>,
     /// The unit of time.
     pub unit: Unit,
+    /// The most messages the unroutable queue keeps; any number if `None`. When
+    /// it is full, the broker drops the oldest for each new one: refusing the new
+    /// ones would stall the levels they come from.
+    pub unroutable_max_length: Option<NonZeroU32>,
 }
 
 #[cfg(test)]

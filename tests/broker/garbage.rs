@@ -88,6 +88,46 @@ fn an_app_nobody_binds_delays_nobody_else() {
 }
 
 #[test]
+fn ten_thousand_for_nobody_delay_nobody_else() {
+    // The same 50 messages alone, beside as many for an app that is bound, and
+    // beside those for nobody; the figures are printed.
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let ten = Delay::from_seconds(10).unwrap();
+    let publish_50 = || {
+        for _ in 0..50 {
+            router.publish(Message::after(app("app"), ten, "x")).unwrap();
+        }
+    };
+    publish_50();
+    let alone = inbox.collect(50, Duration::from_secs(20));
+    let others = Router::connect(&settings).unwrap();
+    let beside = |key: &str| {
+        let mut pipeline = others.pipeline();
+        let pushed = |outcome: delayline::router::Outcome<i32>| assert!(outcome.result.is_ok());
+        for tag in 0..10_000 {
+            pipeline.push(tag, Message::after(app(key), ten, "x")).into_iter().for_each(pushed);
+        }
+        pipeline.for_each(pushed);
+        publish_50();
+        inbox.collect(50, Duration::from_secs(20))
+    };
+    let somebody = Inbox::open(&settings, "somebody").collecting(10_000, Duration::from_secs(10));
+    let bound = beside("somebody");
+    assert_eq!(somebody.join().unwrap().len(), 10_000);
+    let unbound = beside("nobody");
+    println!("alone: {}", lateness(&alone));
+    println!("beside 10,000 for an app that is bound: {}", lateness(&bound));
+    println!("beside 10,000 for nobody: {}", lateness(&unbound));
+    assert_eq!((alone.len(), bound.len(), unbound.len()), (50, 50, 50));
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("10,000 are unroutable", || {
+        session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 10_000
+    });
+}
+
+#[test]
 fn without_the_alternate_exchange_they_would_delay_everybody() {
     // What the test above guards against is real: the same set, with a dispatch
     // exchange that keeps nothing. Whole seconds, so that no message waits longer in a

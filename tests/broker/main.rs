@@ -7,6 +7,7 @@ mod cluster;
 mod delivery;
 mod faults;
 mod garbage;
+mod holding;
 mod install;
 mod message;
 mod pika;

@@ -65,9 +65,16 @@ fn refuses_while_messages_are_stuck() {
         })
         .unwrap();
     let router = Router::connect(&settings).unwrap();
-    for _ in 0..5 {
-        router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
-    }
+    let send = || {
+        for _ in 0..5 {
+            router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
+        }
+    };
+    // A quorum queue takes some more than its limit until it has told everybody
+    // that it is full: these five may all fit, the next will not.
+    send();
+    eventually("it is full", || session.queue_depth("full").unwrap().unwrap().ready > 0);
+    send();
     eventually("messages are stuck", || {
         let status = admin::status(&settings, &topology(&settings)).unwrap();
         status.levels.iter().any(|level| level.level == 0 && level.stuck.is_some_and(|stuck| stuck > 0))
