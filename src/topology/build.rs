@@ -4,13 +4,13 @@ use crate::codec::{LEVELS, TOP_LEVEL};
 
 use super::{
     Binding, Endpoint, Exchange, ExchangeKind, Names, Object, Queue, QueueType, Topology, TopologySettings,
-    object::Arguments,
+    UNREACHABLE_DELIVERY_LIMIT, object::Arguments,
 };
 
 impl Topology {
-    /// The complete wanted state for some settings: 30 exchanges (28 of levels,
-    /// dispatch, unroutable; the entry is the top level's), 29 queues and 435
-    /// bindings.
+    /// The complete wanted state for some settings: 32 exchanges (28 of levels,
+    /// dispatch, unroutable, retry, parked; the entry is the top level's), 31
+    /// queues and 437 bindings.
     #[must_use]
     pub fn new(settings: TopologySettings) -> Self {
         let names = Names::new(settings.set.clone());
@@ -32,6 +32,16 @@ impl Topology {
             }),
             Object::Exchange(topic_exchange(&names, names.dispatch())),
         ];
+        for queue in [holding_queue(&settings, names.parked()), retry_queue(&settings, &names)] {
+            let name = queue.name.clone();
+            objects.push(Object::Exchange(topic_exchange(&names, name.clone())));
+            objects.push(Object::Queue(queue));
+            objects.push(Object::Binding(Binding {
+                source: name.clone(),
+                destination: Endpoint::Queue(name),
+                key: "#".into(),
+            }));
+        }
         for level in 0..LEVELS {
             objects.push(Object::Queue(level_queue(&settings, &names, level)));
         }
@@ -64,6 +74,27 @@ fn queue_arguments(settings: &TopologySettings) -> Arguments {
         }
     }
     arguments
+}
+
+/// A queue that keeps messages until somebody decides about them.
+fn holding_queue(settings: &TopologySettings, name: String) -> Queue {
+    let mut arguments = queue_arguments(settings);
+    if settings.queue_type == QueueType::Quorum {
+        arguments.insert("x-delivery-limit".into(), UNREACHABLE_DELIVERY_LIMIT.into());
+    }
+    Queue { name, level: None, arguments }
+}
+
+/// The queue of the retry service. What it cannot even read it rejects, and the
+/// broker itself moves that to the parked queue, unchanged.
+fn retry_queue(settings: &TopologySettings, names: &Names) -> Queue {
+    let mut queue = holding_queue(settings, names.retry());
+    queue.arguments.insert("x-dead-letter-exchange".into(), names.parked().into());
+    queue.arguments.insert("x-overflow".into(), "reject-publish".into());
+    if settings.queue_type == QueueType::Quorum {
+        queue.arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
+    }
+    queue
 }
 
 fn level_queue(settings: &TopologySettings, names: &Names, level: u8) -> Queue {
@@ -121,9 +152,9 @@ mod tests {
     #[test]
     fn has_the_objects_of_the_contract() {
         let topology = topology();
-        assert_eq!(topology.exchanges().count(), 28 + 2);
-        assert_eq!(topology.queues().count(), 28 + 1);
-        assert_eq!(topology.bindings().count(), 28 * 29 / 2 + 28 + 1);
+        assert_eq!(topology.exchanges().count(), 28 + 4);
+        assert_eq!(topology.queues().count(), 28 + 3);
+        assert_eq!(topology.bindings().count(), 28 * 29 / 2 + 28 + 3);
     }
 
     #[test]
@@ -178,6 +209,33 @@ mod tests {
         "#);
         let last = topology.queues().find(|queue| queue.level == Some(0)).unwrap();
         assert_eq!(last.arguments["x-dead-letter-exchange"], Argument::from("delay.dispatch"));
+    }
+
+    #[test]
+    fn what_the_retry_service_rejects_is_parked_and_what_is_parked_stays() {
+        let topology = topology();
+        let queue = |name: &str| topology.queues().find(|queue| queue.name == name).unwrap();
+        insta::assert_json_snapshot!(queue("delay.retry").arguments, @r#"
+        {
+          "x-dead-letter-exchange": "delay.parked",
+          "x-dead-letter-strategy": "at-least-once",
+          "x-delivery-limit": 2147483647,
+          "x-overflow": "reject-publish",
+          "x-queue-leader-locator": "balanced",
+          "x-queue-type": "quorum"
+        }
+        "#);
+        insta::assert_json_snapshot!(queue("delay.parked").arguments, @r#"
+        {
+          "x-delivery-limit": 2147483647,
+          "x-queue-leader-locator": "balanced",
+          "x-queue-type": "quorum"
+        }
+        "#);
+        for name in ["delay.retry", "delay.parked"] {
+            let keys: Vec<_> = topology.bindings().filter(|binding| binding.source == name).collect();
+            assert_eq!((keys.len(), keys[0].key.as_str(), keys[0].destination.name()), (1, "#", name));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod settings;
 pub use compare::{Finding, Observed};
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
-pub use settings::{QueueType, TopologySettings, Unit, UnitError};
+pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
 
 /// Everything that belongs to one set, in the order in which it is safe to
 /// declare: what messages flow towards comes first, and the entry exchange last,

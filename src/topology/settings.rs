@@ -49,6 +49,13 @@ impl FromStr for QueueType {
     }
 }
 
+/// The `x-delivery-limit` of queues that keep messages. Looking at a message
+/// without taking it counts as a delivery, and from RabbitMQ 4.0 a quorum queue
+/// drops a message after 20 of them where nothing is said. That version also
+/// knows -1 for "none"; older ones refuse it, so it is a number that nobody
+/// reaches.
+pub const UNREACHABLE_DELIVERY_LIMIT: i64 = i32::MAX as i64;
+
 /// How long one unit of delay lasts: 1 ms to 1 s.
 ///
 /// A second, except where tests want to pass through many levels quickly. The
