@@ -61,7 +61,7 @@
 //! Each module may use those before it: [`codec`] and [`topology`] and
 //! [`message`] are pure; [`settings`] reads files and variables; [`amqp`] and
 //! [`management`] are the only ones that talk to a broker, each in its protocol;
-//! [`router`] and [`admin`] are behaviour on top. The command line and the
+//! [`router`], [`holding`] and [`admin`] are behaviour on top. The command line and the
 //! private node of its demo come with the feature `cli`, which is on by default;
 //! an application that only publishes does without.
 
@@ -71,6 +71,7 @@ pub mod amqp;
 #[doc(hidden)]
 pub mod cli;
 pub mod codec;
+pub mod holding;
 pub mod management;
 pub mod message;
 #[cfg(feature = "cli")]

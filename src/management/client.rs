@@ -119,6 +119,14 @@ impl ManagementApi {
         self.get(&format!("queues/{}", segment(vhost)))
     }
 
+    /// One queue of a vhost; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue(&self, vhost: &str, name: &str) -> Result<Option<QueueInfo>, ManagementError> {
+        self.find(&format!("queues/{}/{}", segment(vhost), segment(name)))
+    }
+
     /// All bindings of a vhost.
     ///
     /// # Errors
@@ -128,16 +136,30 @@ impl ManagementApi {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
+        self.find(path)?.ok_or_else(|| {
+            self.unexpected(
+                path,
+                "not found (404): the vhost does not exist, or this is not the management API".into(),
+            )
+        })
+    }
+
+    /// Like `get`; `None` on 404.
+    fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
         let response =
             self.agent.get(self.url(path)).header(header::AUTHORIZATION, &self.authorization).call();
+        if response.as_ref().is_ok_and(|response| response.status() == 404) {
+            return Ok(None);
+        }
         let mut response = self.checked(path, response)?;
-        response
+        let parsed = response
             .body_mut()
             .with_config()
             // Brokers with many thousands of queues answer with many megabytes.
             .limit(512 * 1024 * 1024)
             .read_json()
-            .map_err(|error| self.unexpected(path, error.to_string()))
+            .map_err(|error| self.unexpected(path, error.to_string()))?;
+        Ok(Some(parsed))
     }
 
     fn url(&self, path: &str) -> String {
@@ -161,7 +183,6 @@ impl ManagementApi {
                 status,
                 needed: "`monitoring` (or `management` for a user of this vhost)",
             }),
-            404 if path != "overview" => Err(self.unexpected(path, "the vhost does not exist (404)".into())),
             status => Err(self.unexpected(path, format!("HTTP status {status}"))),
         }
     }

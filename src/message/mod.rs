@@ -5,6 +5,7 @@
 
 mod header;
 mod prepare;
+mod resend;
 mod schedule;
 
 use jiff::Timestamp;
@@ -13,7 +14,8 @@ use crate::codec::{AppKey, Delay, Tolerance};
 
 pub use header::{Headers, Value};
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
-pub(crate) use prepare::{Wire, check};
+pub(crate) use prepare::{Wire, check, check_parts};
+pub(crate) use resend::resend;
 pub use schedule::Schedule;
 
 /// Names of the headers that begin with `delayline-`.
@@ -24,6 +26,13 @@ pub mod headers {
     /// the property `expiration`, which would make the message leave its level
     /// early.
     pub const EXPIRES: &str = "delayline-expires";
+    /// The exchange a message came from that was sent again.
+    pub const EXCHANGE: &str = "delayline-exchange";
+    /// The routing key it came with.
+    pub const ROUTING_KEY: &str = "delayline-routing-key";
+    /// The property `user_id` of a message that somebody else sent again: the
+    /// broker takes that property only from the user it names.
+    pub const USER_ID: &str = "delayline-user-id";
 }
 
 /// When a message is to be delivered.

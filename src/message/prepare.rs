@@ -73,7 +73,7 @@ pub(crate) struct Wire {
 /// Headers that would change where or when the message goes, or make a broker
 /// drop it: `CC` and `BCC` copy it at every exchange, and a republished
 /// `x-death` makes brokers up to 3.13 see a dead-letter cycle.
-fn is_forbidden(name: &str) -> bool {
+pub(super) fn is_forbidden(name: &str) -> bool {
     matches!(name, "CC" | "BCC" | "x-death" | "x-delivery-count")
         || name.starts_with("x-first-death-")
         || name.starts_with("x-last-death-")
@@ -83,20 +83,25 @@ fn is_forbidden(name: &str) -> bool {
 /// a short string as one byte without a check, and the broker would take the
 /// rest of the text for the next field.
 pub(crate) fn check(message: &Message) -> Result<(), InvalidMessage> {
+    check_parts(&message.properties, &message.headers)
+}
+
+/// Like [`check`], of what a message has beside its body.
+pub(crate) fn check_parts(properties: &Properties, headers: &Headers) -> Result<(), InvalidMessage> {
     let mut length = 0;
-    for (property, text) in short_strings(&message.properties) {
+    for (property, text) in short_strings(properties) {
         if text.len() > MAX_SHORT {
             return Err(InvalidMessage::PropertyTooLong { property, length: text.len() });
         }
         length += 1 + text.len();
     }
-    if let Some(found) = &message.properties.expiration
+    if let Some(found) = &properties.expiration
         && expiration_ms(found).is_none()
     {
         return Err(InvalidMessage::Expiration { found: found.clone() });
     }
-    check_names(&message.headers)?;
-    length += table_len(&message.headers);
+    check_names(headers)?;
+    length += table_len(headers);
     if length > MAX_PROPERTIES_BYTES {
         return Err(InvalidMessage::PropertiesTooLarge { length });
     }
@@ -137,7 +142,7 @@ fn check_names_in(value: &Value) -> Result<(), InvalidMessage> {
     }
 }
 
-fn expiration_ms(text: &str) -> Option<u64> {
+pub(super) fn expiration_ms(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
-    num::NonZeroU8,
+    num::{NonZeroU8, NonZeroU32},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -81,6 +81,7 @@ struct Raw {
     queue_type: Option<String>,
     replicas: Option<u64>,
     unit_ms: Option<u64>,
+    unroutable_max_length: Option<u64>,
     connect_timeout: Option<String>,
     publish_timeout: Option<String>,
     heartbeat: Option<u16>,
@@ -89,7 +90,7 @@ struct Raw {
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 16] = [
+pub(crate) const KEYS: [&str; 17] = [
     "url",
     "management_url",
     "username",
@@ -102,6 +103,7 @@ pub(crate) const KEYS: [&str; 16] = [
     "queue_type",
     "replicas",
     "unit_ms",
+    "unroutable_max_length",
     "connect_timeout",
     "publish_timeout",
     "heartbeat",
@@ -294,6 +296,7 @@ fn check(raw: Raw) -> Result<Settings, SettingsError> {
             .map_err(|reason: String| value("queue_type", &reason))?,
         replicas: raw.replicas.map(replicas).transpose()?,
         unit: raw.unit_ms.map_or(Ok(Unit::SECOND), Unit::from_millis)?,
+        unroutable_max_length: raw.unroutable_max_length.map(max_length).transpose()?,
     };
     let router = RouterSettings {
         publish_timeout: duration(
@@ -350,6 +353,13 @@ fn derived_url(broker: &Broker) -> Option<Url> {
 
 fn value(key: &'static str, reason: &str) -> SettingsError {
     SettingsError::Value { key, reason: reason.into() }
+}
+
+fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
+    u32::try_from(number)
+        .ok()
+        .and_then(NonZeroU32::new)
+        .ok_or_else(|| value("unroutable_max_length", "use 1 to 4294967295 messages, or leave it out"))
 }
 
 fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {

@@ -1,5 +1,7 @@
 //! The two loops that make up the whole topology.
 
+use std::num::NonZeroU32;
+
 use crate::codec::{LEVELS, TOP_LEVEL};
 
 use super::{
@@ -20,11 +22,7 @@ impl Topology {
                 kind: ExchangeKind::Fanout,
                 arguments: Arguments::new(),
             }),
-            Object::Queue(Queue {
-                name: names.unroutable(),
-                level: None,
-                arguments: queue_arguments(&settings),
-            }),
+            Object::Queue(holding_queue(&settings, names.unroutable(), settings.unroutable_max_length)),
             Object::Binding(Binding {
                 source: names.unroutable(),
                 destination: Endpoint::Queue(names.unroutable()),
@@ -32,7 +30,7 @@ impl Topology {
             }),
             Object::Exchange(topic_exchange(&names, names.dispatch())),
         ];
-        for queue in [holding_queue(&settings, names.parked()), retry_queue(&settings, &names)] {
+        for queue in [holding_queue(&settings, names.parked(), None), retry_queue(&settings, &names)] {
             let name = queue.name.clone();
             objects.push(Object::Exchange(topic_exchange(&names, name.clone())));
             objects.push(Object::Queue(queue));
@@ -76,11 +74,17 @@ fn queue_arguments(settings: &TopologySettings) -> Arguments {
     arguments
 }
 
-/// A queue that keeps messages until somebody decides about them.
-fn holding_queue(settings: &TopologySettings, name: String) -> Queue {
+/// A queue that keeps messages until somebody decides about them. When it is
+/// full, the oldest go: refusing the new ones would hold up the levels they come
+/// from, for everybody.
+fn holding_queue(settings: &TopologySettings, name: String, max_length: Option<NonZeroU32>) -> Queue {
     let mut arguments = queue_arguments(settings);
     if settings.queue_type == QueueType::Quorum {
         arguments.insert("x-delivery-limit".into(), UNREACHABLE_DELIVERY_LIMIT.into());
+    }
+    if let Some(most) = max_length {
+        arguments.insert("x-max-length".into(), i64::from(most.get()).into());
+        arguments.insert("x-overflow".into(), "drop-head".into());
     }
     Queue { name, level: None, arguments }
 }
@@ -88,7 +92,7 @@ fn holding_queue(settings: &TopologySettings, name: String) -> Queue {
 /// The queue of the retry service. What it cannot even read it rejects, and the
 /// broker itself moves that to the parked queue, unchanged.
 fn retry_queue(settings: &TopologySettings, names: &Names) -> Queue {
-    let mut queue = holding_queue(settings, names.retry());
+    let mut queue = holding_queue(settings, names.retry(), None);
     queue.arguments.insert("x-dead-letter-exchange".into(), names.parked().into());
     queue.arguments.insert("x-overflow".into(), "reject-publish".into());
     if settings.queue_type == QueueType::Quorum {
@@ -257,6 +261,22 @@ mod tests {
         for queue in topology.queues() {
             assert_eq!(queue.arguments["x-quorum-initial-group-size"], Argument::from(3), "{}", queue.name);
         }
+    }
+
+    #[test]
+    fn the_unroutable_queue_keeps_what_is_looked_at_and_drops_the_oldest_when_full() {
+        let arguments = |unroutable_max_length| {
+            let settings = TopologySettings { unroutable_max_length, ..TopologySettings::default() };
+            let topology = Topology::new(settings);
+            let queue = topology.queues().find(|queue| queue.name == topology.names().unroutable()).unwrap();
+            queue.arguments.clone()
+        };
+        let unlimited = arguments(None);
+        assert_eq!(unlimited["x-delivery-limit"], Argument::from(i64::from(i32::MAX)));
+        assert!(!unlimited.contains_key("x-max-length") && !unlimited.contains_key("x-overflow"));
+        let limited = arguments(NonZeroU32::new(1_000));
+        assert_eq!(limited["x-max-length"], Argument::from(1_000));
+        assert_eq!(limited["x-overflow"], Argument::from("drop-head"));
     }
 
     #[test]

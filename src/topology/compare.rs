@@ -98,6 +98,15 @@ const HARMFUL_POLICIES: [(&str, &str); 5] = [
     ),
 ];
 
+/// The same for a queue that keeps messages until somebody decides about them.
+const HARMFUL_TO_KEEPING: [(&str, &str); 5] = [
+    ("message-ttl", "what is kept is dropped after that time"),
+    ("expires", "the broker deletes the queue with all its messages once nobody uses it for so long"),
+    ("max-length", "once it is full, messages are dropped, or the levels they come from stall"),
+    ("max-length-bytes", "once it is full, messages are dropped, or the levels they come from stall"),
+    ("delivery-limit", "messages are dropped after they were looked at so often"),
+];
+
 impl Topology {
     /// Compares a vhost with this topology: argument by argument, binding by
     /// binding. Empty if everything is as it should be.
@@ -143,7 +152,10 @@ impl Topology {
             ];
             compare_properties(&object, properties, findings);
             compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
-            findings.extend(policies(info));
+            findings.extend(match wanted.level {
+                Some(_) => policies(info, &HARMFUL_POLICIES),
+                None => policies(info, &HARMFUL_TO_KEEPING),
+            });
         }
     }
 
@@ -231,9 +243,15 @@ fn text(json: &Json) -> String {
     json.as_str().map_or_else(|| json.to_string(), str::to_owned)
 }
 
-fn policies(queue: &QueueInfo) -> impl Iterator<Item = Finding> + '_ {
-    HARMFUL_POLICIES.iter().filter_map(|&(key, effect)| {
+fn policies<'a>(
+    queue: &'a QueueInfo,
+    harmful: &'static [(&str, &'static str)],
+) -> impl Iterator<Item = Finding> + 'a {
+    harmful.iter().filter_map(|&(key, effect)| {
         let value = queue.policy_value(key)?;
+        if key == "delivery-limit" && value.as_i64().is_some_and(|limit| limit < 0) {
+            return None;
+        }
         // A limit above the level's own TTL changes nothing.
         if key == "message-ttl"
             && value.as_i64() >= queue.arguments.get("x-message-ttl").and_then(Json::as_i64)

@@ -1,6 +1,11 @@
 //! What a topology is made from.
 
-use std::{fmt, num::NonZeroU8, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    num::{NonZeroU8, NonZeroU32},
+    str::FromStr,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +129,10 @@ pub struct TopologySettings {
     pub replicas: Option<NonZeroU8>,
     /// The unit of time.
     pub unit: Unit,
+    /// The most messages the unroutable queue keeps; any number if `None`. When
+    /// it is full, the broker drops the oldest for each new one: refusing the new
+    /// ones would stall the levels they come from.
+    pub unroutable_max_length: Option<NonZeroU32>,
 }
 
 #[cfg(test)]

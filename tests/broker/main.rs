@@ -6,6 +6,7 @@ mod common;
 mod delivery;
 mod faults;
 mod garbage;
+mod holding;
 mod install;
 mod message;
 mod pika;

@@ -4,6 +4,8 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod raw;
+
 use std::{
     sync::{
         OnceLock,

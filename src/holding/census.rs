@@ -1,0 +1,120 @@
+//! Counting kept messages by whatever the caller groups them by.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    amqp::Delivery,
+    message::{Value, headers},
+};
+
+/// Groups of messages, and how many there are of each.
+///
+/// The number of groups is bounded, since part of the key may come from whoever
+/// sent garbage; what finds no place is counted as `other`.
+#[derive(Debug, Clone)]
+pub struct Census<K> {
+    groups: BTreeMap<K, Group>,
+    limit: usize,
+    other: Group,
+}
+
+/// Messages that have something in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// How many.
+    pub count: u64,
+    /// Their bodies together, in bytes.
+    pub bytes: u64,
+    /// When the oldest came here; `None` if no message says.
+    pub oldest: Option<Timestamp>,
+    /// When the newest came here.
+    pub newest: Option<Timestamp>,
+}
+
+impl<K: Ord> Census<K> {
+    /// Counts into `limit` groups at most.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { groups: BTreeMap::new(), limit, other: Group::default() }
+    }
+
+    /// Counts a message into a group.
+    pub fn add(&mut self, key: K, delivery: &Delivery) {
+        let full = self.groups.len() >= self.limit && !self.groups.contains_key(&key);
+        let group = if full { &mut self.other } else { self.groups.entry(key).or_default() };
+        group.add(delivery.body.len(), arrived(delivery));
+    }
+
+    /// The groups, in the order of their keys.
+    #[must_use]
+    pub fn groups(&self) -> &BTreeMap<K, Group> {
+        &self.groups
+    }
+
+    /// What found no group, if anything.
+    #[must_use]
+    pub fn other(&self) -> Option<&Group> {
+        (self.other.count > 0).then_some(&self.other)
+    }
+}
+
+impl Group {
+    fn add(&mut self, bytes: usize, arrived: Option<Timestamp>) {
+        self.count += 1;
+        self.bytes += bytes as u64;
+        self.oldest = self.oldest.into_iter().chain(arrived).min();
+        self.newest = self.newest.into_iter().chain(arrived).max();
+    }
+}
+
+/// When a message came into the queue, as well as can be known: brokers do not
+/// note it. The time of its last dead-lettering, or else when it was due, or else
+/// the property `timestamp`, which the publisher sets as it likes.
+#[must_use]
+pub fn arrived(delivery: &Delivery) -> Option<Timestamp> {
+    let milliseconds = |name| Timestamp::from_millisecond(delivery.headers.get(name)?.as_i64()?).ok();
+    let stamped = || Timestamp::from_second(i64::try_from(delivery.properties.timestamp?).ok()?).ok();
+    last_death(&delivery.headers).or_else(|| milliseconds(headers::DUE)).or_else(stamped)
+}
+
+/// The latest time in `x-death`.
+fn last_death(headers: &crate::message::Headers) -> Option<Timestamp> {
+    let Some(Value::Array(deaths)) = headers.get("x-death") else { return None };
+    deaths
+        .iter()
+        .filter_map(|death| match death {
+            Value::Table(death) => Timestamp::from_second(death.get("time")?.as_i64()?).ok(),
+            _ => None,
+        })
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Headers;
+
+    #[test]
+    fn a_group_knows_its_ages() {
+        let mut group = Group::default();
+        for second in [None, Some(5), Some(3), Some(9), None] {
+            group.add(10, second.map(|second| Timestamp::from_second(second).unwrap()));
+        }
+        assert_eq!((group.count, group.bytes), (5, 50));
+        let seconds = [group.oldest, group.newest].map(|time| time.unwrap().as_second());
+        assert_eq!(seconds, [3, 9]);
+    }
+
+    #[test]
+    fn the_last_death_counts() {
+        let death = |second| Value::Table(Headers::from([("time".into(), Value::Timestamp(second))]));
+        let deaths = Value::Array(vec![death(7), death(9), Value::Void, Value::Table(Headers::new())]);
+        let headers = Headers::from([("x-death".into(), deaths)]);
+        assert_eq!(last_death(&headers).unwrap().as_second(), 9);
+        assert_eq!(last_death(&Headers::new()), None);
+        assert_eq!(last_death(&Headers::from([("x-death".into(), Value::I32(1))])), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! A kept message, as it is shown.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::{amqp::Delivery, message::Properties};
+
+use super::arrived;
+
+/// A message and what it holds; the body only as far as asked.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sample {
+    /// The exchange it came through.
+    pub exchange: String,
+    /// Its routing key.
+    pub routing_key: String,
+    /// When it came here, as far as can be known.
+    pub arrived: Option<Timestamp>,
+    /// Its properties that are set.
+    pub properties: BTreeMap<&'static str, Json>,
+    /// Its headers.
+    pub headers: BTreeMap<String, Json>,
+    /// The length of its body in bytes.
+    pub bytes: usize,
+    /// The beginning of the body, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The beginning of the body in Base64, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
+    /// Whether the body goes on.
+    pub truncated: bool,
+}
+
+impl Sample {
+    /// Takes a message down, with `most` bytes of its body.
+    #[must_use]
+    pub fn new(delivery: &Delivery, most: usize) -> Self {
+        let (body, body_base64) = beginning(&delivery.body, most);
+        Self {
+            exchange: delivery.exchange.clone(),
+            routing_key: delivery.routing_key.clone(),
+            arrived: arrived(delivery),
+            properties: properties(&delivery.properties),
+            headers: delivery.headers.iter().map(|(name, value)| (name.clone(), value.into())).collect(),
+            bytes: delivery.body.len(),
+            body,
+            body_base64,
+            truncated: delivery.body.len() > most,
+        }
+    }
+}
+
+/// The first bytes, as text if they are; a letter that is cut in two is left out.
+fn beginning(body: &[u8], most: usize) -> (Option<String>, Option<String>) {
+    let start = &body[..body.len().min(most)];
+    let text = match std::str::from_utf8(start) {
+        Ok(text) => Some(text),
+        Err(error) if error.error_len().is_none() && start.len() < body.len() => {
+            std::str::from_utf8(&start[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    match text {
+        Some(text) => (Some(text.to_owned()), None),
+        None => (None, Some(BASE64_STANDARD.encode(start))),
+    }
+}
+
+fn properties(properties: &Properties) -> BTreeMap<&'static str, Json> {
+    let texts = [
+        ("content_type", &properties.content_type),
+        ("content_encoding", &properties.content_encoding),
+        ("correlation_id", &properties.correlation_id),
+        ("reply_to", &properties.reply_to),
+        ("expiration", &properties.expiration),
+        ("message_id", &properties.message_id),
+        ("type", &properties.kind),
+        ("user_id", &properties.user_id),
+        ("app_id", &properties.app_id),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, Json::from(text.as_deref()?))));
+    let priority = properties.priority.map(|priority| ("priority", Json::from(priority)));
+    let timestamp = properties.timestamp.map(|timestamp| ("timestamp", Json::from(timestamp)));
+    texts.chain(priority).chain(timestamp).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_text_or_base64_and_cut_at_a_letter() {
+        let text = |body: &[u8], most| beginning(body, most).0;
+        assert_eq!(text(b"hello", 10).as_deref(), Some("hello"));
+        assert_eq!(text(b"hello", 2).as_deref(), Some("he"));
+        assert_eq!(text("aä".as_bytes(), 2).as_deref(), Some("a"));
+        assert_eq!(text(b"", 2).as_deref(), Some(""));
+        assert_eq!(beginning(b"a\xff", 10), (None, Some("Yf8=".into())));
+        // Cut off at its own end, not at ours.
+        assert_eq!(text(b"a\xc3", 10), None);
+    }
+}

@@ -1,0 +1,305 @@
+//! The one operation: look at each message, and do what is decided.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    amqp::{AmqpError, Delivery, Session},
+    message::{self, Headers, Properties},
+    settings::{Credentials, Settings},
+    topology::Queue,
+};
+
+use super::{
+    HoldingError, guard,
+    reader::Reader,
+    sender::{Sender, Verdict},
+};
+
+/// How long to wait for something before looking at the interrupt again.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long an interrupted run waits for the confirms that are still out.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// What is to become of a kept message.
+#[derive(Debug)]
+pub enum Decision {
+    /// It stays.
+    Keep,
+    /// It goes, for good.
+    Discard,
+    /// It is sent on, and goes once its successor is confirmed.
+    Send(Box<Outgoing>),
+}
+
+/// Where a message is sent, and what is sent of it; the body always is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outgoing {
+    /// The exchange.
+    pub exchange: String,
+    /// The routing key.
+    pub routing_key: String,
+    /// Its properties.
+    pub properties: Properties,
+    /// Its headers.
+    pub headers: Headers,
+}
+
+impl Outgoing {
+    /// The message as it is, to another place. What must never be sent again
+    /// (`x-death`, `CC`, `expiration` and their like) is taken out later.
+    pub fn of(delivery: &Delivery, exchange: impl Into<String>, routing_key: impl Into<String>) -> Self {
+        Self {
+            exchange: exchange.into(),
+            routing_key: routing_key.into(),
+            properties: delivery.properties.clone(),
+            headers: delivery.headers.clone(),
+        }
+    }
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Messages that will be looked at.
+    pub total: u64,
+    /// Messages whose fate is settled: kept, discarded, refused, or sent and
+    /// confirmed.
+    pub settled: u64,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Sifted {
+    /// Messages in the queue at the start.
+    pub waiting: u64,
+    /// How many of them were looked at.
+    pub examined: u64,
+    /// How many stay because it was decided so.
+    pub kept: u64,
+    /// How many are gone for good.
+    pub discarded: u64,
+    /// How many were sent, confirmed and acknowledged.
+    pub sent: u64,
+    /// How many stay because the broker did not take their successors.
+    pub refused: u64,
+    /// Why the first of those was refused.
+    pub refusal: Option<String>,
+    /// How many were sent and not confirmed when it ended: they are still in the
+    /// queue, and may come twice.
+    pub in_doubt: u64,
+    /// Whether it was interrupted.
+    pub interrupted: bool,
+    /// What ended it early, if something did. What was not settled until then is
+    /// still in the queue; running it again goes on from there.
+    pub failure: Option<String>,
+}
+
+impl Sifted {
+    fn settled(&self) -> u64 {
+        self.kept + self.discarded + self.sent + self.refused
+    }
+
+    fn refuse(&mut self, reason: String) {
+        self.refused += 1;
+        self.refusal.get_or_insert(reason);
+    }
+
+    /// How many messages were not looked at, because of a limit or because it
+    /// ended early.
+    #[must_use]
+    pub fn unexamined(&self) -> u64 {
+        self.waiting.saturating_sub(self.examined)
+    }
+}
+
+/// A queue that keeps messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Holding<'a> {
+    settings: &'a Settings,
+    queue: &'a Queue,
+    limit: u64,
+    stop: Option<&'a AtomicBool>,
+}
+
+impl<'a> Holding<'a> {
+    /// A queue as the topology declares it.
+    #[must_use]
+    pub fn new(settings: &'a Settings, queue: &'a Queue) -> Self {
+        Self { settings, queue, limit: u64::MAX, stop: None }
+    }
+
+    /// Looks at no more than so many messages, the first ones.
+    #[must_use]
+    pub fn at_most(self, limit: u64) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Ends in order as soon as this is set.
+    #[must_use]
+    pub fn until(self, stop: &'a AtomicBool) -> Self {
+        Self { stop: Some(stop), ..self }
+    }
+
+    /// Looks at the messages that are there now, and does with each what `decide`
+    /// says. What becomes of a failure half-way is in the report.
+    ///
+    /// ```no_run
+    /// use delayline::{Settings, holding::{Decision, Holding, Outgoing}, topology::Topology};
+    ///
+    /// let settings = Settings::from_url("amqp://localhost")?;
+    /// let topology = Topology::new(settings.topology.clone());
+    /// let queue = topology.queues().find(|queue| queue.name == "delay.unroutable").expect("it has one");
+    /// let report = Holding::new(&settings, queue).at_most(1_000).sift(
+    ///     |message| match message.properties.message_id.as_deref() {
+    ///         Some("4711") => {
+    ///             Decision::Send(Outgoing::of(message, "delay.dispatch", &message.routing_key).into())
+    ///         }
+    ///         _ => Decision::Keep,
+    ///     },
+    ///     |_| {},
+    /// )?;
+    /// println!("{} sent", report.sent);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Why nothing was touched.
+    pub fn sift(
+        self,
+        decide: impl FnMut(&Delivery) -> Decision,
+        progress: impl FnMut(Progress),
+    ) -> Result<Sifted, HoldingError> {
+        let mut session = Session::open(&self.settings.broker)?;
+        let waiting = guard::check(self.settings, &mut session, self.queue)?;
+        let total = waiting.min(self.limit);
+        let mut run = Run {
+            settings: self.settings,
+            stop: self.stop,
+            reader: Reader::new(session, self.queue.name.clone(), total),
+            sender: None,
+            report: Sifted { waiting, ..Sifted::default() },
+            decide,
+            progress,
+            total,
+        };
+        if let Err(error) = run.all() {
+            run.report.failure = Some(error.to_string());
+        }
+        if let Some(sender) = run.sender.take() {
+            run.report.in_doubt = sender.in_flight() as u64;
+            sender.close();
+        }
+        Ok(run.report)
+    }
+}
+
+/// One pass over the queue.
+struct Run<'a, D, P> {
+    settings: &'a Settings,
+    stop: Option<&'a AtomicBool>,
+    reader: Reader,
+    sender: Option<Sender>,
+    report: Sifted,
+    decide: D,
+    progress: P,
+    total: u64,
+}
+
+impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
+    fn all(&mut self) -> Result<(), AmqpError> {
+        let mut finish_by = None;
+        loop {
+            let in_flight = self.sender.as_ref().map_or(0, Sender::in_flight);
+            if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) && !self.reader.is_done() {
+                self.report.interrupted = true;
+            }
+            let ending = self.reader.is_done() || self.report.interrupted;
+            if ending && in_flight == 0 {
+                return Ok(());
+            }
+            if self.report.interrupted
+                && Instant::now() > *finish_by.get_or_insert_with(|| Instant::now() + FINISH)
+            {
+                return Ok(());
+            }
+            let room = !ending && self.sender.as_ref().is_none_or(Sender::has_room);
+            if room {
+                // While confirms are out, they are as likely to come next.
+                let wait = if in_flight > 0 { Duration::from_millis(1) } else { TICK };
+                if let Some(delivery) = self.reader.next(wait)? {
+                    self.settle(delivery)?;
+                }
+            }
+            let wait = if room { Duration::ZERO } else { TICK };
+            if let Some(sender) = &mut self.sender {
+                for verdict in sender.verdicts(wait)? {
+                    match verdict {
+                        Verdict::Confirmed(delivery) => {
+                            self.reader.forget(delivery)?;
+                            self.report.sent += 1;
+                        }
+                        Verdict::Refused(reason) => {
+                            self.reader.keep();
+                            self.report.refuse(reason);
+                        }
+                    }
+                }
+            }
+            (self.progress)(Progress { total: self.total, settled: self.report.settled() });
+        }
+    }
+
+    fn settle(&mut self, delivery: Delivery) -> Result<(), AmqpError> {
+        self.report.examined += 1;
+        match (self.decide)(&delivery) {
+            Decision::Keep => {
+                self.reader.keep();
+                self.report.kept += 1;
+            }
+            Decision::Discard => {
+                self.reader.forget(delivery)?;
+                self.report.discarded += 1;
+            }
+            Decision::Send(outgoing) => match self.prepare(&delivery, *outgoing) {
+                Ok(outgoing) => {
+                    let (broker, router) = (&self.settings.broker, &self.settings.router);
+                    let sender = match &mut self.sender {
+                        Some(sender) => sender,
+                        none => none.insert(Sender::open(broker, router.publish_timeout)?),
+                    };
+                    sender.send(delivery, outgoing);
+                }
+                Err(reason) => {
+                    self.reader.keep();
+                    self.report.refuse(reason);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// What goes over the wire, or why it cannot.
+    fn prepare(&self, delivery: &Delivery, outgoing: Outgoing) -> Result<Outgoing, String> {
+        let Outgoing { exchange, routing_key, properties, headers } = outgoing;
+        for (what, name) in [("exchange", &exchange), ("routing key", &routing_key)] {
+            if name.len() > 255 {
+                return Err(format!("the {what} is {} bytes long; AMQP carries at most 255", name.len()));
+            }
+        }
+        let sender = match &self.settings.broker.credentials {
+            Credentials::Plain { username, .. } => Some(username.as_str()),
+            Credentials::External => None,
+        };
+        let from = (delivery.exchange.as_str(), delivery.routing_key.as_str());
+        let (properties, headers) = message::resend(&properties, &headers, from, sender, Timestamp::now());
+        message::check_parts(&properties, &headers).map_err(|error| error.to_string())?;
+        Ok(Outgoing { exchange, routing_key, properties, headers })
+    }
+}

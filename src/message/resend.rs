@@ -1,0 +1,78 @@
+//! A message that was received and is sent again.
+
+use jiff::Timestamp;
+
+use super::{
+    Headers, Properties, Value,
+    headers::{EXCHANGE, EXPIRES, ROUTING_KEY, USER_ID},
+    prepare::{expiration_ms, is_forbidden},
+};
+
+/// What properties and headers become when a message is sent again: all that
+/// would move, hold back or lose it goes, where it came from is noted, and
+/// everything else stays.
+///
+/// The broker refuses a `user_id` other than the sender's, so another user's goes
+/// into a header.
+pub(crate) fn resend(
+    properties: &Properties,
+    headers: &Headers,
+    (exchange, routing_key): (&str, &str),
+    sender: Option<&str>,
+    now: Timestamp,
+) -> (Properties, Headers) {
+    let mut properties = properties.clone();
+    let mut headers: Headers = headers
+        .iter()
+        .filter(|(name, _)| !is_forbidden(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    headers.insert(EXCHANGE.into(), exchange.into());
+    headers.insert(ROUTING_KEY.into(), routing_key.into());
+    if let Some(lifetime) = properties.expiration.take().as_deref().and_then(expiration_ms) {
+        let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
+        let expires = Value::I64(now.as_millisecond().saturating_add(lifetime));
+        headers.entry(EXPIRES.into()).or_insert(expires);
+    }
+    if properties.user_id.as_deref() != sender
+        && let Some(user) = properties.user_id.take()
+    {
+        headers.insert(USER_ID.into(), user.into());
+    }
+    (properties, headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_is_the_messages_own_and_notes_where_it_was() {
+        let properties = Properties {
+            message_id: Some("7".into()),
+            expiration: Some("500".into()),
+            user_id: Some("tenant".into()),
+            ..Properties::default()
+        };
+        let headers = Headers::from([
+            ("x-death".into(), Value::Array(vec![])),
+            ("CC".into(), "elsewhere".into()),
+            ("x-delivery-count".into(), 3_i64.into()),
+            ("mine".into(), 1_i64.into()),
+        ]);
+        let now = Timestamp::from_millisecond(1_000).unwrap();
+        let (sent, headers) = resend(&properties, &headers, ("delay", "key"), Some("operator"), now);
+        assert_eq!(sent, Properties { message_id: Some("7".into()), ..Properties::default() });
+        let expected = Headers::from([
+            (EXCHANGE.into(), "delay".into()),
+            (EXPIRES.into(), 1_500_i64.into()),
+            (ROUTING_KEY.into(), "key".into()),
+            (USER_ID.into(), "tenant".into()),
+            ("mine".into(), 1_i64.into()),
+        ]);
+        assert_eq!(headers, expected);
+        let (own, headers) = resend(&properties, &headers, ("delay", "key"), Some("tenant"), now);
+        assert_eq!(own.user_id.as_deref(), Some("tenant"));
+        assert_eq!(headers[EXPIRES], Value::I64(1_500), "the first expiry holds");
+    }
+}

@@ -1,0 +1,240 @@
+//! Queues that keep messages: looking changes nothing, and nothing is lost.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use delayline::{
+    Settings,
+    amqp::{Delivery, Session},
+    holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
+    message::{Properties, Value},
+    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
+};
+use serde_json::json;
+
+use crate::common::{eventually, http, raw, shared_node, vhost};
+
+fn queue(name: &str, arguments: &[(&str, Argument)]) -> Queue {
+    let kind = [("x-queue-type", Argument::from("quorum"))];
+    let arguments = kind.iter().chain(arguments).map(|(name, value)| ((*name).to_owned(), value.clone()));
+    Queue { name: name.into(), level: None, arguments: arguments.collect() }
+}
+
+fn kept() -> Queue {
+    queue("kept", &[("x-delivery-limit", UNREACHABLE_DELIVERY_LIMIT.into())])
+}
+
+/// A vhost with a queue `kept` that holds messages with the bodies 0, 1, 2, …
+fn holding(count: usize) -> (Settings, Session) {
+    let settings = vhost().build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.declare_queue(&kept()).unwrap();
+    raw::publish(&settings, (0..count).map(|n| raw::message("", "kept", n, &json!({}))));
+    eventually("all are in the queue", || ready(&mut session, "kept") as usize == count);
+    (settings, session)
+}
+
+fn ready(session: &mut Session, queue: &str) -> u32 {
+    session.queue_depth(queue).unwrap().unwrap().ready
+}
+
+fn number(delivery: &Delivery) -> usize {
+    String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap()
+}
+
+/// The numbers in a queue, in order.
+fn look(settings: &Settings, queue: &Queue) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    let report = Holding::new(settings, queue)
+        .sift(
+            |delivery| {
+                numbers.push(number(delivery));
+                Decision::Keep
+            },
+            |_| {},
+        )
+        .unwrap();
+    assert_eq!(report.failure, None);
+    numbers
+}
+
+#[test]
+fn looking_takes_nothing_away_however_often() {
+    // More than two pages, and more looks than the 20 deliveries of RabbitMQ 4.
+    let (settings, mut session) = holding(2_500);
+    let all: Vec<_> = (0..2_500).collect();
+    for _ in 0..3 {
+        assert_eq!(look(&settings, &kept()), all);
+        eventually("all are back", || ready(&mut session, "kept") == 2_500);
+    }
+    let mut progress = Vec::new();
+    for _ in 0..25 {
+        let report = Holding::new(&settings, &kept())
+            .at_most(10)
+            .sift(|_| Decision::Keep, |at| progress.push(at))
+            .unwrap();
+        assert_eq!((report.examined, report.unexamined()), (10, 2_490));
+        eventually("all are back", || ready(&mut session, "kept") == 2_500);
+    }
+    assert!(progress.iter().all(|at| at.total == 10) && progress.last().unwrap().settled == 10);
+}
+
+#[test]
+fn what_is_selected_goes_and_the_rest_stays_in_order() {
+    let (settings, mut session) = holding(2_500);
+    session.declare_queue(&queue("target", &[])).unwrap();
+    let report = Holding::new(&settings, &kept())
+        .sift(
+            |delivery| match number(delivery) % 5 {
+                0 => Decision::Discard,
+                1 | 2 => Decision::Send(Outgoing::of(delivery, "", "target").into()),
+                _ => Decision::Keep,
+            },
+            |_| {},
+        )
+        .unwrap();
+    let expected = Sifted {
+        waiting: 2_500,
+        examined: 2_500,
+        kept: 1_000,
+        discarded: 500,
+        sent: 1_000,
+        ..Sifted::default()
+    };
+    assert_eq!(report, expected);
+    eventually("the rest is back", || ready(&mut session, "kept") == 1_000);
+    let stayed: Vec<_> = (0..2_500).filter(|n| n % 5 > 2).collect();
+    assert_eq!(look(&settings, &kept()), stayed);
+    let sent: HashSet<_> = look(&settings, &queue_unlimited("target")).into_iter().collect();
+    assert_eq!(sent, (0..2_500).filter(|n| matches!(n % 5, 1 | 2)).collect());
+}
+
+/// A queue on a broker whose quorum queues have no limit unless told.
+fn queue_unlimited(name: &str) -> Queue {
+    Queue { name: name.into(), level: None, arguments: [].into() }
+}
+
+#[test]
+fn what_comes_back_is_not_sent_round_and_round() {
+    let (settings, mut session) = holding(300);
+    let mut origins = 0;
+    let report = Holding::new(&settings, &kept())
+        .sift(
+            |delivery| {
+                origins += usize::from(delivery.headers.contains_key("delayline-routing-key"));
+                Decision::Send(Outgoing::of(delivery, "", "kept").into())
+            },
+            |_| {},
+        )
+        .unwrap();
+    assert_eq!((report.sent, report.examined, origins), (300, 300, 0));
+    eventually("all came back", || ready(&mut session, "kept") == 300);
+    let mut samples = Vec::new();
+    let keep = |delivery: &Delivery| {
+        samples.push(Sample::new(delivery, 1));
+        Decision::Keep
+    };
+    Holding::new(&settings, &kept()).sift(keep, |_| {}).unwrap();
+    assert_eq!((samples.len(), samples[299].bytes), (300, 3));
+    assert_eq!((samples[299].body.as_deref(), samples[299].truncated), (Some("2"), true));
+    assert_eq!(samples[299].headers["delayline-routing-key"], "kept");
+}
+
+#[test]
+fn what_is_refused_stays_and_the_others_go() {
+    let (settings, mut session) = holding(50);
+    session.declare_queue(&queue("target", &[])).unwrap();
+    let decide = |delivery: &Delivery| {
+        let mut outgoing = Outgoing::of(delivery, "", "target");
+        match number(delivery) {
+            // Comes back; cannot be written; closes the channel, with everything
+            // in flight; is another user's.
+            5 => outgoing.routing_key = "nowhere".into(),
+            15 => outgoing.headers = [("x".repeat(256), Value::Void)].into(),
+            25 => outgoing.exchange = "no such exchange".into(),
+            35 => outgoing.routing_key = "x".repeat(256),
+            45 => {
+                outgoing.properties = Properties { user_id: Some("somebody".into()), ..Properties::default() }
+            }
+            _ => {}
+        }
+        Decision::Send(outgoing.into())
+    };
+    let report = Holding::new(&settings, &kept()).sift(decide, |_| {}).unwrap();
+    assert_eq!((report.sent, report.refused, &report.failure), (46, 4, &None), "{report:?}");
+    eventually("they are back", || ready(&mut session, "kept") == 4);
+    assert_eq!(look(&settings, &kept()), [5, 15, 25, 35]);
+    let arrived: HashSet<_> = look(&settings, &queue_unlimited("target")).into_iter().collect();
+    assert_eq!(arrived.len(), 46, "each at least once");
+
+    // Where nothing is taken it ends instead of trying each.
+    let mut refused = 0;
+    let report = Holding::new(&settings, &kept())
+        .sift(
+            |delivery| {
+                refused += 1;
+                Decision::Send(Outgoing::of(delivery, "", "nowhere").into())
+            },
+            |_| {},
+        )
+        .unwrap();
+    assert_eq!((report.sent, report.refused, refused), (0, 4, 4));
+    assert!(report.refusal.unwrap().contains("no queue takes it"));
+    eventually("they are back", || ready(&mut session, "kept") == 4);
+}
+
+#[test]
+fn an_interrupted_run_goes_on_where_it_was() {
+    let (settings, mut session) = holding(2_000);
+    session.declare_queue(&queue("target", &[])).unwrap();
+    let stop = AtomicBool::new(false);
+    let mut seen = 0;
+    let report = Holding::new(&settings, &kept())
+        .until(&stop)
+        .sift(
+            |delivery| {
+                seen += 1;
+                stop.store(seen == 700, Ordering::Relaxed);
+                Decision::Send(Outgoing::of(delivery, "", "target").into())
+            },
+            |_| {},
+        )
+        .unwrap();
+    assert!(report.interrupted && report.in_doubt == 0, "{report:?}");
+    assert_eq!((report.sent, report.examined), (700, 700));
+    eventually("the rest is back", || ready(&mut session, "kept") == 1_300);
+    let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
+    assert_eq!(Holding::new(&settings, &kept()).sift(send, |_| {}).unwrap().sent, 1_300);
+    assert_eq!(look(&settings, &queue_unlimited("target")), (0..2_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_queue_that_counts_looks_is_not_touched() {
+    let settings = vhost().build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let error = |settings: &Settings, queue: &Queue| {
+        Holding::new(settings, queue).sift(|_| panic!("it was read"), |_| {}).unwrap_err()
+    };
+    assert!(matches!(error(&settings, &kept()), HoldingError::Missing { .. }));
+    session.declare_queue(&queue("kept", &[("x-delivery-limit", 3.into())])).unwrap();
+    raw::publish(&settings, [raw::message("", "kept", 0, &json!({}))]);
+    eventually("the API has seen it", || {
+        matches!(error(&settings, &kept()), HoldingError::DeliveryLimit { limit: 3, .. })
+    });
+    // Without the management API, its arguments say so.
+    let blind = Settings { management: None, ..settings.clone() };
+    assert!(matches!(error(&blind, &kept()), HoldingError::UnknownLimit { .. }));
+    // And by policy.
+    session.delete_queue("kept").unwrap();
+    session.declare_queue(&kept()).unwrap();
+    raw::publish(&settings, [raw::message("", "kept", 0, &json!({}))]);
+    let policy = json!({"pattern": "^kept$", "definition": {"delivery-limit": 5}, "apply-to": "queues"});
+    http(shared_node(), "PUT", &format!("policies/{}/five", settings.broker.vhost), &policy);
+    eventually("the policy applies", || {
+        let result = Holding::new(&settings, &kept()).at_most(0).sift(|_| Decision::Keep, |_| {});
+        matches!(result, Err(HoldingError::DeliveryLimit { limit: 5, .. }))
+    });
+    assert_eq!(ready(&mut session, "kept"), 1);
+}
