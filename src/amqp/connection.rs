@@ -17,13 +17,18 @@ use crate::{
     tls::{Material, TlsError},
 };
 
-use super::{AmqpError, tls_stream::TlsStream};
+use super::{
+    AmqpError,
+    inspect::{Damage, Inspected},
+    tls_stream::TlsStream,
+};
 
 /// How long to wait for a connection to close in order.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Opens a connection. `purpose` names it in the broker's list of connections.
-fn open(broker: &Broker, purpose: &str) -> Result<Connection, AmqpError> {
+fn open(broker: &Broker, purpose: &str) -> Result<(Connection, Damage), AmqpError> {
+    let damage = Damage::default();
     let deadline = Instant::now() + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let socket = connect(broker, deadline)?;
@@ -42,6 +47,7 @@ fn open(broker: &Broker, purpose: &str) -> Result<Connection, AmqpError> {
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
+            let stream = Inspected::new(stream, damage.clone());
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
         Some(tls) => {
@@ -50,10 +56,11 @@ fn open(broker: &Broker, purpose: &str) -> Result<Connection, AmqpError> {
             let config = Material::load(tls).and_then(Material::client_config).map_err(refused)?;
             let stream = handshake(broker, socket, config, left())?;
             let options = options.connection_timeout(Some(left()));
+            let stream = Inspected::new(stream, damage.clone());
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
     };
-    opened.map_err(|error| login_error(broker, error))
+    opened.map(|connection| (connection, damage)).map_err(|error| login_error(broker, error))
 }
 
 fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
@@ -162,11 +169,14 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
 pub(super) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
-    then: impl FnOnce(Connection) -> Result<T, AmqpError> + Send + 'static,
+    then: impl FnOnce(Connection, Damage) -> Result<T, AmqpError> + Send + 'static,
 ) -> Result<T, AmqpError> {
     let owned = broker.clone();
-    within(broker.connect_timeout + Duration::from_millis(200), move || then(open(&owned, purpose)?))
-        .unwrap_or_else(|| Err(unreachable(broker, &"connecting took too long")))
+    within(broker.connect_timeout + Duration::from_millis(200), move || {
+        let (connection, damage) = open(&owned, purpose)?;
+        then(connection, damage)
+    })
+    .unwrap_or_else(|| Err(unreachable(broker, &"connecting took too long")))
 }
 
 /// Runs what may block for ever on a thread of its own; `None` if it takes too

@@ -16,6 +16,7 @@ mod connection;
 mod consumer;
 mod convert;
 mod error;
+mod inspect;
 mod publisher;
 mod session;
 mod tls_stream;

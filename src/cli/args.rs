@@ -9,7 +9,7 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, send, uninstall};
+use super::{Failure, decode, demo, install, key, listen, retry, send, serve, uninstall};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -155,6 +155,10 @@ Examples:
     Send(Box<send::Args>),
     /// Print messages of an application as they arrive
     Listen(listen::Args),
+    /// Run the retry service
+    Serve(serve::Args),
+    /// Show retry policies
+    Retry(retry::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
 }

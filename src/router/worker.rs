@@ -216,7 +216,10 @@ impl<C: Connector> Worker<C> {
             return;
         };
         job.mark_sent();
-        wire.publish(&self.limits.exchange, job.wire(now), job.body());
+        let prepared = job.wire(now);
+        let exchange = prepared.exchange.clone();
+        let exchange = exchange.as_deref().unwrap_or(&self.limits.exchange);
+        wire.publish(exchange, prepared, job.body());
         self.outstanding.push(job, now);
     }
 

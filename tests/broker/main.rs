@@ -11,6 +11,7 @@ mod install;
 mod message;
 mod pika;
 mod refusals;
+mod retry;
 mod tls;
 mod uninstall;
 mod verify;
