@@ -2,6 +2,7 @@
 
 mod alien;
 mod daemon;
+mod examples;
 mod faults;
 mod patterns;
 mod worker;
