@@ -7,10 +7,12 @@ mod examine;
 mod install;
 mod status;
 mod uninstall;
+mod unroutable;
 mod verify;
 
 use crate::{
     amqp::AmqpError,
+    holding::HoldingError,
     management::{ManagementApi, ManagementError},
     settings::Management,
     topology::Observed,
@@ -20,6 +22,10 @@ pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};
 pub use status::{AppBinding, LevelStatus, Status, status};
 pub use uninstall::{Refusal, UninstallReport, Waiting, uninstall};
+pub use unroutable::{
+    Diagnosis, Reason, ReplayRefusal, ReplayReport, Selection, UnroutableGroup, UnroutableMessage,
+    UnroutableReport, diagnose, purge, replay, unroutable, unroutable_messages,
+};
 pub use verify::{VerifyReport, verify};
 
 /// Why administration could not be carried out.
@@ -37,6 +43,9 @@ pub enum AdminError {
     /// The management API failed.
     #[error(transparent)]
     Management(#[from] ManagementError),
+    /// A queue that keeps messages was not touched.
+    #[error(transparent)]
+    Holding(#[from] HoldingError),
 }
 
 /// Puts what was being done in front of an AMQP error.

@@ -9,7 +9,7 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, retry, send, serve, uninstall};
+use super::{Failure, decode, demo, install, key, listen, retry, send, serve, uninstall, unroutable};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -159,6 +159,8 @@ Examples:
     Serve(serve::Args),
     /// Show retry policies
     Retry(retry::Args),
+    /// Look at what could not be delivered, send it on, or discard it
+    Unroutable(unroutable::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
 }
@@ -191,7 +193,9 @@ mod tests {
 
     #[test]
     fn every_command_has_examples() {
-        for command in Cli::command().get_subcommands() {
+        let cli = Cli::command();
+        let nested = cli.get_subcommands().flat_map(|command| command.get_subcommands());
+        for command in cli.get_subcommands().chain(nested) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.starts_with("Examples:"), "{} has no examples", command.get_name());
         }

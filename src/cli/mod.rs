@@ -17,6 +17,7 @@ mod status;
 mod table;
 mod time;
 mod uninstall;
+mod unroutable;
 mod verify;
 
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Listen(args) => listen::run(args, &settings()?, output),
         Command::Retry(args) => retry::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
+        Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

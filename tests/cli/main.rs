@@ -6,6 +6,7 @@ mod common;
 mod broker;
 mod offline;
 mod secrets;
+mod unroutable;
 
 use assert_cmd::Command;
 use delayline::Settings;

@@ -88,7 +88,8 @@ fn unknown_settings_are_named() {
 
 #[test]
 fn every_help_shows_examples() {
-    let commands = ["install", "verify", "uninstall", "status", "key", "decode", "send", "listen", "demo"];
+    let commands =
+        ["install", "verify", "uninstall", "status", "key", "decode", "send", "listen", "unroutable", "demo"];
     let help = stdout(delayline().arg("--help"));
     for command in commands {
         assert!(help.contains(command), "{command} is not in the overview");

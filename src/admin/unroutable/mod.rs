@@ -1,0 +1,279 @@
+//! What nobody was bound for and what is malformed: looking at it, sending it on
+//! once somebody is bound, discarding it.
+
+mod reason;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::AtomicBool,
+};
+
+use serde::Serialize;
+
+use crate::{
+    amqp::Delivery,
+    codec::{AppKey, RoutingKey},
+    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted},
+    settings::Settings,
+    topology::{Queue, Topology},
+};
+
+use super::{AdminError, observe};
+
+pub use reason::{Diagnosis, Reason, diagnose};
+
+/// The most groups that are told apart: what is wrong with a key is up to whoever
+/// wrote it.
+const GROUPS: usize = 500;
+
+/// Which messages are meant; all that is set must fit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Those for this application.
+    pub app: Option<AppKey>,
+    /// Those that are here for this reason.
+    pub reason: Option<Reason>,
+    /// Those with this message id.
+    pub message_id: Option<String>,
+}
+
+impl Selection {
+    /// Whether it selects every message.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn fits(&self, diagnosis: &Diagnosis, delivery: &Delivery) -> bool {
+        let app = self.app.as_ref().is_none_or(|app| diagnosis.app.as_deref() == Some(app.as_str()));
+        let reason = self.reason.is_none_or(|reason| diagnosis.reason == reason);
+        let id = self.message_id.is_none() || self.message_id == delivery.properties.message_id;
+        app && reason && id
+    }
+}
+
+/// What is unroutable, in groups.
+#[derive(Debug, Clone, Serialize)]
+pub struct UnroutableReport {
+    /// Messages in the queue.
+    pub waiting: u64,
+    /// How many of them were looked at; the first ones, if not all.
+    pub examined: u64,
+    /// The groups, by app key and reason.
+    pub groups: Vec<UnroutableGroup>,
+    /// Messages that found no group because there are too many.
+    pub other: Option<Group>,
+    /// What could not be seen, or ended the look early.
+    pub unseen: Vec<String>,
+}
+
+/// Messages for one app that are here for one reason.
+#[derive(Debug, Clone, Serialize)]
+pub struct UnroutableGroup {
+    /// For whom, and why.
+    #[serde(flatten)]
+    pub diagnosis: Diagnosis,
+    /// Whether somebody is bound for the app now; `None` if that cannot be known.
+    pub bound: Option<bool>,
+    /// How many, and since when.
+    #[serde(flatten)]
+    pub group: Group,
+}
+
+/// One message, and why it is here.
+#[derive(Debug, Clone, Serialize)]
+pub struct UnroutableMessage {
+    /// For whom, and why.
+    #[serde(flatten)]
+    pub diagnosis: Diagnosis,
+    /// The message.
+    #[serde(flatten)]
+    pub sample: Sample,
+}
+
+/// What was sent on.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReplayReport {
+    /// What became of the messages.
+    #[serde(flatten)]
+    pub sifted: Sifted,
+    /// Selected messages that stay because nobody is bound for them yet, by app.
+    pub unbound: BTreeMap<String, u64>,
+    /// Selected messages that stay because no exchange would route their key.
+    pub hopeless: u64,
+}
+
+/// Why nothing was sent on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayRefusal {
+    /// It would only come back.
+    #[error("nobody is bound for `{app}`, so its messages would only come back; bind its queue first")]
+    NobodyBound {
+        /// The app.
+        app: AppKey,
+    },
+    /// Only the management API knows bindings.
+    #[error("it cannot be told who is bound ({reason}); name the management API, or do without the check")]
+    Unknown {
+        /// Why not.
+        reason: String,
+    },
+}
+
+fn queue(topology: &Topology) -> &Queue {
+    let name = topology.names().unroutable();
+    topology.queues().find(|queue| queue.name == name).expect("every topology has it")
+}
+
+/// The apps somebody is exactly bound for, or why that cannot be known.
+fn bound(settings: &Settings, topology: &Topology) -> Result<Result<BTreeSet<String>, String>, AdminError> {
+    let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+    Ok(observed.map(|observed| {
+        let bindings = observed.dispatch_bindings(topology);
+        let apps = bindings.iter().filter_map(|binding| RoutingKey::app_of_pattern(&binding.key).ok());
+        apps.map(|app| app.to_string()).collect()
+    }))
+}
+
+/// Counts what is unroutable, by app key and reason, and changes nothing. Looks
+/// at `limit` messages at most.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking would not be safe.
+pub fn unroutable(
+    settings: &Settings,
+    topology: &Topology,
+    limit: u64,
+    progress: impl FnMut(Progress),
+) -> Result<UnroutableReport, AdminError> {
+    let bound = bound(settings, topology)?;
+    let mut census = Census::new(GROUPS);
+    let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
+        |delivery| {
+            census.add(diagnose(topology.names(), &delivery.exchange, &delivery.routing_key), delivery);
+            Decision::Keep
+        },
+        progress,
+    )?;
+    let groups = census.groups().iter().map(|(diagnosis, group)| UnroutableGroup {
+        bound: match (&bound, &diagnosis.app) {
+            (Ok(bound), Some(app)) => Some(bound.contains(app)),
+            _ => None,
+        },
+        diagnosis: diagnosis.clone(),
+        group: group.clone(),
+    });
+    let unseen = bound.as_ref().err().map(|reason| format!("who is bound now: {reason}"));
+    Ok(UnroutableReport {
+        waiting: sifted.waiting,
+        examined: sifted.examined,
+        groups: groups.collect(),
+        other: census.other().cloned(),
+        unseen: unseen.into_iter().chain(sifted.failure).collect(),
+    })
+}
+
+/// Takes down single messages, `count` at most, with `most` bytes of each body,
+/// and changes nothing. Looks no further than it must.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking would not be safe.
+pub fn unroutable_messages(
+    settings: &Settings,
+    topology: &Topology,
+    selection: &Selection,
+    (count, most): (usize, usize),
+    mut show: impl FnMut(UnroutableMessage),
+) -> Result<Sifted, AdminError> {
+    let enough = AtomicBool::new(count == 0);
+    let mut shown = 0;
+    let sifted = Holding::new(settings, queue(topology)).until(&enough).sift(
+        |delivery| {
+            let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
+            if shown < count && selection.fits(&diagnosis, delivery) {
+                show(UnroutableMessage { diagnosis, sample: Sample::new(delivery, most) });
+                shown += 1;
+                enough.store(shown == count, std::sync::atomic::Ordering::Relaxed);
+            }
+            Decision::Keep
+        },
+        |_| {},
+    )?;
+    Ok(sifted)
+}
+
+/// Sends selected messages back on their way: to dispatch, with the routing key
+/// they came with, once somebody is bound for them. What no exchange would route
+/// stays, and so does what nobody is bound for yet.
+///
+/// `check` asks the management API who is bound; without it, what nobody is bound
+/// for comes back to the end of the queue, once.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking would not be safe.
+pub fn replay(
+    settings: &Settings,
+    topology: &Topology,
+    selection: &Selection,
+    check: bool,
+    stop: &AtomicBool,
+    progress: impl FnMut(Progress),
+) -> Result<Result<ReplayReport, ReplayRefusal>, AdminError> {
+    let bound = match check {
+        false => None,
+        true => match bound(settings, topology)? {
+            Ok(bound) => Some(bound),
+            Err(reason) => return Ok(Err(ReplayRefusal::Unknown { reason })),
+        },
+    };
+    let stands = |app: &str| bound.as_ref().is_none_or(|bound| bound.contains(app));
+    if let Some(app) = &selection.app
+        && !stands(app.as_str())
+    {
+        return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
+    }
+    let names = topology.names();
+    let (mut unbound, mut hopeless) = (BTreeMap::new(), 0);
+    let sifted = Holding::new(settings, queue(topology)).until(stop).sift(
+        |delivery| {
+            let diagnosis = diagnose(names, &delivery.exchange, &delivery.routing_key);
+            if !selection.fits(&diagnosis, delivery) {
+                return Decision::Keep;
+            }
+            let (Some(exchange), Some(app)) = (diagnosis.way_on(names, &delivery.exchange), &diagnosis.app)
+            else {
+                hopeless += 1;
+                return Decision::Keep;
+            };
+            if diagnosis.reason == Reason::NobodyBound && !stands(app) {
+                *unbound.entry(app.clone()).or_insert(0) += 1;
+                return Decision::Keep;
+            }
+            Decision::Send(Outgoing::of(delivery, exchange, delivery.routing_key.as_str()).into())
+        },
+        progress,
+    )?;
+    Ok(Ok(ReplayReport { sifted, unbound, hopeless }))
+}
+
+/// Discards selected messages, for good.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking would not be safe.
+pub fn purge(
+    settings: &Settings,
+    topology: &Topology,
+    selection: &Selection,
+    stop: &AtomicBool,
+    progress: impl FnMut(Progress),
+) -> Result<Sifted, AdminError> {
+    let sifted = Holding::new(settings, queue(topology)).until(stop).sift(
+        |delivery| {
+            let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
+            if selection.fits(&diagnosis, delivery) { Decision::Discard } else { Decision::Keep }
+        },
+        progress,
+    )?;
+    Ok(sifted)
+}

@@ -1,0 +1,352 @@
+//! `delayline unroutable`
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use clap::Subcommand;
+use indicatif::ProgressBar;
+use jiff::{Timestamp, Unit};
+use owo_colors::OwoColorize;
+
+use crate::{
+    Settings,
+    admin::{self, ReplayReport, Selection, UnroutableMessage, UnroutableReport},
+    codec::AppKey,
+    holding::{Progress, Sifted},
+    topology::Topology,
+};
+
+use super::{Code, Failure, Output, args, output::counted, table::table};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline unroutable list
+  delayline unroutable show --app billing --count 3
+  delayline unroutable replay --app billing
+  delayline unroutable purge --reason malformed")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Count what is unroutable, by app key and reason
+    #[command(after_help = "\
+Examples:
+  delayline unroutable list
+  delayline unroutable list --limit 1000000 --json | jq '.groups'
+
+Nothing is taken away. Times come from the messages themselves, as brokers do not note
+them: of the last dead-lettering, or else when the message was due.")]
+    List {
+        /// Look at the first N messages
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        limit: u64,
+    },
+    /// Show single messages: key, headers, properties, body
+    #[command(after_help = "\
+Examples:
+  delayline unroutable show
+  delayline unroutable show --reason malformed --count 1
+  delayline unroutable show --message-id 4711 --body-bytes 100000 --json")]
+    Show {
+        #[command(flatten)]
+        which: Which,
+        /// Show at most N messages
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        count: usize,
+        /// Show the first N bytes of each body
+        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        body_bytes: usize,
+    },
+    /// Send messages back on their way, once somebody is bound for them
+    #[command(after_help = "\
+Examples:
+  delayline unroutable replay --app billing
+  delayline unroutable replay
+  delayline unroutable replay --message-id 4711
+
+Each message is removed only after the broker has confirmed its successor, so none is
+lost whatever happens; those that were on their way when this is killed come twice.
+Ctrl-C ends in order, and running it again goes on. Messages that nobody is bound for,
+and malformed ones, stay.")]
+    Replay {
+        #[command(flatten)]
+        which: Which,
+        /// Do not ask the management API who is bound; what nobody is bound for comes back
+        #[arg(long)]
+        unchecked: bool,
+    },
+    /// Discard messages, for good
+    #[command(after_help = "\
+Examples:
+  delayline unroutable purge --reason malformed
+  delayline unroutable purge --app gone
+  delayline unroutable purge --all")]
+    Purge {
+        #[command(flatten)]
+        which: Which,
+        /// Discard every message
+        #[arg(long, conflicts_with_all = ["app", "reason", "message_id"])]
+        all: bool,
+    },
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Which {
+    /// Only messages for this app key
+    #[arg(long, value_name = "KEY", value_parser = args::app)]
+    app: Option<AppKey>,
+    /// Only messages that are there for this reason: nobody-bound, malformed, not-passed-on, foreign
+    #[arg(long, value_name = "REASON")]
+    reason: Option<admin::Reason>,
+    /// Only messages with this id
+    #[arg(long, value_name = "ID")]
+    message_id: Option<String>,
+}
+
+impl Which {
+    fn selection(&self) -> Selection {
+        let Self { app, reason, message_id } = self.clone();
+        Selection { app, reason, message_id }
+    }
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    match &args.command {
+        Command::List { limit } => {
+            let bar = output.progress(Some(0), "looking");
+            let report = admin::unroutable(settings, &topology, *limit, |at| follow(&bar, at));
+            bar.finish_and_clear();
+            list(&report?, output)
+        }
+        Command::Show { which, count, body_bytes } => {
+            let mut messages = Vec::new();
+            let (selection, size) = (which.selection(), (*count, *body_bytes));
+            let sifted = admin::unroutable_messages(settings, &topology, &selection, size, |message| {
+                messages.push(message);
+            })?;
+            show(&messages, &sifted, output)
+        }
+        Command::Replay { which, unchecked } => {
+            let stop = interrupt()?;
+            let bar = output.progress(Some(0), "replaying");
+            let done = admin::replay(settings, &topology, &which.selection(), !unchecked, &stop, |at| {
+                follow(&bar, at);
+            });
+            bar.finish_and_clear();
+            match done? {
+                Ok(report) => replayed(&report, output),
+                Err(refusal) => Err(Failure::new(Code::Problem, refusal)),
+            }
+        }
+        Command::Purge { which, all } => {
+            let selection = which.selection();
+            if selection.is_everything() && !all {
+                return Err(Failure::usage(
+                    "say what to discard (--app, --reason, --message-id), or --all for everything",
+                ));
+            }
+            let stop = interrupt()?;
+            let bar = output.progress(Some(0), "discarding");
+            let sifted = admin::purge(settings, &topology, &selection, &stop, |at| follow(&bar, at));
+            bar.finish_and_clear();
+            let sifted = sifted?;
+            if output.json {
+                output.json(&sifted)?;
+            } else {
+                output.line(format!(
+                    "{} discarded, {} kept",
+                    counted(sifted.discarded, "message"),
+                    sifted.waiting - sifted.discarded
+                ))?;
+                ending(&sifted, output)?;
+            }
+            Ok(code(&sifted))
+        }
+    }
+}
+
+/// A flag that Ctrl-C sets.
+fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+fn follow(bar: &ProgressBar, at: Progress) {
+    bar.set_length(at.total);
+    bar.set_position(at.settled);
+}
+
+/// What a run that changes something ends with.
+fn code(sifted: &Sifted) -> Code {
+    match sifted {
+        Sifted { failure: Some(_), .. } => Code::Broker,
+        Sifted { interrupted: true, .. } => Code::Interrupted,
+        Sifted { refused: 1.., .. } => Code::Problem,
+        _ => Code::Done,
+    }
+}
+
+fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure> {
+    if output.json {
+        output.json(report)?;
+        return Ok(Code::Done);
+    }
+    let now = Timestamp::now();
+    let age = |time: Option<Timestamp>| time.map_or_else(|| "?".into(), |time| age(now, time));
+    let rows = report.groups.iter().map(|group| {
+        let bound = match group.bound {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "",
+        };
+        vec![
+            group.diagnosis.app.clone().unwrap_or_else(|| "-".into()),
+            group.diagnosis.reason.to_string(),
+            group.group.count.to_string(),
+            age(group.group.oldest),
+            age(group.group.newest),
+            bound.into(),
+            group.diagnosis.detail.clone().unwrap_or_default(),
+        ]
+    });
+    if report.waiting == 0 {
+        output.line("nothing is unroutable")?;
+    } else {
+        output.line(table(
+            &["app key", "reason", ">messages", ">oldest", ">newest", "bound now", "what is wrong"],
+            rows,
+        ))?;
+        if let Some(other) = &report.other {
+            output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
+        }
+        let looked = match report.waiting.saturating_sub(report.examined) {
+            0 => String::new(),
+            _ => format!(", of which the first {} were looked at (--limit)", report.examined),
+        };
+        output.line(format!("{} unroutable{looked}", counted(report.waiting, "message")))?;
+    }
+    for unseen in &report.unseen {
+        output.line(format!("not seen: {unseen}"))?;
+    }
+    Ok(Code::Done)
+}
+
+fn age(now: Timestamp, then: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    let span = jiff::SignedDuration::from_secs(seconds);
+    let unit = if seconds >= 86_400 {
+        Unit::Hour
+    } else if seconds >= 3_600 {
+        Unit::Minute
+    } else {
+        Unit::Second
+    };
+    let rounded = span.round(unit).unwrap_or(span);
+    format!("{rounded:#}")
+}
+
+fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
+    for message in messages {
+        if output.json {
+            output.json(message)?;
+            continue;
+        }
+        let sample = &message.sample;
+        let detail = message.diagnosis.detail.as_deref().unwrap_or_default();
+        let head = format!("{} {detail}", message.diagnosis.reason);
+        output.line(format!("{} {}", "●".yellow(), head.trim().bold()))?;
+        output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
+        output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
+        if let Some(arrived) = sample.arrived {
+            output.line(format!("  since        {arrived}"))?;
+        }
+        for (name, value) in &sample.properties {
+            output.line(format!("  {name:<12} {value}"))?;
+        }
+        for (name, value) in &sample.headers {
+            output.line(format!("  header       {} = {value}", escaped(name)))?;
+        }
+        let (kind, body) = match (&sample.body, &sample.body_base64) {
+            (Some(text), _) => ("", escaped(text)),
+            (None, Some(base64)) => (" in Base64", base64.clone()),
+            (None, None) => ("", String::new()),
+        };
+        let cut = if sample.truncated { ", cut" } else { "" };
+        output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
+    }
+    if messages.is_empty() && !output.json {
+        output.line("no such message")?;
+    }
+    match &sifted.failure {
+        Some(failure) => Err(Failure::new(Code::Broker, failure)),
+        None if messages.is_empty() => Ok(Code::Problem),
+        None => Ok(Code::Done),
+    }
+}
+
+/// One line, and nothing that could steer the terminal.
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(char::escape_debug).collect()
+}
+
+fn replayed(report: &ReplayReport, output: &mut Output) -> Result<Code, Failure> {
+    let code = match code(&report.sifted) {
+        Code::Done if !report.unbound.is_empty() => Code::Problem,
+        code => code,
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    let sifted = &report.sifted;
+    output.line(format!(
+        "{} sent on, {} kept",
+        counted(sifted.sent, "message"),
+        sifted.waiting - sifted.sent
+    ))?;
+    for (app, count) in &report.unbound {
+        output.line(format!(
+            "{} {} for `{app}` stay: nobody is bound for it",
+            "!".yellow(),
+            counted(*count, "message")
+        ))?;
+    }
+    if report.hopeless > 0 {
+        output.line(format!(
+            "{} stay: no exchange would route their keys (`delayline unroutable list`)",
+            counted(report.hopeless, "message")
+        ))?;
+    }
+    ending(sifted, output)?;
+    Ok(code)
+}
+
+/// What went wrong, if something did.
+fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
+    if let Some(reason) = &sifted.refusal {
+        output.line(format!(
+            "{} {} refused by the broker and kept, the first because {reason}",
+            "!".yellow(),
+            counted(sifted.refused, "message")
+        ))?;
+    }
+    if sifted.in_doubt > 0 {
+        output.line(format!(
+            "{} sent and not confirmed: still here, and may come twice",
+            counted(sifted.in_doubt, "message")
+        ))?;
+    }
+    if let Some(failure) = &sifted.failure {
+        anstream::eprintln!("{} {failure}; run it again to go on", "ended early:".red().bold());
+    } else if sifted.interrupted {
+        output.line("interrupted; run it again to go on")?;
+    }
+    Ok(())
+}

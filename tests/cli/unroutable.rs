@@ -1,0 +1,187 @@
+//! What could not be delivered: looked at, sent on, discarded.
+
+use std::{
+    collections::HashMap,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use delayline::{Settings, amqp::Session};
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+use serde_json::{Value as Json, json};
+
+use crate::{
+    common::{Inbox, eventually, installed, raw, shared_node},
+    json, on,
+};
+
+fn key(app: &str) -> String {
+    format!("delay.{}.{app}", ["0"; 28].join("."))
+}
+
+fn waiting(settings: &Settings) -> u32 {
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.queue_depth("delay.unroutable").unwrap().unwrap().ready
+}
+
+fn publish(settings: &Settings, messages: impl IntoIterator<Item = (String, String)>) {
+    let messages = messages.into_iter().enumerate().map(|(id, (key, body))| {
+        raw::message("delay", &key, body, &json!({ "message_id": id.to_string(), "headers": { "n": id } }))
+    });
+    raw::publish(settings, messages);
+}
+
+fn group<'a>(report: &'a Json, app: &Json, reason: &str) -> &'a Json {
+    let groups = report["groups"].as_array().unwrap();
+    groups.iter().find(|group| group["app"] == *app && group["reason"] == reason).expect("the group")
+}
+
+#[test]
+fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
+    let settings = installed(100);
+    on(&settings).args(["unroutable", "list"]).assert().success().stdout(contains("nothing is unroutable"));
+    let some = ["late", "late", "gone"].map(|app| (key(app), format!("for {app}")));
+    let bad = [("delay.0.1".to_owned(), "bad \u{1b}[31m".to_owned())];
+    publish(&settings, some.into_iter().chain(bad));
+    eventually("all are unroutable", || waiting(&settings) == 4);
+
+    let report = json(on(&settings).args(["unroutable", "list", "--json"]));
+    assert_eq!((&report["waiting"], &report["examined"]), (&4.into(), &4.into()));
+    let late = group(&report, &"late".into(), "nobody-bound");
+    assert_eq!((&late["count"], &late["bound"]), (&2.into(), &false.into()));
+    let malformed = group(&report, &Json::Null, "malformed");
+    assert!(malformed["detail"].as_str().unwrap().contains("ends after 2 of the 28 bits"));
+    on(&settings)
+        .args(["unroutable", "list", "--limit", "1"])
+        .assert()
+        .success()
+        .stdout(contains("of which the first 1 were looked at"));
+
+    on(&settings)
+        .args(["unroutable", "show", "--reason", "malformed"])
+        .assert()
+        .success()
+        .stdout(contains("delay.0.1").and(contains("bad \\u{1b}[31m")).and(contains("message_id")));
+    let shown = json(on(&settings).args(["unroutable", "show", "--app", "gone", "--json"]));
+    assert_eq!((&shown["body"], &shown["headers"]["n"]), (&"for gone".into(), &2.into()));
+    on(&settings).args(["unroutable", "show", "--message-id", "none"]).assert().code(1);
+
+    // Nobody is bound yet: nothing moves.
+    on(&settings)
+        .args(["unroutable", "replay", "--app", "late"])
+        .assert()
+        .code(1)
+        .stderr(contains("nobody is bound for `late`"));
+    let inbox = Inbox::open(&settings, "late");
+    let report = json(on(&settings).args(["unroutable", "replay", "--json"]));
+    assert_eq!((&report["sent"], &report["kept"], &report["hopeless"]), (&2.into(), &2.into(), &1.into()));
+    assert_eq!(report["unbound"], json!({ "gone": 1 }));
+    let arrivals = inbox.collect(3, Duration::from_secs(2));
+    assert_eq!(arrivals.len(), 2);
+    assert!(arrivals.iter().all(|arrival| arrival.body == b"for late" && arrival.routing_key == key("late")));
+    assert_eq!(arrivals[0].headers["delayline-routing-key"], key("late").as_str().into());
+
+    // Unchecked, it comes back once and does not go round and round.
+    on(&settings)
+        .args(["unroutable", "replay", "--app", "gone", "--unchecked"])
+        .assert()
+        .success()
+        .stdout(contains("1 message sent on"));
+    eventually("it is back", || waiting(&settings) == 2);
+
+    on(&settings).args(["unroutable", "purge"]).assert().code(2).stderr(contains("--all"));
+    on(&settings)
+        .args(["unroutable", "purge", "--reason", "malformed"])
+        .assert()
+        .success()
+        .stdout(contains("1 message discarded, 1 kept"));
+    eventually("one is left", || waiting(&settings) == 1);
+    on(&settings).args(["unroutable", "purge", "--all"]).assert().success();
+    assert_eq!(waiting(&settings), 0);
+}
+
+#[test]
+fn bindings_are_not_guessed_and_a_missing_set_is_named() {
+    let settings = installed(100);
+    on(&settings)
+        .env("DELAYLINE_MANAGEMENT_URL", "none")
+        .args(["unroutable", "replay"])
+        .assert()
+        .code(1)
+        .stderr(contains("cannot be told who is bound"));
+    on(&settings)
+        .args(["unroutable", "list", "--set", "other"])
+        .assert()
+        .code(3)
+        .stderr(contains("delayline install"));
+}
+
+#[test]
+fn a_limit_drops_the_oldest_and_holds_nobody_up() {
+    let settings = crate::common::vhost().set("unroutable_max_length", "5").build().unwrap();
+    crate::common::install(&settings);
+    let on = || {
+        let mut command = on(&settings);
+        command.env("DELAYLINE_UNROUTABLE_MAX_LENGTH", "5");
+        command
+    };
+    on().arg("verify").assert().success();
+    publish(&settings, (0..20).map(|n| (key("nobody"), n.to_string())));
+    eventually("five are kept", || waiting(&settings) == 5);
+    let output = on().args(["unroutable", "show", "--json"]).output().unwrap();
+    let bodies: Vec<Json> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap()["body"].clone())
+        .collect();
+    assert_eq!(bodies, ["15", "16", "17", "18", "19"]);
+    // Installed with another limit, it differs.
+    super::on(&settings).arg("verify").assert().code(1).stdout(contains("x-max-length"));
+}
+
+/// Starts a replay and kills it once some, but not all, have been sent on.
+fn kill_half_way(settings: &Settings, below: u32) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["unroutable", "replay"])
+        .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
+        .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    while session.queue_depth("in.app").unwrap().unwrap().ready < below {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn ten_thousand_survive_a_replay_that_is_killed_twice() {
+    let settings = installed(1_000);
+    publish(&settings, (0..10_000).map(|n| (key("app"), n.to_string())));
+    eventually("all are unroutable", || waiting(&settings) == 10_000);
+    // Bound, and nobody consumes until the end.
+    drop(Inbox::open(&settings, "app"));
+    kill_half_way(&settings, 2_000);
+    kill_half_way(&settings, 5_000);
+    // What a killed run held comes back once the broker notices.
+    eventually("the rest is replayed", || {
+        on(&settings).args(["unroutable", "replay"]).assert().success();
+        waiting(&settings) == 0
+    });
+    let mut inbox = Inbox::open(&settings, "app");
+    inbox.reopen();
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    for arrival in inbox.collect(usize::MAX, Duration::from_secs(3)) {
+        *counts.entry(arrival.id).or_default() += 1;
+    }
+    let twice = counts.values().filter(|&&count| count > 1).count();
+    println!("10,000 replayed, killed twice: {} lost, {twice} came twice", 10_000 - counts.len());
+    assert_eq!(counts.len(), 10_000);
+    // Sent and not yet acknowledged when it was killed: no more than are in
+    // flight at any time, each of the two times.
+    assert!(twice <= 2 * 256, "{twice} came twice");
+}
