@@ -9,6 +9,7 @@ mod key;
 mod listen;
 mod logging;
 mod output;
+mod parked;
 mod policies;
 mod retry;
 mod send;
@@ -59,6 +60,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Send(args) => send::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
         Command::Retry(args) => retry::run(args, &settings()?, output),
+        Command::Parked(args) => parked::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Demo(args) => demo::run(args, output),
