@@ -9,6 +9,9 @@ use crate::message::{Headers, Properties};
 
 use super::{AmqpError, convert::from_properties, inspect::Damage};
 
+/// How long the broker gets for the last acknowledgements.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// A message that arrived. It stays the broker's until it is acknowledged.
 #[derive(Debug)]
 pub struct Delivery {
@@ -61,6 +64,8 @@ pub(super) enum Started {
 
 impl Consumer {
     pub(super) fn start(channel: Channel, queue: &str, prefetch: u16, damage: Damage) -> Started {
+        // What an earlier consumer left unread is handed out again, under other tags.
+        damage.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
             let consumer = channel.basic_consume(queue, ConsumerOptions::default())?;
             let messages = consumer.receiver().clone();
@@ -129,10 +134,13 @@ impl Consumer {
         select.recv(&self.messages);
     }
 
-    /// Returns once the broker has seen every acknowledgement, and gives back
-    /// what was not acknowledged. False if that took too long.
+    /// Gives back what was not acknowledged, once the broker has seen every
+    /// acknowledgement. False if that took too long.
     pub(crate) fn finish(mut self, limit: Duration) -> bool {
         let Some(channel) = self.channel.take() else { return false };
+        // A broker hands many acknowledgements on to a quorum queue bit by bit, and
+        // forgets the rest when the channel is closed.
+        std::thread::sleep(SETTLE);
         super::connection::within(limit, move || channel.close().is_ok()).unwrap_or(false)
     }
 }

@@ -37,6 +37,11 @@ impl Damage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, tag));
     }
 
+    /// Forgets those of an earlier channel of the same number.
+    pub(super) fn forget(&self, channel: u16) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != channel);
+    }
+
     /// Whether a delivery is among them; it is forgotten with the answer.
     pub(super) fn take(&self, channel: u16, tag: u64) -> bool {
         let mut deliveries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,11 +53,12 @@ impl Damage {
 pub(super) struct Inspected<S> {
     inner: S,
     inspector: Inspector,
+    chunk: Box<[u8]>,
 }
 
 impl<S> Inspected<S> {
     pub(super) fn new(inner: S, damage: Damage) -> Self {
-        Self { inner, inspector: Inspector::new(damage) }
+        Self { inner, inspector: Inspector::new(damage), chunk: vec![0; CHUNK].into() }
     }
 }
 
@@ -252,16 +258,15 @@ impl<'a> Reader<'a> {
 
 impl<S: Read> Read for Inspected<S> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let mut chunk = [0; CHUNK];
         loop {
             if let Some(length) = self.inspector.pull(target) {
                 return Ok(length);
             }
-            let length = self.inner.read(&mut chunk)?;
+            let length = self.inner.read(&mut self.chunk)?;
             if length == 0 {
                 return Ok(0);
             }
-            self.inspector.push(&chunk[..length]);
+            self.inspector.push(&self.chunk[..length]);
         }
     }
 }

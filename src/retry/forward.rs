@@ -36,11 +36,23 @@ pub(super) struct Forwarder<'r> {
     /// Messages that nothing can be done about; the broker gets them back when
     /// the connection is closed.
     stuck: Vec<Delivery>,
+    confirmed: u64,
 }
 
 impl<'r> Forwarder<'r> {
     pub(super) fn new(router: &'r Router, unsendable: Unsendable) -> Self {
-        Self { pipeline: router.pipeline(), held: VecDeque::new(), unsendable, stuck: Vec::new() }
+        Self {
+            pipeline: router.pipeline(),
+            held: VecDeque::new(),
+            unsendable,
+            stuck: Vec::new(),
+            confirmed: 0,
+        }
+    }
+
+    /// How many successors were confirmed.
+    pub(super) fn confirmed(&self) -> u64 {
+        self.confirmed
     }
 
     /// Lets a `select` wake up when there may be something to settle.
@@ -95,7 +107,10 @@ impl<'r> Forwarder<'r> {
     fn settle_one(&mut self, consumer: &Consumer, outcome: Outcome<Delivery>) -> Result<(), String> {
         let delivery = outcome.tag;
         let error = match outcome.result {
-            Ok(_) => return consumer.ack(delivery).map_err(|error| error.to_string()),
+            Ok(_) => {
+                self.confirmed += 1;
+                return consumer.ack(delivery).map_err(|error| error.to_string());
+            }
             Err(error) => error,
         };
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();

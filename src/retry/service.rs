@@ -112,9 +112,12 @@ impl Service {
             _ => error.to_string(),
         })?;
         info!("taking failed messages from `{queue}`, {} at a time", self.prefetch);
-        *failures = 0;
         let mut forwarder = Forwarder::new(&router, Unsendable::Reject);
         let ended = self.work(stop, &consumer, &mut forwarder);
+        // Where nothing gets through, a new connection alone is no progress.
+        if forwarder.confirmed() > 0 {
+            *failures = 0;
+        }
         if ended.is_err() {
             drop(forwarder);
             router.close(Duration::ZERO);

@@ -33,14 +33,19 @@ struct Daemon {
 
 impl Daemon {
     fn start(settings: &Settings, policies: &str) -> Self {
+        Self::start_as("guest", settings, policies)
+    }
+
+    /// As a user whose password is his name.
+    fn start_as(user: &str, settings: &Settings, policies: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("policies.toml"), policies).unwrap();
-        Self { child: spawn(settings, &directory), directory }
+        Self { child: spawn(user, settings, &directory), directory }
     }
 
     /// Another one in the place of the last.
     fn again(&mut self, settings: &Settings) {
-        self.child = spawn(settings, &self.directory);
+        self.child = spawn("guest", settings, &self.directory);
     }
 
     fn policies(&self) -> PathBuf {
@@ -75,12 +80,12 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(settings: &Settings, directory: &TempDir) -> Child {
+fn spawn(user: &str, settings: &Settings, directory: &TempDir) -> Child {
     let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
     Command::new(env!("CARGO_BIN_EXE_delayline"))
         .args(["serve", "--policies", "policies.toml"])
         .current_dir(directory.path())
-        .env("DELAYLINE_URL", url(settings))
+        .env("DELAYLINE_URL", url(settings).replace("guest:guest", &format!("{user}:{user}")))
         .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
         .env_remove("DELAYLINE_LOG")
         .stdin(Stdio::null())
