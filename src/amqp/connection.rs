@@ -26,9 +26,9 @@ use super::{
 /// How long to wait for a connection to close in order.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Opens a connection. `purpose` names it in the broker's list of connections.
-fn open(broker: &Broker, purpose: &str) -> Result<(Connection, Damage), AmqpError> {
-    let damage = Damage::default();
+/// Opens a connection. `purpose` names it in the broker's list of connections;
+/// `damage` is told of deliveries that cannot be read.
+fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Connection, AmqpError> {
     let deadline = Instant::now() + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let socket = connect(broker, deadline)?;
@@ -47,7 +47,7 @@ fn open(broker: &Broker, purpose: &str) -> Result<(Connection, Damage), AmqpErro
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Inspected::new(stream, damage.clone());
+            let stream = Inspected::new(stream, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
         Some(tls) => {
@@ -56,11 +56,11 @@ fn open(broker: &Broker, purpose: &str) -> Result<(Connection, Damage), AmqpErro
             let config = Material::load(tls).and_then(Material::client_config).map_err(refused)?;
             let stream = handshake(broker, socket, config, left())?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Inspected::new(stream, damage.clone());
+            let stream = Inspected::new(stream, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
     };
-    opened.map(|connection| (connection, damage)).map_err(|error| login_error(broker, error))
+    opened.map_err(|error| login_error(broker, error))
 }
 
 fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
@@ -169,14 +169,12 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
 pub(super) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
-    then: impl FnOnce(Connection, Damage) -> Result<T, AmqpError> + Send + 'static,
+    damage: Option<Damage>,
+    then: impl FnOnce(Connection) -> Result<T, AmqpError> + Send + 'static,
 ) -> Result<T, AmqpError> {
     let owned = broker.clone();
-    within(broker.connect_timeout + Duration::from_millis(200), move || {
-        let (connection, damage) = open(&owned, purpose)?;
-        then(connection, damage)
-    })
-    .unwrap_or_else(|| Err(unreachable(broker, &"connecting took too long")))
+    within(broker.connect_timeout + Duration::from_millis(200), move || then(open(&owned, purpose, damage)?))
+        .unwrap_or_else(|| Err(unreachable(broker, &"connecting took too long")))
 }
 
 /// Runs what may block for ever on a thread of its own; `None` if it takes too

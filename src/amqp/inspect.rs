@@ -49,16 +49,16 @@ impl Damage {
     }
 }
 
-/// A stream whose incoming frames are looked at.
+/// A stream whose incoming frames are looked at, where anybody wants to know.
 pub(super) struct Inspected<S> {
     inner: S,
-    inspector: Inspector,
+    inspector: Option<Inspector>,
     chunk: Box<[u8]>,
 }
 
 impl<S> Inspected<S> {
-    pub(super) fn new(inner: S, damage: Damage) -> Self {
-        Self { inner, inspector: Inspector::new(damage), chunk: vec![0; CHUNK].into() }
+    pub(super) fn new(inner: S, damage: Option<Damage>) -> Self {
+        Self { inner, inspector: damage.map(Inspector::new), chunk: vec![0; CHUNK].into() }
     }
 }
 
@@ -258,15 +258,16 @@ impl<'a> Reader<'a> {
 
 impl<S: Read> Read for Inspected<S> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let Some(inspector) = &mut self.inspector else { return self.inner.read(target) };
         loop {
-            if let Some(length) = self.inspector.pull(target) {
+            if let Some(length) = inspector.pull(target) {
                 return Ok(length);
             }
             let length = self.inner.read(&mut self.chunk)?;
             if length == 0 {
                 return Ok(0);
             }
-            self.inspector.push(&self.chunk[..length]);
+            inspector.push(&self.chunk[..length]);
         }
     }
 }

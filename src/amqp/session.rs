@@ -56,7 +56,8 @@ impl Session {
 
     /// Connects under a name that the broker shows in its list of connections.
     pub(crate) fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
-        open_within(broker, purpose, |connection, damage| {
+        let damage = Damage::default();
+        open_within(broker, purpose, Some(damage.clone()), |connection| {
             Ok(Self { connection: Some(connection), channel: None, damage })
         })
     }
