@@ -76,6 +76,7 @@ pub mod management;
 pub mod message;
 #[cfg(feature = "cli")]
 pub mod node;
+pub mod retry;
 pub mod router;
 pub mod settings;
 mod tls;

@@ -6,6 +6,7 @@
 mod about;
 mod examine;
 mod install;
+mod parked;
 mod status;
 mod uninstall;
 mod unroutable;
@@ -21,6 +22,10 @@ use crate::{
 
 pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};
+pub use parked::{
+    ParkedCause, ParkedGroup, ParkedMessage, ParkedReport, ParkedSelection, discard_parked, parked,
+    parked_messages, replay_parked,
+};
 pub use status::{AppBinding, LevelStatus, Status, status};
 pub use uninstall::{Refusal, UninstallReport, Waiting, uninstall};
 pub use unroutable::{

@@ -20,6 +20,12 @@ pub struct Status {
     pub apps: Option<Vec<AppBinding>>,
     /// Messages in the unroutable queue; `None` if it does not stand.
     pub unroutable: Option<u64>,
+    /// Failed messages that no retry service has taken yet; `None` if their
+    /// queue does not stand.
+    pub retry: Option<u64>,
+    /// Messages that have used up their attempts or their time; `None` if their
+    /// queue does not stand.
+    pub parked: Option<u64>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
 }
@@ -60,7 +66,8 @@ pub fn status(settings: &Settings, topology: &Topology) -> Result<Status, AdminE
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
     let mut levels = Vec::new();
-    let mut unroutable = None;
+    let (mut unroutable, mut retry, mut parked) = (None, None, None);
+    let names = topology.names();
     for queue in topology.queues() {
         // The count over AMQP is the queue's own; the API's is up to 5 s old.
         let depth =
@@ -74,6 +81,8 @@ pub fn status(settings: &Settings, topology: &Topology) -> Result<Status, AdminE
                 ready,
                 stuck: observed.as_ref().ok().and_then(|observed| stuck(observed, &queue.name)),
             }),
+            None if queue.name == names.retry() => retry = ready,
+            None if queue.name == names.parked() => parked = ready,
             None => unroutable = ready,
         }
     }
@@ -82,7 +91,7 @@ pub fn status(settings: &Settings, topology: &Topology) -> Result<Status, AdminE
         Ok(observed) => (Some(apps(topology, observed)), Vec::new()),
         Err(reason) => (None, vec![format!("stuck messages and bindings: {reason}")]),
     };
-    Ok(Status { levels, apps, unroutable, unseen })
+    Ok(Status { levels, apps, unroutable, retry, parked, unseen })
 }
 
 fn stuck(observed: &Observed, name: &str) -> Option<u64> {

@@ -18,13 +18,18 @@ use crate::{
     tls::{Material, TlsError},
 };
 
-use super::{AmqpError, tls_stream::TlsStream};
+use super::{
+    AmqpError,
+    inspect::{Damage, Inspected},
+    tls_stream::TlsStream,
+};
 
 /// How long to wait for a connection to close in order.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Opens a connection. `purpose` names it in the broker's list of connections.
-fn open(broker: &Broker, purpose: &str) -> Result<Connection, AmqpError> {
+/// Opens a connection. `purpose` names it in the broker's list of connections;
+/// `damage` is told of deliveries that cannot be read.
+fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Connection, AmqpError> {
     let deadline = Instant::now() + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let socket = connect(broker, deadline)?;
@@ -43,6 +48,7 @@ fn open(broker: &Broker, purpose: &str) -> Result<Connection, AmqpError> {
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
+            let stream = Inspected::new(stream, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
         Some(tls) => {
@@ -51,6 +57,7 @@ fn open(broker: &Broker, purpose: &str) -> Result<Connection, AmqpError> {
             let config = Material::load(tls).and_then(Material::client_config).map_err(refused)?;
             let stream = handshake(broker, socket, config, left())?;
             let options = options.connection_timeout(Some(left()));
+            let stream = Inspected::new(stream, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
     };
@@ -167,13 +174,15 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
 pub(super) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
-    then: fn(Connection) -> Result<T, AmqpError>,
+    damage: Option<Damage>,
+    then: impl Fn(Connection) -> Result<T, AmqpError> + Clone + Send + 'static,
 ) -> Result<T, AmqpError> {
     let mut first_error = None;
     for node in broker.candidates() {
         let limit = broker.connect_timeout + Duration::from_millis(200);
         let address = node.to_string();
-        match within(limit, move || then(open(&node, purpose)?)) {
+        let (then, damage) = (then.clone(), damage.clone());
+        match within(limit, move || then(open(&node, purpose, damage)?)) {
             Some(Ok(opened)) => return Ok(opened),
             Some(Err(error)) => {
                 debug!("{error}");

@@ -3,11 +3,14 @@
 use std::{fmt, time::Duration};
 
 use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Select};
 
 use crate::message::{Headers, Properties};
 
-use super::{AmqpError, convert::from_properties};
+use super::{AmqpError, convert::from_properties, inspect::Damage};
+
+/// How long the broker gets for the last acknowledgements.
+const SETTLE: Duration = Duration::from_millis(300);
 
 /// A message that arrived. It stays the broker's until it is acknowledged.
 #[derive(Debug)]
@@ -22,9 +25,13 @@ pub struct Delivery {
     pub body: Vec<u8>,
     /// Standard properties.
     pub properties: Properties,
-    /// Headers. The client library drops a header whose text is not UTF-8, and
-    /// every one after it.
+    /// Headers.
     pub headers: Headers,
+    /// Whether properties or headers hold something that cannot be represented
+    /// here, such as text that is not UTF-8 or a header that is there twice. Then
+    /// `properties` and `headers` are empty, and sending the message on would lose
+    /// them.
+    pub damaged: bool,
     /// What acknowledges it; the body has moved out.
     inner: amiquip::Delivery,
 }
@@ -46,6 +53,7 @@ pub enum Next {
 pub struct Consumer {
     channel: Option<Channel>,
     messages: Receiver<ConsumerMessage>,
+    damage: Damage,
 }
 
 /// How starting a consumer ended; the channel comes back for the reason.
@@ -55,7 +63,9 @@ pub(super) enum Started {
 }
 
 impl Consumer {
-    pub(super) fn start(channel: Channel, queue: &str, prefetch: u16) -> Started {
+    pub(super) fn start(channel: Channel, queue: &str, prefetch: u16, damage: Damage) -> Started {
+        // What an earlier consumer left unread is handed out again, under other tags.
+        damage.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
             let consumer = channel.basic_consume(queue, ConsumerOptions::default())?;
             let messages = consumer.receiver().clone();
@@ -65,7 +75,7 @@ impl Consumer {
             Ok(messages)
         });
         match started {
-            Ok(messages) => Started::Running(Self { channel: Some(channel), messages }),
+            Ok(messages) => Started::Running(Self { channel: Some(channel), messages, damage }),
             Err(error) => Started::Failed(error.into(), channel),
         }
     }
@@ -73,7 +83,11 @@ impl Consumer {
     /// Waits for the next message, for `limit` at most.
     pub fn next(&self, limit: Duration) -> Next {
         match self.messages.recv_timeout(limit) {
-            Ok(ConsumerMessage::Delivery(inner)) => Next::Delivery(Delivery::new(inner)),
+            Ok(ConsumerMessage::Delivery(inner)) => {
+                let channel = self.channel.as_ref().map_or(0, Channel::channel_id);
+                let damaged = self.damage.take(channel, inner.delivery_tag());
+                Next::Delivery(Delivery::new(inner, damaged))
+            }
             Ok(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
             ) => Next::Ended(Some(error.into())),
@@ -100,6 +114,40 @@ impl Consumer {
             None => Ok(()),
         }
     }
+
+    /// Turns a message down: the broker dead-letters it as it is, or drops it if
+    /// its queue has no dead-letter exchange.
+    ///
+    /// # Errors
+    /// The channel or the connection is gone; the broker hands the message out
+    /// again.
+    pub fn reject(&self, delivery: Delivery) -> Result<(), AmqpError> {
+        match &self.channel {
+            Some(channel) => Ok(delivery.inner.reject(channel, false)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets a `select` wake up when there may be something for
+    /// [`next`](Self::next).
+    pub(crate) fn watch<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.messages);
+    }
+
+    /// Gives back what was not acknowledged, once the broker has seen every
+    /// acknowledgement. False if that took too long.
+    pub(crate) fn finish(mut self, limit: Duration) -> bool {
+        let Some(channel) = self.channel.take() else { return false };
+        self::settle();
+        super::connection::within(limit, move || channel.close().is_ok()).unwrap_or(false)
+    }
+}
+
+/// Waits until the broker has most likely seen the last acknowledgements. It hands
+/// many of them on to a quorum queue bit by bit, and forgets the rest when the channel
+/// is closed.
+pub(crate) fn settle() {
+    std::thread::sleep(SETTLE);
 }
 
 impl Drop for Consumer {
@@ -112,8 +160,10 @@ impl Drop for Consumer {
 }
 
 impl Delivery {
-    fn new(mut inner: amiquip::Delivery) -> Self {
+    fn new(mut inner: amiquip::Delivery, damaged: bool) -> Self {
         let (properties, headers) = from_properties(&inner.properties);
+        // They are not needed a second time.
+        inner.properties = amiquip::AmqpProperties::default();
         Self {
             exchange: std::mem::take(&mut inner.exchange),
             routing_key: std::mem::take(&mut inner.routing_key),
@@ -121,6 +171,7 @@ impl Delivery {
             body: std::mem::take(&mut inner.body),
             properties,
             headers,
+            damaged,
             inner,
         }
     }

@@ -56,6 +56,23 @@ pub enum AmqpError {
 }
 
 impl AmqpError {
+    /// The broker's refusal of a message, if that is why a channel or connection
+    /// ended. It closes the channel over most, and the whole connection over one it
+    /// cannot parse, or if the next message is under way while the client library
+    /// agrees to the end of the channel; that it is shutting down, or has crashed, is
+    /// no message's fault.
+    pub(crate) fn refusal(&self) -> Option<(u16, String)> {
+        const CONNECTION_FORCED: u16 = 320;
+        const INTERNAL_ERROR: u16 = 541;
+        match self {
+            Self::Channel { code, text } => Some((*code, text.clone())),
+            Self::Closed { code, text } if ![CONNECTION_FORCED, INTERNAL_ERROR].contains(code) => {
+                Some((*code, text.clone()))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a second try may go better without anybody's help.
     #[must_use]
     pub fn is_connection(&self) -> bool {

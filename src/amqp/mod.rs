@@ -16,10 +16,12 @@ mod connection;
 mod consumer;
 mod convert;
 mod error;
+mod inspect;
 mod publisher;
 mod session;
 mod tls_stream;
 
+pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
 pub(crate) use publisher::{Event, Publisher, Returned};

@@ -57,7 +57,7 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn open(broker: &Broker) -> Result<Self, AmqpError> {
-        open_within(broker, "router", |mut connection| {
+        open_within(broker, "router", None, |mut connection| {
             let blocked = connection.listen_for_connection_blocked()?;
             let (channel, events) = channel(&mut connection, &blocked)?;
             Ok(Self { connection: Some(connection), channel: Some(channel), blocked, events })

@@ -17,6 +17,7 @@ use super::{
     connection::{CLOSE_TIMEOUT, close, open_within},
     consumer::Started,
     convert::argument_table,
+    inspect::Damage,
 };
 
 /// AMQP's reply code for an object that is not there.
@@ -41,6 +42,8 @@ pub struct Session {
     connection: Option<Connection>,
     channel: Option<Channel>,
     server_version: Option<String>,
+    /// Which deliveries the client library could not read.
+    damage: Damage,
 }
 
 impl Session {
@@ -49,12 +52,18 @@ impl Session {
     /// # Errors
     /// Unreachable, TLS, or refused.
     pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
-        open_within(broker, "administration", |connection| {
+        Self::open_for(broker, "administration")
+    }
+
+    /// Connects under a name that the broker shows in its list of connections.
+    pub(crate) fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
+        let damage = Damage::default();
+        open_within(broker, purpose, Some(damage.clone()), move |connection| {
             let server_version = match connection.server_properties().get("version") {
                 Some(AmqpValue::LongString(version)) => Some(version.clone()),
                 _ => None,
             };
-            Ok(Self { connection: Some(connection), channel: None, server_version })
+            Ok(Self { connection: Some(connection), channel: None, server_version, damage: damage.clone() })
         })
     }
 
@@ -218,7 +227,7 @@ impl Session {
     /// 404 without such a queue, 403 without the permission.
     pub fn consume(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
         let channel = self.new_channel()?;
-        match Consumer::start(channel, queue, prefetch) {
+        match Consumer::start(channel, queue, prefetch, self.damage.clone()) {
             Started::Running(consumer) => Ok(consumer),
             Started::Failed(error, channel) => Err(self.explain(error, channel)),
         }

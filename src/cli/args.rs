@@ -9,7 +9,7 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, send, uninstall, unroutable};
+use super::{Failure, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -155,6 +155,12 @@ Examples:
     Send(Box<send::Args>),
     /// Print messages of an application as they arrive
     Listen(listen::Args),
+    /// Run the retry service
+    Serve(serve::Args),
+    /// Show retry policies
+    Retry(retry::Args),
+    /// Look at what was given up, try it once more, or discard it
+    Parked(parked::Args),
     /// Look at what could not be delivered, send it on, or discard it
     Unroutable(unroutable::Args),
     /// Start a private broker and watch delayed messages arrive

@@ -9,7 +9,11 @@ mod key;
 mod listen;
 mod logging;
 mod output;
+mod parked;
+mod policies;
+mod retry;
 mod send;
+mod serve;
 mod status;
 mod table;
 mod time;
@@ -33,7 +37,9 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    logging::start(cli.global.verbose);
+    // A service says what it does; a command only what is wrong.
+    let louder = u8::from(matches!(cli.command, Command::Serve(_)));
+    logging::start(cli.global.verbose.saturating_add(louder));
     let mut output = Output::new(cli.global.json);
     let code = match run(&cli, &mut output) {
         Ok(code) => code,
@@ -53,6 +59,9 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Decode(args) => decode::run(args, output),
         Command::Send(args) => send::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
+        Command::Retry(args) => retry::run(args, &settings()?, output),
+        Command::Parked(args) => parked::run(args, &settings()?, output),
+        Command::Serve(args) => serve::run(args, settings()?),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }

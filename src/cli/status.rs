@@ -18,7 +18,11 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
     let topology = Topology::new(settings.topology.clone());
     let status = admin::status(settings, &topology)?;
     let missing = status.levels.iter().filter(|level| level.ready.is_none()).count();
-    let code = if missing > 0 || status.unroutable.is_none() { Code::Problem } else { Code::Done };
+    let code = if missing > 0 || [status.unroutable, status.retry, status.parked].contains(&None) {
+        Code::Problem
+    } else {
+        Code::Done
+    };
     if output.json {
         output.json(&status)?;
         return Ok(code);
@@ -49,10 +53,14 @@ fn show(status: &Status, output: &mut Output) -> Result<(), Failure> {
     // Unknown as a whole if any part is.
     let stuck = status.levels.iter().map(|level| level.stuck).sum::<Option<u64>>();
     output.line(format!("waiting     {}, {} stuck", counted(ready, "message"), number(stuck)))?;
-    output.line(match status.unroutable {
-        Some(count) => format!("unroutable  {}", counted(count, "message")),
-        None => "unroutable  the queue is missing".into(),
-    })?;
+    for (name, count) in
+        [("unroutable", status.unroutable), ("retry", status.retry), ("parked", status.parked)]
+    {
+        output.line(match count {
+            Some(count) => format!("{name:12}{}", counted(count, "message")),
+            None => format!("{name:12}the queue is missing"),
+        })?;
+    }
     match &status.apps {
         Some(apps) if apps.is_empty() => {
             output.line("apps        nobody is bound to the dispatch exchange")?

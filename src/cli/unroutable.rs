@@ -11,7 +11,7 @@ use crate::{
     Settings,
     admin::{self, ReplayReport, Selection, UnroutableMessage, UnroutableReport},
     codec::AppKey,
-    holding::{Progress, Sifted},
+    holding::{Progress, Sample, Sifted},
     topology::Topology,
 };
 
@@ -170,7 +170,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 }
 
 /// A flag that Ctrl-C sets.
-fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
+pub(super) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -178,13 +178,13 @@ fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-fn follow(bar: &ProgressBar, at: Progress) {
+pub(super) fn follow(bar: &ProgressBar, at: Progress) {
     bar.set_length(at.total);
     bar.set_position(at.settled);
 }
 
 /// What a run that changes something ends with.
-fn code(sifted: &Sifted) -> Code {
+pub(super) fn code(sifted: &Sifted) -> Code {
     match sifted {
         Sifted { failure: Some(_), .. } => Code::Broker,
         Sifted { interrupted: true, .. } => Code::Interrupted,
@@ -238,7 +238,7 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
     Ok(Code::Done)
 }
 
-fn age(now: Timestamp, then: Timestamp) -> String {
+pub(super) fn age(now: Timestamp, then: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     let span = jiff::SignedDuration::from_secs(seconds);
     let unit = if seconds >= 86_400 {
@@ -258,28 +258,10 @@ fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) ->
             output.json(message)?;
             continue;
         }
-        let sample = &message.sample;
         let detail = escaped(message.diagnosis.detail.as_deref().unwrap_or_default());
         let head = format!("{} {detail}", message.diagnosis.reason);
         output.line(format!("{} {}", "●".yellow(), head.trim().bold()))?;
-        output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
-        output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
-        if let Some(arrived) = sample.arrived {
-            output.line(format!("  since        {arrived}"))?;
-        }
-        for (name, value) in &sample.properties {
-            output.line(format!("  {name:<12} {value}"))?;
-        }
-        for (name, value) in &sample.headers {
-            output.line(format!("  header       {} = {value}", escaped(name)))?;
-        }
-        let (kind, body) = match (&sample.body, &sample.body_base64) {
-            (Some(text), _) => ("", escaped(text)),
-            (None, Some(base64)) => (" in Base64", base64.clone()),
-            (None, None) => ("", String::new()),
-        };
-        let cut = if sample.truncated { ", cut" } else { "" };
-        output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
+        sample(&message.sample, output)?;
     }
     if messages.is_empty() && !output.json {
         output.line("no such message")?;
@@ -289,6 +271,29 @@ fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) ->
         None if messages.is_empty() => Ok(Code::Problem),
         None => Ok(Code::Done),
     }
+}
+
+/// Prints what a kept message holds.
+pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
+    output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
+    output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
+    if let Some(arrived) = sample.arrived {
+        output.line(format!("  since        {arrived}"))?;
+    }
+    for (name, value) in &sample.properties {
+        output.line(format!("  {name:<12} {value}"))?;
+    }
+    for (name, value) in &sample.headers {
+        output.line(format!("  header       {} = {value}", escaped(name)))?;
+    }
+    let (kind, body) = match (&sample.body, &sample.body_base64) {
+        (Some(text), _) => ("", escaped(text)),
+        (None, Some(base64)) => (" in Base64", base64.clone()),
+        (None, None) => ("", String::new()),
+    };
+    let cut = if sample.truncated { ", cut" } else { "" };
+    output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
+    Ok(())
 }
 
 /// One line, and nothing that could steer the terminal.
@@ -329,7 +334,7 @@ fn replayed(report: &ReplayReport, output: &mut Output) -> Result<Code, Failure>
 }
 
 /// What went wrong, if something did.
-fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
     if let Some(reason) = &sifted.refusal {
         output.line(format!(
             "{} {} refused by the broker and kept, the first because {reason}",

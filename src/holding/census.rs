@@ -71,13 +71,16 @@ impl Group {
 }
 
 /// When a message came into the queue, as well as can be known: brokers do not
-/// note it. The time of its last dead-lettering, or else when it was due, or else
-/// the property `timestamp`, which the publisher sets as it likes.
+/// note it. The time of its last dead-lettering, or else when it failed last, or
+/// else when it was due, or else the property `timestamp`, which the publisher sets as it likes.
 #[must_use]
 pub fn arrived(delivery: &Delivery) -> Option<Timestamp> {
     let milliseconds = |name| Timestamp::from_millisecond(delivery.headers.get(name)?.as_i64()?).ok();
     let stamped = || Timestamp::from_second(i64::try_from(delivery.properties.timestamp?).ok()?).ok();
-    last_death(&delivery.headers).or_else(|| milliseconds(headers::DUE)).or_else(stamped)
+    last_death(&delivery.headers)
+        .or_else(|| milliseconds(headers::LAST_FAILED))
+        .or_else(|| milliseconds(headers::DUE))
+        .or_else(stamped)
 }
 
 /// The latest time in `x-death`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::amqp::{AmqpError, Consumer, Delivery, Next, Session};
+use crate::amqp::{AmqpError, Consumer, Delivery, Next, Session, settle};
 
 /// The most messages one consumer holds. A queue is read through as many
 /// consumers as it takes, one after the other: what a consumer may hold is also
@@ -27,11 +27,13 @@ pub(super) struct Reader {
     /// How many messages are still to be read.
     left: u64,
     quiet: u32,
+    /// Whether anything was acknowledged.
+    forgot: bool,
 }
 
 impl Reader {
     pub(super) fn new(session: Session, queue: String, left: u64) -> Self {
-        Self { session, queue, pages: Vec::new(), size: 0, held: 0, kept: 0, left, quiet: 0 }
+        Self { session, queue, pages: Vec::new(), size: 0, held: 0, kept: 0, left, quiet: 0, forgot: false }
     }
 
     /// Whether all that was to be read has been.
@@ -92,6 +94,7 @@ impl Reader {
     /// The queue may forget the message.
     pub(super) fn forget(&mut self, delivery: Delivery) -> Result<(), AmqpError> {
         self.held = self.held.saturating_sub(1);
+        self.forgot = true;
         // Only the last page holds undecided messages.
         match self.pages.last() {
             Some(page) => page.ack(delivery),
@@ -102,6 +105,9 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        if self.forgot {
+            settle();
+        }
         // The oldest first, so that its messages are in front again.
         self.pages.drain(..).for_each(drop);
     }

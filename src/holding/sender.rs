@@ -23,6 +23,9 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// After so many refusals one after the other it is not the messages' fault.
 const REFUSALS: u32 = 10;
 
+/// After so many lost connections it is the broker's or the network's fault.
+const LOSSES: u32 = 3;
+
 /// How long ending a broken connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -44,6 +47,7 @@ struct Sent {
 
 /// A publisher that knows which confirm belongs to which kept message.
 pub(super) struct Sender {
+    broker: Broker,
     publisher: Publisher,
     outstanding: BTreeMap<u64, Sent>,
     /// Published on a channel that the broker closed over one of them; sent again
@@ -53,6 +57,7 @@ pub(super) struct Sender {
     bytes: usize,
     blocked: Option<String>,
     refusals: u32,
+    losses: u32,
     patience: Duration,
     last_answer: Instant,
 }
@@ -60,6 +65,7 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn open(broker: &Broker, patience: Duration) -> Result<Self, AmqpError> {
         Ok(Self {
+            broker: broker.clone(),
             publisher: Publisher::open(broker)?,
             outstanding: BTreeMap::new(),
             suspects: VecDeque::new(),
@@ -67,6 +73,7 @@ impl Sender {
             bytes: 0,
             blocked: None,
             refusals: 0,
+            losses: 0,
             patience,
             last_answer: Instant::now(),
         })
@@ -198,13 +205,21 @@ impl Sender {
     /// The channel or the connection is gone.
     fn ended(&mut self, verdicts: &mut Vec<Verdict>) -> Result<(), AmqpError> {
         let cause = self.publisher.end(END_TIMEOUT);
-        let AmqpError::Channel { .. } = &cause else {
-            return Err(cause);
-        };
+        if cause.refusal().is_none() {
+            // When the broker closes a channel, the client library can stumble over
+            // what is still under way on it, and end the connection.
+            self.losses += 1;
+            if self.losses > LOSSES {
+                return Err(cause);
+            }
+        }
         let mut unsettled: VecDeque<_> = std::mem::take(&mut self.outstanding).into_values().collect();
         (self.bytes, self.next_tag) = (0, 1);
-        self.publisher.reopen()?;
-        if unsettled.len() == 1 {
+        match cause.is_connection() {
+            true => self.publisher = Publisher::open(&self.broker)?,
+            false => self.publisher.reopen()?,
+        }
+        if unsettled.len() == 1 && cause.refusal().is_some() {
             self.refused(cause.to_string(), verdicts)?;
         } else {
             unsettled.append(&mut self.suspects);

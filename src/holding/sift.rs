@@ -287,6 +287,13 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
 
     /// What goes over the wire, or why it cannot.
     fn prepare(&self, delivery: &Delivery, outgoing: Outgoing) -> Result<Outgoing, String> {
+        if delivery.damaged {
+            return Err(
+                "its headers or properties hold something that cannot be read (text that is not UTF-8, or a \
+                 header that is there twice), and sending it on would lose them"
+                    .into(),
+            );
+        }
         let Outgoing { exchange, routing_key, properties, headers } = outgoing;
         for (what, name) in [("exchange", &exchange), ("routing key", &routing_key)] {
             if name.len() > 255 {

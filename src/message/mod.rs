@@ -33,6 +33,16 @@ pub mod headers {
     /// The property `user_id` of a message that somebody else sent again: the
     /// broker takes that property only from the user it names.
     pub const USER_ID: &str = "delayline-user-id";
+    /// Which retry a message is, from 1.
+    pub const ATTEMPT: &str = "delayline-attempt";
+    /// When it failed for the first time, in ms since the epoch.
+    pub const FIRST_FAILED: &str = "delayline-first-failed";
+    /// When it failed last, in ms since the epoch.
+    pub const LAST_FAILED: &str = "delayline-last-failed";
+    /// Why it failed last.
+    pub const FAILURE: &str = "delayline-failure";
+    /// Why it was parked.
+    pub const REASON: &str = "delayline-reason";
 }
 
 /// When a message is to be delivered.
@@ -72,6 +82,15 @@ pub struct Message {
     /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`) are not
     /// sent.
     pub headers: Headers,
+    /// Where it goes if not through the levels.
+    pub(crate) direct: Option<Direct>,
+}
+
+/// An exchange and a routing key of a message that is not delayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Direct {
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
 }
 
 /// The standard properties of an AMQP message; all text is 255 bytes at most.
@@ -125,7 +144,14 @@ impl Message {
             body: body.into(),
             properties: Properties::default(),
             headers: Headers::new(),
+            direct: None,
         }
+    }
+
+    /// A message that goes to an exchange at once, past the levels.
+    pub(crate) fn direct(app: AppKey, exchange: String, body: impl Into<Vec<u8>>) -> Self {
+        let direct = Some(Direct { exchange, routing_key: app.to_string() });
+        Self { direct, ..Self::after(app, Delay::ZERO, body) }
     }
 
     /// Allows it to be later, where that saves hops.

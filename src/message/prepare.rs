@@ -65,6 +65,8 @@ pub enum InvalidMessage {
 /// A message as it is published.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wire {
+    /// The exchange it is published to, if not the entry.
+    pub(crate) exchange: Option<String>,
     pub(crate) routing_key: String,
     pub(crate) properties: Properties,
     pub(crate) headers: Headers,
@@ -157,13 +159,19 @@ impl Wire {
             .filter(|(name, _)| !is_forbidden(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
-        headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
+        if message.direct.is_none() {
+            headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
+        }
         let mut properties = message.properties.clone();
         if let Some(lifetime) = properties.expiration.take().as_deref().and_then(expiration_ms) {
             let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
             headers.insert(EXPIRES.into(), Value::I64(taken.as_millisecond().saturating_add(lifetime)));
         }
-        Self { routing_key: codec::encode(schedule.remaining(sent), &message.app), properties, headers }
+        let (exchange, routing_key) = match &message.direct {
+            Some(direct) => (Some(direct.exchange.clone()), direct.routing_key.clone()),
+            None => (None, codec::encode(schedule.remaining(sent), &message.app)),
+        };
+        Self { exchange, routing_key, properties, headers }
     }
 }
 
@@ -197,6 +205,17 @@ mod tests {
         let names: Vec<_> = wire.headers.keys().map(String::as_str).collect();
         assert_eq!(names, ["delayline-due", "keep", "x-deathly"]);
         assert_eq!(wire.headers["keep"], Value::I32(1));
+    }
+
+    #[test]
+    fn a_direct_message_keeps_its_address_and_has_no_due_time() {
+        let app = AppKey::new("billing").unwrap();
+        let mut message = Message::direct(app, "delay.parked".into(), "body").with_header("x-death", 1_i32);
+        message.properties.expiration = Some("5".into());
+        let wire = wire(&message);
+        assert_eq!(wire.exchange.as_deref(), Some("delay.parked"));
+        assert_eq!(wire.routing_key, "billing");
+        assert_eq!(wire.headers, Headers::from([(EXPIRES.into(), Value::I64(5))]));
     }
 
     #[test]

@@ -27,8 +27,11 @@ pub(crate) fn resend(
         .filter(|(name, _)| !is_forbidden(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    headers.insert(EXCHANGE.into(), exchange.into());
-    headers.insert(ROUTING_KEY.into(), routing_key.into());
+    // Where it came from at first counts, not where it was on the way.
+    if !(headers.contains_key(EXCHANGE) && headers.contains_key(ROUTING_KEY)) {
+        headers.insert(EXCHANGE.into(), exchange.into());
+        headers.insert(ROUTING_KEY.into(), routing_key.into());
+    }
     if let Some(lifetime) = properties.expiration.take().as_deref().and_then(expiration_ms) {
         let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
         let expires = Value::I64(now.as_millisecond().saturating_add(lifetime));

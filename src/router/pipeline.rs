@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Select, Sender, unbounded};
 
 use crate::message::Message;
 
@@ -95,6 +95,11 @@ impl<'r, T> Pipeline<'r, T> {
             }
         }
         None
+    }
+
+    /// Lets a `select` wake up when there may be an outcome.
+    pub(crate) fn watch<'s>(&'s self, select: &mut Select<'s>) {
+        select.recv(&self.answers);
     }
 
     fn settle(&mut self, id: u64, verdict: Verdict) -> Option<Outcome<T>> {

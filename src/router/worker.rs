@@ -225,7 +225,10 @@ impl<C: Connector> Worker<C> {
             return;
         };
         job.mark_sent();
-        wire.publish(&self.limits.exchange, job.wire(now), job.body());
+        let prepared = job.wire(now);
+        let exchange = prepared.exchange.clone();
+        let exchange = exchange.as_deref().unwrap_or(&self.limits.exchange);
+        wire.publish(exchange, prepared, job.body());
         self.outstanding.push(job, now);
     }
 
@@ -322,7 +325,7 @@ impl<C: Connector> Worker<C> {
         let cause = wire.end(END_TIMEOUT);
         let alone = self.outstanding.is_alone();
         let mut unsettled: VecDeque<Job> = self.outstanding.take_all().collect();
-        let refusal = refusal(&cause);
+        let refusal = cause.refusal();
         if refusal.is_none() {
             unsettled.iter().for_each(Job::mark_in_doubt);
         }
@@ -417,21 +420,6 @@ impl<C: Connector> Worker<C> {
         if let Some(wire) = self.wire {
             wire.close(END_TIMEOUT);
         }
-    }
-}
-
-/// The broker's refusal of a message, if that is why it ended. It closes the
-/// channel over most, and the whole connection over one it cannot parse; that it
-/// is shutting down, or has crashed, is no message's fault.
-fn refusal(cause: &AmqpError) -> Option<(u16, String)> {
-    const CONNECTION_FORCED: u16 = 320;
-    const INTERNAL_ERROR: u16 = 541;
-    match cause {
-        AmqpError::Channel { code, text } => Some((*code, text.clone())),
-        AmqpError::Closed { code, text } if ![CONNECTION_FORCED, INTERNAL_ERROR].contains(code) => {
-            Some((*code, text.clone()))
-        }
-        _ => None,
     }
 }
 

@@ -26,8 +26,8 @@ const DEFAULT_FILE: &str = "delayline.toml";
 /// What the names of settings in the environment begin with.
 const PREFIX: &str = "DELAYLINE_";
 
-/// `DELAYLINE_*` variables that are not settings: the log filter, and the file.
-const OTHER_VARIABLES: [&str; 2] = ["DELAYLINE_LOG", "DELAYLINE_CONFIG"];
+/// `DELAYLINE_*` variables that are not settings: the log filter, and the files.
+const OTHER_VARIABLES: [&str; 3] = ["DELAYLINE_LOG", "DELAYLINE_CONFIG", "DELAYLINE_POLICIES"];
 
 /// Why settings cannot be used. Secrets are never quoted.
 #[derive(Debug, thiserror::Error)]

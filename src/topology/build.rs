@@ -10,9 +10,9 @@ use super::{
 };
 
 impl Topology {
-    /// The complete wanted state for some settings: 30 exchanges (28 of levels,
-    /// dispatch, unroutable; the entry is the top level's), 29 queues and 435
-    /// bindings.
+    /// The complete wanted state for some settings: 32 exchanges (28 of levels,
+    /// dispatch, unroutable, retry, parked; the entry is the top level's), 31
+    /// queues and 437 bindings.
     #[must_use]
     pub fn new(settings: TopologySettings) -> Self {
         let names = Names::new(settings.set.clone());
@@ -30,6 +30,16 @@ impl Topology {
             }),
             Object::Exchange(topic_exchange(&names, names.dispatch())),
         ];
+        for queue in [holding_queue(&settings, names.parked(), None), retry_queue(&settings, &names)] {
+            let name = queue.name.clone();
+            objects.push(Object::Exchange(topic_exchange(&names, name.clone())));
+            objects.push(Object::Queue(queue));
+            objects.push(Object::Binding(Binding {
+                source: name.clone(),
+                destination: Endpoint::Queue(name),
+                key: "#".into(),
+            }));
+        }
         for level in 0..LEVELS {
             objects.push(Object::Queue(level_queue(&settings, &names, level)));
         }
@@ -77,6 +87,18 @@ fn holding_queue(settings: &TopologySettings, name: String, max_length: Option<N
         arguments.insert("x-overflow".into(), "drop-head".into());
     }
     Queue { name, level: None, arguments }
+}
+
+/// The queue of the retry service. What it cannot even read it rejects, and the
+/// broker itself moves that to the parked queue, unchanged.
+fn retry_queue(settings: &TopologySettings, names: &Names) -> Queue {
+    let mut queue = holding_queue(settings, names.retry(), None);
+    queue.arguments.insert("x-dead-letter-exchange".into(), names.parked().into());
+    queue.arguments.insert("x-overflow".into(), "reject-publish".into());
+    if settings.queue_type == QueueType::Quorum {
+        queue.arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
+    }
+    queue
 }
 
 fn level_queue(settings: &TopologySettings, names: &Names, level: u8) -> Queue {
@@ -134,9 +156,9 @@ mod tests {
     #[test]
     fn has_the_objects_of_the_contract() {
         let topology = topology();
-        assert_eq!(topology.exchanges().count(), 28 + 2);
-        assert_eq!(topology.queues().count(), 28 + 1);
-        assert_eq!(topology.bindings().count(), 28 * 29 / 2 + 28 + 1);
+        assert_eq!(topology.exchanges().count(), 28 + 4);
+        assert_eq!(topology.queues().count(), 28 + 3);
+        assert_eq!(topology.bindings().count(), 28 * 29 / 2 + 28 + 3);
     }
 
     #[test]
@@ -194,6 +216,33 @@ mod tests {
     }
 
     #[test]
+    fn what_the_retry_service_rejects_is_parked_and_what_is_parked_stays() {
+        let topology = topology();
+        let queue = |name: &str| topology.queues().find(|queue| queue.name == name).unwrap();
+        insta::assert_json_snapshot!(queue("delay.retry").arguments, @r#"
+        {
+          "x-dead-letter-exchange": "delay.parked",
+          "x-dead-letter-strategy": "at-least-once",
+          "x-delivery-limit": 2147483647,
+          "x-overflow": "reject-publish",
+          "x-queue-leader-locator": "balanced",
+          "x-queue-type": "quorum"
+        }
+        "#);
+        insta::assert_json_snapshot!(queue("delay.parked").arguments, @r#"
+        {
+          "x-delivery-limit": 2147483647,
+          "x-queue-leader-locator": "balanced",
+          "x-queue-type": "quorum"
+        }
+        "#);
+        for name in ["delay.retry", "delay.parked"] {
+            let keys: Vec<_> = topology.bindings().filter(|binding| binding.source == name).collect();
+            assert_eq!((keys.len(), keys[0].key.as_str(), keys[0].destination.name()), (1, "#", name));
+        }
+    }
+
+    #[test]
     fn a_classic_level_has_no_argument_that_only_quorum_queues_know() {
         let topology = Topology::new(TopologySettings {
             queue_type: QueueType::Classic,
@@ -219,7 +268,7 @@ mod tests {
         let arguments = |unroutable_max_length| {
             let settings = TopologySettings { unroutable_max_length, ..TopologySettings::default() };
             let topology = Topology::new(settings);
-            let queue = topology.queues().find(|queue| queue.level.is_none()).unwrap();
+            let queue = topology.queues().find(|queue| queue.name == topology.names().unroutable()).unwrap();
             queue.arguments.clone()
         };
         let unlimited = arguments(None);

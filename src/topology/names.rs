@@ -94,6 +94,19 @@ impl Names {
     pub fn unroutable(&self) -> String {
         format!("{}.unroutable", self.set)
     }
+
+    /// The exchange applications dead-letter to with their app key, and the
+    /// queue of what no retry service has taken yet.
+    #[must_use]
+    pub fn retry(&self) -> String {
+        format!("{}.retry", self.set)
+    }
+
+    /// The exchange and the queue for what has used up its attempts or its time.
+    #[must_use]
+    pub fn parked(&self) -> String {
+        format!("{}.parked", self.set)
+    }
 }
 
 #[cfg(test)]

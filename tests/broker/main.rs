@@ -12,6 +12,7 @@ mod install;
 mod message;
 mod pika;
 mod refusals;
+mod retry;
 mod suitable;
 mod tls;
 mod uninstall;

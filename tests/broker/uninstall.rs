@@ -21,7 +21,7 @@ fn removes_only_what_it_declared() {
         })
         .unwrap();
     let report = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
-    assert_eq!(report.removed.len(), 59);
+    assert_eq!(report.removed.len(), 63);
     assert_eq!(report.unbound.len(), 1);
     assert!(session.queue_depth("orders").unwrap().is_some());
     let again = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
@@ -42,7 +42,7 @@ fn refuses_while_messages_wait() {
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     let report = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
     assert_eq!(report.discarded.iter().map(|waiting| waiting.messages).sum::<u64>(), 3);
-    assert_eq!(report.removed.len(), 59);
+    assert_eq!(report.removed.len(), 63);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn leaves_a_set_with_other_settings_alone() {
     assert!(refusal.to_string().contains("x-message-ttl"), "{refusal}");
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     let report = admin::uninstall(&other, &topology(&other), true).unwrap().unwrap();
-    assert_eq!((report.removed.len(), report.foreign.len()), (31, 28));
+    assert_eq!((report.removed.len(), report.foreign.len()), (35, 28));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn status_shows_the_levels_the_apps_and_the_unroutable() {
     assert_eq!(status.levels[0].level, 27);
     let twenty = status.levels.iter().find(|level| level.level == 20).unwrap();
     assert_eq!((twenty.ready, twenty.wait_ms), (Some(1), 1_048_576_000));
-    assert_eq!(status.unroutable, Some(1));
+    assert_eq!((status.unroutable, status.retry, status.parked), (Some(1), Some(0), Some(0)));
     let apps = status.apps.unwrap();
     assert_eq!(apps.len(), 1);
     assert_eq!(apps[0].app.as_deref(), Some("bound"));

@@ -5,6 +5,7 @@ mod common;
 
 mod broker;
 mod offline;
+mod parked;
 mod secrets;
 mod unroutable;
 

@@ -1,6 +1,8 @@
 //! Properties of the pure core, on inputs nobody thought of.
 
 use delayline::codec::{AppKey, Delay, RoutingKey, Tolerance};
+use delayline::retry::{Backoff, Decision, Failure, History, Jitter, ParkReason, Policies, Policy};
+use delayline::topology::Unit;
 use proptest::prelude::*;
 
 fn delays() -> impl Strategy<Value = Delay> {
@@ -17,6 +19,24 @@ fn app_keys() -> impl Strategy<Value = AppKey> {
 
 fn tolerances() -> impl Strategy<Value = Tolerance> {
     prop_oneof![delays().prop_map(Tolerance::Absolute), (0_u16..=10_000).prop_map(Tolerance::Relative)]
+}
+
+fn backoffs() -> impl Strategy<Value = Backoff> {
+    let exponential = (delays(), 1.0_f64..=100.0, delays()).prop_map(|(one, factor, other)| {
+        Backoff::Exponential { base: one.min(other), factor, cap: one.max(other) }
+    });
+    let list = prop::collection::vec(delays(), 0..20).prop_map(Backoff::List);
+    prop_oneof![delays().prop_map(Backoff::Fixed), exponential, list]
+}
+
+fn jitters() -> impl Strategy<Value = Jitter> {
+    let others = prop_oneof![Just(Jitter::None), Just(Jitter::Full), Just(Jitter::Equal)];
+    prop_oneof![others, tolerances().prop_map(Jitter::HopAware)]
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    (backoffs(), jitters(), 0_u32..=50, prop::option::of(delays()))
+        .prop_map(|(backoff, jitter, attempts, max_age)| Policy { backoff, jitter, attempts, max_age })
 }
 
 proptest! {
@@ -85,6 +105,80 @@ proptest! {
         let rounded = Tolerance::Absolute(Delay::from_seconds(extra).unwrap()).round(delay);
         let best = (seconds..=seconds + extra).min_by_key(|candidate| (candidate.count_ones(), *candidate)).unwrap();
         prop_assert_eq!(u64::from(rounded.seconds()), best);
+    }
+
+    #[test]
+    fn chance_stays_within_what_the_schedule_says(policy in policies(), attempt in 1_u32..2_000, random in 0.0..1.0) {
+        let (shortest, longest) = policy.bounds(attempt);
+        let delay = policy.delay(attempt, random);
+        prop_assert!((shortest..=longest).contains(&delay), "{delay} of {shortest} to {longest}");
+        let full = policy.backoff.delay(attempt);
+        match policy.jitter {
+            Jitter::None => prop_assert_eq!(delay, full),
+            Jitter::Full => prop_assert!(delay <= full),
+            Jitter::Equal => prop_assert!(delay <= full && 2 * delay.seconds() >= full.seconds()),
+            Jitter::HopAware(window) => {
+                prop_assert!(delay >= full && delay <= window.latest(full) && delay.hops() <= full.hops());
+            }
+        }
+    }
+
+    #[test]
+    fn exponential_backoff_never_shrinks_and_stays_under_its_cap(one in delays(), other in delays(), factor in 1.0_f64..=100.0) {
+        let backoff = Backoff::Exponential { base: one.min(other), factor, cap: one.max(other) };
+        let steps: Vec<_> = (1..40).map(|attempt| backoff.delay(attempt)).collect();
+        prop_assert!(steps.is_sorted() && steps[0] == one.min(other) && steps[38] <= one.max(other));
+    }
+
+    #[test]
+    fn every_message_is_parked_in_the_end_and_in_time(
+        policy in policies(), random in 0.0..1.0, lifetime in prop::option::of(1_i64..10_000_000), slow in 0_i64..5_000,
+    ) {
+        let start = 1_700_000_000_000;
+        let history = History {
+            attempt: 0, first_failed: None, expires: lifetime.map(|ms| start + ms), exchange: "e".into(), routing_key: "k".into(),
+        };
+        let mut failure = Failure { app: AppKey::new("a").unwrap(), reason: "rejected".into(), failed: start, history };
+        let (mut now, mut retries) = (start, 0);
+        let why = loop {
+            match Decision::new(&policy, &failure, None, Unit::SECOND, now, random) {
+                Decision::Park(why) => break why,
+                Decision::Retry { attempt, delay } => {
+                    retries += 1;
+                    prop_assert_eq!(attempt, retries);
+                    now += i64::from(delay.seconds()) * 1_000;
+                    if let Some(age) = policy.max_age {
+                        prop_assert!(now - start <= i64::from(age.seconds()) * 1_000);
+                    }
+                    prop_assert!(failure.history.expires.is_none_or(|expires| now < expires));
+                    now += slow;
+                    failure.failed = now;
+                    failure.history.first_failed = Some(start);
+                    failure.history.attempt = attempt;
+                }
+            }
+            prop_assert!(retries <= policy.attempts);
+        };
+        if why == ParkReason::Attempts {
+            prop_assert_eq!(retries, policy.attempts);
+        }
+    }
+
+    #[test]
+    fn a_schedule_adds_up_and_its_hops_are_possible(policy in policies()) {
+        let (mut shortest, mut longest) = (0, 0);
+        for step in policy.schedule() {
+            shortest += u64::from(step.shortest.seconds());
+            longest += u64::from(step.longest.seconds());
+            prop_assert_eq!(step.after, (shortest, longest));
+            prop_assert!(step.hops() >= step.shortest.hops().max(step.longest.hops()));
+        }
+        prop_assert!(policy.schedule().count() <= policy.attempts as usize);
+    }
+
+    #[test]
+    fn no_text_makes_the_policies_parser_panic(text in "[a-z\\[\\]={}\"'. 0-9\n-]{0,120}") {
+        let _ = Policies::parse(&text);
     }
 
     #[test]

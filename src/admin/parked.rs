@@ -1,0 +1,254 @@
+//! What was given up: looking at it, trying it once more, discarding it.
+
+use std::sync::atomic::AtomicBool;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    amqp::Delivery,
+    codec::{AppKey, Delay, RoutingKey},
+    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, arrived},
+    message::{Value, headers},
+    settings::Settings,
+    topology::{Queue, Topology},
+};
+
+use super::AdminError;
+
+/// The most groups that are told apart: reasons may be an application's own.
+const GROUPS: usize = 500;
+
+/// The reason of a message that the service could not read, and that the broker
+/// moved here as it was.
+const UNREADABLE: &str = "unreadable";
+
+/// Which messages are meant; all that is set must fit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ParkedSelection {
+    /// Those of this application.
+    pub app: Option<AppKey>,
+    /// Those that are here for this reason, or that failed last for it.
+    pub reason: Option<String>,
+    /// Those with this message id.
+    pub message_id: Option<String>,
+    /// Those that came here before this time; what does not say when it came does
+    /// not fit.
+    pub before: Option<Timestamp>,
+}
+
+/// Whose a parked message is, and why it is here.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ParkedCause {
+    /// The application; `None` if the routing key is no app key.
+    pub app: Option<String>,
+    /// Why it was given up: `attempts`, `age`, `expired`, `gave-up`, `unreadable`.
+    pub reason: String,
+    /// Why it failed last, as far as that was noted.
+    pub failure: Option<String>,
+}
+
+/// What is parked, in groups.
+#[derive(Debug, Clone, Serialize)]
+pub struct ParkedReport {
+    /// Messages in the queue.
+    pub waiting: u64,
+    /// How many of them were looked at; the first ones, if not all.
+    pub examined: u64,
+    /// The groups, by app, reason and last failure.
+    pub groups: Vec<ParkedGroup>,
+    /// Messages that found no group because there are too many.
+    pub other: Option<Group>,
+    /// What ended the look early.
+    pub failure: Option<String>,
+}
+
+/// Messages of one app that are here for one reason.
+#[derive(Debug, Clone, Serialize)]
+pub struct ParkedGroup {
+    /// Whose, and why.
+    #[serde(flatten)]
+    pub cause: ParkedCause,
+    /// How many, and since when.
+    #[serde(flatten)]
+    pub group: Group,
+}
+
+/// One message, and why it is here.
+#[derive(Debug, Clone, Serialize)]
+pub struct ParkedMessage {
+    /// Whose, and why.
+    #[serde(flatten)]
+    pub cause: ParkedCause,
+    /// The message.
+    #[serde(flatten)]
+    pub sample: Sample,
+}
+
+impl ParkedSelection {
+    /// Whether it selects every message.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn fits(&self, delivery: &Delivery) -> bool {
+        let cause = ParkedCause::of(delivery);
+        let app = self.app.as_ref().is_none_or(|app| cause.app.as_deref() == Some(app.as_str()));
+        let reason = self.reason.as_ref().is_none_or(|reason| {
+            *reason == cause.reason || cause.failure.as_ref().is_some_and(|failure| failure == reason)
+        });
+        let id = self.message_id.is_none() || self.message_id == delivery.properties.message_id;
+        let age = self.before.is_none_or(|before| arrived(delivery).is_some_and(|time| time < before));
+        app && reason && id && age
+    }
+}
+
+impl ParkedCause {
+    fn of(delivery: &Delivery) -> Self {
+        let text = |name: &str| match delivery.headers.get(name) {
+            Some(Value::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        Self {
+            app: app(delivery).map(|app| app.to_string()),
+            reason: text(headers::REASON).unwrap_or_else(|| UNREADABLE.into()),
+            failure: text(headers::FAILURE),
+        }
+    }
+}
+
+/// Messages are parked under their app key; those that the broker moved may have
+/// a delayed key.
+fn app(delivery: &Delivery) -> Option<AppKey> {
+    let key = delivery.routing_key.as_str();
+    key.parse::<RoutingKey>().map(|key| key.app).ok().or_else(|| AppKey::new(key).ok())
+}
+
+fn queue(topology: &Topology) -> &Queue {
+    let name = topology.names().parked();
+    topology.queues().find(|queue| queue.name == name).expect("every topology has it")
+}
+
+/// Counts what is parked, by app and reason, and changes nothing. Looks at `limit`
+/// messages at most.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking is not safe.
+pub fn parked(
+    settings: &Settings,
+    topology: &Topology,
+    limit: u64,
+    progress: impl FnMut(Progress),
+) -> Result<ParkedReport, AdminError> {
+    let mut census = Census::new(GROUPS);
+    let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
+        |delivery| {
+            census.add(ParkedCause::of(delivery), delivery);
+            Decision::Keep
+        },
+        progress,
+    )?;
+    let groups = census
+        .groups()
+        .iter()
+        .map(|(cause, group)| ParkedGroup { cause: cause.clone(), group: group.clone() })
+        .collect();
+    Ok(ParkedReport {
+        waiting: sifted.waiting,
+        examined: sifted.examined,
+        groups,
+        other: census.other().cloned(),
+        failure: sifted.failure,
+    })
+}
+
+/// Hands `count` selected messages to `each`, with `body_bytes` of their bodies,
+/// and changes nothing.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking is not safe.
+pub fn parked_messages(
+    settings: &Settings,
+    topology: &Topology,
+    selection: &ParkedSelection,
+    (count, body_bytes): (usize, usize),
+    mut each: impl FnMut(ParkedMessage),
+) -> Result<Sifted, AdminError> {
+    let stop = AtomicBool::new(count == 0);
+    let mut left = count;
+    let sifted = Holding::new(settings, queue(topology)).until(&stop).sift(
+        |delivery| {
+            if left > 0 && selection.fits(delivery) {
+                left -= 1;
+                each(ParkedMessage {
+                    cause: ParkedCause::of(delivery),
+                    sample: Sample::new(delivery, body_bytes),
+                });
+                stop.store(left == 0, std::sync::atomic::Ordering::Relaxed);
+            }
+            Decision::Keep
+        },
+        |_| {},
+    )?;
+    Ok(sifted)
+}
+
+/// Sends selected messages to their applications, at once, and with all attempts
+/// before them again. Each is removed only after the broker has confirmed its
+/// successor.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking is not safe.
+pub fn replay_parked(
+    settings: &Settings,
+    topology: &Topology,
+    selection: &ParkedSelection,
+    stop: &AtomicBool,
+    progress: impl FnMut(Progress),
+) -> Result<Sifted, AdminError> {
+    let entry = topology.names().entry();
+    let now = Timestamp::now().as_millisecond();
+    let decide = |delivery: &Delivery| match app(delivery) {
+        Some(app) if selection.fits(delivery) => {
+            let key = RoutingKey::new(Delay::ZERO, app).encode();
+            let mut outgoing = Outgoing::of(delivery, entry.as_str(), key);
+            for name in [
+                headers::ATTEMPT,
+                headers::FIRST_FAILED,
+                headers::LAST_FAILED,
+                headers::FAILURE,
+                headers::REASON,
+                headers::DUE,
+            ] {
+                outgoing.headers.remove(name);
+            }
+            // Whoever sends an expired message again thinks it is worth something.
+            if outgoing.headers.get(headers::EXPIRES).and_then(Value::as_i64).is_some_and(|time| time <= now)
+            {
+                outgoing.headers.remove(headers::EXPIRES);
+            }
+            Decision::Send(outgoing.into())
+        }
+        _ => Decision::Keep,
+    };
+    Ok(Holding::new(settings, queue(topology)).until(stop).sift(decide, progress)?)
+}
+
+/// Discards selected messages, for good.
+///
+/// # Errors
+/// If the broker cannot be asked, or looking is not safe.
+pub fn discard_parked(
+    settings: &Settings,
+    topology: &Topology,
+    selection: &ParkedSelection,
+    stop: &AtomicBool,
+    progress: impl FnMut(Progress),
+) -> Result<Sifted, AdminError> {
+    let decide = |delivery: &Delivery| match selection.fits(delivery) {
+        true => Decision::Discard,
+        false => Decision::Keep,
+    };
+    Ok(Holding::new(settings, queue(topology)).until(stop).sift(decide, progress)?)
+}

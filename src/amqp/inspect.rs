@@ -1,0 +1,396 @@
+//! Frames the client library would misread.
+//!
+//! It drops a header whose text is not UTF-8 together with every later one,
+//! skips a property that is not UTF-8 and takes the next for it, keeps one of two
+//! headers of the same name, and gives up the connection over such a routing
+//! key: one alien message would be mutilated in silence, or end every connection
+//! that is handed it. So the frames are looked at before it reads them. A message
+//! it cannot represent loses its properties here and is marked, and whoever
+//! consumes it knows not to send it on.
+
+use std::{
+    collections::HashSet,
+    io::{self, Read, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use amiquip::IoStream;
+use mio::{Evented, Poll, PollOpt, Ready, Token};
+
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+/// The class `basic` with its method `deliver`.
+const DELIVER: [u8; 4] = [0, 60, 0, 60];
+/// Type, channel and length; after the payload comes one byte more.
+const FRAME_HEAD: usize = 7;
+/// Class, weight, body length and flags of a content header.
+const CONTENT_HEAD: usize = 14;
+/// How much is read from the socket at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// Which deliveries of a connection cannot be represented, by channel and tag.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Damage(Arc<Mutex<HashSet<(u16, u64)>>>);
+
+impl Damage {
+    fn note(&self, channel: u16, tag: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, tag));
+    }
+
+    /// Forgets those of an earlier channel of the same number.
+    pub(super) fn forget(&self, channel: u16) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != channel);
+    }
+
+    /// Whether a delivery is among them; it is forgotten with the answer.
+    pub(super) fn take(&self, channel: u16, tag: u64) -> bool {
+        let mut deliveries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !deliveries.is_empty() && deliveries.remove(&(channel, tag))
+    }
+}
+
+/// A stream whose incoming frames are looked at, where anybody wants to know.
+pub(super) struct Inspected<S> {
+    inner: S,
+    inspector: Option<Inspector>,
+    chunk: Box<[u8]>,
+}
+
+impl<S> Inspected<S> {
+    pub(super) fn new(inner: S, damage: Option<Damage>) -> Self {
+        Self { inner, inspector: damage.map(Inspector::new), chunk: vec![0; CHUNK].into() }
+    }
+}
+
+/// The frames on their way.
+struct Inspector {
+    damage: Damage,
+    /// What came in. Up to `inspected`, which can be ahead of it, it may be
+    /// handed on, and `handed_on` bytes of it were.
+    buffer: Vec<u8>,
+    inspected: usize,
+    handed_on: usize,
+    /// The channel and tag of the last delivery, until its content header comes.
+    deliveries: Vec<(u16, u64)>,
+}
+
+impl Inspector {
+    fn new(damage: Damage) -> Self {
+        Self { damage, buffer: Vec::new(), inspected: 0, handed_on: 0, deliveries: Vec::new() }
+    }
+
+    /// Takes bytes in, and looks at the frames that are complete now.
+    fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.handed_on);
+        self.inspected -= self.handed_on;
+        self.handed_on = 0;
+        self.buffer.extend_from_slice(bytes);
+        while let Some(rest) = self.buffer.get(self.inspected..)
+            && rest.len() >= FRAME_HEAD
+        {
+            let kind = rest[0];
+            let length = number(&rest[3..FRAME_HEAD]);
+            let whole = FRAME_HEAD + usize::try_from(length).unwrap_or(usize::MAX - 8) + 1;
+            if kind != METHOD && kind != HEADER {
+                // Bodies and heartbeats pass as they come, and so does what is
+                // no frame at all.
+                self.inspected += whole;
+                continue;
+            }
+            if rest.len() < whole {
+                break;
+            }
+            self.inspected += self.inspect(self.inspected, whole);
+        }
+    }
+
+    /// Looks at one frame and returns its length from now on.
+    fn inspect(&mut self, start: usize, whole: usize) -> usize {
+        let frame = &mut self.buffer[start..start + whole];
+        let channel = u16::from_be_bytes([frame[1], frame[2]]);
+        let payload = FRAME_HEAD..whole - 1;
+        if frame[0] == METHOD {
+            if frame[payload.clone()].starts_with(&DELIVER) {
+                let Some((tag, readable)) = deliver(&mut frame[payload]) else { return whole };
+                self.deliveries.retain(|(other, _)| *other != channel);
+                self.deliveries.push((channel, tag));
+                if !readable {
+                    self.damage.note(channel, tag);
+                }
+            }
+            return whole;
+        }
+        let index = self.deliveries.iter().position(|(other, _)| *other == channel);
+        let Some((_, tag)) = index.map(|index| self.deliveries.swap_remove(index)) else { return whole };
+        if content(&frame[payload]).is_some() {
+            return whole;
+        }
+        self.damage.note(channel, tag);
+        // Without any properties it can be read.
+        let end = start + whole - 1;
+        let kept = start + FRAME_HEAD + CONTENT_HEAD;
+        if kept > end {
+            return whole;
+        }
+        self.buffer[kept - 2..kept].fill(0);
+        self.buffer[start + 3..start + FRAME_HEAD].copy_from_slice(&14_u32.to_be_bytes());
+        self.buffer.drain(kept..end);
+        FRAME_HEAD + CONTENT_HEAD + 1
+    }
+
+    /// Hands inspected bytes on; `None` if there are none.
+    fn pull(&mut self, target: &mut [u8]) -> Option<usize> {
+        let ready = self.inspected.min(self.buffer.len());
+        let length = (ready - self.handed_on).min(target.len());
+        if length == 0 {
+            return None;
+        }
+        target[..length].copy_from_slice(&self.buffer[self.handed_on..self.handed_on + length]);
+        self.handed_on += length;
+        Some(length)
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The tag of a `basic.deliver`, and whether its exchange and routing key are
+/// UTF-8; where they are not, question marks take the place of the letters.
+fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
+    // Class and method, the consumer's tag, the delivery's tag, the flags.
+    let tag = 5 + usize::from(*payload.get(4)?);
+    let number = number(payload.get(tag..tag + 8)?);
+    let (mut at, mut readable) = (tag + 9, true);
+    for _ in 0..2 {
+        let length = usize::from(*payload.get(at)?);
+        let name = payload.get_mut(at + 1..at + 1 + length)?;
+        if std::str::from_utf8(name).is_err() {
+            readable = false;
+            name.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+        }
+        at += 1 + length;
+    }
+    Some((number, readable))
+}
+
+/// Walks through a content header; `None` if something in it cannot be
+/// represented.
+fn content(payload: &[u8]) -> Option<()> {
+    let mut reader = Reader(payload);
+    reader.take(CONTENT_HEAD - 2)?;
+    let flags = number(reader.take(2)?);
+    let is_set = |index: u32| flags >> (15 - index) & 1 == 1;
+    // Content type, encoding, headers, delivery mode, priority, correlation id,
+    // reply-to, expiration, message id, timestamp, type, user id, app id. The
+    // last, a cluster id, is obsolete and has no place in our properties.
+    for index in 0..13 {
+        if is_set(index) {
+            match index {
+                2 => reader.table()?,
+                3 | 4 => drop(reader.take(1)?),
+                9 => drop(reader.take(8)?),
+                _ => reader.text()?,
+            }
+        }
+    }
+    (flags & 0b111 == 0 && reader.0.is_empty()).then_some(())
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn long(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(number(self.take(4)?)).ok()?;
+        self.take(length)
+    }
+
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let length = self.take(1)?[0];
+        self.take(length.into())
+    }
+
+    fn text(&mut self) -> Option<()> {
+        std::str::from_utf8(self.short()?).ok().map(drop)
+    }
+
+    fn table(&mut self) -> Option<()> {
+        let mut table = Reader(self.long()?);
+        let mut names = Vec::new();
+        while !table.0.is_empty() {
+            names.push(std::str::from_utf8(table.short()?).ok()?);
+            table.value()?;
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        (names.len() == count).then_some(())
+    }
+
+    fn value(&mut self) -> Option<()> {
+        match self.take(1)?[0] {
+            b'V' => Some(()),
+            b't' | b'b' | b'B' => self.take(1).map(drop),
+            b's' | b'u' => self.take(2).map(drop),
+            b'I' | b'i' | b'f' => self.take(4).map(drop),
+            b'l' | b'd' | b'T' => self.take(8).map(drop),
+            b'D' => self.take(5).map(drop),
+            b'S' => std::str::from_utf8(self.long()?).ok().map(drop),
+            b'x' => self.long().map(drop),
+            b'F' => self.table(),
+            b'A' => {
+                let mut values = Reader(self.long()?);
+                while !values.0.is_empty() {
+                    values.value()?;
+                }
+                Some(())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<S: Read> Read for Inspected<S> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let Some(inspector) = &mut self.inspector else { return self.inner.read(target) };
+        loop {
+            if let Some(length) = inspector.pull(target) {
+                return Ok(length);
+            }
+            let length = self.inner.read(&mut self.chunk)?;
+            if length == 0 {
+                return Ok(0);
+            }
+            inspector.push(&self.chunk[..length]);
+        }
+    }
+}
+
+impl<S: Write> Write for Inspected<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<S: Evented> Evented for Inspected<S> {
+    fn register(&self, poll: &Poll, token: Token, interest: Ready, opts: PollOpt) -> io::Result<()> {
+        self.inner.register(poll, token, interest, opts)
+    }
+
+    fn reregister(&self, poll: &Poll, token: Token, interest: Ready, opts: PollOpt) -> io::Result<()> {
+        self.inner.reregister(poll, token, interest, opts)
+    }
+
+    fn deregister(&self, poll: &Poll) -> io::Result<()> {
+        self.inner.deregister(poll)
+    }
+}
+
+impl<S: Read + Write + Evented + Send + 'static> IoStream for Inspected<S> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&[kind, 0, 7], &length[..], payload, &[0xce]].concat()
+    }
+
+    fn short(text: &[u8]) -> Vec<u8> {
+        [&[u8::try_from(text.len()).unwrap()], text].concat()
+    }
+
+    fn long(bytes: &[u8]) -> Vec<u8> {
+        [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
+    }
+
+    fn delivery(key: &[u8]) -> Vec<u8> {
+        let tag = 5_u64.to_be_bytes();
+        frame(METHOD, &[&DELIVER[..], &short(b"c"), &tag, &[0], &short(b"e"), &short(key)].concat())
+    }
+
+    /// A content header with headers and a message id.
+    fn header(table: &[u8], id: &[u8]) -> Vec<u8> {
+        let flags = (1_u16 << 13 | 1 << 7).to_be_bytes();
+        let head = [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4][..], &flags].concat();
+        frame(HEADER, &[head, long(table), short(id)].concat())
+    }
+
+    fn entry(name: &[u8], value: &[u8]) -> Vec<u8> {
+        [short(name), [b"S", &long(value)[..]].concat()].concat()
+    }
+
+    /// What comes out when the bytes come in pieces of a length, and whether the
+    /// delivery is damaged.
+    fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, bool) {
+        let damage = Damage::default();
+        let mut inspector = Inspector::new(damage.clone());
+        let mut out = Vec::new();
+        for piece in bytes.chunks(piece) {
+            inspector.push(piece);
+            let mut target = [0; 5];
+            while let Some(length) = inspector.pull(&mut target) {
+                out.extend_from_slice(&target[..length]);
+            }
+        }
+        (out, damage.take(7, 5))
+    }
+
+    #[test]
+    fn what_can_be_read_passes_untouched_in_any_pieces() {
+        let table = [entry(b"a", "k\u{e4}se".as_bytes()), entry(b"b", b"")].concat();
+        let body = frame(3, &[0xff; 100]);
+        let bytes =
+            [frame(8, b""), delivery("\u{e4}".as_bytes()), header(&table, b"id"), body, frame(8, b"")]
+                .concat();
+        for piece in [1, 2, 7, 64, 10_000] {
+            assert_eq!(through(&bytes, piece), (bytes.clone(), false), "{piece}");
+        }
+        let banner = b"AMQP\0\0\x09\x01";
+        assert_eq!(through(banner, 3), (banner.to_vec(), false));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_marked_and_loses_its_properties() {
+        let twice = [entry(b"a", b"1"), entry(b"a", b"2")].concat();
+        let nested = [short(b"n"), [b"F", &long(&entry(b"x", b"\xff"))[..]].concat()].concat();
+        let unknown = [short(b"n"), vec![b'?']].concat();
+        for (table, id) in [
+            (entry(b"a", b"\xff"), &b"id"[..]),
+            (entry(b"\xff", b"x"), b"id"),
+            (entry(b"a", b"x"), b"\xff"),
+            (twice, b"id"),
+            (nested, b"id"),
+            (unknown, b"id"),
+            (vec![9], b"id"),
+        ] {
+            let bytes = [delivery(b"key"), header(&table, id), frame(3, b"body")].concat();
+            let bare = frame(HEADER, &[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0]);
+            let expected = [delivery(b"key"), bare, frame(3, b"body")].concat();
+            for piece in [1, 10, 10_000] {
+                assert_eq!(through(&bytes, piece), (expected.clone(), true), "{table:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_routing_key_that_is_no_text_is_marked() {
+        let key = [b"\xff\xfe".to_vec(), vec![b'x'; 200]].concat();
+        let bytes = [delivery(&key), header(b"", b"id")].concat();
+        let (out, damaged) = through(&bytes, 10_000);
+        assert!(damaged);
+        let readable = [b"??".to_vec(), vec![b'x'; 200]].concat();
+        assert_eq!(out, [delivery(&readable), header(b"", b"id")].concat());
+    }
+}

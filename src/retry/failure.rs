@@ -1,0 +1,274 @@
+//! What is known of a message that failed.
+
+use crate::{
+    codec::{AppKey, AppKeyError, RoutingKey},
+    message::{Headers, Value, headers},
+    topology::Names,
+};
+
+/// The history of a message: how often it was tried, since when, and where it
+/// came from at first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// How many retries there were.
+    pub attempt: u32,
+    /// When it failed for the first time, in ms since the epoch; `None` if it
+    /// never did.
+    pub first_failed: Option<i64>,
+    /// The ms since the epoch after which it is worthless.
+    pub expires: Option<i64>,
+    /// The exchange it was published to at first.
+    pub exchange: String,
+    /// The routing key it was published with at first.
+    pub routing_key: String,
+}
+
+/// A message that failed, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Whose it is.
+    pub app: AppKey,
+    /// Why it failed: what the broker says in `x-death` (`rejected`, `expired`,
+    /// `maxlen`, `delivery_limit`), or a word of the application's own.
+    pub reason: String,
+    /// When it failed, in ms since the epoch.
+    pub failed: i64,
+    /// What was before.
+    pub history: History,
+}
+
+/// One entry of `x-death`, as far as it is of use.
+#[derive(Default)]
+struct Death<'a> {
+    queue: &'a str,
+    reason: &'a str,
+    exchange: &'a str,
+    routing_key: &'a str,
+    /// The last millisecond of the second that the broker noted.
+    time: Option<i64>,
+    expiration: Option<i64>,
+}
+
+impl<'a> Death<'a> {
+    fn new(value: &'a Value) -> Option<Self> {
+        let Value::Table(entry) = value else { return None };
+        let first_key = match entry.get("routing-keys") {
+            Some(Value::Array(keys)) => keys.first().and_then(text),
+            _ => None,
+        };
+        let of = |name: &str| entry.get(name).and_then(text);
+        Some(Self {
+            queue: of("queue")?,
+            reason: of("reason").unwrap_or_default(),
+            exchange: of("exchange").unwrap_or_default(),
+            routing_key: first_key.unwrap_or_default(),
+            time: entry
+                .get("time")
+                .and_then(Value::as_i64)
+                .map(|second| second.saturating_mul(1_000).saturating_add(999)),
+            expiration: of("original-expiration").and_then(|text| text.parse().ok()),
+        })
+    }
+
+    /// When the message became worthless by the `expiration` it had. The broker
+    /// erases the property and does not note when it began to count, which was no
+    /// later than the death.
+    fn expires(&self, now: i64) -> Option<i64> {
+        let lifetime = self.expiration?;
+        let died = self.time.unwrap_or(now).min(now);
+        Some(if self.reason == "expired" { died } else { died.saturating_add(lifetime) })
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The entries of `x-death`, the latest first.
+fn deaths(headers: &Headers) -> Vec<Death<'_>> {
+    match headers.get("x-death") {
+        Some(Value::Array(entries)) => entries.iter().filter_map(Death::new).collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl History {
+    /// What the headers of a message say that came through `exchange` with
+    /// `routing_key`.
+    #[must_use]
+    pub fn read(headers: &Headers, exchange: &str, routing_key: &str, now: i64) -> Self {
+        let deaths = deaths(headers);
+        let number = |name: &str| headers.get(name).and_then(Value::as_i64);
+        let said = |name: &str| headers.get(name).and_then(text);
+        let oldest = deaths.last().map(|death| (death.exchange, death.routing_key));
+        // What an earlier attempt noted goes before what the broker noted since.
+        let (exchange, routing_key) = match (said(headers::EXCHANGE), said(headers::ROUTING_KEY)) {
+            (Some(exchange), Some(routing_key)) => (exchange, routing_key),
+            _ => oldest.unwrap_or((exchange, routing_key)),
+        };
+        Self {
+            attempt: number(headers::ATTEMPT)
+                .map_or(0, |attempt| u32::try_from(attempt.max(0)).unwrap_or(u32::MAX)),
+            first_failed: number(headers::FIRST_FAILED).filter(|first| (1..=now).contains(first)),
+            expires: number(headers::EXPIRES)
+                .or_else(|| deaths.iter().rev().find_map(|death| death.expires(now))),
+            exchange: exchange.to_owned(),
+            routing_key: routing_key.to_owned(),
+        }
+    }
+
+    /// Whether the message is worthless now.
+    #[must_use]
+    pub fn is_expired(&self, now: i64) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+impl Failure {
+    /// What a message in the retry queue says about itself.
+    ///
+    /// The app key is its routing key, or the last part of it if that is one of a
+    /// delayed message.
+    ///
+    /// # Errors
+    /// If no app key can be had from the routing key.
+    pub fn read(
+        headers: &Headers,
+        exchange: &str,
+        routing_key: &str,
+        names: &Names,
+        now: i64,
+    ) -> Result<Self, AppKeyError> {
+        let app = match routing_key.parse::<RoutingKey>() {
+            Ok(key) => key.app,
+            Err(_) => AppKey::new(routing_key)?,
+        };
+        // A message that an application published here by itself may have passed
+        // levels before, but has not died in a queue of its own since.
+        let level = names.level_queue(0);
+        let levels = level.trim_end_matches("00");
+        let deaths = deaths(headers);
+        let death = deaths.first().filter(|death| !death.queue.starts_with(levels));
+        let said = headers.get(headers::FAILURE).and_then(text);
+        let reason = death.map(|death| death.reason).or(said).unwrap_or("published");
+        let failed = death.and_then(|death| death.time).unwrap_or(now).min(now);
+        let history = History::read(headers, exchange, routing_key, now);
+        let failed = failed.max(history.first_failed.unwrap_or(failed));
+        Ok(Self { app, reason: reason.to_owned(), failed, history })
+    }
+
+    /// When it failed for the first time, in ms since the epoch.
+    #[must_use]
+    pub fn first_failed(&self) -> i64 {
+        self.history.first_failed.unwrap_or(self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::SetName;
+
+    const NOW: i64 = 1_700_000_000_500;
+
+    fn death(queue: &str, reason: &str, exchange: &str, key: &str, more: &[(&str, Value)]) -> Value {
+        let mut entry = Headers::from([
+            ("queue".into(), queue.into()),
+            ("reason".into(), reason.into()),
+            ("exchange".into(), exchange.into()),
+            ("routing-keys".into(), Value::Array(vec![key.into(), "cc".into()])),
+            ("time".into(), Value::Timestamp(1_699_999_990)),
+            ("count".into(), 1_i64.into()),
+        ]);
+        entry.extend(more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        Value::Table(entry)
+    }
+
+    fn read(headers: &Headers, key: &str) -> Result<Failure, AppKeyError> {
+        Failure::read(headers, "delay.retry", key, &Names::new(SetName::default()), NOW)
+    }
+
+    fn dead(deaths: Vec<Value>) -> Headers {
+        Headers::from([("x-death".into(), Value::Array(deaths))])
+    }
+
+    #[test]
+    fn reads_a_first_failure() {
+        let headers = dead(vec![death("in.billing", "rejected", "orders", "order.created", &[])]);
+        let failure = read(&headers, "billing").unwrap();
+        assert_eq!((failure.app.as_str(), failure.reason.as_str()), ("billing", "rejected"));
+        assert_eq!((failure.failed, failure.first_failed()), (1_699_999_990_999, 1_699_999_990_999));
+        let History { attempt, expires, exchange, routing_key, .. } = failure.history;
+        assert_eq!((attempt, expires), (0, None));
+        assert_eq!((exchange.as_str(), routing_key.as_str()), ("orders", "order.created"));
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_noted_counts() {
+        let mut headers = dead(vec![
+            death("in.billing", "rejected", "delay.dispatch", "delay.x", &[]),
+            death("delay.level.00", "expired", "delay", "delay.x", &[]),
+        ]);
+        for (name, value) in [
+            (headers::ATTEMPT, Value::I64(3)),
+            (headers::FIRST_FAILED, Value::I64(NOW - 50_000)),
+            (headers::EXCHANGE, "orders".into()),
+            (headers::ROUTING_KEY, "".into()),
+            (headers::EXPIRES, Value::I64(NOW - 1)),
+        ] {
+            headers.insert(name.into(), value);
+        }
+        let failure = read(&headers, "billing").unwrap();
+        assert_eq!((failure.history.attempt, failure.first_failed()), (3, NOW - 50_000));
+        assert_eq!((failure.history.exchange.as_str(), failure.history.routing_key.as_str()), ("orders", ""));
+        assert!(failure.history.is_expired(NOW));
+    }
+
+    #[test]
+    fn decodes_a_delayed_key_and_refuses_what_is_no_app_key() {
+        let delayed = RoutingKey::new("5s".parse().unwrap(), "eu.orders".parse().unwrap()).encode();
+        assert_eq!(read(&Headers::new(), &delayed).unwrap().app.as_str(), "eu.orders");
+        assert_eq!(read(&Headers::new(), "").unwrap_err(), AppKeyError::Empty);
+        assert!(read(&Headers::new(), "a b").is_err() && read(&Headers::new(), &"x".repeat(200)).is_err());
+    }
+
+    #[test]
+    fn a_message_that_was_published_here_says_why_itself() {
+        let mut headers = dead(vec![death("delay.level.03", "expired", "delay", "delay.x", &[])]);
+        assert_eq!(read(&headers, "billing").unwrap().reason, "published");
+        headers.insert(headers::FAILURE.into(), "timeout".into());
+        let failure = read(&headers, "billing").unwrap();
+        assert_eq!((failure.reason.as_str(), failure.failed), ("timeout", NOW));
+    }
+
+    #[test]
+    fn the_erased_expiration_is_found_again() {
+        let lifetime = [("original-expiration", Value::from("60000"))];
+        let expires = |reason| {
+            let headers = dead(vec![death("in.billing", reason, "orders", "k", &lifetime)]);
+            read(&headers, "billing").unwrap().history.expires
+        };
+        assert_eq!(expires("rejected"), Some(1_699_999_990_999 + 60_000));
+        assert_eq!(expires("expired"), Some(1_699_999_990_999));
+    }
+
+    #[test]
+    fn nonsense_is_no_history() {
+        let headers = Headers::from([
+            ("x-death".into(), Value::Array(vec![Value::Void, Value::Table(Headers::new())])),
+            (headers::ATTEMPT.into(), "many".into()),
+            (headers::FIRST_FAILED.into(), Value::I64(i64::MAX)),
+            (headers::EXCHANGE.into(), Value::Void),
+        ]);
+        let failure = read(&headers, "billing").unwrap();
+        assert_eq!((failure.history.attempt, failure.first_failed()), (0, NOW));
+        assert_eq!(failure.history.exchange, "delay.retry");
+        let negative = Headers::from([(headers::ATTEMPT.into(), Value::I64(-5))]);
+        assert_eq!(read(&negative, "billing").unwrap().history.attempt, 0);
+        let huge = Headers::from([(headers::ATTEMPT.into(), Value::I64(i64::MAX))]);
+        assert_eq!(read(&huge, "billing").unwrap().history.attempt, u32::MAX);
+    }
+}

@@ -1,0 +1,23 @@
+//! Retries with backoff.
+//!
+//! A [`Policy`] says when a failed message is tried again and when it is given
+//! up; [`Policies`] hold one for each application and reason of failure. A
+//! [`Failure`] is what is known of a failed message, and with a policy it makes a
+//! [`Decision`]: all of that is pure. The [`Service`] carries decisions out for
+//! applications in any language, which only reject what they could not process; a [`Worker`] does
+//! the same inside a consumer written in Rust.
+
+mod decision;
+mod failure;
+mod forward;
+mod policies;
+mod policy;
+mod service;
+mod worker;
+
+pub use decision::{Decision, ParkReason};
+pub use failure::{Failure, History};
+pub use policies::{Policies, PoliciesError, SharedPolicies};
+pub use policy::{Backoff, Jitter, Policy, Step};
+pub use service::Service;
+pub use worker::{Handled, Job, Worker};

@@ -1,0 +1,255 @@
+//! When to try again, and when to give up.
+
+use crate::codec::{Delay, Tolerance};
+
+/// How often a message is tried again, and after which delays.
+///
+/// ```
+/// use delayline::retry::{Backoff, Policy};
+///
+/// let policy = Policy {
+///     backoff: Backoff::Exponential { base: "10s".parse()?, factor: 2.0, cap: "1m".parse()? },
+///     ..Policy::default()
+/// };
+/// let delays: Vec<_> = (1..=5).map(|attempt| policy.delay(attempt, 0.0).seconds()).collect();
+/// assert_eq!(delays, [10, 20, 40, 60, 60]);
+/// # Ok::<(), delayline::codec::DelayError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// The delay before each attempt, before jitter.
+    pub backoff: Backoff,
+    /// What chance does to it.
+    pub jitter: Jitter,
+    /// How many retries there are, 0 to 1,000; with 0 a message is parked at
+    /// once.
+    pub attempts: u32,
+    /// The longest time from the first failure to the last retry; without limit
+    /// if `None`.
+    pub max_age: Option<Delay>,
+}
+
+/// The delay before each attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Backoff {
+    /// Always the same.
+    Fixed(Delay),
+    /// `base`, then each time `factor` times as long, but never longer than
+    /// `cap`.
+    Exponential {
+        /// The first delay.
+        base: Delay,
+        /// What each is multiplied with to give the next, 1 to 100.
+        factor: f64,
+        /// The longest delay.
+        cap: Delay,
+    },
+    /// One after the other; the last one again if there are more attempts. None
+    /// means at once.
+    List(Vec<Delay>),
+}
+
+/// How attempts are spread, so that what failed together is not tried again
+/// together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Jitter {
+    /// Not at all.
+    None,
+    /// Anything from nothing to the whole delay.
+    Full,
+    /// Half of the delay, and anything up to the other half.
+    Equal,
+    /// The delay with the fewest queues on the way that is at most so much
+    /// longer: no chance, but the least work for the broker.
+    HopAware(Tolerance),
+}
+
+impl Policy {
+    /// The most attempts a policy may ask for.
+    pub const MAX_ATTEMPTS: u32 = 1_000;
+
+    /// The delay before an attempt, counted from 1. `random` is from 0 up to,
+    /// and without, 1.
+    #[must_use]
+    pub fn delay(&self, attempt: u32, random: f64) -> Delay {
+        let full = self.backoff.delay(attempt);
+        let (shortest, longest) = self.jitter.bounds(full);
+        match self.jitter {
+            Jitter::None | Jitter::HopAware(_) => shortest,
+            Jitter::Full | Jitter::Equal => {
+                let choices = f64::from(longest.seconds() - shortest.seconds()) + 1.0;
+                delay(f64::from(shortest.seconds()) + (random.clamp(0.0, 1.0) * choices).floor()).min(longest)
+            }
+        }
+    }
+
+    /// The shortest and the longest delay that chance can give an attempt.
+    #[must_use]
+    pub fn bounds(&self, attempt: u32) -> (Delay, Delay) {
+        self.jitter.bounds(self.backoff.delay(attempt))
+    }
+
+    /// The attempts with the range of their delays, as they happen if every one
+    /// fails at once. Those that are certain to come after the maximum age are
+    /// left out.
+    pub fn schedule(&self) -> impl Iterator<Item = Step> + '_ {
+        let mut total = (0_u64, 0_u64);
+        (1..=self.attempts)
+            .map(move |attempt| {
+                let (shortest, longest) = self.bounds(attempt);
+                total.0 += u64::from(shortest.seconds());
+                total.1 += u64::from(longest.seconds());
+                Step { attempt, shortest, longest, after: total }
+            })
+            .take_while(|step| self.max_age.is_none_or(|age| step.after.0 <= age.seconds().into()))
+    }
+}
+
+impl Default for Policy {
+    /// Ten attempts after 10 s, 20 s, 40 s, … 1 h at most; no jitter, no maximum
+    /// age.
+    fn default() -> Self {
+        let [base, cap] = [10, 3_600].map(|seconds| delay(f64::from(seconds)));
+        Self {
+            backoff: Backoff::Exponential { base, factor: 2.0, cap },
+            jitter: Jitter::None,
+            attempts: 10,
+            max_age: None,
+        }
+    }
+}
+
+/// One attempt of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Which, from 1.
+    pub attempt: u32,
+    /// The shortest delay before it.
+    pub shortest: Delay,
+    /// The longest.
+    pub longest: Delay,
+    /// How long after the first failure it comes, in s (units of the set), at
+    /// the earliest and at the latest.
+    pub after: (u64, u64),
+}
+
+impl Step {
+    /// The most queues it can pass on the way.
+    #[must_use]
+    pub fn hops(&self) -> u32 {
+        // Setting the lowest clear bit is the cheapest way to one more; as long
+        // as the result is not too long, it is in the range.
+        let mut most = self.shortest.seconds();
+        while most | (most + 1) <= self.longest.seconds() {
+            most |= most + 1;
+        }
+        most.count_ones()
+    }
+}
+
+impl Backoff {
+    /// The delay before an attempt, counted from 1. Fractions of a second round
+    /// up.
+    #[must_use]
+    pub fn delay(&self, attempt: u32) -> Delay {
+        let earlier = attempt.saturating_sub(1);
+        match self {
+            Self::Fixed(delay) => *delay,
+            Self::Exponential { base, factor, cap } => {
+                let exponent = i32::try_from(earlier).unwrap_or(i32::MAX);
+                delay(f64::from(base.seconds()) * factor.powi(exponent)).min(*cap)
+            }
+            Self::List(delays) => {
+                let index = usize::try_from(earlier).unwrap_or(usize::MAX);
+                delays.get(index).or(delays.last()).copied().unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl Jitter {
+    fn bounds(self, full: Delay) -> (Delay, Delay) {
+        match self {
+            Self::None => (full, full),
+            Self::Full => (Delay::ZERO, full),
+            Self::Equal => (delay(f64::from(full.seconds()) / 2.0), full),
+            Self::HopAware(window) => {
+                let rounded = window.round(full);
+                (rounded, rounded)
+            }
+        }
+    }
+}
+
+/// So many seconds, rounded up, 2^28 - 1 at most.
+fn delay(seconds: f64) -> Delay {
+    // A cast saturates, and makes 0 of what is no number.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+    Delay::from_seconds(seconds.ceil() as u64).unwrap_or(Delay::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(value: u64) -> Delay {
+        Delay::from_seconds(value).unwrap()
+    }
+
+    fn policy(backoff: Backoff, jitter: Jitter) -> Policy {
+        Policy { backoff, jitter, attempts: 5, max_age: None }
+    }
+
+    fn delays(policy: &Policy) -> Vec<u32> {
+        (1..=5).map(|attempt| policy.delay(attempt, 0.0).seconds()).collect()
+    }
+
+    #[test]
+    fn follows_the_backoff() {
+        let exponential = |factor| Backoff::Exponential { base: seconds(10), factor, cap: seconds(40) };
+        let list = Backoff::List(vec![seconds(60), seconds(300), seconds(900)]);
+        for (backoff, expected) in [
+            (Backoff::Fixed(seconds(7)), [7, 7, 7, 7, 7]),
+            (exponential(2.0), [10, 20, 40, 40, 40]),
+            (exponential(1.5), [10, 15, 23, 34, 40]),
+            (exponential(1.0), [10, 10, 10, 10, 10]),
+            (list, [60, 300, 900, 900, 900]),
+            (Backoff::List(vec![]), [0, 0, 0, 0, 0]),
+        ] {
+            assert_eq!(delays(&policy(backoff, Jitter::None)), expected);
+        }
+    }
+
+    #[test]
+    fn a_high_attempt_reaches_the_cap_and_not_infinity() {
+        let backoff = Backoff::Exponential { base: seconds(1), factor: 100.0, cap: Delay::MAX };
+        assert_eq!(backoff.delay(u32::MAX), Delay::MAX);
+    }
+
+    #[test]
+    fn spreads() {
+        let spread = |jitter, random| policy(Backoff::Fixed(seconds(9)), jitter).delay(1, random).seconds();
+        assert_eq!([0.0, 0.5, 0.999].map(|random| spread(Jitter::Full, random)), [0, 5, 9]);
+        assert_eq!([0.0, 0.5, 0.999].map(|random| spread(Jitter::Equal, random)), [5, 7, 9]);
+        let window = Jitter::HopAware("100%".parse().unwrap());
+        assert_eq!([0.0, 0.999].map(|random| spread(window, random)), [16, 16]);
+    }
+
+    #[test]
+    fn a_schedule_ends_at_the_maximum_age() {
+        let list = Backoff::List(vec![seconds(1), seconds(2), seconds(4)]);
+        let mut policy = policy(list, Jitter::None);
+        let after = |policy: &Policy| policy.schedule().map(|step| step.after.1).collect::<Vec<_>>();
+        assert_eq!(after(&policy), [1, 3, 7, 11, 15]);
+        policy.max_age = Some(seconds(7));
+        assert_eq!(after(&policy), [1, 3, 7]);
+    }
+
+    #[test]
+    fn counts_the_hops_of_the_worst_delay_in_a_range() {
+        let hops = |shortest, longest| {
+            Step { attempt: 1, shortest: seconds(shortest), longest: seconds(longest), after: (0, 0) }.hops()
+        };
+        assert_eq!([hops(5, 5), hops(0, 8), hops(4, 8), hops(512, 1_023), hops(0, 0)], [2, 3, 3, 10, 0]);
+    }
+}

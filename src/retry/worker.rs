@@ -1,0 +1,262 @@
+//! A consumer whose handler says what becomes of each message; no retry service
+//! is needed for it.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::Select;
+use jiff::Timestamp;
+use log::{error, info, warn};
+
+use crate::{
+    Router, Settings,
+    amqp::{Consumer, Delivery, Next, Session},
+    codec::{AppKey, Delay},
+    message::{Headers, Properties},
+    topology::Names,
+};
+
+use super::{
+    Decision, Failure, History, SharedPolicies,
+    forward::{Forwarder, Unsendable},
+    service::sender,
+};
+
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The pause between attempts to connect.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long stopping may take for what is in flight.
+const FINISH: Duration = Duration::from_secs(10);
+
+/// What a handler says of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Handled {
+    /// It is processed; the broker may forget it.
+    Done,
+    /// It failed for this reason, and is tried again as the policy says.
+    Retry(String),
+    /// It failed, and is tried again after this delay, as from a `Retry-After`;
+    /// the policy's limits hold all the same.
+    RetryAfter(Delay, String),
+    /// It failed and is parked at once.
+    GiveUp(String),
+}
+
+/// A message in the hands of a handler.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// The payload.
+    pub body: &'a [u8],
+    /// Standard properties.
+    pub properties: &'a Properties,
+    /// Headers.
+    pub headers: &'a Headers,
+    /// Which retry this is; 0 the first time.
+    pub attempt: u32,
+    /// The exchange it was published to at first.
+    pub exchange: &'a str,
+    /// The routing key it was published with at first.
+    pub routing_key: &'a str,
+    /// When it failed for the first time.
+    pub first_failed: Option<Timestamp>,
+    /// Whether it was handed out before, so that it may have been processed.
+    pub redelivered: bool,
+}
+
+/// Consumes an application's queue.
+///
+/// A message is acknowledged once the handler is done with it, or once its retry
+/// or its place among the parked ones is confirmed. A handler that panics has
+/// failed. A message that expired on the way is parked without asking the handler.
+///
+/// The queue must be bound to the dispatch exchange for the app key, or what is
+/// tried again never comes back.
+///
+/// ```no_run
+/// use std::sync::atomic::AtomicBool;
+/// use delayline::{Settings, codec::AppKey, retry::{Handled, Policies, SharedPolicies, Worker}};
+///
+/// let settings = Settings::from_url("amqp://localhost")?;
+/// let policies = SharedPolicies::new(Policies::parse(r#"default.list = ["10s", "1m", "5m"]"#)?);
+/// let stop = AtomicBool::new(false);
+/// Worker::new(settings, "billing-in", AppKey::new("billing")?, policies).run(&stop, |job| {
+///     if job.body.is_empty() {
+///         return Handled::GiveUp("empty".into());
+///     }
+///     Handled::Retry("the bank is closed".into())
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Worker {
+    settings: Settings,
+    names: Names,
+    queue: String,
+    app: AppKey,
+    policies: SharedPolicies,
+    prefetch: u16,
+}
+
+impl Worker {
+    /// A worker on a queue, for an application.
+    pub fn new(settings: Settings, queue: impl Into<String>, app: AppKey, policies: SharedPolicies) -> Self {
+        let names = Names::new(settings.topology.set.clone());
+        Self { settings, names, queue: queue.into(), app, policies, prefetch: 10 }
+    }
+
+    /// Holds so many messages at a time, 1 or more; 10 if nothing is said. The
+    /// handler is given one after the other.
+    #[must_use]
+    pub fn with_prefetch(mut self, prefetch: u16) -> Self {
+        self.prefetch = prefetch.max(1);
+        self
+    }
+
+    /// Runs until `stop` is set, which is looked at between two messages; through
+    /// restarts of the broker. Returns whether everything in flight was confirmed
+    /// at the end; if not, some messages may come twice.
+    pub fn run(&self, stop: &AtomicBool, mut handler: impl FnMut(&Job<'_>) -> Handled) -> bool {
+        while !stop.load(Ordering::Relaxed) {
+            match self.session(stop, &mut handler) {
+                Ok(clean) => return clean,
+                Err(reason) => {
+                    warn!("{reason}; trying again in {PAUSE:?}");
+                    let until = Instant::now() + PAUSE;
+                    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+                        thread::sleep(TICK);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn session(
+        &self,
+        stop: &AtomicBool,
+        handler: &mut impl FnMut(&Job<'_>) -> Handled,
+    ) -> Result<bool, String> {
+        let text = |error: crate::amqp::AmqpError| error.to_string();
+        let mut session = Session::open_for(&self.settings.broker, "worker").map_err(text)?;
+        let router = Router::connect(&self.settings).map_err(text)?;
+        let consumer = session.consume(&self.queue, self.prefetch).map_err(text)?;
+        let mut forwarder = Forwarder::new(&router, Unsendable::Hold);
+        let ended = self.work(stop, &consumer, &mut forwarder, handler);
+        if ended.is_err() {
+            drop(forwarder);
+            router.close(Duration::ZERO);
+            return ended.map(|()| false);
+        }
+        let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
+        router.close(FINISH);
+        Ok(clean)
+    }
+
+    fn work(
+        &self,
+        stop: &AtomicBool,
+        consumer: &Consumer,
+        forwarder: &mut Forwarder<'_>,
+        handler: &mut impl FnMut(&Job<'_>) -> Handled,
+    ) -> Result<(), String> {
+        while !stop.load(Ordering::Relaxed) {
+            forwarder.settle(consumer)?;
+            match consumer.next(Duration::ZERO) {
+                Next::Delivery(delivery) => self.handle(consumer, forwarder, delivery, handler)?,
+                Next::Timeout => {
+                    let mut select = Select::new();
+                    consumer.watch(&mut select);
+                    forwarder.watch(&mut select);
+                    let _ = select.ready_timeout(TICK);
+                }
+                Next::Ended(cause) => {
+                    return Err(cause.map_or_else(|| "the consumer ended".into(), |cause| cause.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &self,
+        consumer: &Consumer,
+        forwarder: &mut Forwarder<'_>,
+        mut delivery: Delivery,
+        handler: &mut impl FnMut(&Job<'_>) -> Handled,
+    ) -> Result<(), String> {
+        let now = Timestamp::now().as_millisecond();
+        let history = History::read(&delivery.headers, &delivery.exchange, &delivery.routing_key, now);
+        let expired = history.is_expired(now);
+        let handled = match expired {
+            true => Handled::GiveUp("expired".into()),
+            false => call(handler, &delivery, &history),
+        };
+        let (reason, asked, gave_up) = match handled {
+            Handled::Done => return consumer.ack(delivery).map_err(|error| error.to_string()),
+            Handled::Retry(reason) => (reason, None, false),
+            Handled::RetryAfter(delay, reason) => (reason, Some(delay), false),
+            Handled::GiveUp(reason) => (reason, None, true),
+        };
+        if delivery.damaged {
+            error!(
+                "a message that failed cannot be sent again, because its headers cannot be read; it stays in \
+                 `{}`",
+                self.queue
+            );
+            return forwarder.refuse(consumer, delivery);
+        }
+        let now = Timestamp::now().as_millisecond();
+        let failure = Failure { app: self.app.clone(), reason, failed: now, history };
+        let policies = self.policies.current();
+        let policy = policies.get(&failure.app, &failure.reason);
+        let decision = match gave_up && !expired {
+            true => Decision::Park(super::ParkReason::GaveUp),
+            false => {
+                let unit = self.settings.topology.unit;
+                Decision::new(policy, &failure, asked, unit, now, fastrand::f64())
+            }
+        };
+        let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
+        info!(
+            "{decision:?} app={} reason={} id={}",
+            self.app,
+            failure.reason.escape_debug(),
+            id.escape_debug()
+        );
+        let parts = (
+            std::mem::take(&mut delivery.body),
+            delivery.properties.clone(),
+            std::mem::take(&mut delivery.headers),
+        );
+        let successor = decision.successor(&failure, &self.names, sender(&self.settings), parts);
+        forwarder.send(consumer, delivery, successor)
+    }
+}
+
+/// Asks the handler; a panic is a failure like any other.
+fn call(handler: &mut impl FnMut(&Job<'_>) -> Handled, delivery: &Delivery, history: &History) -> Handled {
+    let job = Job {
+        body: &delivery.body,
+        properties: &delivery.properties,
+        headers: &delivery.headers,
+        attempt: history.attempt,
+        exchange: &history.exchange,
+        routing_key: &history.routing_key,
+        first_failed: history.first_failed.and_then(|first| Timestamp::from_millisecond(first).ok()),
+        redelivered: delivery.redelivered,
+    };
+    catch_unwind(AssertUnwindSafe(|| handler(&job))).unwrap_or_else(|_| Handled::Retry("panic".into()))
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("queue", &self.queue).field("app", &self.app).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,46 @@
+//! The examples do what they say.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use delayline::{Message, Router, Settings, codec::Delay};
+
+use crate::common::{app, installed};
+
+use super::{Daemon, url};
+
+/// A running example.
+struct Example(Child);
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a consumer that fails twice and then succeeds, and checks that it does.
+fn succeeds_at_the_second_retry(settings: &Settings, command: &mut Command) {
+    let _daemon = Daemon::start(settings, "[default]\nfixed = '1s'\nattempts = 5\n");
+    let mut example =
+        Example(command.args([&url(settings), "billing"]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(example.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("waiting for messages"));
+    let router = Router::connect(settings).unwrap();
+    router.publish(Message::after(app("billing"), Delay::ZERO, "invoice 17")).unwrap();
+    assert_eq!(lines.next().as_deref(), Some("failed: the bank is closed"));
+    assert_eq!(lines.next().as_deref(), Some("failed: the bank is closed"));
+    let last = lines.next().unwrap();
+    assert!(last.contains("invoice 17") && last.ends_with("at attempt 2"), "{last}");
+}
+
+#[test]
+fn the_python_example_is_retried() {
+    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+    let mut command = Command::new(python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python/consumer.py"));
+    succeeds_at_the_second_retry(&installed(100), &mut command);
+}

@@ -1,0 +1,111 @@
+//! One test for each way in which retries are built by hand, with the policy that
+//! replaces it.
+
+use std::process::Command;
+
+use delayline::{codec::AppKey, retry::Policies};
+use serde_json::{Value as Json, json};
+
+use crate::common::installed;
+
+use super::{Daemon, parked, url};
+
+const UNIT: u64 = 100;
+
+/// Runs an application in Python whose every attempt fails, and checks what every
+/// pattern has in common: no attempt is early, nothing of the message is lost, and
+/// it is parked at the end. `reason` is why.
+fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: &str) {
+    let settings = installed(UNIT);
+    let policies = format!("[apps.shop]\n{policy}\n");
+    let _daemon = Daemon::start(&settings, &policies);
+    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+    let output = Command::new(python)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/retry/application.py"))
+        .args([&url(&settings), "shop", &(attempts + 1).to_string(), expiration])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let seen: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(seen.len(), attempts + 1);
+
+    let policies = Policies::parse(&policies).unwrap();
+    let policy = policies.get(&AppKey::new("shop").unwrap(), "rejected");
+    for (attempt, pair) in (1..).zip(seen.windows(2)) {
+        let [before, after] = pair else { unreachable!() };
+        let waited = after["arrived"].as_u64().unwrap() - before["rejected"].as_u64().unwrap();
+        let least = u64::from(policy.bounds(attempt).0.seconds()) * UNIT;
+        assert!(waited >= least, "attempt {attempt} came after {waited} of {least} ms");
+        for part in ["body", "properties", "headers"] {
+            assert_eq!(after[part], seen[0][part], "{part}, attempt {attempt}");
+        }
+        let ours = &after["ours"];
+        assert_eq!(ours["delayline-attempt"], json!(attempt));
+        assert_eq!(ours["delayline-exchange"], "orders");
+        assert_eq!(ours["delayline-routing-key"], "order.shop");
+        assert!(ours["delayline-first-failed"].as_i64().unwrap() > 0);
+        assert_eq!(ours["delayline-first-failed"], seen[1]["ours"]["delayline-first-failed"]);
+    }
+
+    let message = parked(&settings, 1).remove(0);
+    assert_eq!((message.key.as_str(), message.body.as_slice()), ("shop", &b"\x00order\xff"[..]));
+    assert_eq!(message.properties.message_id.as_deref(), Some("m-shop"));
+    assert_eq!(message.properties.correlation_id.as_deref(), Some("c-1"));
+    assert_eq!(message.text("customer"), "C-4");
+    assert_eq!(message.text("delayline-reason"), reason);
+    assert_eq!(message.text("delayline-failure"), "rejected");
+    assert_eq!(message.text("delayline-exchange"), "orders");
+    assert_eq!(message.text("delayline-routing-key"), "order.shop");
+    assert_eq!(message.number("delayline-attempt"), i64::try_from(attempts).unwrap());
+    assert!(message.number("delayline-last-failed") >= message.number("delayline-first-failed"));
+}
+
+/// In place of one queue for each delay.
+#[test]
+fn a_fixed_delay() {
+    every_attempt_fails("fixed = '3s'\nattempts = 3", 3, "", "attempts");
+}
+
+/// In place of a queue for each TTL.
+#[test]
+fn exponential_backoff() {
+    let policy = "exponential = { base = '1s', factor = 2, cap = '5s' }\nattempts = 4\njitter = 'equal'";
+    every_attempt_fails(policy, 4, "", "attempts");
+}
+
+/// In place of a TTL on each message, 1.5 times that of the last one.
+#[test]
+fn a_growing_delay_per_message() {
+    let policy = "exponential = { base = '2s', factor = 1.5, cap = '1h' }\nattempts = 4";
+    every_attempt_fails(policy, 4, "", "attempts");
+}
+
+/// In place of three wait queues for each application.
+#[test]
+fn a_list_of_delays() {
+    every_attempt_fails("list = ['1s', '5s', '15s']", 3, "", "attempts");
+}
+
+/// In place of wait queues that all applications share.
+#[test]
+fn shared_levels_with_the_fewest_hops() {
+    let policy = "fixed = '7s'\njitter = 'hop-aware'\nwindow = '2s'\nattempts = 3";
+    every_attempt_fails(policy, 3, "", "attempts");
+}
+
+/// In place of a queue whose messages go round and round until a time stamp has
+/// passed: the last retry must come within a time.
+#[test]
+fn a_time_limit_instead_of_a_busy_queue() {
+    // Attempts at 2, 4 and 6 s; what the application takes adds to that, so the
+    // fourth, at 8 s, is too late for certain.
+    every_attempt_fails("fixed = '20s'\nattempts = 9\nmax_age = '79s'", 3, "", "age");
+}
+
+/// A message with an expiration is retried until that has passed, and then parked.
+#[test]
+fn an_expiring_message() {
+    // 12 s from the first failure; the next attempt would come at 15 s.
+    every_attempt_fails("list = ['10s', '50s', '90s']\nattempts = 9", 2, "12000", "expired");
+}

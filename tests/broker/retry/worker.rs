@@ -1,0 +1,82 @@
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use delayline::{
+    Message, Router,
+    codec::Delay,
+    message::Properties,
+    retry::{Handled, Policies, SharedPolicies, Worker},
+};
+
+use crate::common::{Inbox, app, installed};
+
+use super::{by_id, parked};
+
+#[test]
+fn a_handler_decides_and_a_panic_is_a_failure() {
+    let settings = installed(100);
+    // Declares and binds the queue `in.app`, and takes nothing itself.
+    drop(Inbox::open(&settings, "app"));
+    let router = Router::connect(&settings).unwrap();
+    for id in ["done", "again", "later", "never", "panic", "expired"] {
+        let properties = Properties {
+            message_id: Some(id.into()),
+            expiration: (id == "expired").then(|| "1".into()),
+            ..Properties::default()
+        };
+        let delay = Delay::from_seconds(u64::from(id == "expired")).unwrap();
+        router.publish(Message::after(app("app"), delay, id).with_properties(properties)).unwrap();
+    }
+    let policies = SharedPolicies::new(Policies::parse("default.list = ['1s', '2s']").unwrap());
+    let worker = Worker::new(settings.clone(), "in.app", app("app"), policies);
+    let seen: Mutex<HashMap<String, Vec<u32>>> = Mutex::default();
+    let stop = AtomicBool::new(false);
+    let messages = thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            worker.run(&stop, |job| {
+                let id = job.properties.message_id.clone().unwrap();
+                seen.lock().unwrap().entry(id.clone()).or_default().push(job.attempt);
+                assert_eq!(job.exchange, "delay");
+                assert!(job.routing_key.ends_with(".app") && job.body == id.as_bytes());
+                assert_eq!(job.first_failed.is_some(), job.attempt > 0);
+                match id.as_str() {
+                    "done" => Handled::Done,
+                    "again" if job.attempt == 2 => Handled::Done,
+                    "later" => Handled::RetryAfter(Delay::from_seconds(1).unwrap(), "busy".into()),
+                    "never" => Handled::GiveUp("malformed".into()),
+                    "panic" => panic!("on purpose"),
+                    _ => Handled::Retry("failed".into()),
+                }
+            })
+        });
+        let messages = by_id(parked(&settings, 4));
+        stop.store(true, Ordering::Relaxed);
+        assert!(running.join().unwrap());
+        messages
+    });
+    let why = |id: &str| {
+        let (message, times) = &messages[id];
+        assert_eq!((*times, message.body.as_slice()), (1, id.as_bytes()));
+        (message.text("delayline-reason"), message.text("delayline-failure"))
+    };
+    assert_eq!(why("later"), ("attempts", "busy"));
+    assert_eq!(why("never"), ("gave-up", "malformed"));
+    assert_eq!(why("panic"), ("attempts", "panic"));
+    assert_eq!(why("expired"), ("expired", "expired"));
+    let seen = seen.into_inner().unwrap();
+    let attempts = |id: &str| seen.get(id).cloned().unwrap_or_default();
+    assert_eq!((attempts("done"), attempts("never"), attempts("expired")), (vec![0], vec![0], vec![]));
+    for id in ["again", "later", "panic"] {
+        assert_eq!(attempts(id), [0, 1, 2], "{id}");
+    }
+    let mut left = delayline::amqp::Session::open(&settings.broker).unwrap();
+    crate::common::eventually("the queue is empty", || {
+        left.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 0 && depth.consumers == 0)
+    });
+}
