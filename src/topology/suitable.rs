@@ -57,7 +57,7 @@ pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
         && usize::from(replicas.get()) > nodes
     {
         findings.push(Finding::Unsuitable {
-            reason: format!("{replicas} replicas are wanted, and the cluster has {nodes} nodes"),
+            reason: format!("{replicas} replicas are wanted, and the number of nodes is {nodes}"),
             remedy: "add nodes, or ask for fewer with --replicas".into(),
         });
     }
@@ -106,7 +106,7 @@ mod tests {
         assert!(off.len() == 1 && off[0].contains("enable_feature_flag stream_queue"), "{off:?}");
         let few = TopologySettings { replicas: std::num::NonZeroU8::new(5), ..settings.clone() };
         let few = texts(&few, &about("4.3.6", &[]));
-        assert!(few.len() == 1 && few[0].contains("has 3 nodes"), "{few:?}");
+        assert!(few.len() == 1 && few[0].contains("number of nodes is 3"), "{few:?}");
         // Classic queues promise less, and need less.
         let classic = TopologySettings { queue_type: QueueType::Classic, ..settings };
         assert!(texts(&classic, &about("3.8.0", &[("stream_queue", "disabled")])).is_empty());

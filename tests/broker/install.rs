@@ -140,11 +140,16 @@ fn classic_queues_deliver_too() {
 
 #[test]
 fn asks_for_replicas() {
-    // A single node has one replica of a queue that should have three; the
-    // wish stands among its arguments.
-    let settings = vhost().set("replicas", "3").build().unwrap();
+    let replicas = |number: &str| vhost().set("replicas", number).build().unwrap();
+    let settings = replicas("1");
     install(&settings);
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    // The broker would make one replica on one node and say nothing.
+    let settings = replicas("3");
+    let report = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
+    assert_eq!(report.outcome, Outcome::Unsuitable);
+    assert!(report.unsuitable[0].to_string().contains("the number of nodes is 1"), "{report:?}");
+    assert_eq!(Session::open(&settings.broker).unwrap().queue_depth("delay.level.00").unwrap(), None);
 }
 
 #[test]
