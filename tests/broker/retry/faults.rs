@@ -135,22 +135,34 @@ impl Drop for Failing {
 }
 
 /// What of `count` messages is parked, by id, waiting for those that are missing.
-fn parked_ids(settings: &Settings, count: u32) -> HashMap<String, u32> {
-    let mut session = Session::open(&settings.broker).unwrap();
-    let consumer = session.consume("delay.parked", 1_000).unwrap();
+/// `help` is called when nothing has come for long.
+fn parked_ids(settings: &Settings, count: u32, mut help: impl FnMut()) -> HashMap<String, u32> {
+    let open = || {
+        let mut session = Session::open(&settings.broker).unwrap();
+        let consumer = session.consume("delay.parked", 1_000).unwrap();
+        // In this order: the connection outlives its channel.
+        (consumer, session)
+    };
+    let (mut consumer, mut _session) = open();
     let mut ids: HashMap<String, u32> = HashMap::new();
-    // A hand-over that was interrupted is repeated after the broker's own 180 s.
-    let deadline = Instant::now() + Duration::from_secs(400);
-    let mut quiet = 0;
+    let deadline = Instant::now() + Duration::from_secs(600);
+    let (mut quiet, mut silent) = (0, 0);
     while Instant::now() < deadline && quiet < 3 {
         match consumer.next(Duration::from_secs(1)) {
             Next::Delivery(delivery) => {
                 *ids.entry(delivery.properties.message_id.clone().unwrap()).or_default() += 1;
                 consumer.ack(delivery).unwrap();
-                quiet = 0;
+                (quiet, silent) = (0, 0);
             }
             Next::Timeout if ids.len() == count as usize => quiet += 1,
-            Next::Timeout => {}
+            Next::Timeout => {
+                silent += 1;
+                if silent == 60 {
+                    silent = 0;
+                    help();
+                    (consumer, _session) = open();
+                }
+            }
             Next::Ended(cause) => panic!("{cause:?}"),
         }
     }
@@ -177,7 +189,7 @@ fn a_killed_daemon_loses_nothing() {
         daemon.kill();
         daemon.again(&settings);
     }
-    let ids = parked_ids(&settings, COUNT);
+    let ids = parked_ids(&settings, COUNT, || {});
     let twice = ids.values().filter(|times| **times > 1).count();
     println!("daemon killed 10 times: {COUNT} messages, {} parked, {twice} of them twice or more", ids.len());
     application.stop();
@@ -197,7 +209,12 @@ fn a_killed_broker_loses_nothing() {
     }
     node.kill();
     node.restart().unwrap();
-    let ids = parked_ids(&settings, COUNT);
+    // The broker can lose sight of a hand-over that was under way between two queues as it
+    // started, until it is started once more.
+    let ids = parked_ids(&settings, COUNT, || {
+        node.stop().unwrap();
+        node.restart().unwrap();
+    });
     let twice = ids.values().filter(|times| **times > 1).count();
     println!("broker killed: {COUNT} messages, {} parked, {twice} of them twice or more", ids.len());
     application.stop();

@@ -5,6 +5,8 @@ mod daemon;
 mod examples;
 mod faults;
 mod patterns;
+mod proxy;
+mod steps;
 mod worker;
 
 use std::{

@@ -1,0 +1,98 @@
+//! The daemon is killed at each step of its work with one message.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
+
+use delayline::{
+    Settings,
+    amqp::Session,
+    message::{Message, Properties},
+    topology::Names,
+};
+
+use crate::common::{Inbox, app, eventually, installed};
+
+use super::{
+    Daemon,
+    proxy::{Valve, proxy},
+};
+
+/// Much longer than all that a daemon writes beside the message.
+const BODY: u64 = 100_000;
+
+/// One dead letter, straight into the retry queue.
+fn fail(settings: &Settings) {
+    let mut to_retry = settings.clone();
+    to_retry.topology.set = "fill".parse().unwrap();
+    super::faults::dead_letters(settings, "app", 0..0);
+    let router = delayline::Router::connect(&to_retry).unwrap();
+    let properties = Properties { message_id: Some("it".into()), ..Properties::default() };
+    let body = vec![b'x'; usize::try_from(BODY).unwrap()];
+    let message = Message::after(app("app"), delayline::codec::Delay::ZERO, body).with_properties(properties);
+    router.publish(message).unwrap();
+}
+
+/// A daemon whose connections go through the valve, idle.
+fn daemon(settings: &Settings, valve: &Arc<Valve>) -> Daemon {
+    let mut through = settings.clone();
+    through.broker.port = proxy(settings.broker.port, valve);
+    let daemon = Daemon::start(&through, "[default]\nfixed = '1s'\nattempts = 3\n");
+    let mut session = Session::open(&settings.broker).unwrap();
+    let queue = Names::new(settings.topology.set.clone()).retry();
+    eventually("the daemon consumes", || {
+        session.queue_depth(&queue).unwrap().is_some_and(|depth| depth.consumers == 1)
+    });
+    daemon
+}
+
+/// Kills one daemon at the step, lets another do the work, and counts arrivals.
+fn arrivals(settings: &Settings, inbox: &Inbox, mut killed: Daemon) -> usize {
+    // What it wrote has reached the broker, or never will.
+    thread::sleep(Duration::from_millis(500));
+    killed.kill();
+    let _other = daemon(settings, &Arc::default());
+    inbox.collect(3, Duration::from_secs(8)).len()
+}
+
+#[test]
+fn after_receiving() {
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    let valve = Arc::new(Valve::default());
+    let killed = daemon(&settings, &valve);
+    let before = valve.written.load(Ordering::SeqCst);
+    valve.hold_to_broker.store(true, Ordering::SeqCst);
+    fail(&settings);
+    eventually("it has received the message and publishes", || valve.written.load(Ordering::SeqCst) > before);
+    assert_eq!(arrivals(&settings, &inbox, killed), 1);
+}
+
+#[test]
+fn after_publishing() {
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    let valve = Arc::new(Valve::default());
+    let killed = daemon(&settings, &valve);
+    let written = valve.written.load(Ordering::SeqCst) + BODY;
+    valve.hold_answers_after.store(written, Ordering::SeqCst);
+    fail(&settings);
+    eventually("it has published", || valve.hold_from_broker.load(Ordering::SeqCst));
+    // The broker has the message, and the daemon never learned it: so it is sent twice.
+    assert_eq!(arrivals(&settings, &inbox, killed), 2);
+}
+
+#[test]
+fn before_acknowledging() {
+    let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
+    let valve = Arc::new(Valve::default());
+    let killed = daemon(&settings, &valve);
+    let written = valve.written.load(Ordering::SeqCst) + BODY;
+    valve.hold_after_answer_to.store(written, Ordering::SeqCst);
+    fail(&settings);
+    eventually("its publish is confirmed", || valve.hold_to_broker.load(Ordering::SeqCst));
+    assert_eq!(arrivals(&settings, &inbox, killed), 2);
+}
