@@ -47,6 +47,15 @@ need_pika() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check 'pika==1.3.2'
 }
 
+# Node's client library, for the example in that language.
+need_amqplib() {
+    export TEST_NODE_PATH="$PWD/.cache/node/node_modules"
+    [ -e "$TEST_NODE_PATH/amqplib/package.json" ] && command -v node >/dev/null && return
+    if ! { command -v node && command -v npm; } >/dev/null; then debian_packages nodejs npm; fi
+    say "installing amqplib into .cache/node"
+    npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
+}
+
 # What tests run beside the broker: ps; ip and unshare for networks and roots of their
 # own; a library that moves a process's clock.
 need_commands() {

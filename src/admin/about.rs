@@ -19,6 +19,10 @@ pub(super) fn about(session: &Session, management: Option<&Management>) -> (Abou
     let mut keep = |what: &str, error: ManagementError| unchecked.push(format!("{what}: {error}"));
     match api.feature_flags() {
         Ok(flags) => about.flags = Some(flags),
+        Err(error @ ManagementError::Unreachable { .. }) => {
+            keep("feature flags and the number of nodes", error);
+            return (about, unchecked);
+        }
         Err(error) => keep("feature flags", error),
     }
     match api.nodes() {

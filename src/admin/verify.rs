@@ -37,7 +37,8 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
     let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));
     let mut findings = unsuitable(&settings.topology, &about);
     match observed {
-        Ok(observed) => {
+        Ok(mut observed) => {
+            observed.nodes = about.nodes;
             findings.extend(topology.compare(&observed));
             Ok(VerifyReport { findings, unchecked, objects, bindings: topology.bindings().count() })
         }

@@ -5,6 +5,7 @@ mod decode;
 mod demo;
 mod failure;
 mod install;
+mod kept;
 mod key;
 mod listen;
 mod logging;

@@ -14,9 +14,9 @@ use crate::{
 
 use super::{
     Code, Failure, Output, args,
+    kept::{age, changed, escaped, follow, interrupt, sample, shown, total},
     output::counted,
     table::table,
-    unroutable::{age, code, ending, follow, interrupt, sample},
 };
 
 #[derive(Debug, clap::Args)]
@@ -156,7 +156,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             let sifted = admin::replay_parked(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
             let sifted = sifted?;
-            done(&sifted, &format!("{} sent on", counted(sifted.sent, "message")), sifted.sent, output)
+            changed(&sifted, "sent on", sifted.sent, output)
         }
         Command::Discard { which, all } => {
             let selection = which.deliberate(*all, "discard")?;
@@ -165,20 +165,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             let sifted = admin::discard_parked(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
             let sifted = sifted?;
-            let what = format!("{} discarded", counted(sifted.discarded, "message"));
-            done(&sifted, &what, sifted.discarded, output)
+            changed(&sifted, "discarded", sifted.discarded, output)
         }
     }
-}
-
-fn done(sifted: &Sifted, what: &str, gone: u64, output: &mut Output) -> Result<Code, Failure> {
-    if output.json {
-        output.json(sifted)?;
-    } else {
-        output.line(format!("{what}, {} kept", sifted.waiting - gone))?;
-        ending(sifted, output)?;
-    }
-    Ok(code(sifted))
 }
 
 fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
@@ -196,8 +185,8 @@ fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
     let rows = report.groups.iter().map(|group| {
         vec![
             group.cause.app.clone().unwrap_or_else(|| "-".into()),
-            group.cause.reason.escape_debug().to_string(),
-            group.cause.failure.as_deref().unwrap_or("-").escape_debug().to_string(),
+            escaped(&group.cause.reason),
+            escaped(group.cause.failure.as_deref().unwrap_or("-")),
             group.group.count.to_string(),
             age(group.group.oldest),
             age(group.group.newest),
@@ -208,11 +197,7 @@ fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
     if let Some(other) = &report.other {
         output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
     }
-    let looked = match report.waiting.saturating_sub(report.examined) {
-        0 => String::new(),
-        _ => format!(", of which the first {} were looked at (--limit)", report.examined),
-    };
-    output.line(format!("{} parked{looked}", counted(report.waiting, "message")))?;
+    output.line(total(report.waiting, report.examined, "parked"))?;
     if let Some(failure) = &report.failure {
         anstream::eprintln!("{} {failure}", "ended early:".red().bold());
     }
@@ -227,15 +212,8 @@ fn show(messages: &[ParkedMessage], sifted: &Sifted, output: &mut Output) -> Res
         }
         let failure = message.cause.failure.as_deref().unwrap_or("not noted");
         let head = format!("parked because of `{}`, last failure `{failure}`", message.cause.reason);
-        output.line(format!("{} {}", "●".yellow(), head.escape_debug().bold()))?;
+        output.line(format!("{} {}", "●".yellow(), escaped(&head).bold()))?;
         sample(&message.sample, output)?;
     }
-    if messages.is_empty() && !output.json {
-        output.line("no such message")?;
-    }
-    match &sifted.failure {
-        Some(failure) => Err(Failure::new(Code::Broker, failure)),
-        None if messages.is_empty() => Ok(Code::Problem),
-        None => Ok(Code::Done),
-    }
+    shown(!messages.is_empty(), sifted, output)
 }

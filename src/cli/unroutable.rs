@@ -1,21 +1,23 @@
 //! `delayline unroutable`
 
-use std::sync::{Arc, atomic::AtomicBool};
-
 use clap::Subcommand;
-use indicatif::ProgressBar;
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
 use crate::{
     Settings,
     admin::{self, ReplayReport, Selection, UnroutableMessage, UnroutableReport},
     codec::AppKey,
-    holding::{Progress, Sample, Sifted},
+    holding::Sifted,
     topology::Topology,
 };
 
-use super::{Code, Failure, Output, args, output::counted, table::table};
+use super::{
+    Code, Failure, Output, args,
+    kept::{age, changed, code, ending, escaped, follow, interrupt, sample, shown, total},
+    output::counted,
+    table::table,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -154,42 +156,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             let sifted = admin::purge(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
             let sifted = sifted?;
-            if output.json {
-                output.json(&sifted)?;
-            } else {
-                output.line(format!(
-                    "{} discarded, {} kept",
-                    counted(sifted.discarded, "message"),
-                    sifted.waiting - sifted.discarded
-                ))?;
-                ending(&sifted, output)?;
-            }
-            Ok(code(&sifted))
+            changed(&sifted, "discarded", sifted.discarded, output)
         }
-    }
-}
-
-/// A flag that Ctrl-C sets.
-pub(super) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
-
-pub(super) fn follow(bar: &ProgressBar, at: Progress) {
-    bar.set_length(at.total);
-    bar.set_position(at.settled);
-}
-
-/// What a run that changes something ends with.
-pub(super) fn code(sifted: &Sifted) -> Code {
-    match sifted {
-        Sifted { failure: Some(_), .. } => Code::Broker,
-        Sifted { interrupted: true, .. } => Code::Interrupted,
-        Sifted { refused: 1.., .. } => Code::Problem,
-        _ => Code::Done,
     }
 }
 
@@ -226,30 +194,12 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
         if let Some(other) = &report.other {
             output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
         }
-        let looked = match report.waiting.saturating_sub(report.examined) {
-            0 => String::new(),
-            _ => format!(", of which the first {} were looked at (--limit)", report.examined),
-        };
-        output.line(format!("{} unroutable{looked}", counted(report.waiting, "message")))?;
+        output.line(total(report.waiting, report.examined, "unroutable"))?;
     }
     for unseen in &report.unseen {
         output.line(format!("not seen: {unseen}"))?;
     }
     Ok(Code::Done)
-}
-
-pub(super) fn age(now: Timestamp, then: Timestamp) -> String {
-    let seconds = now.duration_since(then).as_secs().max(0);
-    let span = jiff::SignedDuration::from_secs(seconds);
-    let unit = if seconds >= 86_400 {
-        Unit::Hour
-    } else if seconds >= 3_600 {
-        Unit::Minute
-    } else {
-        Unit::Second
-    };
-    let rounded = span.round(unit).unwrap_or(span);
-    format!("{rounded:#}")
 }
 
 fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
@@ -263,42 +213,7 @@ fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) ->
         output.line(format!("{} {}", "●".yellow(), head.trim().bold()))?;
         sample(&message.sample, output)?;
     }
-    if messages.is_empty() && !output.json {
-        output.line("no such message")?;
-    }
-    match &sifted.failure {
-        Some(failure) => Err(Failure::new(Code::Broker, failure)),
-        None if messages.is_empty() => Ok(Code::Problem),
-        None => Ok(Code::Done),
-    }
-}
-
-/// Prints what a kept message holds.
-pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
-    output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
-    output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
-    if let Some(arrived) = sample.arrived {
-        output.line(format!("  since        {arrived}"))?;
-    }
-    for (name, value) in &sample.properties {
-        output.line(format!("  {name:<12} {value}"))?;
-    }
-    for (name, value) in &sample.headers {
-        output.line(format!("  header       {} = {value}", escaped(name)))?;
-    }
-    let (kind, body) = match (&sample.body, &sample.body_base64) {
-        (Some(text), _) => ("", escaped(text)),
-        (None, Some(base64)) => (" in Base64", base64.clone()),
-        (None, None) => ("", String::new()),
-    };
-    let cut = if sample.truncated { ", cut" } else { "" };
-    output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
-    Ok(())
-}
-
-/// One line, and nothing that could steer the terminal.
-fn escaped(text: &str) -> String {
-    text.chars().flat_map(char::escape_debug).collect()
+    shown(!messages.is_empty(), sifted, output)
 }
 
 fn replayed(report: &ReplayReport, output: &mut Output) -> Result<Code, Failure> {
@@ -331,27 +246,4 @@ fn replayed(report: &ReplayReport, output: &mut Output) -> Result<Code, Failure>
     }
     ending(sifted, output)?;
     Ok(code)
-}
-
-/// What went wrong, if something did.
-pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
-    if let Some(reason) = &sifted.refusal {
-        output.line(format!(
-            "{} {} refused by the broker and kept, the first because {reason}",
-            "!".yellow(),
-            counted(sifted.refused, "message")
-        ))?;
-    }
-    if sifted.in_doubt > 0 {
-        output.line(format!(
-            "{} sent and not confirmed: still here, and may come twice",
-            counted(sifted.in_doubt, "message")
-        ))?;
-    }
-    if let Some(failure) = &sifted.failure {
-        anstream::eprintln!("{} {failure}; run it again to go on", "ended early:".red().bold());
-    } else if sifted.interrupted {
-        output.line("interrupted; run it again to go on")?;
-    }
-    Ok(())
 }

@@ -72,18 +72,7 @@ fn beginning(body: &[u8], most: usize) -> (Option<String>, Option<String>) {
 }
 
 fn properties(properties: &Properties) -> BTreeMap<&'static str, Json> {
-    let texts = [
-        ("content_type", &properties.content_type),
-        ("content_encoding", &properties.content_encoding),
-        ("correlation_id", &properties.correlation_id),
-        ("reply_to", &properties.reply_to),
-        ("expiration", &properties.expiration),
-        ("message_id", &properties.message_id),
-        ("type", &properties.kind),
-        ("user_id", &properties.user_id),
-        ("app_id", &properties.app_id),
-    ];
-    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, Json::from(text.as_deref()?))));
+    let texts = properties.short_strings().map(|(name, text)| (name, Json::from(text)));
     let priority = properties.priority.map(|priority| ("priority", Json::from(priority)));
     let timestamp = properties.timestamp.map(|timestamp| ("timestamp", Json::from(timestamp)));
     texts.chain(priority).chain(timestamp).collect()

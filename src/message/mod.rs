@@ -124,6 +124,25 @@ pub struct Properties {
     pub app_id: Option<String>,
 }
 
+impl Properties {
+    /// Those that AMQP writes as short strings, by their names there.
+    pub(crate) fn short_strings(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        [
+            ("content_type", &self.content_type),
+            ("content_encoding", &self.content_encoding),
+            ("correlation_id", &self.correlation_id),
+            ("reply_to", &self.reply_to),
+            ("expiration", &self.expiration),
+            ("message_id", &self.message_id),
+            ("type", &self.kind),
+            ("user_id", &self.user_id),
+            ("app_id", &self.app_id),
+        ]
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, text.as_deref()?)))
+    }
+}
+
 impl Message {
     /// A message that is delivered after a delay.
     pub fn after(app: AppKey, delay: Delay, body: impl Into<Vec<u8>>) -> Self {

@@ -91,7 +91,7 @@ pub(crate) fn check(message: &Message) -> Result<(), InvalidMessage> {
 /// Like [`check`], of what a message has beside its body.
 pub(crate) fn check_parts(properties: &Properties, headers: &Headers) -> Result<(), InvalidMessage> {
     let mut length = 0;
-    for (property, text) in short_strings(properties) {
+    for (property, text) in properties.short_strings() {
         if text.len() > MAX_SHORT {
             return Err(InvalidMessage::PropertyTooLong { property, length: text.len() });
         }
@@ -108,22 +108,6 @@ pub(crate) fn check_parts(properties: &Properties, headers: &Headers) -> Result<
         return Err(InvalidMessage::PropertiesTooLarge { length });
     }
     Ok(())
-}
-
-fn short_strings(properties: &Properties) -> impl Iterator<Item = (&'static str, &str)> {
-    [
-        ("content_type", &properties.content_type),
-        ("content_encoding", &properties.content_encoding),
-        ("correlation_id", &properties.correlation_id),
-        ("reply_to", &properties.reply_to),
-        ("expiration", &properties.expiration),
-        ("message_id", &properties.message_id),
-        ("type", &properties.kind),
-        ("user_id", &properties.user_id),
-        ("app_id", &properties.app_id),
-    ]
-    .into_iter()
-    .filter_map(|(name, text)| Some((name, text.as_deref()?)))
 }
 
 fn check_names(headers: &Headers) -> Result<(), InvalidMessage> {

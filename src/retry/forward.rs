@@ -36,7 +36,7 @@ pub(super) struct Forwarder<'r> {
     /// Messages that nothing can be done about; the broker gets them back when
     /// the connection is closed.
     stuck: Vec<Delivery>,
-    confirmed: u64,
+    acknowledged: u64,
 }
 
 impl<'r> Forwarder<'r> {
@@ -46,13 +46,22 @@ impl<'r> Forwarder<'r> {
             held: VecDeque::new(),
             unsendable,
             stuck: Vec::new(),
-            confirmed: 0,
+            acknowledged: 0,
         }
     }
 
-    /// How many successors were confirmed.
-    pub(super) fn confirmed(&self) -> u64 {
-        self.confirmed
+    /// How many messages were let go of.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Lets go of a message: it is processed, or its successor is confirmed.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(super) fn acknowledge(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), String> {
+        self.acknowledged += 1;
+        consumer.ack(delivery).map_err(|error| error.to_string())
     }
 
     /// Lets a `select` wake up when there may be something to settle.
@@ -107,10 +116,7 @@ impl<'r> Forwarder<'r> {
     fn settle_one(&mut self, consumer: &Consumer, outcome: Outcome<Delivery>) -> Result<(), String> {
         let delivery = outcome.tag;
         let error = match outcome.result {
-            Ok(_) => {
-                self.confirmed += 1;
-                return consumer.ack(delivery).map_err(|error| error.to_string());
-            }
+            Ok(_) => return self.acknowledge(consumer, delivery),
             Err(error) => error,
         };
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();

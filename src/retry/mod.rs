@@ -7,6 +7,7 @@
 //! applications in any language, which only reject what they could not process; a [`Worker`] does
 //! the same inside a consumer written in Rust.
 
+mod consume;
 mod decision;
 mod failure;
 mod forward;

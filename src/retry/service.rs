@@ -1,38 +1,23 @@
 //! The retry service: takes failed messages, and sends each back later or parks
 //! it.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::atomic::AtomicBool};
 
-use crossbeam_channel::Select;
 use jiff::Timestamp;
 use log::{info, warn};
 
 use crate::{
-    Router, Settings,
-    amqp::{Consumer, Delivery, Next, Session},
+    Settings,
+    amqp::{Consumer, Delivery},
     settings::Credentials,
     topology::Names,
 };
 
 use super::{
     Decision, Failure, SharedPolicies,
+    consume::Consuming,
     forward::{Forwarder, Unsendable},
 };
-
-/// How often it is looked whether to stop.
-const TICK: Duration = Duration::from_millis(100);
-
-/// The pause after the first and after later failures to run.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
-/// How long stopping may take for what is in flight, and for the last
-/// acknowledgements.
-const FINISH: Duration = Duration::from_secs(10);
 
 /// The retry service of one set. Several may run side by side, on one machine or
 /// many: they share the work.
@@ -80,77 +65,15 @@ impl Service {
     /// goes back to the queue. Returns whether that was done in time: if not, some
     /// messages may be retried twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
-        let mut failures = 0_u32;
-        while !stop.load(Ordering::Relaxed) {
-            match self.session(stop, &mut failures) {
-                Ok(clean) => return clean,
-                Err(reason) => {
-                    failures += 1;
-                    let pause =
-                        BACKOFF.0.saturating_mul(2_u32.saturating_pow(failures.min(10))).min(BACKOFF.1);
-                    warn!("{reason}; trying again in {pause:?}");
-                    let until = Instant::now() + pause;
-                    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-                        thread::sleep(TICK.min(pause));
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    /// Works until it is to stop, or something is wrong. A lost connection takes
-    /// the other one with it: what the broker hands out again must not be
-    /// published a second time from here.
-    fn session(&self, stop: &AtomicBool, failures: &mut u32) -> Result<bool, String> {
-        let queue = self.names.retry();
-        let mut session =
-            Session::open_for(&self.settings.broker, "retry").map_err(|error| error.to_string())?;
-        let router = Router::connect(&self.settings).map_err(|error| error.to_string())?;
-        let consumer = session.consume(&queue, self.prefetch).map_err(|error| match error.code() {
-            Some(404) => format!("{error}; is the set installed? Run `delayline install`"),
-            _ => error.to_string(),
-        })?;
-        info!("taking failed messages from `{queue}`, {} at a time", self.prefetch);
-        let mut forwarder = Forwarder::new(&router, Unsendable::Reject);
-        let ended = self.work(stop, &consumer, &mut forwarder);
-        // Where nothing gets through, a new connection alone is no progress.
-        if forwarder.confirmed() > 0 {
-            *failures = 0;
-        }
-        if ended.is_err() {
-            drop(forwarder);
-            router.close(Duration::ZERO);
-            return ended.map(|()| false);
-        }
-        let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
-        router.close(FINISH);
-        info!("stopped{}", if clean { "" } else { "; some messages may be retried twice" });
-        Ok(clean)
-    }
-
-    fn work(
-        &self,
-        stop: &AtomicBool,
-        consumer: &Consumer,
-        forwarder: &mut Forwarder<'_>,
-    ) -> Result<(), String> {
-        while !stop.load(Ordering::Relaxed) {
-            forwarder.settle(consumer)?;
-            match consumer.next(Duration::ZERO) {
-                Next::Delivery(delivery) => self.handle(consumer, forwarder, delivery)?,
-                Next::Timeout => {
-                    let mut select = Select::new();
-                    consumer.watch(&mut select);
-                    forwarder.watch(&mut select);
-                    let _ = select.ready_timeout(TICK);
-                }
-                Next::Ended(cause) => {
-                    return Err(cause.map_or_else(|| "the consumer ended".into(), |cause| cause.to_string()));
-                }
-            }
-        }
-        Ok(())
+        let consuming = Consuming {
+            settings: &self.settings,
+            purpose: "retry",
+            queue: &self.names.retry(),
+            if_missing: "is the set installed? Run `delayline install`",
+            prefetch: self.prefetch,
+            unsendable: Unsendable::Reject,
+        };
+        consuming.run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
     }
 
     fn handle(

@@ -4,18 +4,15 @@
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
+    sync::atomic::AtomicBool,
 };
 
-use crossbeam_channel::Select;
 use jiff::Timestamp;
-use log::{error, info, warn};
+use log::{error, info};
 
 use crate::{
-    Router, Settings,
-    amqp::{Consumer, Delivery, Next, Session},
+    Settings,
+    amqp::{Consumer, Delivery},
     codec::{AppKey, Delay},
     message::{Headers, Properties},
     topology::Names,
@@ -23,18 +20,10 @@ use crate::{
 
 use super::{
     Decision, Failure, History, SharedPolicies,
+    consume::Consuming,
     forward::{Forwarder, Unsendable},
     service::sender,
 };
-
-/// How often it is looked whether to stop.
-const TICK: Duration = Duration::from_millis(100);
-
-/// The pause between attempts to connect.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// How long stopping may take for what is in flight.
-const FINISH: Duration = Duration::from_secs(10);
 
 /// What a handler says of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,65 +112,17 @@ impl Worker {
     /// restarts of the broker. Returns whether everything in flight was confirmed
     /// at the end; if not, some messages may come twice.
     pub fn run(&self, stop: &AtomicBool, mut handler: impl FnMut(&Job<'_>) -> Handled) -> bool {
-        while !stop.load(Ordering::Relaxed) {
-            match self.session(stop, &mut handler) {
-                Ok(clean) => return clean,
-                Err(reason) => {
-                    warn!("{reason}; trying again in {PAUSE:?}");
-                    let until = Instant::now() + PAUSE;
-                    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-                        thread::sleep(TICK);
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn session(
-        &self,
-        stop: &AtomicBool,
-        handler: &mut impl FnMut(&Job<'_>) -> Handled,
-    ) -> Result<bool, String> {
-        let text = |error: crate::amqp::AmqpError| error.to_string();
-        let mut session = Session::open_for(&self.settings.broker, "worker").map_err(text)?;
-        let router = Router::connect(&self.settings).map_err(text)?;
-        let consumer = session.consume(&self.queue, self.prefetch).map_err(text)?;
-        let mut forwarder = Forwarder::new(&router, Unsendable::Hold);
-        let ended = self.work(stop, &consumer, &mut forwarder, handler);
-        if ended.is_err() {
-            drop(forwarder);
-            router.close(Duration::ZERO);
-            return ended.map(|()| false);
-        }
-        let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
-        router.close(FINISH);
-        Ok(clean)
-    }
-
-    fn work(
-        &self,
-        stop: &AtomicBool,
-        consumer: &Consumer,
-        forwarder: &mut Forwarder<'_>,
-        handler: &mut impl FnMut(&Job<'_>) -> Handled,
-    ) -> Result<(), String> {
-        while !stop.load(Ordering::Relaxed) {
-            forwarder.settle(consumer)?;
-            match consumer.next(Duration::ZERO) {
-                Next::Delivery(delivery) => self.handle(consumer, forwarder, delivery, handler)?,
-                Next::Timeout => {
-                    let mut select = Select::new();
-                    consumer.watch(&mut select);
-                    forwarder.watch(&mut select);
-                    let _ = select.ready_timeout(TICK);
-                }
-                Next::Ended(cause) => {
-                    return Err(cause.map_or_else(|| "the consumer ended".into(), |cause| cause.to_string()));
-                }
-            }
-        }
-        Ok(())
+        let consuming = Consuming {
+            settings: &self.settings,
+            purpose: "worker",
+            queue: &self.queue,
+            if_missing: "the application declares it, and binds it to the dispatch exchange",
+            prefetch: self.prefetch,
+            unsendable: Unsendable::Hold,
+        };
+        consuming.run(stop, |consumer, forwarder, delivery| {
+            self.handle(consumer, forwarder, delivery, &mut handler)
+        })
     }
 
     fn handle(
@@ -199,7 +140,7 @@ impl Worker {
             false => call(handler, &delivery, &history),
         };
         let (reason, asked, gave_up) = match handled {
-            Handled::Done => return consumer.ack(delivery).map_err(|error| error.to_string()),
+            Handled::Done => return forwarder.acknowledge(consumer, delivery),
             Handled::Retry(reason) => (reason, None, false),
             Handled::RetryAfter(delay, reason) => (reason, Some(delay), false),
             Handled::GiveUp(reason) => (reason, None, true),

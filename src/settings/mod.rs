@@ -5,6 +5,7 @@
 //! checked form that everything else trusts.
 
 mod broker;
+mod check;
 mod layers;
 mod secret;
 

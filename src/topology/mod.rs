@@ -6,12 +6,14 @@
 
 mod build;
 mod compare;
+mod finding;
 mod names;
 mod object;
 mod settings;
 mod suitable;
 
-pub use compare::{Finding, Observed};
+pub use compare::Observed;
+pub use finding::Finding;
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};

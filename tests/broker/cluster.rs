@@ -10,7 +10,7 @@ use delayline::{
     topology::Finding,
 };
 
-use crate::common::{Inbox, app, eventually, install, topology};
+use crate::common::{Inbox, app, eventually, eventually_seen, install, topology};
 
 #[test]
 fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
@@ -40,8 +40,8 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     for _ in 0..50 {
         router.publish(Message::after(app("app"), Delay::from_seconds(10).unwrap(), "after")).unwrap();
     }
-    eventually("the missing replicas are found", || {
-        let findings = admin::verify(&settings, &topology).unwrap().findings;
+    let findings = || admin::verify(&settings, &topology).unwrap().findings;
+    eventually_seen("the missing replicas are found", findings, |findings| {
         let offline = |finding: &&Finding| matches!(finding, Finding::ReplicasOffline { stalled: false, .. });
         findings.iter().filter(offline).count() == topology.queues().count()
     });
@@ -50,14 +50,15 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
 
     cluster.node(0).restart().unwrap();
-    eventually("all is well again", || admin::verify(&settings, &topology).unwrap().findings.is_empty());
+    eventually_seen("all is well again", findings, Vec::is_empty);
 
     // A queue that lost a replica for good.
     let name = cluster.nodes()[2].name().to_owned();
     let shrunk = cluster.nodes()[0].queues_tool(&["delete_member", "delay.level.05", &name]).unwrap();
     assert!(shrunk.status.success(), "{}", String::from_utf8_lossy(&shrunk.stderr));
-    eventually("the queue with too few replicas is found", || {
-        let findings = admin::verify(&settings, &topology).unwrap().findings;
-        matches!(&findings[..], [Finding::MissingReplicas { queue, wanted: 3, .. }] if queue == "delay.level.05")
-    });
+    eventually_seen(
+        "the queue with too few replicas is found",
+        findings,
+        |findings| matches!(&findings[..], [Finding::MissingReplicas { queue, wanted: 3, .. }] if queue == "delay.level.05"),
+    );
 }

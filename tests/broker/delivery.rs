@@ -79,7 +79,7 @@ fn every_level_hands_on_to_the_right_one() {
     let delays: Vec<u64> =
         (0..13).flat_map(|level| [(1 << level) - 1, 1 << level, (1 << level) + 1]).collect();
     let due = publish(&router, delays.iter().copied().enumerate());
-    check(&inbox.collect(delays.len(), Duration::from_secs(20)), &due);
+    check(&inbox.collect(delays.len(), Duration::from_secs(60)), &due);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn an_instant_is_not_missed_by_more_than_its_rounding() {
     let at = Timestamp::now() + 1_500.milliseconds();
     router.publish(Message::at(app("app"), at, "x")).unwrap();
     router.publish(Message::at(app("app"), Timestamp::now() - 1.hour(), "past")).unwrap();
-    let arrivals = inbox.collect(2, Duration::from_secs(10));
+    let arrivals = inbox.collect(2, Duration::from_secs(60));
     assert_eq!(arrivals[0].body, b"past");
     assert!(arrivals[1].at >= at, "{} is before {at}", arrivals[1].at);
 }
@@ -115,7 +115,7 @@ fn a_tolerance_saves_hops() {
     let tolerance: Tolerance = "60%".parse().unwrap();
     let receipt = router.publish(message(0, 10).with_tolerance(tolerance)).unwrap();
     assert_eq!((receipt.delay.seconds(), receipt.delay.hops()), (16, 1));
-    assert!(inbox.collect(1, Duration::from_secs(30))[0].late_ms() >= 0);
+    assert!(inbox.collect(1, Duration::from_secs(60))[0].late_ms() >= 0);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn large_and_empty_bodies_arrive_whole() {
         assert!(outcome.is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
-    let arrivals = inbox.collect(bodies.len(), Duration::from_secs(30));
+    let arrivals = inbox.collect(bodies.len(), Duration::from_secs(60));
     assert_eq!(arrivals.len(), bodies.len());
     for arrival in arrivals {
         let index: usize = arrival.id.parse().unwrap();

@@ -104,7 +104,7 @@ fn verified_connections_carry_messages_of_any_size() {
         assert!(pipeline.push(tag, message).is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
-    let arrivals = inbox.collect(200, Duration::from_secs(20));
+    let arrivals = inbox.collect(200, Duration::from_secs(60));
     let sum = |lengths: &mut dyn Iterator<Item = usize>| lengths.sum::<usize>();
     assert_eq!(
         sum(&mut arrivals.iter().map(|arrival| arrival.body.len())),

@@ -86,7 +86,7 @@ fn list_show_replay_and_discard() {
         .assert()
         .success()
         .stdout(contains("1 message sent on, 3 kept"));
-    let arrival = inbox.next(Duration::from_secs(10)).unwrap();
+    let arrival = inbox.next(Duration::from_secs(60)).unwrap();
     assert_eq!((arrival.id.as_str(), arrival.body.as_slice()), ("1", &b"body"[..]));
     // It begins anew, but still knows where it came from at first.
     let names: Vec<_> = arrival.headers.keys().filter(|name| !name.starts_with("x-")).collect();

@@ -186,11 +186,29 @@ pub fn lateness(arrivals: &[Arrival]) -> String {
     format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50), at(99), at(100))
 }
 
-/// Waits until something is so, for half a minute.
-pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !check() {
-        assert!(Instant::now() < deadline, "not within half a minute: {what}");
+/// How long something that must happen is waited for. Far longer than it takes
+/// anywhere: how fast a machine is says nothing about whether the code is right.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something is so.
+pub fn eventually(what: &str, check: impl FnMut() -> bool) {
+    eventually_seen(what, check, |&so| so);
+}
+
+/// Waits until what is looked at is as it should be; if it never is, says what it
+/// was at last.
+pub fn eventually_seen<T: std::fmt::Debug>(
+    what: &str,
+    mut look: impl FnMut() -> T,
+    right: impl Fn(&T) -> bool,
+) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen = look();
+        if right(&seen) {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}; at last: {seen:?}");
         thread::sleep(Duration::from_millis(100));
     }
 }

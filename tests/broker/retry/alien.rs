@@ -24,7 +24,7 @@ fn alien_messages_are_retried_or_parked() {
     assert!(run("publish").success());
 
     let retried: HashSet<_> = inbox
-        .collect(6, std::time::Duration::from_secs(30))
+        .collect(6, std::time::Duration::from_secs(60))
         .into_iter()
         .map(|message| {
             match message.id.as_str() {

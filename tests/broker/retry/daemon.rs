@@ -22,7 +22,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
     let inbox = Inbox::open(&settings, "app");
     let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     dead_letters(&settings, "app", 0..1);
-    assert!(inbox.next(Duration::from_secs(30)).is_some());
+    assert!(inbox.next(Duration::from_secs(60)).is_some());
 
     fs::write(daemon.policies(), "[default]\nfixed = 'soon'\n").unwrap();
     daemon.signal(Signal::HUP);
@@ -30,7 +30,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
         daemon.log().contains("the old policies stay") && daemon.log().contains("[default] `fixed`")
     });
     dead_letters(&settings, "app", 1..2);
-    assert!(inbox.next(Duration::from_secs(30)).is_some(), "{}", daemon.log());
+    assert!(inbox.next(Duration::from_secs(60)).is_some(), "{}", daemon.log());
 
     fs::write(daemon.policies(), "[default]\nattempts = 0\n").unwrap();
     daemon.signal(Signal::HUP);
@@ -55,7 +55,7 @@ fn sigterm_finishes_what_it_holds_and_several_share_the_work() {
     let mut daemons = [Daemon::start(&settings, policies), Daemon::start(&settings, policies)];
     let mut seen: HashMap<String, u32> = HashMap::new();
     let mut collect = |count| {
-        for arrival in inbox.collect(count, Duration::from_secs(30)) {
+        for arrival in inbox.collect(count, Duration::from_secs(60)) {
             *seen.entry(arrival.id).or_default() += 1;
         }
         seen.len()

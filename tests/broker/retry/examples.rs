@@ -38,6 +38,15 @@ fn succeeds_at_the_second_retry(settings: &Settings, command: &mut Command) {
 }
 
 #[test]
+fn the_node_example_is_retried() {
+    let modules = std::env::var("TEST_NODE_PATH").expect("TEST_NODE_PATH names a directory that has amqplib");
+    let mut command = Command::new("node");
+    command.env("NODE_PATH", modules);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node/consumer.js"));
+    succeeds_at_the_second_retry(&installed(100), &mut command);
+}
+
+#[test]
 fn the_python_example_is_retried() {
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let mut command = Command::new(python);

@@ -1,0 +1,133 @@
+//! What the commands for kept messages have in common: following a run, showing a
+//! message, and how it ended.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use indicatif::ProgressBar;
+use jiff::{Timestamp, Unit};
+use owo_colors::OwoColorize;
+
+use crate::holding::{Progress, Sample, Sifted};
+
+use super::{Code, Failure, Output, output::counted};
+
+/// A flag that Ctrl-C sets.
+pub(super) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+pub(super) fn follow(bar: &ProgressBar, at: Progress) {
+    bar.set_length(at.total);
+    bar.set_position(at.settled);
+}
+
+/// What a run that changes something ends with.
+pub(super) fn code(sifted: &Sifted) -> Code {
+    match sifted {
+        Sifted { failure: Some(_), .. } => Code::Broker,
+        Sifted { interrupted: true, .. } => Code::Interrupted,
+        Sifted { refused: 1.., .. } => Code::Problem,
+        _ => Code::Done,
+    }
+}
+
+pub(super) fn age(now: Timestamp, then: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    let span = jiff::SignedDuration::from_secs(seconds);
+    let unit = if seconds >= 86_400 {
+        Unit::Hour
+    } else if seconds >= 3_600 {
+        Unit::Minute
+    } else {
+        Unit::Second
+    };
+    let rounded = span.round(unit).unwrap_or(span);
+    format!("{rounded:#}")
+}
+
+/// Prints what a kept message holds.
+pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
+    output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
+    output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
+    if let Some(arrived) = sample.arrived {
+        output.line(format!("  since        {arrived}"))?;
+    }
+    for (name, value) in &sample.properties {
+        output.line(format!("  {name:<12} {value}"))?;
+    }
+    for (name, value) in &sample.headers {
+        output.line(format!("  header       {} = {value}", escaped(name)))?;
+    }
+    let (kind, body) = match (&sample.body, &sample.body_base64) {
+        (Some(text), _) => ("", escaped(text)),
+        (None, Some(base64)) => (" in Base64", base64.clone()),
+        (None, None) => ("", String::new()),
+    };
+    let cut = if sample.truncated { ", cut" } else { "" };
+    output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
+    Ok(())
+}
+
+/// One line, and nothing that could steer the terminal.
+pub(super) fn escaped(text: &str) -> String {
+    text.chars().flat_map(char::escape_debug).collect()
+}
+
+/// What a run that only discarded, or only sent on, has done.
+pub(super) fn changed(sifted: &Sifted, what: &str, gone: u64, output: &mut Output) -> Result<Code, Failure> {
+    if output.json {
+        output.json(sifted)?;
+    } else {
+        output.line(format!("{} {what}, {} kept", counted(gone, "message"), sifted.waiting - gone))?;
+        ending(sifted, output)?;
+    }
+    Ok(code(sifted))
+}
+
+/// What showing single messages ends with.
+pub(super) fn shown(found: bool, sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
+    if !found && !output.json {
+        output.line("no such message")?;
+    }
+    match &sifted.failure {
+        Some(failure) => Err(Failure::new(Code::Broker, failure)),
+        None if !found => Ok(Code::Problem),
+        None => Ok(Code::Done),
+    }
+}
+
+/// How many there are, and how many of them were looked at.
+pub(super) fn total(waiting: u64, examined: u64, what: &str) -> String {
+    let looked = match waiting.saturating_sub(examined) {
+        0 => String::new(),
+        _ => format!(", of which the first {examined} were looked at (--limit)"),
+    };
+    format!("{} {what}{looked}", counted(waiting, "message"))
+}
+
+/// What went wrong, if something did.
+pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
+    if let Some(reason) = &sifted.refusal {
+        output.line(format!(
+            "{} {} refused by the broker and kept, the first because {reason}",
+            "!".yellow(),
+            counted(sifted.refused, "message")
+        ))?;
+    }
+    if sifted.in_doubt > 0 {
+        output.line(format!(
+            "{} sent and not confirmed: still here, and may come twice",
+            counted(sifted.in_doubt, "message")
+        ))?;
+    }
+    if let Some(failure) = &sifted.failure {
+        anstream::eprintln!("{} {failure}; run it again to go on", "ended early:".red().bold());
+    } else if sifted.interrupted {
+        output.line("interrupted; run it again to go on")?;
+    }
+    Ok(())
+}

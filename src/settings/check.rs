@@ -1,0 +1,187 @@
+//! From what was typed to what everything else trusts.
+
+use std::{
+    fs,
+    num::{NonZeroU8, NonZeroU32},
+    path::Path,
+    time::Duration,
+};
+
+use jiff::SignedDuration;
+use url::Url;
+
+use crate::topology::{QueueType, SetName, TopologySettings, Unit};
+
+use super::{
+    Broker, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    broker::{AmqpUrl, hosts, management_url},
+    layers::Raw,
+};
+
+/// Checks all values, and fills in what was left out.
+pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
+    let url = AmqpUrl::parse(raw.url.as_deref().unwrap_or("amqp://localhost"))?;
+    let tls = Tls {
+        ca_file: raw.ca_file,
+        client: match (raw.client_cert_file, raw.client_key_file) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(value("client_key_file", "it is missing beside client_cert_file"));
+            }
+            (None, Some(_)) => {
+                return Err(value("client_cert_file", "it is missing beside client_key_file"));
+            }
+        },
+    };
+    let named_user = raw.username.or(url.username);
+    let password = match (raw.password, raw.password_file) {
+        (Some(_), Some(_)) => {
+            return Err(value("password_file", "`password` is set too; keep one of them"));
+        }
+        (Some(password), None) => Some(Secret::new(password)),
+        (None, Some(file)) => Some(password_from(&file)?),
+        (None, None) => url.password,
+    };
+    let credentials = match (&named_user, &password) {
+        (None, None) if url.secure && tls.client.is_some() => Credentials::External,
+        (Some(name), None) if name != "guest" => {
+            return Err(value(
+                "password",
+                &format!("user `{name}` has none; set DELAYLINE_PASSWORD or password_file"),
+            ));
+        }
+        _ => Credentials::Plain {
+            username: named_user.unwrap_or_else(|| "guest".into()),
+            password: password.unwrap_or_else(|| Secret::new("guest")),
+        },
+    };
+    let broker = Broker {
+        tls: url.secure.then(|| tls.clone()),
+        credentials,
+        connect_timeout: duration(
+            "connect_timeout",
+            raw.connect_timeout.as_deref(),
+            Duration::from_secs(10),
+        )?,
+        heartbeat: match raw.heartbeat.unwrap_or(10) {
+            0 => {
+                return Err(value(
+                    "heartbeat",
+                    "without heartbeats a dead broker goes unnoticed; use 1 s or more",
+                ));
+            }
+            seconds => seconds,
+        },
+        other_hosts: raw.other_hosts.map_or(Ok(Vec::new()), |text| hosts(&text, url.port))?,
+        host: url.host,
+        port: url.port,
+        vhost: url.vhost,
+    };
+    let management = management(raw.management_url.as_deref(), &broker, tls)?;
+    let topology = TopologySettings {
+        set: raw.set.as_deref().map_or_else(|| Ok(SetName::default()), str::parse)?,
+        queue_type: raw
+            .queue_type
+            .map_or_else(|| Ok(QueueType::default()), |text| text.parse())
+            .map_err(|reason: String| value("queue_type", &reason))?,
+        replicas: raw.replicas.map(replicas).transpose()?,
+        unit: raw.unit_ms.map_or(Ok(Unit::SECOND), Unit::from_millis)?,
+        unroutable_max_length: raw.unroutable_max_length.map(max_length).transpose()?,
+    };
+    let router = RouterSettings {
+        publish_timeout: duration(
+            "publish_timeout",
+            raw.publish_timeout.as_deref(),
+            RouterSettings::PUBLISH_TIMEOUT,
+        )?,
+        confirm_timeout: duration(
+            "confirm_timeout",
+            raw.confirm_timeout.as_deref(),
+            RouterSettings::CONFIRM_TIMEOUT,
+        )?,
+        window: match raw.window.unwrap_or(RouterSettings::WINDOW) {
+            window @ 1..=100_000 => window,
+            _ => return Err(value("window", "use 1 to 100000 messages")),
+        },
+    };
+    Ok(Settings { broker, management, topology, router })
+}
+
+/// The management API that was named, or the one that stands beside an AMQP
+/// listener on its default port. A derived one is used only if it answers, and
+/// has the same protection as the AMQP connection: TLS if that has TLS.
+fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<Management>, SettingsError> {
+    let mut own_credentials = None;
+    let mut urls = Vec::new();
+    let explicit = named.is_some();
+    match named {
+        Some("none") => return Ok(None),
+        Some(named) => {
+            for text in named.split(',') {
+                let (url, credentials) = management_url(text.trim())?;
+                own_credentials = own_credentials.or(credentials);
+                urls.push(url);
+            }
+        }
+        None => urls.extend(broker.candidates().filter_map(|candidate| derived_url(&candidate))),
+    }
+    let mut urls = urls.into_iter();
+    let Some(url) = urls.next() else { return Ok(None) };
+    let (username, password) = match (own_credentials, &broker.credentials) {
+        (Some(own), _) => own,
+        (None, Credentials::Plain { username, password }) => (username.clone(), password.clone()),
+        (None, Credentials::External) if explicit => {
+            return Err(SettingsError::Url {
+                key: "management_url",
+                reason: "the client certificate cannot log in there; give `username` and a password".into(),
+            });
+        }
+        (None, Credentials::External) => return Ok(None),
+    };
+    Ok(Some(Management { url, other_urls: urls.collect(), username, password, tls, explicit }))
+}
+
+fn derived_url(broker: &Broker) -> Option<Url> {
+    let (scheme, port) = match (broker.tls.is_some(), broker.port) {
+        (false, 5672) => ("http", 15672),
+        (true, 5671) => ("https", 15671),
+        _ => return None,
+    };
+    let host = if broker.host.contains(':') { format!("[{}]", broker.host) } else { broker.host.clone() };
+    Url::parse(&format!("{scheme}://{host}:{port}")).ok()
+}
+
+fn value(key: &'static str, reason: &str) -> SettingsError {
+    SettingsError::Value { key, reason: reason.into() }
+}
+
+fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
+    u32::try_from(number)
+        .ok()
+        .and_then(NonZeroU32::new)
+        .ok_or_else(|| value("unroutable_max_length", "use 1 to 4294967295 messages, or leave it out"))
+}
+
+fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {
+    u8::try_from(number)
+        .ok()
+        .and_then(NonZeroU8::new)
+        .ok_or_else(|| value("replicas", "use 1 to 255 nodes, an odd number such as 3"))
+}
+
+fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<Duration, SettingsError> {
+    let Some(text) = text else { return Ok(default) };
+    text.parse::<SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .filter(|duration| (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(duration))
+        .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
+}
+
+/// A password from a file, without the line ending that editors leave there.
+fn password_from(file: &Path) -> Result<Secret, SettingsError> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| value("password_file", &format!("{}: {error}", file.display())))?;
+    Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
+}
