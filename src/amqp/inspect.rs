@@ -270,6 +270,33 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The same comes out however the bytes come in.
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) fn frames(bytes: &[u8]) {
+    let whole = through(bytes, usize::MAX);
+    for piece in [1, 7, 4_096] {
+        assert_eq!(through(bytes, piece), whole, "in pieces of {piece}");
+    }
+}
+
+/// What comes out when bytes come in in pieces of a length, and the deliveries that
+/// cannot be represented.
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
+    let damage = Damage::default();
+    let mut inspector = Inspector::new(damage.clone());
+    let mut out = Vec::new();
+    for piece in bytes.chunks(piece) {
+        inspector.push(piece);
+        let mut target = [0; 5];
+        while let Some(length) = inspector.pull(&mut target) {
+            out.extend_from_slice(&target[..length]);
+        }
+    }
+    let damaged = damage.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (out, damaged)
+}
+
 impl<S: Read> Read for Inspected<S> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let Some(inspector) = &mut self.inspector else { return self.inner.read(target) };
@@ -345,20 +372,10 @@ mod tests {
         [short(name), [b"S", &long(value)[..]].concat()].concat()
     }
 
-    /// What comes out when the bytes come in pieces of a length, and whether the
-    /// delivery is damaged.
+    /// What comes out, and whether the delivery is damaged.
     fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, bool) {
-        let damage = Damage::default();
-        let mut inspector = Inspector::new(damage.clone());
-        let mut out = Vec::new();
-        for piece in bytes.chunks(piece) {
-            inspector.push(piece);
-            let mut target = [0; 5];
-            while let Some(length) = inspector.pull(&mut target) {
-                out.extend_from_slice(&target[..length]);
-            }
-        }
-        (out, damage.take(7, 5))
+        let (out, damaged) = super::through(bytes, piece);
+        (out, damaged.contains(&(7, 5)))
     }
 
     /// A value of that many arrays within each other.
