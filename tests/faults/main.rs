@@ -12,6 +12,7 @@ mod ledger;
 mod publisher;
 mod report;
 mod scenarios;
+mod waiting;
 
 use std::{
     path::PathBuf,
@@ -33,9 +34,9 @@ use tempfile::TempDir;
 use consumer::Consumer;
 use lab::Lab;
 use ledger::{Ledger, Verdict, clock_ms};
-use publisher::{Job, Publisher};
+use publisher::{Delays, Job, Publisher};
 use report::Line;
-use scenarios::{APP_QUEUE, Needs, SCENARIOS, Scenario, Stage};
+use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 
 /// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
@@ -64,6 +65,13 @@ struct Args {
     /// (`dead_letter_worker_publisher_confirm_timeout`; 180000 by default)
     #[arg(long, default_value_t = 10_000)]
     confirm_timeout: u64,
+    /// Instead of the faults: this many messages wait while the node is killed and
+    /// started again
+    #[arg(long)]
+    waiting: Option<u64>,
+    /// Minutes over which those that wait fall due
+    #[arg(long, default_value_t = 10)]
+    over: u64,
     /// Writes the figures here too, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
@@ -103,6 +111,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
+    if let Some(messages) = args.waiting {
+        return waiting::run(messages, &args);
+    }
     let both = args.single == args.cluster;
     let mut lines = Vec::new();
     for cluster in [false, true] {
@@ -176,12 +187,12 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let topology = Topology::new(settings.topology.clone());
     admin::install(&settings, &topology, false, || {}).expect("the set is installed");
     let mut session = Session::open(&settings.broker).expect("a session");
-    scenarios::declare_app(&mut session, &settings, scenario.needs);
+    scenarios::declare_app(&mut session, &settings, APP, scenario.needs);
     drop(session);
     lab.write_down_what_was_declared();
 
     let ledger = Arc::new(Ledger::default());
-    let consumer = Consumer::start(&settings.broker, APP_QUEUE, Arc::clone(&ledger), false);
+    let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), false);
     let unroutable = Consumer::start(&settings.broker, "delay.unroutable", Arc::clone(&ledger), true);
     let directory = TempDir::new().expect("a directory");
     let clock_file = directory.path().join("clock");
@@ -193,8 +204,15 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     if !other_hosts.is_empty() {
         publisher_settings.push(("other_hosts".into(), other_hosts.join(",")));
     }
-    let job =
-        Job { settings: publisher_settings, unit_ms: UNIT_MS, from: 0, to: args.messages, rate: args.rate };
+    let job = Job {
+        settings: publisher_settings,
+        app: APP.into(),
+        unit_ms: UNIT_MS,
+        from: 0,
+        to: args.messages,
+        rate: args.rate,
+        delays: Delays::Mixed,
+    };
     let mut publisher = Publisher::start(job, clock, Arc::clone(&ledger));
 
     // In the middle of the publishing.

@@ -175,41 +175,42 @@ pub const SCENARIOS: [Scenario; 12] = [
     },
 ];
 
-pub const APP_QUEUE: &str = "app";
+/// The key of the application, and the name of its queue.
+pub const APP: &str = "app";
 
-/// Declares the application's queue and binds it.
-pub fn declare_app(session: &mut Session, settings: &Settings, needs: Needs) {
+/// Declares an application's queue and binds it.
+pub fn declare_app(session: &mut Session, settings: &Settings, app: &str, needs: Needs) {
     let mut arguments = vec![("x-queue-type".to_owned(), "quorum".into())];
     if needs == Needs::SmallQueue {
         arguments.push(("x-max-length".into(), 100.into()));
         arguments.push(("x-overflow".into(), "reject-publish".into()));
     }
-    let queue = Queue { name: APP_QUEUE.into(), level: None, arguments: arguments.into_iter().collect() };
+    let queue = Queue { name: app.into(), level: None, arguments: arguments.into_iter().collect() };
     session.declare_queue(&queue).expect("the application's queue");
-    session.bind(&binding(settings)).expect("its binding");
+    session.bind(&binding(settings, app)).expect("its binding");
 }
 
-fn binding(settings: &Settings) -> Binding {
+fn binding(settings: &Settings, app: &str) -> Binding {
     Binding {
         source: Names::new(settings.topology.set.clone()).dispatch(),
-        destination: Endpoint::Queue(APP_QUEUE.into()),
-        key: RoutingKey::binding_pattern(&AppKey::new("app").expect("an app key")),
+        destination: Endpoint::Queue(app.into()),
+        key: RoutingKey::binding_pattern(&AppKey::new(app).expect("an app key")),
     }
 }
 
 /// As a careful operator does it: nothing is in the queue when it goes.
 fn replace_queue(stage: &mut Stage<'_>) {
     let mut session = Session::open(&stage.settings.broker).expect("a session");
-    session.unbind(&binding(stage.settings)).expect("no binding");
+    session.unbind(&binding(stage.settings, APP)).expect("no binding");
     let mut quiet = 0;
     while quiet < 5 {
         thread::sleep(Duration::from_millis(200));
-        let depth = session.queue_depth(APP_QUEUE).expect("an answer").expect("a queue");
+        let depth = session.queue_depth(APP).expect("an answer").expect("a queue");
         quiet = if depth.ready == 0 { quiet + 1 } else { 0 };
     }
-    session.delete_queue(APP_QUEUE).expect("no queue");
+    session.delete_queue(APP).expect("no queue");
     seconds(3);
-    declare_app(&mut session, stage.settings, Needs::Nothing);
+    declare_app(&mut session, stage.settings, APP, Needs::Nothing);
 }
 
 fn seconds(number: u64) {
