@@ -17,3 +17,4 @@ mod suitable;
 mod tls;
 mod uninstall;
 mod verify;
+mod versions;
