@@ -71,6 +71,7 @@ pub mod amqp;
 #[doc(hidden)]
 pub mod cli;
 pub mod codec;
+pub mod histogram;
 pub mod holding;
 pub mod management;
 pub mod message;

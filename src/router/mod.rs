@@ -33,6 +33,7 @@
 mod error;
 mod outstanding;
 mod pipeline;
+mod stats;
 pub mod testing;
 mod ticket;
 mod wire;
@@ -62,6 +63,7 @@ use crate::{
 
 pub use error::{Cause, PublishError};
 pub use pipeline::{Outcome, Pipeline};
+pub use stats::{Counts, Stats};
 
 use ticket::{Job, Ticket, Verdict};
 use wire::Connector;
@@ -119,22 +121,37 @@ impl Router {
     /// # Errors
     /// Unreachable, TLS, or refused.
     pub fn connect(settings: &Settings) -> Result<Self, AmqpError> {
+        Self::connect_counted(settings, Arc::default())
+    }
+
+    /// As [`connect`](Self::connect), and counts what it does into `stats`, which
+    /// several routers may share.
+    ///
+    /// # Errors
+    /// Unreachable, TLS, or refused.
+    pub fn connect_counted(settings: &Settings, stats: Arc<Stats>) -> Result<Self, AmqpError> {
         let publisher = Publisher::open(&settings.broker)?;
-        Ok(Self::start(settings.broker.clone(), Some(publisher), settings))
+        stats.connect();
+        Ok(Self::start(settings.broker.clone(), Some(publisher), settings, stats))
     }
 
     /// Makes a router that connects when the broker is there. Until then,
     /// messages wait for their deadline.
     #[must_use]
     pub fn connect_later(settings: &Settings) -> Self {
-        Self::start::<Broker>(settings.broker.clone(), None, settings)
+        Self::start::<Broker>(settings.broker.clone(), None, settings, Arc::default())
     }
 
-    fn start<C: Connector>(connector: C, wire: Option<C::Wire>, settings: &Settings) -> Self {
+    fn start<C: Connector>(
+        connector: C,
+        wire: Option<C::Wire>,
+        settings: &Settings,
+        stats: Arc<Stats>,
+    ) -> Self {
         let window = settings.router.window;
         let (jobs, receiver) = bounded(window);
         let shared = Arc::new(Shared::default());
-        let limits = Limits::new(settings);
+        let limits = Limits::new(settings, stats);
         let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), limits);
         let (done, ended) = bounded(1);
         let handle = std::thread::Builder::new()
