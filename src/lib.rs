@@ -67,6 +67,7 @@
 
 pub mod admin;
 pub mod amqp;
+pub mod canary;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;

@@ -107,6 +107,13 @@ impl Names {
     pub fn parked(&self) -> String {
         format!("{}.parked", self.set)
     }
+
+    /// The queue that a canary receives its own messages from; it is no part of the
+    /// installed set. Each of several canaries has a slot of its own, from 0.
+    #[must_use]
+    pub fn canary(&self, slot: u8) -> String {
+        format!("{}.canary.{slot}", self.set)
+    }
 }
 
 #[cfg(test)]
