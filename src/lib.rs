@@ -78,6 +78,7 @@ pub mod management;
 pub mod message;
 #[cfg(feature = "cli")]
 pub mod node;
+pub mod picture;
 pub mod retry;
 pub mod router;
 pub mod settings;

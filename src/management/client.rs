@@ -140,6 +140,23 @@ impl ManagementApi {
         self.get(&format!("queues/{}", segment(vhost)))
     }
 
+    /// All queues of a vhost, with their names and what is counted and nothing else.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
+        let columns = "name,messages,messages_ready,messages_dlx,message_stats.publish";
+        self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
+    }
+
+    /// One exchange of a vhost; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn exchange(&self, vhost: &str, name: &str) -> Result<Option<ExchangeInfo>, ManagementError> {
+        self.find(&format!("exchanges/{}/{}", segment(vhost), segment(name)))
+    }
+
     /// One queue of a vhost; `None` if there is none of this name.
     ///
     /// # Errors

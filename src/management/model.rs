@@ -72,6 +72,31 @@ pub struct ExchangeInfo {
     /// Its optional arguments.
     #[serde(deserialize_with = "lenient")]
     pub arguments: BTreeMap<String, Json>,
+    /// What went through it.
+    #[serde(deserialize_with = "lenient")]
+    pub message_stats: MessageStats,
+}
+
+/// What went through an exchange or into a queue, as far as channels counted it: what
+/// the broker moves by itself is not among it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct MessageStats {
+    /// Messages that were published into a queue.
+    #[serde(deserialize_with = "lenient")]
+    pub publish: u64,
+    /// How fast messages are published to an exchange.
+    #[serde(deserialize_with = "lenient")]
+    pub publish_in_details: Rate,
+}
+
+/// How fast a number grows.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Rate {
+    /// By how much a second.
+    #[serde(deserialize_with = "lenient")]
+    pub rate: f64,
 }
 
 /// One of `GET /api/queues/VHOST`
@@ -106,6 +131,9 @@ pub struct QueueInfo {
     /// Those that left the queue and are not confirmed at the other end.
     #[serde(deserialize_with = "lenient")]
     pub messages_dlx: u64,
+    /// What went into it.
+    #[serde(deserialize_with = "lenient")]
+    pub message_stats: MessageStats,
     /// What policies set, operator policies included: an object, or an empty
     /// list.
     pub effective_policy_definition: Json,

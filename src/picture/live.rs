@@ -1,0 +1,172 @@
+//! The latest picture, for many readers.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use crate::{settings::Settings, topology::Topology};
+
+use super::{Collector, Kept, KeptReport, Picture, Verdict};
+
+/// How often a picture is taken while somebody looks, and while nobody does.
+const BUSY: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(5);
+
+/// For how long after the last question somebody counts as looking.
+const LOOKING: Duration = Duration::from_secs(10);
+
+/// How long a look may take until the broker counts as silent.
+const SILENT: Duration = Duration::from_secs(5);
+
+/// How often the kept messages may be looked at, however many ask for it.
+const PEEK: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Keeps the latest picture. Reading it never waits for the broker, and how often it is
+/// read makes no difference to the broker.
+#[derive(Debug)]
+pub struct Live {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    picture: Picture,
+    /// When the look that is under way began.
+    looking: Option<(Instant, Timestamp)>,
+    asked: Option<Instant>,
+    kept: BTreeMap<Kept, Peek>,
+}
+
+#[derive(Debug, Default)]
+struct Peek {
+    wanted: bool,
+    ended: Option<Instant>,
+    report: Option<KeptReport>,
+}
+
+/// Takes pictures until it is told to stop; made together with its [`Live`].
+#[derive(Debug)]
+pub struct Keeper {
+    collector: Collector,
+}
+
+impl Live {
+    /// The picture that this collector takes, and who has it taken.
+    #[must_use]
+    pub fn new(collector: Collector) -> (Self, Keeper) {
+        let state =
+            State { picture: collector.last().clone(), looking: None, asked: None, kept: BTreeMap::new() };
+        (Self { state: Mutex::new(state), changed: Condvar::new() }, Keeper { collector })
+    }
+
+    /// The latest picture. While somebody asks, there is a new one every second,
+    /// otherwise every five.
+    #[must_use]
+    pub fn picture(&self) -> Picture {
+        let mut state = self.lock();
+        state.asked = Some(Instant::now());
+        self.changed.notify_all();
+        state.current()
+    }
+
+    /// What a queue that keeps messages holds, as it was seen last, and has it looked at
+    /// again; `None` until it was seen once.
+    #[must_use]
+    pub fn kept(&self, which: Kept) -> Option<KeptReport> {
+        let mut state = self.lock();
+        let peek = state.kept.entry(which).or_default();
+        peek.wanted = true;
+        let report = peek.report.clone();
+        self.changed.notify_all();
+        report
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to do or `tick` is over.
+    fn wait(&self, tick: Duration) {
+        drop(self.changed.wait_timeout(self.lock(), tick).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl State {
+    fn current(&self) -> Picture {
+        let mut picture = self.picture.clone();
+        if let Some((began, at)) = self.looking
+            && began.elapsed() > SILENT
+            && picture.broker.reachable
+        {
+            picture.broker.reachable = false;
+            picture.broker.since = Some(at);
+            picture.broker.problem = Some("it does not answer".into());
+            picture.verdict = Verdict::of(&picture);
+        }
+        picture
+    }
+}
+
+impl Keeper {
+    /// Takes pictures for `live` until `stop` is set, through restarts of the broker.
+    pub fn run(mut self, live: &Live, stop: &AtomicBool) {
+        let settings = self.collector.settings().clone();
+        thread::scope(|scope| {
+            // A long look at kept messages must not hold up the picture.
+            scope.spawn(|| peek(&settings, live, stop));
+            let mut next = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                let now = Instant::now();
+                let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
+                let looked_at = since_asked.is_some_and(|since| since < LOOKING);
+                // Somebody comes to look: the next picture is due sooner.
+                if looked_at {
+                    next = next.min(now + BUSY);
+                }
+                if now < next {
+                    live.wait(TICK.min(next - now));
+                    continue;
+                }
+                live.lock().looking = Some((now, Timestamp::now()));
+                let picture = self.collector.look().clone();
+                let mut state = live.lock();
+                (state.picture, state.looking) = (picture, None);
+                drop(state);
+                next = Instant::now() + if looked_at { BUSY } else { IDLE };
+            }
+        });
+    }
+}
+
+fn peek(settings: &Settings, live: &Live, stop: &AtomicBool) {
+    let topology = Topology::new(settings.topology.clone());
+    while !stop.load(Ordering::Relaxed) {
+        let wanted = live.lock().kept.iter().find(|(_, peek)| peek.is_due()).map(|(which, _)| *which);
+        let Some(which) = wanted else {
+            live.wait(TICK);
+            continue;
+        };
+        let report = which.look(settings, &topology);
+        let report = report.unwrap_or_else(|error| KeptReport::failed(error.to_string()));
+        let ended = Some(Instant::now());
+        live.lock().kept.insert(which, Peek { wanted: false, ended, report: Some(report) });
+    }
+}
+
+impl Peek {
+    fn is_due(&self) -> bool {
+        self.wanted && self.ended.is_none_or(|ended| ended.elapsed() >= PEEK)
+    }
+}
