@@ -114,8 +114,9 @@ mod tests {
         for (horizon, wait) in
             [(0.5, 1.0), (1.0, 1.0), (3.5, 4.0), (4.0, 4.0), (6.9, 4.0), (7.0, 4.0), (60.0, 64.0)]
         {
-            let mut sum: f64 = 0.0;
-            let mut k = 0.0;
+            let (horizon, wait): (f64, f64) = (horizon, wait);
+            let mut sum = 0.0;
+            let mut k: f64 = 0.0;
             while k < wait {
                 sum += ((horizon - k) / wait).clamp(0.0, 1.0);
                 k += 1.0;
