@@ -238,12 +238,7 @@ impl Session {
         self.start_consumer(queue, prefetch, true)
     }
 
-    fn start_consumer(
-        &mut self,
-        queue: &str,
-        prefetch: u16,
-        exclusive: bool,
-    ) -> Result<Consumer, AmqpError> {
+    fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {
         let channel = self.new_channel()?;
         match Consumer::start(channel, queue, prefetch, exclusive, self.damage.clone()) {
             Started::Running(consumer) => Ok(consumer),

@@ -150,9 +150,10 @@ impl Flight {
         loop {
             match self.consumer.next(Duration::ZERO) {
                 Next::Delivery(delivery) => {
-                    let id = delivery.properties.message_id.as_deref().and_then(|id| {
-                        id.strip_prefix(self.run.as_str())?.strip_prefix('-')?.parse().ok()
-                    });
+                    let id =
+                        delivery.properties.message_id.as_deref().and_then(|id| {
+                            id.strip_prefix(self.run.as_str())?.strip_prefix('-')?.parse().ok()
+                        });
                     self.consumer.ack(delivery)?;
                     if id.is_some() {
                         return Ok(id);

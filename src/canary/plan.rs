@@ -120,7 +120,8 @@ mod tests {
     fn a_round_has_each_level_alone_and_combinations() {
         let plan = Plan::up_to(HORIZON);
         let names: Vec<_> = plan.probes().iter().map(Probe::to_string).collect();
-        let expected = ["00", "01", "02", "03", "04", "05", "06", "06+05+04+03+02+01+00", "06+04+02+00", "05+03+01"];
+        let expected =
+            ["00", "01", "02", "03", "04", "05", "06", "06+05+04+03+02+01+00", "06+04+02+00", "05+03+01"];
         assert_eq!(names, expected);
         assert_eq!(Plan::up_to(0).probes().len(), 1);
         assert_eq!(Plan::up_to(200), Plan::up_to(27));

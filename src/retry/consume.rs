@@ -85,8 +85,8 @@ impl Consuming<'_> {
     ) -> Result<bool, String> {
         let mut session =
             Session::open_for(&self.settings.broker, self.purpose).map_err(|error| error.to_string())?;
-        let router =
-            Router::connect_counted(self.settings, Arc::clone(&self.stats)).map_err(|error| error.to_string())?;
+        let router = Router::connect_counted(self.settings, Arc::clone(&self.stats))
+            .map_err(|error| error.to_string())?;
         let consumer = session.consume(self.queue, self.prefetch).map_err(|error| match error.code() {
             Some(404) => format!("{error}; {}", self.if_missing),
             _ => error.to_string(),

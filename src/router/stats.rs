@@ -8,7 +8,8 @@ use std::{
 use crate::histogram::{Counted, Histogram};
 
 /// The upper bounds of confirm times, in seconds.
-const CONFIRM_BOUNDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
+const CONFIRM_BOUNDS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
 
 /// Counters that one or several routers share; see
 /// [`Router::connect_counted`](super::Router::connect_counted).
