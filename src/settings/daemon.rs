@@ -21,7 +21,7 @@ impl WebSettings {
     pub const LISTEN: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15_628);
 
-    pub(super) fn new(listen: Option<&str>, token: Option<Secret>) -> Result<Self, SettingsError> {
+    pub(crate) fn new(listen: Option<&str>, token: Option<Secret>) -> Result<Self, SettingsError> {
         let address = match listen {
             None => Some(Self::LISTEN),
             Some("none") => None,

@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 pub use access::{Access, Token, TokenError};
-pub use server::{Server, WebError};
+pub use server::{Bound, Server, WebError};
 
 use page::Page;
 
@@ -45,7 +45,7 @@ pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many connections there are at most.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// Says something at once, on the server's only thread.
+/// Makes its answer at once, on the server's only thread.
 type Source<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 /// What a server says.

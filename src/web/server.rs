@@ -15,7 +15,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use log::{debug, warn};
 use tokio::{net::TcpStream, sync::oneshot, task::AbortHandle, time};
 
-use super::{Access, CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, Site, answer::answer};
+use crate::settings::WebSettings;
+
+use super::{
+    Access, CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, Site, Token, TokenError, answer::answer,
+};
 
 /// The pause after a connection could not be taken, as when there are no more file
 /// descriptors.
@@ -30,7 +34,7 @@ const LINGER: (Duration, usize) = (Duration::from_secs(1), 256 * 1024);
 #[non_exhaustive]
 pub enum WebError {
     /// The address cannot be had.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}; name another address (--listen or web_listen), or `none`")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -46,6 +50,9 @@ pub enum WebError {
         /// The address.
         address: SocketAddr,
     },
+    /// The token of the settings cannot be one.
+    #[error("the setting `web_token` is not usable: {0}")]
+    Token(TokenError),
     /// The system gives it no thread or no event queue.
     #[error("cannot start the web server: {0}")]
     Start(io::Error),
@@ -59,6 +66,14 @@ impl WebError {
     }
 }
 
+/// An address that is taken, and nobody answers there yet: the connections wait.
+#[derive(Debug)]
+pub struct Bound {
+    address: SocketAddr,
+    listener: TcpListener,
+    access: Access,
+}
+
 /// A running server; it ends when it is dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -67,20 +82,57 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    /// Listens, and answers from now on. Port 0 stands for any free one.
+impl Bound {
+    /// Takes an address. Port 0 stands for any free one.
     ///
     /// # Errors
     /// The address cannot be had, or it is not a loopback address and there is no
     /// token.
-    pub fn start(address: SocketAddr, access: Access, site: Site) -> Result<Self, WebError> {
+    pub fn new(address: SocketAddr, access: Access) -> Result<Self, WebError> {
         if matches!(access, Access::Local) && !address.ip().is_loopback() {
             return Err(WebError::NoToken { address });
         }
         let listen = |source| WebError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
+        Ok(Self { address: listener.local_addr().map_err(listen)?, listener, access })
+    }
+
+    /// Takes the address of the settings; `None` if they want none. If nobody asked for
+    /// it and it is taken, as by another daemon, one of the next nine ports will do.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and a token that is none.
+    pub fn of(settings: &WebSettings) -> Result<Option<Self>, WebError> {
+        let Some(address) = settings.listen else { return Ok(None) };
+        let access = || match &settings.token {
+            Some(token) => Token::new(token.expose()).map(Access::Token).map_err(WebError::Token),
+            None => Ok(Access::Local),
+        };
+        let mut bound = Self::new(address, access()?);
+        let mut port = address.port();
+        while !settings.explicit && port < address.port().saturating_add(9) {
+            match &bound {
+                Err(error) if error.is_in_use() => port += 1,
+                _ => break,
+            }
+            bound = Self::new(SocketAddr::new(address.ip(), port), access()?);
+        }
+        bound.map(Some)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers from now on.
+    ///
+    /// # Errors
+    /// The system does not give it what it needs.
+    pub fn serve(self, site: Site) -> Result<Server, WebError> {
+        let Self { address, listener, access } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -96,9 +148,11 @@ impl Server {
                 });
             })
             .map_err(WebError::Start)?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        Ok(Server { address, stop: Some(stop), thread: Some(thread) })
     }
+}
 
+impl Server {
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
