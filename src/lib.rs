@@ -84,6 +84,8 @@ pub mod router;
 pub mod settings;
 mod tls;
 pub mod topology;
+#[cfg(feature = "cli")]
+pub mod web;
 
 pub use message::Message;
 pub use router::Router;

@@ -1,9 +1,6 @@
 //! One connection of a canary: its slot, its messages out, and its messages in.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::Select;
 
@@ -69,6 +66,16 @@ pub struct Flight {
     _session: Session,
 }
 
+/// A message that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub id: u64,
+    /// Whether it was handed to us before, and our acknowledgement was lost: that is not
+    /// what is meant by coming twice.
+    pub redelivered: bool,
+}
+
 impl std::fmt::Debug for Flight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Flight").field("slot", &self.slot).field("run", &self.run).finish_non_exhaustive()
@@ -89,7 +96,7 @@ impl Flight {
                 Ok((consumer, app)) => {
                     return Ok(Self { consumer, app, slot, run: run.to_owned(), _session: session });
                 }
-                Err(error) if is_taken(&error) => {}
+                Err(error) if is_taken(&error) || is_down(&error) => {}
                 Err(error) => return Err(explain(error, &names)),
             }
         }
@@ -110,14 +117,8 @@ impl Flight {
         self.slot
     }
 
-    /// Sends a probe, and returns when it is due; an outcome if there is one.
-    pub fn send(
-        &self,
-        pipeline: &mut Pipeline<'_, u64>,
-        unit: Duration,
-        id: u64,
-        probe: Probe,
-    ) -> (Instant, Option<Outcome<u64>>) {
+    /// Sends a probe; returns an outcome if there is one.
+    pub fn send(&self, pipeline: &mut Pipeline<'_, u64>, id: u64, probe: Probe) -> Option<Outcome<u64>> {
         let properties = Properties {
             message_id: Some(format!("{}-{id}", self.run)),
             kind: Some("canary".into()),
@@ -125,8 +126,7 @@ impl Flight {
         };
         let message =
             Message::after(self.app.clone(), probe.delay(), "delayline canary").with_properties(properties);
-        let due = Instant::now() + probe.delay().duration(unit);
-        (due, pipeline.push(id, message))
+        pipeline.push(id, message)
     }
 
     /// The next message of ours that arrives, if one does within `limit`; wakes up
@@ -134,7 +134,11 @@ impl Flight {
     ///
     /// # Errors
     /// The connection is gone.
-    pub fn next(&self, pipeline: &Pipeline<'_, u64>, limit: Duration) -> Result<Option<u64>, FlightError> {
+    pub fn next(
+        &self,
+        pipeline: &Pipeline<'_, u64>,
+        limit: Duration,
+    ) -> Result<Option<Received>, FlightError> {
         let found = self.poll()?;
         if found.is_some() || limit.is_zero() {
             return Ok(found);
@@ -146,7 +150,7 @@ impl Flight {
         self.poll()
     }
 
-    fn poll(&self) -> Result<Option<u64>, FlightError> {
+    fn poll(&self) -> Result<Option<Received>, FlightError> {
         loop {
             match self.consumer.next(Duration::ZERO) {
                 Next::Delivery(delivery) => {
@@ -154,9 +158,10 @@ impl Flight {
                         delivery.properties.message_id.as_deref().and_then(|id| {
                             id.strip_prefix(self.run.as_str())?.strip_prefix('-')?.parse().ok()
                         });
+                    let redelivered = delivery.redelivered;
                     self.consumer.ack(delivery)?;
-                    if id.is_some() {
-                        return Ok(id);
+                    if let Some(id) = id {
+                        return Ok(Some(Received { id, redelivered }));
                     }
                 }
                 Next::Timeout => return Ok(None),
@@ -197,6 +202,12 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
 /// The broker has no code of its own for it.
 fn is_taken(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: ACCESS_REFUSED, text } if text.contains("exclusive"))
+}
+
+/// A classic queue lives on one node of a cluster; while that is down, another slot
+/// serves as well.
+fn is_down(error: &AmqpError) -> bool {
+    matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))
 }
 
 fn explain(error: AmqpError, names: &Names) -> FlightError {

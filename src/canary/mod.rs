@@ -22,7 +22,7 @@ mod runner;
 
 use std::time::Duration;
 
-pub use flight::{Flight, FlightError};
+pub use flight::{Flight, FlightError, Received};
 pub use ledger::{Arrival, Figures, Ledger, ProbeFigures};
 pub use plan::{HORIZON, Pace, Plan, Probe};
 pub use runner::{Canary, State, Watched};

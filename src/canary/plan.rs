@@ -2,10 +2,13 @@
 
 use std::{fmt, time::Duration};
 
-use crate::codec::{Delay, LEVELS};
+use crate::{
+    codec::{Delay, LEVELS},
+    settings::CanarySettings,
+};
 
 /// The highest level that is probed unless another is asked for: 2^6 = 64 s.
-pub const HORIZON: u8 = 6;
+pub const HORIZON: u8 = CanarySettings::HORIZON;
 
 /// A message of the canary: a delay, and so a way through the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,10 +88,6 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The interval of a canary: with the queues on the way, a round of ten probes
-    /// adds 31 messages to queues in ten seconds.
-    pub const INTERVAL: Duration = Duration::from_secs(1);
-
     /// The first one is sent at once. Times count from any moment that stays the same.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {

@@ -16,13 +16,16 @@ use log::{debug, info, warn};
 use crate::{
     Settings,
     histogram::{Counted, Histogram},
-    router::{Outcome, Stats},
+    router::{Outcome, Pipeline, Stats},
 };
 
-use super::{Arrival, Figures, Flight, FlightError, Ledger, Pace, Plan, Probe};
+use super::{Arrival, Figures, Flight, FlightError, Ledger, Pace, Plan, Probe, Received};
 
 /// How often it is looked whether to stop.
 const TICK: Duration = Duration::from_millis(500);
+
+/// Whoever has not looked for so long was not running, and can't tell when a message came.
+const ASLEEP: Duration = Duration::from_secs(3);
 
 /// The pause before another attempt to fly, and where it must be helped first.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -63,6 +66,8 @@ struct Inner {
     ledger: Ledger,
     lateness: BTreeMap<Probe, Histogram>,
     last: BTreeMap<Probe, Duration>,
+    worst: BTreeMap<Probe, Duration>,
+    handed_over: u64,
     history: VecDeque<Moment>,
 }
 
@@ -86,6 +91,8 @@ impl Default for Watched {
             ledger: Ledger::default(),
             lateness: BTreeMap::new(),
             last: BTreeMap::new(),
+            worst: BTreeMap::new(),
+            handed_over: 0,
             history: VecDeque::new(),
         }))
     }
@@ -120,6 +127,18 @@ impl Watched {
     #[must_use]
     pub fn last(&self) -> BTreeMap<Probe, Duration> {
         self.with(|inner| inner.last.clone())
+    }
+
+    /// How late the latest message of each probe was.
+    #[must_use]
+    pub fn worst(&self) -> BTreeMap<Probe, Duration> {
+        self.with(|inner| inner.worst.clone())
+    }
+
+    /// How many messages it handed to its router.
+    #[must_use]
+    pub fn handed_over(&self) -> u64 {
+        self.with(|inner| inner.handed_over)
     }
 
     pub(crate) fn history(&self) -> Vec<Moment> {
@@ -158,11 +177,13 @@ impl Inner {
         moment.overdue = moment.overdue.max(oldest);
     }
 
-    fn arrive(&mut self, id: u64, probe_of: impl FnOnce(u64) -> Probe) {
-        match self.ledger.arrived(id, self.started.elapsed()) {
+    fn arrive(&mut self, received: Received, plan: &Plan) {
+        match self.ledger.arrived(received.id, self.started.elapsed()) {
             Arrival::Late(probe, late) => {
                 self.lateness.entry(probe).or_insert_with(|| Histogram::new(LATENESS_BOUNDS)).observe(late);
                 self.last.insert(probe, late);
+                let worst = self.worst.entry(probe).or_default();
+                *worst = late.max(*worst);
                 let moment = self.moment();
                 moment.arrived += 1;
                 moment.latest = moment.latest.max(late);
@@ -170,7 +191,8 @@ impl Inner {
                     moment.late.push(late);
                 }
             }
-            Arrival::Twice => self.ledger.count_twice(probe_of(id)),
+            Arrival::Twice if received.redelivered => debug!("canary: a message was handed out again"),
+            Arrival::Twice => self.ledger.count_twice(plan.probe(received.id)),
             Arrival::Unknown => debug!("canary: a message came that was given up"),
         }
     }
@@ -182,16 +204,37 @@ pub struct Canary {
     settings: Settings,
     plan: Plan,
     pace: Pace,
+    /// How many messages it sends.
+    most: u64,
     stats: Arc<Stats>,
     watched: Arc<Watched>,
 }
 
 impl Canary {
-    /// A canary on the set of the settings.
+    /// Why it does not fly at first.
+    pub const UNTRIED: &'static str = "it has not been tried yet";
+
+    /// A canary on the set of the settings, whose router counts into `stats` and which
+    /// puts what it sees into `watched`.
     #[must_use]
-    pub fn new(settings: Settings, plan: Plan, stats: Arc<Stats>, watched: Arc<Watched>) -> Self {
-        watched.with(|inner| inner.state = State::Grounded("it has not been tried yet".into()));
-        Self { settings, plan, pace: Pace::new(Pace::INTERVAL), stats, watched }
+    pub fn new(settings: Settings, stats: Arc<Stats>, watched: Arc<Watched>) -> Self {
+        watched.with(|inner| inner.state = State::Grounded(Self::UNTRIED.into()));
+        let plan = Plan::up_to(settings.canary.horizon);
+        let pace = Pace::new(settings.canary.interval);
+        Self { settings, plan, pace, most: u64::MAX, stats, watched }
+    }
+
+    /// Sends each probe so many times and then no more.
+    #[must_use]
+    pub fn with_rounds(mut self, rounds: u32) -> Self {
+        self.most = u64::from(rounds) * self.plan.probes().len() as u64;
+        self
+    }
+
+    /// What it sends.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Flies until `stop` is set, through restarts of the broker.
@@ -200,7 +243,7 @@ impl Canary {
         let mut next_id = 0;
         let mut last_reason = String::new();
         while !stop.load(Ordering::Relaxed) {
-            let Err(error) = self.fly(&run, &mut next_id, stop) else { return };
+            let Err(error) = self.fly(&run, &mut next_id, stop) else { break };
             let reason = error.to_string();
             self.watched.with(|inner| {
                 inner.ledger.disconnected();
@@ -223,37 +266,29 @@ impl Canary {
         let flight = Flight::open(&self.settings, run)?;
         let router = Flight::router(&self.settings, Arc::clone(&self.stats))?;
         let mut pipeline = router.pipeline();
-        let unit = self.settings.topology.unit.duration();
         let started = self.watched.with(|inner| {
             inner.state = State::Flying(flight.slot());
             inner.ledger.connected(inner.started.elapsed());
             inner.started
         });
-        info!("canary: one message every {:?}, in slot {}", Pace::INTERVAL, flight.slot());
+        info!("canary: one message every {:?}, in slot {}", self.settings.canary.interval, flight.slot());
+        let mut looked = started.elapsed();
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ok(());
             }
-            if self.pace.is_due(started.elapsed()) && self.watched.with(|inner| inner.ledger.has_room()) {
-                let (id, probe) = (*next_id, self.plan.probe(*next_id));
-                *next_id += 1;
-                // Before it is sent: it may be back before this thread goes on.
-                let due = started.elapsed() + probe.delay().duration(unit);
-                self.watched.with(|inner| inner.ledger.sent(id, probe, due));
-                let (_, outcome) = flight.send(&mut pipeline, unit, id, probe);
-                if let Some(outcome) = outcome {
-                    self.settle(&outcome);
-                }
+            let now = started.elapsed();
+            if now.saturating_sub(looked) > ASLEEP {
+                self.watched.with(|inner| inner.ledger.slept(now));
             }
+            looked = now;
+            self.send(&flight, &mut pipeline, next_id, started);
             while let Some(outcome) = pipeline.try_next() {
                 self.settle(&outcome);
             }
             let wait = self.pace.wait(started.elapsed()).min(TICK);
             match flight.next(&pipeline, wait) {
-                Ok(Some(id)) => {
-                    let plan = &self.plan;
-                    self.watched.with(|inner| inner.arrive(id, |id| plan.probe(id)));
-                }
+                Ok(Some(received)) => self.watched.with(|inner| inner.arrive(received, &self.plan)),
                 Ok(None) => self.watched.with(Inner::note_overdue),
                 Err(error) => break Err(error),
             }
@@ -263,11 +298,47 @@ impl Canary {
         ended
     }
 
-    fn settle(&self, outcome: &Outcome<u64>) {
-        if let Err(error) = &outcome.result {
-            debug!("canary: {error}");
-            // One in doubt is not expected either: whether it comes says nothing.
-            self.watched.with(|inner| inner.ledger.refused(outcome.tag));
+    /// Sends the next probe if it is time.
+    fn send(
+        &mut self,
+        flight: &Flight,
+        pipeline: &mut Pipeline<'_, u64>,
+        next_id: &mut u64,
+        started: Instant,
+    ) {
+        if *next_id >= self.most {
+            return;
         }
+        if !self.pace.is_due(started.elapsed()) || !self.watched.with(|inner| inner.ledger.has_room()) {
+            return;
+        }
+        let (id, probe) = (*next_id, self.plan.probe(*next_id));
+        *next_id += 1;
+        // Before it is sent: it may be back before this thread goes on.
+        let due = started.elapsed() + probe.delay().duration(self.settings.topology.unit.duration());
+        self.watched.with(|inner| {
+            inner.handed_over += 1;
+            inner.ledger.sent(id, probe, due);
+        });
+        if let Some(outcome) = flight.send(pipeline, id, probe) {
+            self.settle(&outcome);
+        }
+    }
+
+    fn settle(&self, outcome: &Outcome<u64>) {
+        let asked = self.plan.probe(outcome.tag).delay();
+        self.watched.with(|inner| match &outcome.result {
+            // Published once, and the way it was meant to go: not after a pause that took a
+            // second off its delay, and so a level off its way.
+            Ok(receipt) if receipt.delay == asked && receipt.publishes == 1 => {
+                inner.ledger.confirmed(outcome.tag);
+            }
+            Ok(_) => inner.ledger.withdrawn(outcome.tag),
+            Err(error) => {
+                debug!("canary: {error}");
+                // One in doubt is not expected either: whether it comes says nothing.
+                inner.ledger.withdrawn(outcome.tag);
+            }
+        });
     }
 }

@@ -9,7 +9,9 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
+use super::{
+    Failure, decode, demo, install, key, listen, parked, probe, retry, send, serve, uninstall, unroutable,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -155,8 +157,10 @@ Examples:
     Send(Box<send::Args>),
     /// Print messages of an application as they arrive
     Listen(listen::Args),
-    /// Run the retry service
+    /// Run the retry service, a canary, and a page to look at
     Serve(serve::Args),
+    /// Measure how late delays are, with messages of our own
+    Probe(probe::Args),
     /// Show retry policies
     Retry(retry::Args),
     /// Look at what was given up, try it once more, or discard it

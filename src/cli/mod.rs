@@ -12,6 +12,7 @@ mod logging;
 mod output;
 mod parked;
 mod policies;
+mod probe;
 mod retry;
 mod send;
 mod serve;
@@ -63,6 +64,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Retry(args) => retry::run(args, &settings()?, output),
         Command::Parked(args) => parked::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
+        Command::Probe(args) => probe::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     num::{NonZeroU8, NonZeroU32},
-    path::Path,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -13,7 +13,8 @@ use url::Url;
 use crate::topology::{QueueType, SetName, TopologySettings, Unit};
 
 use super::{
-    Broker, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    Broker, CanarySettings, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    WebSettings,
     broker::{AmqpUrl, hosts, management_url},
     layers::Raw,
 };
@@ -35,14 +36,7 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
         },
     };
     let named_user = raw.username.or(url.username);
-    let password = match (raw.password, raw.password_file) {
-        (Some(_), Some(_)) => {
-            return Err(value("password_file", "`password` is set too; keep one of them"));
-        }
-        (Some(password), None) => Some(Secret::new(password)),
-        (None, Some(file)) => Some(password_from(&file)?),
-        (None, None) => url.password,
-    };
+    let password = secret("password_file", raw.password, raw.password_file)?.or(url.password);
     let credentials = match (&named_user, &password) {
         (None, None) if url.secure && tls.client.is_some() => Credentials::External,
         (Some(name), None) if name != "guest" => {
@@ -105,7 +99,11 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             _ => return Err(value("window", "use 1 to 100000 messages")),
         },
     };
-    Ok(Settings { broker, management, topology, router })
+    let token = secret("web_token_file", raw.web_token, raw.web_token_file)?;
+    let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
+    let interval = duration("canary_interval", raw.canary_interval.as_deref(), CanarySettings::INTERVAL)?;
+    let canary = CanarySettings::new(raw.canary, interval, raw.canary_horizon)?;
+    Ok(Settings { broker, management, topology, router, web, canary })
 }
 
 /// The management API that was named, or the one that stands beside an AMQP
@@ -152,7 +150,7 @@ fn derived_url(broker: &Broker) -> Option<Url> {
     Url::parse(&format!("{scheme}://{host}:{port}")).ok()
 }
 
-fn value(key: &'static str, reason: &str) -> SettingsError {
+pub(super) fn value(key: &'static str, reason: &str) -> SettingsError {
     SettingsError::Value { key, reason: reason.into() }
 }
 
@@ -179,9 +177,24 @@ fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<
         .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
 }
 
-/// A password from a file, without the line ending that editors leave there.
-fn password_from(file: &Path) -> Result<Secret, SettingsError> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| value("password_file", &format!("{}: {error}", file.display())))?;
-    Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
+/// A secret that was given itself or in a file, without the line ending that editors
+/// leave there.
+fn secret(
+    file_key: &'static str,
+    given: Option<String>,
+    file: Option<PathBuf>,
+) -> Result<Option<Secret>, SettingsError> {
+    match (given, file) {
+        (Some(_), Some(_)) => {
+            let key = file_key.trim_end_matches("_file");
+            Err(value(file_key, &format!("`{key}` is set too; keep one of them")))
+        }
+        (Some(secret), None) => Ok(Some(Secret::new(secret))),
+        (None, Some(file)) => {
+            let text = fs::read_to_string(&file)
+                .map_err(|error| value(file_key, &format!("{}: {error}", file.display())))?;
+            Ok(Some(Secret::new(text.trim_end_matches(['\r', '\n']))))
+        }
+        (None, None) => Ok(None),
+    }
 }

@@ -81,11 +81,17 @@ pub(super) struct Raw {
     pub(super) confirm_timeout: Option<String>,
     pub(super) heartbeat: Option<u16>,
     pub(super) window: Option<usize>,
+    pub(super) web_listen: Option<String>,
+    pub(super) web_token: Option<String>,
+    pub(super) web_token_file: Option<PathBuf>,
+    pub(super) canary: Option<bool>,
+    pub(super) canary_interval: Option<String>,
+    pub(super) canary_horizon: Option<u8>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 19] = [
+pub(crate) const KEYS: [&str; 25] = [
     "url",
     "other_hosts",
     "management_url",
@@ -105,6 +111,12 @@ pub(crate) const KEYS: [&str; 19] = [
     "confirm_timeout",
     "heartbeat",
     "window",
+    "web_listen",
+    "web_token",
+    "web_token_file",
+    "canary",
+    "canary_interval",
+    "canary_horizon",
 ];
 
 /// Settings in the making: each layer overrides those before it.
@@ -328,6 +340,11 @@ mod tests {
             ("other_hosts", "amqp://h"),
             ("management_url", "http://h,"),
             ("management_url", "amqp://h"),
+            ("web_listen", "15628"),
+            ("web_token_file", "/nowhere/at/all"),
+            ("canary", "perhaps"),
+            ("canary_interval", "100ms"),
+            ("canary_horizon", "10"),
         ] {
             let error = fails(Layers::new().set(key, text));
             let named =

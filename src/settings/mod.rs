@@ -6,6 +6,7 @@
 
 mod broker;
 mod check;
+mod daemon;
 mod layers;
 mod secret;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 use crate::topology::TopologySettings;
 
 pub use broker::{Broker, Credentials, Management, Tls};
+pub use daemon::{CanarySettings, WebSettings};
 pub use layers::{Layers, SettingsError};
 pub use secret::Secret;
 
@@ -28,6 +30,10 @@ pub struct Settings {
     pub topology: TopologySettings,
     /// How the router behaves.
     pub router: RouterSettings,
+    /// Where a daemon can be looked at.
+    pub web: WebSettings,
+    /// How its canary flies.
+    pub canary: CanarySettings,
 }
 
 /// Limits of the router.
