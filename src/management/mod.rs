@@ -7,4 +7,4 @@ mod client;
 mod model;
 
 pub use client::{ManagementApi, ManagementError};
-pub use model::{BindingInfo, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, QueueInfo, Rate};
+pub use model::{BindingInfo, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, QueueInfo};

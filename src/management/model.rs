@@ -85,18 +85,9 @@ pub struct MessageStats {
     /// Messages that were published into a queue.
     #[serde(deserialize_with = "lenient")]
     pub publish: u64,
-    /// How fast messages are published to an exchange.
+    /// Messages that were published to an exchange.
     #[serde(deserialize_with = "lenient")]
-    pub publish_in_details: Rate,
-}
-
-/// How fast a number grows.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Rate {
-    /// By how much a second.
-    #[serde(deserialize_with = "lenient")]
-    pub rate: f64,
+    pub publish_in: u64,
 }
 
 /// One of `GET /api/queues/VHOST`

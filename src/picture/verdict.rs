@@ -147,10 +147,7 @@ fn unroutable(picture: &Picture) -> Option<Remark> {
     Some(match picture.unroutable_last_minute {
         Some(new @ 1..) => {
             let new = u64::try_from(new).unwrap_or(0);
-            remark(
-                Severity::Warning,
-                format!("{} for nobody, {} of them new in the last minute.", messages(count), grouped(new)),
-            )
+            remark(Severity::Warning, format!("{} for nobody{}.", messages(count), lately(new, count)))
         }
         _ => remark(Severity::Info, format!("{} for nobody are kept as unroutable.", messages(count))),
     })
@@ -161,10 +158,7 @@ fn parked(picture: &Picture) -> Option<Remark> {
     Some(match picture.parked_last_minute {
         Some(new @ 1..) => {
             let new = u64::try_from(new).unwrap_or(0);
-            remark(
-                Severity::Warning,
-                format!("{} parked, {} of them in the last minute.", messages(count), grouped(new)),
-            )
+            remark(Severity::Warning, format!("{} parked{}.", messages(count), lately(new, count)))
         }
         _ => remark(Severity::Info, format!("{} parked.", messages(count))),
     })
@@ -182,6 +176,13 @@ fn findings(picture: &Picture) -> Option<Remark> {
 
 fn messages(count: u64) -> String {
     format!("{} message{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+fn lately(new: u64, all: u64) -> String {
+    if new >= all {
+        return " came in the last minute".into();
+    }
+    format!(", {} of them in the last minute", grouped(new))
 }
 
 /// With thousands apart: `12,345`.
@@ -220,7 +221,7 @@ mod tests {
         (level.stuck, level.stuck_since) = (Some(20), Timestamp::from_second(97).ok());
         // Three seconds are nothing yet.
         let headline = Verdict::of(&picture).headline;
-        assert_eq!(headline, "12,345 messages for nobody, 300 of them new in the last minute.");
+        assert_eq!(headline, "12,345 messages for nobody, 300 of them in the last minute.");
         picture.levels[24].stuck_since = Timestamp::from_second(90).ok();
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot go on.");

@@ -1,0 +1,1 @@
+//! Pictures for the documentation: see scripts/screenshots.
