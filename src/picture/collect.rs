@@ -25,7 +25,7 @@ use super::{
 };
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
-const API_EVERY: Duration = Duration::from_secs(3);
+const API_EVERY: Duration = Duration::from_secs(2);
 
 /// How often the set is compared with what it should be.
 const VERIFY_EVERY: Duration = Duration::from_secs(60);

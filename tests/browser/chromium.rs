@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A page, and everything that went wrong in it.
-pub struct Seen {
+pub(crate) struct Seen {
     tab: Arc<Tab>,
     complaints: Arc<Mutex<Vec<String>>>,
     _browser: Browser,
@@ -36,7 +36,7 @@ fn chromium() -> PathBuf {
 
 impl Seen {
     /// Opens a page in a browser of its own, in a window of this size.
-    pub fn open(url: &str, size: (u32, u32)) -> Self {
+    pub(crate) fn open(url: &str, size: (u32, u32)) -> Self {
         let options = LaunchOptions::default_builder()
             .path(Some(chromium()))
             // Whoever runs tests in a container is root, and root has no sandbox.
@@ -77,12 +77,12 @@ impl Seen {
     }
 
     /// Errors of the console, of scripts and of the content security policy so far.
-    pub fn complaints(&self) -> Vec<String> {
+    pub(crate) fn complaints(&self) -> Vec<String> {
         self.complaints.lock().unwrap().clone()
     }
 
     /// What an expression is.
-    pub fn eval(&self, expression: &str) -> Json {
+    pub(crate) fn eval(&self, expression: &str) -> Json {
         let text = format!("JSON.stringify({expression})");
         let result = self.tab.evaluate(&text, false).unwrap_or_else(|error| panic!("{expression}: {error}"));
         match result.value {
@@ -92,25 +92,25 @@ impl Seen {
     }
 
     /// The text of the first element that fits; empty if there is none.
-    pub fn text(&self, selector: &str) -> String {
+    pub(crate) fn text(&self, selector: &str) -> String {
         let found = self.eval(&format!("(document.querySelector({selector:?}) || {{}}).innerText || ''"));
         found.as_str().unwrap_or_default().to_owned()
     }
 
     /// The number in an element, as people read it: `1,234`.
-    pub fn number(&self, selector: &str) -> Option<u64> {
+    pub(crate) fn number(&self, selector: &str) -> Option<u64> {
         match self.text(selector).replace(',', "").trim() {
             "·" => Some(0),
             digits => digits.parse().ok(),
         }
     }
 
-    pub fn press(&self, key: &str) {
+    pub(crate) fn press(&self, key: &str) {
         self.tab.press_key(key).unwrap();
     }
 
     /// Gives the page this size, as a telephone or a window has.
-    pub fn resize(&self, (width, height): (u32, u32)) {
+    pub(crate) fn resize(&self, (width, height): (u32, u32)) {
         self.tab
             .call_method(Emulation::SetDeviceMetricsOverride {
                 width,
@@ -132,7 +132,7 @@ impl Seen {
     }
 
     /// What the reader prefers: `prefers-color-scheme` and the like.
-    pub fn prefer(&self, features: &[(&str, &str)]) {
+    pub(crate) fn prefer(&self, features: &[(&str, &str)]) {
         let features = features
             .iter()
             .map(|(name, value)| Emulation::MediaFeature { name: (*name).into(), value: (*value).into() });
@@ -142,7 +142,7 @@ impl Seen {
     }
 
     /// Takes a picture of the window.
-    pub fn screenshot(&self, file: &Path) {
+    pub(crate) fn screenshot(&self, file: &Path) {
         let format = Page::CaptureScreenshotFormatOption::Png;
         let png = self.tab.capture_screenshot(format, None, None, true).unwrap();
         std::fs::write(file, png).unwrap();

@@ -12,14 +12,14 @@ use serde_json::Value as Json;
 use crate::common::eventually_seen;
 
 /// A daemon on a free port; it ends when it is dropped.
-pub struct Daemon {
+pub(crate) struct Daemon {
     process: Child,
-    pub url: String,
+    pub(crate) url: String,
 }
 
 impl Daemon {
     /// Starts one for a set.
-    pub fn start(settings: &Settings, arguments: &[&str]) -> Self {
+    pub(crate) fn start(settings: &Settings, arguments: &[&str]) -> Self {
         let broker = &settings.broker;
         let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
         for (name, _) in std::env::vars_os() {
@@ -28,10 +28,7 @@ impl Daemon {
             }
         }
         command
-            .env(
-                "DELAYLINE_URL",
-                format!("amqp://guest:guest@{}:{}/{}", broker.host, broker.port, broker.vhost),
-            )
+            .env("DELAYLINE_URL", broker.to_string())
             .env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str())
             .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
             .current_dir(std::env::temp_dir())
@@ -52,12 +49,12 @@ impl Daemon {
     }
 
     /// What it says at a path.
-    pub fn json(&self, path: &str) -> Json {
+    pub(crate) fn json(&self, path: &str) -> Json {
         ureq::get(format!("{}{path}", self.url)).call().unwrap().body_mut().read_json().unwrap()
     }
 
     /// Waits until the broker was looked at.
-    pub fn has_looked(self) -> Self {
+    pub(crate) fn has_looked(self) -> Self {
         eventually_seen(
             "the daemon looks at the broker",
             || self.json("api/picture"),

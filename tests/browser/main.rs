@@ -30,11 +30,11 @@ fn send(settings: &Settings, key: &str, seconds: u64, count: usize) {
     let mut sent = 0;
     for number in 0..count {
         if let Some(outcome) = pipeline.push(number, Message::after(app(key), delay, "x")) {
-            drop(outcome.result.unwrap());
+            outcome.result.unwrap();
             sent += 1;
         }
     }
-    sent += pipeline.map(|outcome| drop(outcome.result.unwrap())).count();
+    sent += pipeline.map(|outcome| outcome.result.unwrap()).count();
     assert_eq!(sent, count);
 }
 
