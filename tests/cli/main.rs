@@ -7,6 +7,7 @@ mod broker;
 mod offline;
 mod parked;
 mod secrets;
+mod top;
 mod unroutable;
 
 use assert_cmd::Command;
