@@ -91,8 +91,7 @@ fn heading(picture: &Picture, width: u16) -> Vec<Line<'static>> {
     ];
     let wide = usize::from(width).saturating_sub(2).max(20);
     let folded = |words: &str, style: Style| {
-        let letters: Vec<char> = words.chars().collect();
-        let parts = letters.chunks(wide).map(|part| part.iter().collect::<String>());
+        let parts = text::folded(words, wide).into_iter();
         parts.map(|part| Line::styled(format!("  {part}"), style)).collect::<Vec<_>>()
     };
     if let Some(trouble) = text::trouble(picture) {
@@ -244,6 +243,7 @@ mod tests {
         }
         picture.levels[24].stuck = Some(20);
         picture.levels[24].stuck_since = Some(picture.at);
+        picture.waiting = 22_222;
         picture.verdict = Verdict::of(&picture);
         picture
     }
@@ -264,7 +264,7 @@ mod tests {
     fn a_small_screen_leaves_out_what_is_empty() {
         let screen = screen(&picture(), (80, 24), 0);
         // All ten that hold something, and what fits of the others.
-        for text in ["4.3 y", "194 d", "8 s", "1 s", "▲ 20 0 s", "11,346 messages waiting"] {
+        for text in ["4.3 y", "194 d", "8 s", "1 s", "▲ 20 0 s", "22,222 messages waiting"] {
             assert!(screen.contains(text), "{text} in\n{screen}");
         }
         assert!(!screen.contains("2.1 y"), "{screen}");

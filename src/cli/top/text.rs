@@ -93,6 +93,26 @@ pub(super) fn trouble(picture: &Picture) -> Option<String> {
     Some(readable(&format!("For {}: {problem}.{counted}", ago(Timestamp::now(), since))))
 }
 
+/// Lines of at most so many letters, broken between words where there are any.
+pub(super) fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut room = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if length < room => {
+                *line = format!("{line} {word}");
+                room -= length + 1;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                room = width.saturating_sub(length);
+            }
+        }
+    }
+    lines
+}
+
 /// Without what a terminal would take for a command.
 pub(super) fn readable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
@@ -108,6 +128,14 @@ mod tests {
         assert_eq!(shown, ["1 ms", "999 ms", "1 s", "32 s", "1.1 min", "34 min", "1.5 d", "4.3 y"]);
         let rates = [None, Some(0.0), Some(0.001), Some(0.5), Some(2.0), Some(1_234.5)].map(rate);
         assert_eq!(rates, ["–", "0", "<0.01", "0.50", "2.0", "1,235"]);
+    }
+
+    #[test]
+    fn folds_between_words() {
+        assert_eq!(folded("one two  three", 7), ["one two", "three"]);
+        assert_eq!(folded("one two three", 8), ["one two", "three"]);
+        assert_eq!(folded("longer-than-a-line x", 5), ["longer-than-a-line", "x"]);
+        assert!(folded("", 5).is_empty());
     }
 
     #[test]
