@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod canary;
 mod cluster;
 mod delivery;
 mod faults;
