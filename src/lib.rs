@@ -77,6 +77,8 @@ pub mod holding;
 pub mod management;
 pub mod message;
 #[cfg(feature = "cli")]
+pub mod metrics;
+#[cfg(feature = "cli")]
 pub mod node;
 pub mod picture;
 pub mod retry;

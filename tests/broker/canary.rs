@@ -19,7 +19,9 @@ use delayline::{
     topology::{Binding, Endpoint, Queue},
 };
 
-use crate::common::{Inbox, app, eventually, eventually_seen, http, install, installed, shared_node, topology};
+use crate::common::{
+    Inbox, app, eventually, eventually_seen, http, install, installed, shared_node, topology,
+};
 
 /// A canary on a thread of its own.
 struct Flying {
@@ -189,9 +191,7 @@ fn stall_level_0(settings: &Settings) {
         ("x-max-length".to_owned(), 1.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    session
-        .declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() })
-        .unwrap();
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
     let key = delayline::codec::RoutingKey::binding_pattern(&app("full"));
     let destination = Endpoint::Queue("full".into());
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
