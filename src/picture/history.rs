@@ -66,10 +66,11 @@ impl History {
     }
 
     /// Notes what was counted. Of moments that are closer together than two seconds only
-    /// the last stays.
+    /// one stays.
     pub fn push(&mut self, depths: Depths) {
-        let before = self.moments.len().checked_sub(2).map(|index| self.moments[index].at);
-        if before.is_some_and(|before| depths.at.saturating_sub(before) < APART) {
+        let last =
+            self.moments.len().checked_sub(2).map(|index| (&self.moments[index], &self.moments[index + 1]));
+        if last.is_some_and(|(before, last)| last.at.saturating_sub(before.at) < APART) {
             self.moments.pop_back();
         }
         if self.moments.len() == MOMENTS {

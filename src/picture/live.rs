@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::{settings::Settings, topology::Topology};
 
-use super::{Collector, Kept, KeptReport, Picture, Verdict};
+use super::{Collector, Kept, KeptReport, Picture, Sources, Verdict};
 
 /// How often a picture is taken while somebody looks, and while nobody does.
 const BUSY: Duration = Duration::from_secs(1);
@@ -28,6 +28,9 @@ const SILENT: Duration = Duration::from_secs(5);
 
 /// How often the kept messages may be looked at, however many ask for it.
 const PEEK: Duration = Duration::from_secs(5);
+
+/// How long ending waits for a look that is under way.
+const FINISH: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether to stop.
 const TICK: Duration = Duration::from_millis(250);
@@ -56,21 +59,63 @@ struct Peek {
     report: Option<KeptReport>,
 }
 
-/// Takes pictures until it is told to stop; made together with its [`Live`].
+/// Has pictures taken until it is dropped.
 #[derive(Debug)]
-pub struct Keeper {
-    collector: Collector,
+pub struct Watch {
+    live: Arc<Live>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Begins to take pictures of the set of the settings, through restarts of the broker.
+    ///
+    /// ```no_run
+    /// use delayline::{Settings, picture::{Sources, Watch}};
+    ///
+    /// let watch = Watch::start(Settings::from_url("amqp://localhost")?, Sources::default());
+    /// println!("{}", watch.live().picture().verdict.headline);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn start(settings: Settings, sources: Sources) -> Self {
+        let collector = Collector::new(settings, sources);
+        let state =
+            State { picture: collector.last().clone(), looking: None, asked: None, kept: BTreeMap::new() };
+        let live = Arc::new(Live { state: Mutex::new(state), changed: Condvar::new() });
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (live, stop) = (Arc::clone(&live), Arc::clone(&stop));
+            thread::spawn(move || keep(collector, &live, &stop))
+        };
+        Self { live, stop, thread: Some(thread) }
+    }
+
+    /// What is kept; it stays readable after the end.
+    #[must_use]
+    pub fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.live.changed.notify_all();
+        let deadline = Instant::now() + FINISH;
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // It asks a broker that is silent; nothing is lost if it ends with the process.
+            if Instant::now() > deadline {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = thread.join();
+    }
 }
 
 impl Live {
-    /// The picture that this collector takes, and who has it taken.
-    #[must_use]
-    pub fn new(collector: Collector) -> (Self, Keeper) {
-        let state =
-            State { picture: collector.last().clone(), looking: None, asked: None, kept: BTreeMap::new() };
-        (Self { state: Mutex::new(state), changed: Condvar::new() }, Keeper { collector })
-    }
-
     /// The latest picture. While somebody asks, there is a new one every second,
     /// otherwise every five.
     #[must_use]
@@ -119,35 +164,33 @@ impl State {
     }
 }
 
-impl Keeper {
-    /// Takes pictures for `live` until `stop` is set, through restarts of the broker.
-    pub fn run(mut self, live: &Live, stop: &AtomicBool) {
-        let settings = self.collector.settings().clone();
-        thread::scope(|scope| {
-            // A long look at kept messages must not hold up the picture.
-            scope.spawn(|| peek(&settings, live, stop));
-            let mut next = Instant::now();
-            while !stop.load(Ordering::Relaxed) {
-                let now = Instant::now();
-                let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
-                let looked_at = since_asked.is_some_and(|since| since < LOOKING);
-                // Somebody comes to look: the next picture is due sooner.
-                if looked_at {
-                    next = next.min(now + BUSY);
-                }
-                if now < next {
-                    live.wait(TICK.min(next - now));
-                    continue;
-                }
-                live.lock().looking = Some((now, Timestamp::now()));
-                let picture = self.collector.look().clone();
-                let mut state = live.lock();
-                (state.picture, state.looking) = (picture, None);
-                drop(state);
-                next = Instant::now() + if looked_at { BUSY } else { IDLE };
+/// Takes pictures until `stop` is set.
+fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
+    let settings = collector.settings().clone();
+    thread::scope(|scope| {
+        // A long look at kept messages must not hold up the picture.
+        scope.spawn(|| peek(&settings, live, stop));
+        let mut next = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
+            let looked_at = since_asked.is_some_and(|since| since < LOOKING);
+            // Somebody comes to look: the next picture is due sooner.
+            if looked_at {
+                next = next.min(now + BUSY);
             }
-        });
-    }
+            if now < next {
+                live.wait(TICK.min(next - now));
+                continue;
+            }
+            live.lock().looking = Some((now, Timestamp::now()));
+            let picture = collector.look().clone();
+            let mut state = live.lock();
+            (state.picture, state.looking) = (picture, None);
+            drop(state);
+            next = Instant::now() + if looked_at { BUSY } else { IDLE };
+        }
+    });
 }
 
 fn peek(settings: &Settings, live: &Live, stop: &AtomicBool) {

@@ -3,7 +3,7 @@
 //! A [`Picture`] is plain data that serializes to JSON; the page and `delayline top`
 //! show the same one. A [`Collector`] takes it: it asks the broker, remembers for
 //! half an hour how deep the levels were, and derives from that what nobody counts.
-//! [`Live`] keeps the latest picture for many readers, however often they look.
+//! A [`Watch`] has it do so again and again, and [`Live`] keeps the latest picture for many readers, however often they look.
 //!
 //! # What is counted and what is derived
 //!
@@ -39,7 +39,7 @@ pub use collect::{Collector, Sources};
 pub use forecast::forecast;
 pub use history::{Depths, History};
 pub use kept::{Kept, KeptGroup, KeptReport};
-pub use live::{Keeper, Live};
+pub use live::{Live, Watch};
 pub use model::{
     AppRetries, BrokerView, CanaryView, Findings, Forecast, Lateness, Level, Note, Picture, ProbeView, Rates,
     SetView, Severity,

@@ -36,6 +36,10 @@ pub use server::{Bound, Server, WebError};
 
 use page::Page;
 
+/// The page that shows a [`Picture`](crate::picture::Picture). It fetches `/api/picture`
+/// every second, and `/api/unroutable` and `/api/parked` while somebody looks into those.
+pub const DASHBOARD: &str = include_str!("dashboard.html");
+
 /// The most bytes of a request's line and headers.
 pub const MAX_HEADER: usize = 16 * 1024;
 

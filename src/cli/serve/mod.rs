@@ -21,6 +21,7 @@ use signal_hook::{
 use crate::{
     Settings,
     canary::Canary,
+    picture::{Live, Watch},
     retry::{Policies, Service, SharedPolicies},
     settings::WebSettings,
     web::{Bound, Server, WebError},
@@ -109,7 +110,10 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     };
     let counters = site::Counters::new(!args.no_retry);
     let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
-    let web = bound.map(|bound| open(bound, &settings, &counters, &stop)).transpose().map_err(|error| {
+    let watch = bound.is_some().then(|| site::watch(&settings, &counters));
+    let live = watch.as_ref().map(Watch::live);
+    let web = bound.zip(live).map(|(bound, live)| open(bound, &settings, &counters, &live));
+    let web = web.transpose().map_err(|error| {
         stop.store(true, Ordering::Relaxed);
         Failure::new(Code::Problem, error)
     })?;
@@ -123,7 +127,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         let service = Service::new(settings, policies).with_prefetch(args.prefetch).counting(tally, stats);
         service.run(&stop)
     };
-    drop(web);
+    drop((web, watch));
     if let Some(canary) = canary {
         let _ = canary.join();
     }
@@ -143,13 +147,13 @@ fn open(
     bound: Bound,
     settings: &Settings,
     counters: &site::Counters,
-    stop: &Arc<AtomicBool>,
+    live: &Arc<Live>,
 ) -> Result<Server, WebError> {
     let address = bound.address();
     if !settings.web.explicit && settings.web.listen != Some(address) {
         warn!("another process has {}", WebSettings::LISTEN);
     }
-    let server = bound.serve(site::site(settings, counters, stop))?;
+    let server = bound.serve(site::site(settings, counters, live))?;
     info!("page at http://{address}/, metrics at http://{address}/metrics");
     Ok(server)
 }

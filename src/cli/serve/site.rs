@@ -1,10 +1,17 @@
 //! What the daemon's web server says.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::{Settings, canary::Watched, retry::Tally, router::Stats, web::Site};
+use crate::{
+    Settings,
+    canary::Watched,
+    picture::{Kept, Live, Sources, Watch},
+    retry::Tally,
+    router::Stats,
+    web::{DASHBOARD, Site},
+};
 
 /// What is counted inside this process.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +37,20 @@ impl Counters {
     }
 }
 
-pub(super) fn site(_settings: &Settings, _counters: &Counters, _stop: &Arc<AtomicBool>) -> Site {
-    Site::new("delayline").with_json("/api/picture", || json!({}))
+/// Begins to watch the set, for whoever looks at the site.
+pub(super) fn watch(settings: &Settings, counters: &Counters) -> Watch {
+    let sources = Sources {
+        tally: counters.tally.clone(),
+        canary: Some(Arc::clone(&counters.watched)),
+        ..Sources::default()
+    };
+    Watch::start(settings.clone(), sources)
+}
+
+pub(super) fn site(_settings: &Settings, _counters: &Counters, live: &Arc<Live>) -> Site {
+    let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
+    Site::new(DASHBOARD)
+        .with_json("/api/picture", move || json!(picture.picture()))
+        .with_json("/api/unroutable", move || json!(unroutable.kept(Kept::Unroutable)))
+        .with_json("/api/parked", move || json!(parked.kept(Kept::Parked)))
 }
