@@ -4,10 +4,12 @@
 mod common;
 
 mod broker;
+mod daemon;
 mod offline;
 mod parked;
 mod secrets;
 mod unroutable;
+mod web;
 
 use assert_cmd::Command;
 use delayline::Settings;
