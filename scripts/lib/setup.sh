@@ -56,6 +56,13 @@ need_amqplib() {
     npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
 }
 
+# Debian's Prometheus, for the tests of metrics and alerts; its service is not started.
+need_prometheus() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null && return
+    say "installing Prometheus from Debian's packages (its service is not started)"
+    debian_packages prometheus
+}
+
 # What tests run beside the broker: ps; ip and unshare for networks and roots of their
 # own; a library that moves a process's clock.
 need_commands() {

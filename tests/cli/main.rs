@@ -7,6 +7,7 @@ mod broker;
 mod daemon;
 mod offline;
 mod parked;
+mod prometheus;
 mod secrets;
 mod unroutable;
 mod web;
