@@ -165,7 +165,7 @@ fn each_fault_fires_its_alert() {
         targets["data"]["activeTargets"][0]["health"] == "up"
     });
     eventually("canaries come through every level", || {
-        let answer = prometheus.json("api/v1/query?query=count(delayline_canary_arrived_total>0)");
+        let answer = prometheus.json("api/v1/query?query=count(delayline_canary_arrived_total%3E0)");
         answer["data"]["result"][0]["value"][1] == "10"
     });
     assert_eq!(prometheus.firing(), BTreeSet::new(), "{}", daemon.get("/metrics").body);
@@ -193,7 +193,7 @@ fn each_fault_fires_its_alert() {
     queue(&mut session, "full", Some(1), "full");
     publish(&settings, "full", 63, 60);
     prometheus.fires(&["DelaylineLevelStuck"], &["DelaylineBrokerUnreachable"]);
-    let stuck = prometheus.json("api/v1/query?query=delayline_level_held_up_seconds>30");
+    let stuck = prometheus.json("api/v1/query?query=delayline_level_held_up_seconds%3E30");
     let stuck = stuck["data"]["result"].as_array().unwrap();
     assert!(stuck.iter().all(|level| level["metric"]["level"] == "00"), "{stuck:?}");
 
