@@ -72,6 +72,9 @@ pub mod canary;
 #[doc(hidden)]
 pub mod cli;
 pub mod codec;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod histogram;
 pub mod holding;
 pub mod management;

@@ -16,6 +16,8 @@ use crate::topology::TopologySettings;
 
 pub use broker::{Broker, Credentials, Management, Tls};
 pub use daemon::{CanarySettings, WebSettings};
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use layers::parse;
 pub use layers::{Layers, SettingsError};
 pub use secret::Secret;
 
