@@ -9,7 +9,7 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
+use super::{Failure, decode, demo, doctor, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -139,6 +139,8 @@ Examples:
   delayline verify
   delayline verify --json | jq '.findings'")]
     Verify,
+    /// Find what would hurt, and say what to do about it
+    Doctor(doctor::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where

@@ -3,6 +3,7 @@
 mod args;
 mod decode;
 mod demo;
+mod doctor;
 mod failure;
 mod install;
 mod kept;
@@ -54,6 +55,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
     match &cli.command {
         Command::Install(args) => install::run(args, &settings()?, output),
         Command::Verify => verify::run(&settings()?, output),
+        Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
         Command::Status => status::run(&settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),
