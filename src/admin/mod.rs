@@ -52,6 +52,12 @@ pub enum AdminError {
     /// A queue that keeps messages was not touched.
     #[error(transparent)]
     Holding(#[from] HoldingError),
+    /// What is asked for cannot be seen or done without the management API.
+    #[error("this needs the management API: {reason}")]
+    Blind {
+        /// Why it cannot be asked.
+        reason: String,
+    },
 }
 
 /// Puts what was being done in front of an AMQP error.

@@ -17,7 +17,10 @@ use crate::{
     tls::{Material, provider},
 };
 
-use super::{BindingInfo, ExchangeInfo, FeatureFlag, NodeInfo, Overview, QueueInfo};
+use super::{
+    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission, QueueInfo,
+    TopicPermission, UserInfo,
+};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -156,6 +159,56 @@ impl ManagementApi {
         self.get(&format!("bindings/{}", segment(vhost)))
     }
 
+    /// One queue with how many messages it had in the last `age` seconds; `None` if
+    /// there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_history(
+        &self,
+        vhost: &str,
+        name: &str,
+        age: u32,
+    ) -> Result<Option<QueueInfo>, ManagementError> {
+        let step = (age / 60).max(1);
+        let (vhost, name) = (segment(vhost), segment(name));
+        self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
+    }
+
+    /// The deprecated features that are in use; `None` where the broker does not know
+    /// such a list (before 3.13).
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn deprecated_features_used(&self) -> Result<Option<Vec<DeprecatedFeature>>, ManagementError> {
+        self.find("deprecated-features/used")
+    }
+
+    /// All users. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn users(&self) -> Result<Vec<UserInfo>, ManagementError> {
+        self.get("users")
+    }
+
+    /// What users may do in a vhost. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn permissions(&self, vhost: &str) -> Result<Vec<Permission>, ManagementError> {
+        self.get(&format!("vhosts/{}/permissions", segment(vhost)))
+    }
+
+    /// What users may do on the topic exchanges of a vhost. Needs the tag
+    /// `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn topic_permissions(&self, vhost: &str) -> Result<Vec<TopicPermission>, ManagementError> {
+        self.get(&format!("vhosts/{}/topic-permissions", segment(vhost)))
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
         self.find(path)?.ok_or_else(|| {
             unexpected(
@@ -211,8 +264,7 @@ impl ManagementApi {
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
-            // Of the API's parts that we read, this one alone wants more.
-            status @ (401 | 403) if path == "feature-flags" => Err(ManagementError::Refused {
+            status @ (401 | 403) if for_administrators(path) => Err(ManagementError::Refused {
                 url: base.to_string(),
                 username: self.username.clone(),
                 status,
@@ -227,6 +279,14 @@ impl ManagementApi {
             status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
     }
+}
+
+/// Whether a part of the API wants more than the tag `monitoring`.
+fn for_administrators(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    ["feature-flags", "users", "permissions/", "topic-permissions/"].iter().any(|part| path.starts_with(part))
+        || path.ends_with("/permissions")
+        || path.ends_with("/topic-permissions")
 }
 
 fn unexpected(base: &Url, path: &str, reason: String) -> ManagementError {

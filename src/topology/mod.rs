@@ -9,6 +9,7 @@ mod compare;
 mod finding;
 mod names;
 mod object;
+mod pattern;
 mod settings;
 mod suitable;
 
@@ -16,6 +17,7 @@ pub use compare::Observed;
 pub use finding::Finding;
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
+pub use pattern::topic_matches;
 pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
 pub use suitable::{About, unsuitable};
 
