@@ -155,7 +155,7 @@ pub struct ExchangeInfo {
     #[serde(deserialize_with = "lenient")]
     pub arguments: BTreeMap<String, Json>,
     /// What went through it.
-    message_stats: Json,
+    pub(crate) message_stats: Json,
 }
 
 impl ExchangeInfo {
@@ -208,7 +208,7 @@ pub struct QueueInfo {
     #[serde(deserialize_with = "lenient")]
     pub message_bytes_ready: u64,
     /// How `messages` went over time, if that was asked for.
-    messages_details: Json,
+    pub(crate) messages_details: Json,
     /// What policies set, operator policies included: an object, or an empty
     /// list.
     pub effective_policy_definition: Json,
