@@ -9,7 +9,9 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, doctor, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
+use super::{
+    Failure, decode, demo, doctor, install, key, listen, parked, retry, send, serve, uninstall, unroutable,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is

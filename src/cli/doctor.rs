@@ -1,6 +1,6 @@
 //! `delayline doctor`
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use owo_colors::OwoColorize;
 
@@ -10,30 +10,33 @@ use crate::{
     topology::Topology,
 };
 
-use super::{Code, Failure, Output, args, output::counted};
+use super::{Code, Failure, Output, output::counted};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   delayline doctor
   delayline doctor --json | jq -r '.findings[] | [.severity, .code, .subject] | @tsv'
-  delayline doctor --ignore target-can-refuse --ignore entry-unprotected
+  delayline doctor --trusted installer --trusted retry-service
+  delayline doctor --ignore target-can-refuse --ignore dead-letter-prefetch
 
-Each finding has a code that does not change, and a section in docs/doctor.md. Nothing is
-changed. It needs the management API; who may do what is seen only by administrators.
-Exits with 0 if there is nothing to find, and with 1 if there is.")]
+A problem (✗) is something that holds messages up, or leads them where they should not go,
+now; an advice (!) is something that can come to that, or could be better. Each finding has
+a code that does not change, and a section in docs/doctor.md. Nothing is changed on the
+broker. It needs the management API; who may do what is seen only by administrators.
+Exits with 0 if there is nothing to find, and with 1 if there is anything, be it an advice.")]
 pub(super) struct Args {
     /// Do not report findings with this code; can be given several times
     #[arg(long, value_name = "CODE")]
     ignore: Vec<FindingCode>,
-    /// How long to watch dead letters that are on their way before they count as stuck
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = args::duration)]
-    watch: Duration,
+    /// This user may have power over the whole set; can be given several times
+    #[arg(long, value_name = "USER")]
+    trusted: Vec<String>,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let options = DoctorOptions { watch: args.watch, ..DoctorOptions::default() };
+    let options = DoctorOptions { trusted: args.trusted.clone(), ..DoctorOptions::default() };
     let bar = output.progress(None, "looking");
     let report = admin::doctor(settings, &topology, &options);
     bar.finish_and_clear();
@@ -54,9 +57,8 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
     for same in alike(&report.findings) {
         let finding = same[0];
         let sign = match finding.severity {
-            Severity::Error => "✗".red().to_string(),
-            Severity::Warning => "!".yellow().to_string(),
-            Severity::Info => "·".blue().to_string(),
+            Severity::Problem => "✗".red().to_string(),
+            Severity::Advice => "!".yellow().to_string(),
         };
         output.line(format!("{sign} {}  {}", finding.code.bold(), finding.subject))?;
         output.line(format!("    {}", finding.what))?;
@@ -83,10 +85,10 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
             *counts.entry(finding.severity).or_default() += 1;
         }
         let parts: Vec<_> = counts
-            .iter()
-            .map(|(severity, &count)| match severity {
+            .into_iter()
+            .map(|(severity, count)| match severity {
                 // It has no plural.
-                Severity::Info => format!("{count} info"),
+                Severity::Advice => format!("{count} advice"),
                 severity => counted(count, &severity.to_string()),
             })
             .collect();

@@ -9,19 +9,16 @@ use serde::{Serialize, Serializer};
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Messages are held up, or go where they should not, now.
-    Error,
-    /// That can come of it.
-    Warning,
-    /// Something could be better.
-    Info,
+    Problem,
+    /// It can come to that, or could be better.
+    Advice,
 }
 
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Info => "info",
+            Self::Problem => "problem",
+            Self::Advice => "advice",
         })
     }
 }
@@ -56,58 +53,60 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Dead letters of a level or landing queue that the next queue does not take.
-    StuckDeadLetters = "stuck-dead-letters", Error;
+    /// Dead letters of a level or landing queue that do not go on.
+    StuckDeadLetters = "stuck-dead-letters", Problem;
     /// An application's queue that is full and refuses.
-    TargetRefuses = "target-refuses", Error;
-    /// An application's queue that will refuse once it is full.
-    TargetCanRefuse = "target-can-refuse", Warning;
+    TargetRefuses = "target-refuses", Problem;
     /// An app key that leads to exchanges, and from there to no queue.
-    TargetDeadEnd = "target-dead-end", Error;
-    /// A classic queue behind a set of quorum queues.
-    TargetClassic = "target-classic", Warning;
-    /// A queue that goes with its connection, its consumer or the node.
-    TargetTransient = "target-transient", Warning;
-    /// A queue that messages wait in and nobody consumes.
-    NobodyConsumes = "nobody-consumes", Warning;
+    TargetDeadEnd = "target-dead-end", Problem;
     /// A binding that also catches the messages of other bound apps.
-    BindingCollision = "binding-collision", Error;
-    /// A binding that can catch messages of other apps.
-    WildcardBinding = "wildcard-binding", Warning;
+    BindingCollision = "binding-collision", Problem;
     /// Messages for an app that nobody is bound for.
-    NobodyBound = "nobody-bound", Warning;
+    NobodyBound = "nobody-bound", Problem;
     /// Messages with malformed keys.
-    MalformedMessages = "malformed-messages", Warning;
+    MalformedMessages = "malformed-messages", Problem;
+    /// Other messages that are kept as unroutable: most often somebody is bound by now.
+    UnroutableWaiting = "unroutable-waiting", Problem;
     /// The unroutable queue has grown lately.
-    UnroutableGrowing = "unroutable-growing", Warning;
+    UnroutableGrowing = "unroutable-growing", Problem;
     /// The set is not as it should be.
-    SetDiffers = "set-differs", Error;
+    SetDiffers = "set-differs", Problem;
     /// A policy changes how a queue of the set works.
-    PolicyOnSet = "policy-on-set", Error;
+    PolicyOnSet = "policy-on-set", Problem;
     /// A queue without an online majority of its replicas.
-    NoMajority = "no-majority", Error;
-    /// A queue of the set with replicas that do not run.
-    ReplicaOffline = "replica-offline", Warning;
-    /// A queue of the set with fewer replicas than it should have.
-    TooFewReplicas = "too-few-replicas", Warning;
+    NoMajority = "no-majority", Problem;
     /// A broker that cannot carry the set as it is.
-    BrokerUnsuitable = "broker-unsuitable", Error;
+    BrokerUnsuitable = "broker-unsuitable", Problem;
     /// A node that takes no messages.
-    BrokerAlarm = "broker-alarm", Error;
+    BrokerAlarm = "broker-alarm", Problem;
+    /// An application's queue that will refuse once it is full.
+    TargetCanRefuse = "target-can-refuse", Advice;
+    /// A classic queue behind a set of quorum queues.
+    TargetClassic = "target-classic", Advice;
+    /// A queue that goes with its connection, its consumer or the node.
+    TargetTransient = "target-transient", Advice;
+    /// A queue that messages wait in and nobody consumes.
+    NobodyConsumes = "nobody-consumes", Advice;
+    /// A binding that can catch messages of other apps.
+    WildcardBinding = "wildcard-binding", Advice;
+    /// A queue of the set with replicas that do not run.
+    ReplicaOffline = "replica-offline", Advice;
+    /// A queue of the set with fewer replicas than it should have.
+    TooFewReplicas = "too-few-replicas", Advice;
     /// A stable feature flag that is off.
-    FeatureFlagOff = "feature-flag-off", Warning;
+    FeatureFlagOff = "feature-flag-off", Advice;
     /// A deprecated feature that is in use.
-    DeprecatedFeature = "deprecated-feature", Warning;
+    DeprecatedFeature = "deprecated-feature", Advice;
     /// The dead-letter prefetch may be too small for what goes through.
-    DeadLetterPrefetch = "dead-letter-prefetch", Info;
+    DeadLetterPrefetch = "dead-letter-prefetch", Advice;
     /// Users that may publish to the entry exchange with any key.
-    EntryUnprotected = "entry-unprotected", Warning;
+    EntryUnprotected = "entry-unprotected", Advice;
     /// Users that may bind any key to the dispatch exchange.
-    DispatchUnprotected = "dispatch-unprotected", Warning;
+    DispatchUnprotected = "dispatch-unprotected", Advice;
     /// Users that may deliver to every app at once, past the levels.
-    DispatchWritable = "dispatch-writable", Warning;
+    DispatchWritable = "dispatch-writable", Advice;
     /// Users that may purge, consume, delete or divert the set's queues.
-    SetUnprotected = "set-unprotected", Warning;
+    SetUnprotected = "set-unprotected", Advice;
 }
 
 impl fmt::Display for FindingCode {

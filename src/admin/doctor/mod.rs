@@ -12,8 +12,6 @@ mod set;
 mod targets;
 mod unroutable;
 
-use std::time::Duration;
-
 use serde::Serialize;
 
 use crate::{settings::Settings, topology::Topology};
@@ -25,20 +23,22 @@ pub use code::{FindingCode, Severity};
 /// How thoroughly to look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DoctorOptions {
-    /// For how long dead letters that are on their way are watched before they count
-    /// as stuck; 20 s. Brokers renew their counts every 5 s. No time is spent if
-    /// there are none.
-    pub watch: Duration,
     /// How many unroutable messages are looked at to tell for whom they are; 1,000.
+    /// With 0 they are only counted, and nothing is taken down from any queue: then a
+    /// look costs some ten requests to the management API, and can be repeated often.
     pub sample: u64,
     /// How many messages per second into the set make the dead-letter prefetch worth a
     /// finding; 2,000.
     pub busy_rate: f64,
+    /// Users that are meant to have power over the whole set, such as the one that
+    /// installs it: what they may do is no finding. Administrators never need to be
+    /// named.
+    pub trusted: Vec<String>,
 }
 
 impl Default for DoctorOptions {
     fn default() -> Self {
-        Self { watch: Duration::from_secs(20), sample: 1_000, busy_rate: 2_000.0 }
+        Self { sample: 1_000, busy_rate: 2_000.0, trusted: Vec::new() }
     }
 }
 
@@ -95,7 +95,9 @@ pub struct DoctorReport {
     pub unchecked: Vec<String>,
 }
 
-/// Looks at a set, at what is bound to it, and at its broker. Changes nothing.
+/// Looks at a set, at what is bound to it, and at its broker. Changes nothing, and
+/// waits for nothing: what must be seen over time is in the statistics that brokers
+/// keep.
 ///
 /// # Errors
 /// If the broker cannot be asked, over AMQP or through its management API: nearly
@@ -114,7 +116,7 @@ pub fn doctor(
         findings.extend(targets::check(topology, &targets));
         findings.extend(targets::check_bindings(topology, &facts.observed));
         findings.extend(unroutable::check(topology, &facts));
-        findings.extend(access::check(topology, &facts, &settings.broker.vhost, &mut unchecked));
+        findings.extend(access::check(topology, &facts, options, &settings.broker.vhost, &mut unchecked));
     }
     findings.extend(broker::check(topology, &facts));
     findings.sort();

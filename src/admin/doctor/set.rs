@@ -41,7 +41,9 @@ fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
              run empty, delete it, and run `delayline install`",
         ),
         // What is wrong with these is said by the check of bindings, with names.
-        Finding::ExtraBinding { binding, .. } if binding.source == topology.names().dispatch() => return None,
+        Finding::ExtraBinding { binding, .. } if binding.source == topology.names().dispatch() => {
+            return None;
+        }
         Finding::ExtraBinding { binding, effect } => HealthFinding::new(
             FindingCode::SetDiffers,
             binding.to_string(),
@@ -60,7 +62,10 @@ fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
         Finding::ReplicasOffline { queue: name, offline, stalled: true } => HealthFinding::new(
             FindingCode::NoMajority,
             queue(name),
-            format!("no replica runs on {}: it has no majority, and everything in it waits", offline.join(", ")),
+            format!(
+                "no replica runs on {}: it has no majority, and everything in it waits",
+                offline.join(", ")
+            ),
             "start those nodes; if they are lost for good, see rabbitmq-queues delete_member and \
              force_shrink_member_to_current_member, which can lose messages",
         ),

@@ -248,7 +248,8 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
                 "declare a durable queue; if this is `delayline listen`, all is well once it ends",
             ));
         }
-        if queue.consumers == 0 && queue.messages_ready > 0 {
+        // A stream keeps what was read.
+        if queue.consumers == 0 && queue.messages_ready > 0 && !queue.kind.contains("stream") {
             findings.push(finding(
                 FindingCode::NobodyConsumes,
                 format!("{} messages wait, and nobody consumes them", queue.messages_ready),
