@@ -316,7 +316,7 @@ mod tests {
         );
         let queue: QueueInfo = serde_json::from_str(&text).unwrap();
         assert_eq!((queue.history(), queue.dead_letter_history()), (vec![5, 9], vec![0, 4]));
-        assert_eq!(QueueInfo::default().dead_letter_history(), []);
+        assert!(QueueInfo::default().dead_letter_history().is_empty());
     }
 
     #[test]
