@@ -11,6 +11,8 @@ mod names;
 mod object;
 mod pattern;
 mod settings;
+#[cfg(test)]
+mod standing;
 mod suitable;
 
 pub use compare::Observed;

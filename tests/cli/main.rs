@@ -4,6 +4,7 @@
 mod common;
 
 mod broker;
+mod doctor;
 mod offline;
 mod parked;
 mod secrets;
