@@ -12,6 +12,7 @@ mod holding;
 mod install;
 mod message;
 mod pika;
+mod quotas;
 mod refusals;
 mod retry;
 mod suitable;
