@@ -4,6 +4,7 @@
 //! returns plain data for the command line, or anybody else, to show.
 
 mod about;
+mod apps;
 mod examine;
 mod install;
 mod parked;
@@ -20,6 +21,11 @@ use crate::{
     topology::Observed,
 };
 
+pub use apps::{
+    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
+    AppUserEntry, Delivery, LandingEntry, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
+    check_app, definitions, list_apps, rabbitmqctl, remove_app,
+};
 pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};
 pub use parked::{

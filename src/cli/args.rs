@@ -9,7 +9,9 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
+use super::{
+    Failure, app, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -61,6 +63,9 @@ pub(super) struct Global {
     /// File that holds the password
     #[arg(long, global = true, value_name = "FILE")]
     password_file: Option<String>,
+    /// File that holds the password of the application's user, for `delayline app`
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
+    app_password_file: Option<String>,
     /// PEM file of the certificate authorities to trust [default: the system's]
     #[arg(long, global = true, value_name = "FILE")]
     ca_file: Option<String>,
@@ -109,6 +114,7 @@ impl Global {
             ("set", &self.set),
             ("username", &self.username),
             ("password_file", &self.password_file),
+            ("app_password_file", &self.app_password_file),
             ("ca_file", &self.ca_file),
             ("client_cert_file", &self.client_cert_file),
             ("client_key_file", &self.client_key_file),
@@ -139,6 +145,8 @@ Examples:
   delayline verify
   delayline verify --json | jq '.findings'")]
     Verify,
+    /// Register applications, and see who may do what
+    App(app::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where

@@ -68,6 +68,8 @@ pub(super) struct Raw {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) password_file: Option<PathBuf>,
+    pub(super) app_password: Option<String>,
+    pub(super) app_password_file: Option<PathBuf>,
     pub(super) ca_file: Option<PathBuf>,
     pub(super) client_cert_file: Option<PathBuf>,
     pub(super) client_key_file: Option<PathBuf>,
@@ -85,13 +87,15 @@ pub(super) struct Raw {
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 19] = [
+pub(crate) const KEYS: [&str; 21] = [
     "url",
     "other_hosts",
     "management_url",
     "username",
     "password",
     "password_file",
+    "app_password",
+    "app_password_file",
     "ca_file",
     "client_cert_file",
     "client_key_file",
