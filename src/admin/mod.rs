@@ -5,6 +5,7 @@
 
 mod about;
 mod apps;
+mod doctor;
 mod examine;
 mod install;
 mod parked;
@@ -26,6 +27,7 @@ pub use apps::{
     AppUserEntry, Delivery, LandingEntry, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
     check_app, definitions, list_apps, rabbitmqctl, remove_app,
 };
+pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
 pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};
 pub use parked::{

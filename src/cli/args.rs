@@ -10,7 +10,8 @@ use crate::{
 };
 
 use super::{
-    Failure, app, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable,
+    Failure, app, decode, demo, doctor, install, key, listen, parked, retry, send, serve, uninstall,
+    unroutable,
 };
 
 const EXIT_CODES: &str = "\
@@ -147,6 +148,8 @@ Examples:
     Verify,
     /// Register applications, and see who may do what
     App(app::Args),
+    /// Find what would hurt, and say what to do about it
+    Doctor(doctor::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where

@@ -5,6 +5,7 @@ mod app_show;
 mod args;
 mod decode;
 mod demo;
+mod doctor;
 mod failure;
 mod install;
 mod kept;
@@ -57,6 +58,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Install(args) => install::run(args, &settings()?, output),
         Command::Verify => verify::run(&settings()?, output),
         Command::App(args) => app::run(args, &settings()?, output),
+        Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
         Command::Status => status::run(&settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),

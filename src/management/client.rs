@@ -170,7 +170,8 @@ impl ManagementApi {
         name: &str,
         age: u32,
     ) -> Result<Option<QueueInfo>, ManagementError> {
-        let step = (age / 60).max(1);
+        // Brokers take one sample every 5 s.
+        let step = (age / 60).max(5);
         let (vhost, name) = (segment(vhost), segment(name));
         self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
     }

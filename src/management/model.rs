@@ -209,6 +209,10 @@ pub struct QueueInfo {
     pub message_bytes_ready: u64,
     /// How `messages` went over time, if that was asked for.
     pub(crate) messages_details: Json,
+    /// The same of `messages_ready`.
+    pub(crate) messages_ready_details: Json,
+    /// The same of `messages_unacknowledged`.
+    pub(crate) messages_unacknowledged_details: Json,
     /// What policies set, operator policies included: an object, or an empty
     /// list.
     pub effective_policy_definition: Json,
@@ -232,9 +236,22 @@ impl QueueInfo {
     /// for.
     #[must_use]
     pub fn history(&self) -> Vec<u64> {
-        let samples = self.messages_details["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
-        // The newest comes first.
-        samples.iter().rev().filter_map(|sample| sample["sample"].as_u64()).collect()
+        samples(&self.messages_details)
+    }
+
+    /// How many messages had left the queue and were not confirmed at the other end,
+    /// over time, the oldest first; empty unless asked for. They count as messages that
+    /// neither wait nor are with a consumer.
+    #[must_use]
+    pub fn dead_letter_history(&self) -> Vec<u64> {
+        let (ready, held) =
+            (samples(&self.messages_ready_details), samples(&self.messages_unacknowledged_details));
+        let others = ready.into_iter().zip(held);
+        self.history()
+            .into_iter()
+            .zip(others)
+            .map(|(all, (ready, held))| all.saturating_sub(ready + held))
+            .collect()
     }
 
     /// What a policy sets for this queue under a key.
@@ -242,6 +259,13 @@ impl QueueInfo {
     pub fn policy_value(&self, key: &str) -> Option<&Json> {
         self.effective_policy_definition.as_object()?.get(key)
     }
+}
+
+/// The values of a statistic over time, the oldest first.
+fn samples(details: &Json) -> Vec<u64> {
+    let samples = details["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // The newest comes first.
+    samples.iter().rev().filter_map(|sample| sample["sample"].as_u64()).collect()
 }
 
 /// One of `GET /api/bindings/VHOST`
@@ -279,6 +303,20 @@ mod tests {
             "arguments": null, "durable": null, "effective_policy_definition": null, "policy": null}"#;
         let queue: QueueInfo = serde_json::from_str(text).unwrap();
         assert_eq!((queue.leader.as_str(), queue.messages, queue.durable), ("", 0, false));
+    }
+
+    #[test]
+    fn dead_letters_are_what_neither_waits_nor_is_held() {
+        let of = |samples: &str| format!(r#"{{"samples": [{samples}]}}"#);
+        let text = format!(
+            r#"{{"messages_details": {}, "messages_ready_details": {}, "messages_unacknowledged_details": {}}}"#,
+            of(r#"{"sample": 9, "timestamp": 2}, {"sample": 5, "timestamp": 1}"#),
+            of(r#"{"sample": 3, "timestamp": 2}, {"sample": 5, "timestamp": 1}"#),
+            of(r#"{"sample": 2, "timestamp": 2}, {"sample": 1, "timestamp": 1}"#),
+        );
+        let queue: QueueInfo = serde_json::from_str(&text).unwrap();
+        assert_eq!((queue.history(), queue.dead_letter_history()), (vec![5, 9], vec![0, 4]));
+        assert!(QueueInfo::default().dead_letter_history().is_empty());
     }
 
     #[test]
