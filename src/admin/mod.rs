@@ -4,6 +4,7 @@
 //! returns plain data for the command line, or anybody else, to show.
 
 mod about;
+mod apps;
 mod doctor;
 mod examine;
 mod install;
@@ -21,6 +22,11 @@ use crate::{
     topology::Observed,
 };
 
+pub use apps::{
+    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
+    AppUserEntry, Delivery, LandingEntry, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
+    check_app, definitions, list_apps, rabbitmqctl, remove_app,
+};
 pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
 pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};

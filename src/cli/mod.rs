@@ -1,5 +1,7 @@
 //! The command line: parse, call, print. One file per command.
 
+mod app;
+mod app_show;
 mod args;
 mod decode;
 mod demo;
@@ -55,6 +57,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
     match &cli.command {
         Command::Install(args) => install::run(args, &settings()?, output),
         Command::Verify => verify::run(&settings()?, output),
+        Command::App(args) => app::run(args, &settings()?, output),
         Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
         Command::Status => status::run(&settings()?, output),

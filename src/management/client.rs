@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use ureq::{
     Agent,
     http::{Response, header},
@@ -13,7 +13,7 @@ use ureq::{
 use url::Url;
 
 use crate::{
-    settings::Management,
+    settings::{Management, Secret},
     tls::{Material, provider},
 };
 
@@ -210,6 +210,94 @@ impl ManagementApi {
         self.get(&format!("vhosts/{}/topic-permissions", segment(vhost)))
     }
 
+    /// Makes a user with a password and no tags; one that exists gets this password.
+    /// Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn create_user(&self, name: &str, password: &Secret) -> Result<(), ManagementError> {
+        let body = json!({ "password": password.expose(), "tags": "" });
+        self.send(&format!("users/{}", segment(name)), &Change::Put(body))
+    }
+
+    /// Deletes a user with all its permissions; no error if there is none of this
+    /// name. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_user(&self, name: &str) -> Result<(), ManagementError> {
+        self.send(&format!("users/{}", segment(name)), &Change::Delete)
+    }
+
+    /// Sets what a user may do in a vhost. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn set_permission(&self, vhost: &str, permission: &Permission) -> Result<(), ManagementError> {
+        let Permission { user, configure, write, read } = permission;
+        let body = json!({ "configure": configure, "write": write, "read": read });
+        self.send(&of_user("permissions", vhost, user), &Change::Put(body))
+    }
+
+    /// Takes everything a user may do in a vhost away from it; no error if that is
+    /// nothing. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_permission(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
+        self.send(&of_user("permissions", vhost, user), &Change::Delete)
+    }
+
+    /// Sets which keys a user may use on one topic exchange. Needs the tag
+    /// `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn set_topic_permission(&self, vhost: &str, topic: &TopicPermission) -> Result<(), ManagementError> {
+        let TopicPermission { user, exchange, write, read } = topic;
+        let body = json!({ "exchange": exchange, "write": write, "read": read });
+        self.send(&of_user("topic-permissions", vhost, user), &Change::Put(body))
+    }
+
+    /// Deletes the topic permissions of a user on all exchanges of a vhost, which
+    /// lets it use any key where it may publish or bind at all. Needs the tag
+    /// `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_topic_permissions(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
+        self.send(&of_user("topic-permissions", vhost, user), &Change::Delete)
+    }
+
+    /// Changes something, through the first node that can be reached. Deleting what
+    /// is not there is done.
+    fn send(&self, path: &str, change: &Change) -> Result<(), ManagementError> {
+        let mut first_error = None;
+        for base in &self.bases {
+            match self.send_to(base, path, change) {
+                Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
+                answer => return answer,
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
+    }
+
+    fn send_to(&self, base: &Url, path: &str, change: &Change) -> Result<(), ManagementError> {
+        let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
+        let response = match change {
+            Change::Put(body) => {
+                self.agent.put(url).header(header::AUTHORIZATION, &self.authorization).send_json(body)
+            }
+            Change::Delete => {
+                self.agent.delete(url).header(header::AUTHORIZATION, &self.authorization).call()
+            }
+        };
+        match response {
+            Ok(response) if matches!(change, Change::Delete) && response.status() == 404 => Ok(()),
+            response => self.checked(base, path, response).map(drop),
+        }
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
         self.find(path)?.ok_or_else(|| {
             unexpected(
@@ -282,6 +370,13 @@ impl ManagementApi {
     }
 }
 
+/// What to do with an object of the API. It has no `Debug`: a body may hold a
+/// password.
+enum Change {
+    Put(Json),
+    Delete,
+}
+
 /// Whether a part of the API wants more than the tag `monitoring`.
 fn for_administrators(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
@@ -309,6 +404,10 @@ fn tls_config(material: Material) -> TlsConfig {
         .client_cert(client)
         .unversioned_rustls_crypto_provider(provider())
         .build()
+}
+
+fn of_user(kind: &str, vhost: &str, user: &str) -> String {
+    format!("{kind}/{}/{}", segment(vhost), segment(user))
 }
 
 fn segment(text: &str) -> String {

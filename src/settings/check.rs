@@ -35,13 +35,21 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             }
         },
     };
+    let app_password = match (raw.app_password, raw.app_password_file) {
+        (Some(_), Some(_)) => {
+            return Err(value("app_password_file", "`app_password` is set too; keep one of them"));
+        }
+        (Some(password), None) => Some(Secret::new(password)),
+        (None, Some(file)) => Some(password_from("app_password_file", &file)?),
+        (None, None) => None,
+    };
     let named_user = raw.username.or(url.username);
     let password = match (raw.password, raw.password_file) {
         (Some(_), Some(_)) => {
             return Err(value("password_file", "`password` is set too; keep one of them"));
         }
         (Some(password), None) => Some(Secret::new(password)),
-        (None, Some(file)) => Some(password_from(&file)?),
+        (None, Some(file)) => Some(password_from("password_file", &file)?),
         (None, None) => url.password,
     };
     let credentials = match (&named_user, &password) {
@@ -113,7 +121,7 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
                 .map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?,
         },
     };
-    Ok(Settings { broker, management, topology, router })
+    Ok(Settings { broker, management, topology, router, app_password })
 }
 
 /// The management API that was named, or the one that stands beside an AMQP
@@ -193,8 +201,8 @@ fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<
 }
 
 /// A password from a file, without the line ending that editors leave there.
-fn password_from(file: &Path) -> Result<Secret, SettingsError> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| value("password_file", &format!("{}: {error}", file.display())))?;
+fn password_from(key: &'static str, file: &Path) -> Result<Secret, SettingsError> {
+    let text =
+        fs::read_to_string(file).map_err(|error| value(key, &format!("{}: {error}", file.display())))?;
     Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
 }

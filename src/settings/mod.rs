@@ -28,6 +28,9 @@ pub struct Settings {
     pub topology: TopologySettings,
     /// How the router behaves.
     pub router: RouterSettings,
+    /// The password of the application that is registered or checked, if that is
+    /// what these settings are for.
+    pub app_password: Option<Secret>,
 }
 
 /// Limits of the router.

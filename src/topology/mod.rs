@@ -4,6 +4,7 @@
 //! an installed set. Install, dry run, verify, status and uninstall all read
 //! this value, so they cannot disagree about what belongs to the set.
 
+mod app;
 mod build;
 mod compare;
 mod finding;
