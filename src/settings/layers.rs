@@ -89,7 +89,7 @@ pub(super) struct Raw {
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 21] = [
+pub(crate) const KEYS: [&str; 23] = [
     "url",
     "other_hosts",
     "management_url",
