@@ -5,6 +5,7 @@ mod common;
 
 mod broker;
 mod daemon;
+mod doctor;
 mod offline;
 mod parked;
 mod prometheus;
