@@ -72,10 +72,15 @@ pub mod canary;
 #[doc(hidden)]
 pub mod cli;
 pub mod codec;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod histogram;
 pub mod holding;
 pub mod management;
 pub mod message;
+#[cfg(feature = "cli")]
+pub mod metrics;
 #[cfg(feature = "cli")]
 pub mod node;
 pub mod picture;

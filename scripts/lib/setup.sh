@@ -56,6 +56,13 @@ need_amqplib() {
     npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
 }
 
+# Debian's Prometheus, for the tests of metrics and alerts; its service is not started.
+need_prometheus() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null && return
+    say "installing Prometheus from Debian's packages (its service is not started)"
+    debian_packages prometheus
+}
+
 # What tests run beside the broker: ps; ip and unshare for networks and roots of their
 # own; a library that moves a process's clock.
 need_commands() {
@@ -84,4 +91,18 @@ need_cargo_deny() {
     command -v cargo-deny >/dev/null && return
     say "building cargo-deny (a few minutes, once)"
     cargo install --quiet --locked --root .cache/tools cargo-deny
+}
+
+# cargo-fuzz of our own, and what it builds with.
+need_cargo_fuzz() {
+    cargo +nightly --version >/dev/null 2>&1 || {
+        say "installing a nightly toolchain"
+        rustup toolchain install nightly --profile minimal ||
+            { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly" >&2; return 1; }
+    }
+    command -v c++ >/dev/null || debian_packages g++
+    export PATH="$PWD/.cache/tools/bin:$PATH"
+    command -v cargo-fuzz >/dev/null && return
+    say "building cargo-fuzz (a minute, once)"
+    cargo install --quiet --locked --root .cache/tools cargo-fuzz
 }

@@ -73,7 +73,10 @@ impl Session {
         self.server_version.clone()
     }
 
-    fn call<T>(&mut self, work: impl FnOnce(&Channel) -> amiquip::Result<T>) -> Result<T, AmqpError> {
+    pub(super) fn call<T>(
+        &mut self,
+        work: impl FnOnce(&Channel) -> amiquip::Result<T>,
+    ) -> Result<T, AmqpError> {
         let channel = match self.channel.take() {
             Some(channel) => channel,
             None => self.new_channel()?,

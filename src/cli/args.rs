@@ -10,8 +10,8 @@ use crate::{
 };
 
 use super::{
-    Failure, decode, demo, install, key, listen, parked, probe, retry, send, serve, top, uninstall,
-    unroutable,
+    Failure, app, decode, demo, doctor, install, key, listen, parked, probe, retry, send, serve, top,
+    uninstall, unroutable,
 };
 
 const EXIT_CODES: &str = "\
@@ -64,6 +64,9 @@ pub(super) struct Global {
     /// File that holds the password
     #[arg(long, global = true, value_name = "FILE")]
     password_file: Option<String>,
+    /// File that holds the password of the application's user, for `delayline app`
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
+    app_password_file: Option<String>,
     /// PEM file of the certificate authorities to trust [default: the system's]
     #[arg(long, global = true, value_name = "FILE")]
     ca_file: Option<String>,
@@ -112,6 +115,7 @@ impl Global {
             ("set", &self.set),
             ("username", &self.username),
             ("password_file", &self.password_file),
+            ("app_password_file", &self.app_password_file),
             ("ca_file", &self.ca_file),
             ("client_cert_file", &self.client_cert_file),
             ("client_key_file", &self.client_key_file),
@@ -142,6 +146,10 @@ Examples:
   delayline verify
   delayline verify --json | jq '.findings'")]
     Verify,
+    /// Register applications, and see who may do what
+    App(app::Args),
+    /// Find what would hurt, and say what to do about it
+    Doctor(doctor::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where

@@ -1,8 +1,11 @@
 //! The command line: parse, call, print. One file per command.
 
+mod app;
+mod app_show;
 mod args;
 mod decode;
 mod demo;
+mod doctor;
 mod failure;
 mod install;
 mod kept;
@@ -23,6 +26,9 @@ mod top;
 mod uninstall;
 mod unroutable;
 mod verify;
+
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use self::{send::read_json_line, time::instant as read_instant};
 
 use std::process::ExitCode;
 
@@ -56,6 +62,8 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
     match &cli.command {
         Command::Install(args) => install::run(args, &settings()?, output),
         Command::Verify => verify::run(&settings()?, output),
+        Command::App(args) => app::run(args, &settings()?, output),
+        Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
         Command::Status => status::run(&settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),

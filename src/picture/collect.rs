@@ -27,8 +27,10 @@ use super::{
 /// How often the management API is asked; its numbers are renewed every 5 s.
 const API_EVERY: Duration = Duration::from_secs(2);
 
-/// How often the set is compared with what it should be.
+/// How often the set is compared with what it should be, and how often until it is so:
+/// somebody is about to put it right.
 const VERIFY_EVERY: Duration = Duration::from_secs(60);
+const VERIFY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
@@ -120,7 +122,8 @@ impl Collector {
             self.history.push(depths);
             self.note_levels();
             self.note_kept(now);
-            if self.verified.is_none_or(|at| now.saturating_sub(at) >= VERIFY_EVERY) {
+            let every = if self.last.verified.ok == Some(true) { VERIFY_EVERY } else { VERIFY_AGAIN };
+            if self.verified.is_none_or(|at| now.saturating_sub(at) >= every) {
                 self.verify(now);
             }
         }

@@ -126,6 +126,12 @@ impl Live {
         state.current()
     }
 
+    /// The latest picture, without being somebody who looks.
+    #[must_use]
+    pub fn latest(&self) -> Picture {
+        self.lock().current()
+    }
+
     /// What a queue that keeps messages holds, as it was seen last, and has it looked at
     /// again; `None` until it was seen once.
     #[must_use]

@@ -15,6 +15,7 @@ use log::{info, warn};
 use crate::{
     Router, Settings,
     amqp::{Consumer, Delivery, Next, Session},
+    message::Quota,
     router::Stats,
 };
 
@@ -85,7 +86,7 @@ impl Consuming<'_> {
     ) -> Result<bool, String> {
         let mut session =
             Session::open_for(&self.settings.broker, self.purpose).map_err(|error| error.to_string())?;
-        let router = Router::connect_counted(self.settings, Arc::clone(&self.stats))
+        let router = Router::connect_counted(&unlimited(self.settings), Arc::clone(&self.stats))
             .map_err(|error| error.to_string())?;
         let consumer = session.consume(self.queue, self.prefetch).map_err(|error| match error.code() {
             Some(404) => format!("{error}; {}", self.if_missing),
@@ -108,6 +109,14 @@ impl Consuming<'_> {
         info!("stopped{}", if clean { "" } else { "; some messages may be retried twice" });
         Ok(clean)
     }
+}
+
+/// The same settings without a quota: what came in may be retried, and parked, and how
+/// late retries are is up to the policies.
+fn unlimited(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    settings.router.quota = Quota::default();
+    settings
 }
 
 fn work(

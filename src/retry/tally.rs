@@ -13,10 +13,6 @@ use super::ParkReason;
 /// can make up app keys, and each of them costs memory and a time series.
 const APPS: usize = 100;
 
-/// The name under which all further applications are counted. An app key may not
-/// have white space, so no application has this name.
-const OTHER: &str = "(other)";
-
 /// The application of what could not be read.
 const UNKNOWN: &str = "(unreadable)";
 
@@ -35,6 +31,9 @@ pub struct AppTally {
 }
 
 impl Tally {
+    /// The name under which all further applications are counted.
+    pub const OTHER: &str = "(other)";
+
     /// The counts so far by app key; `(other)` stands for all applications that found
     /// no place of their own, `(unreadable)` for messages that nobody could read.
     #[must_use]
@@ -56,7 +55,7 @@ impl Tally {
 
     fn count(&self, app: &str, count: impl FnOnce(&mut AppTally)) {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let app = if apps.contains_key(app) || apps.len() < APPS { app } else { OTHER };
+        let app = if apps.contains_key(app) || apps.len() < APPS { app } else { Self::OTHER };
         match apps.get_mut(app) {
             Some(tally) => count(tally),
             None => count(apps.entry(app.to_owned()).or_default()),
@@ -80,7 +79,7 @@ mod tests {
         let counts = tally.by_app();
         assert_eq!(counts.len(), APPS + 1);
         assert_eq!(counts["app-0"].retries, 2);
-        let other = &counts[OTHER];
+        let other = &counts[Tally::OTHER];
         assert_eq!((other.retries, other.parked["attempts"], other.parked["unreadable"]), (50, 1, 1));
     }
 }

@@ -10,6 +10,7 @@ use std::{
 use jiff::SignedDuration;
 use url::Url;
 
+use crate::message::{MaxDelay, MaxDelayError, Quota};
 use crate::topology::{QueueType, SetName, TopologySettings, Unit};
 
 use super::{
@@ -35,6 +36,7 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             }
         },
     };
+    let app_password = secret("app_password_file", raw.app_password, raw.app_password_file)?;
     let named_user = raw.username.or(url.username);
     let password = secret("password_file", raw.password, raw.password_file)?.or(url.password);
     let credentials = match (&named_user, &password) {
@@ -98,12 +100,19 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             window @ 1..=100_000 => window,
             _ => return Err(value("window", "use 1 to 100000 messages")),
         },
+        quota: Quota {
+            max_message_size: raw.max_message_size.map(max_message_size).transpose()?,
+            max_delay: raw
+                .max_delay
+                .map_or_else(|| Ok(MaxDelay::default()), |text| text.parse())
+                .map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?,
+        },
     };
     let token = secret("web_token_file", raw.web_token, raw.web_token_file)?;
     let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
     let interval = duration("canary_interval", raw.canary_interval.as_deref(), CanarySettings::INTERVAL)?;
     let canary = CanarySettings::new(raw.canary, interval, raw.canary_horizon)?;
-    Ok(Settings { broker, management, topology, router, web, canary })
+    Ok(Settings { broker, management, topology, router, app_password, web, canary })
 }
 
 /// The management API that was named, or the one that stands beside an AMQP
@@ -159,6 +168,11 @@ fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
         .ok()
         .and_then(NonZeroU32::new)
         .ok_or_else(|| value("unroutable_max_length", "use 1 to 4294967295 messages, or leave it out"))
+}
+
+fn max_message_size(number: u64) -> Result<usize, SettingsError> {
+    usize::try_from(number)
+        .map_err(|_| value("max_message_size", "it is more bytes than this machine can count"))
 }
 
 fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {

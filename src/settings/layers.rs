@@ -61,13 +61,15 @@ pub enum SettingsError {
 /// Settings as they are typed, before anything is checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     pub(super) url: Option<String>,
     pub(super) other_hosts: Option<String>,
     pub(super) management_url: Option<String>,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) password_file: Option<PathBuf>,
+    pub(super) app_password: Option<String>,
+    pub(super) app_password_file: Option<PathBuf>,
     pub(super) ca_file: Option<PathBuf>,
     pub(super) client_cert_file: Option<PathBuf>,
     pub(super) client_key_file: Option<PathBuf>,
@@ -87,17 +89,21 @@ pub(super) struct Raw {
     pub(super) canary: Option<bool>,
     pub(super) canary_interval: Option<String>,
     pub(super) canary_horizon: Option<u8>,
+    pub(super) max_message_size: Option<u64>,
+    pub(super) max_delay: Option<String>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 25] = [
+pub(crate) const KEYS: [&str; 29] = [
     "url",
     "other_hosts",
     "management_url",
     "username",
     "password",
     "password_file",
+    "app_password",
+    "app_password_file",
     "ca_file",
     "client_cert_file",
     "client_key_file",
@@ -117,6 +123,8 @@ pub(crate) const KEYS: [&str; 25] = [
     "canary",
     "canary_interval",
     "canary_horizon",
+    "max_message_size",
+    "max_delay",
 ];
 
 /// Settings in the making: each layer overrides those before it.
@@ -188,13 +196,8 @@ impl Layers {
             let failed = |reason: String| SettingsError::Source { origin: origin.clone(), reason };
             let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
             // On its own first, so that an error names the file and nothing else.
-            let source = File::from_str(&text, FileFormat::Toml);
-            Config::builder()
-                .add_source(source.clone())
-                .build()
-                .and_then(Config::try_deserialize::<Raw>)
-                .map_err(|error| failed(without_excerpt(&error.to_string())))?;
-            builder = builder.add_source(source);
+            parse(&text).map_err(failed)?;
+            builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
         }
         for name in self.environment.keys() {
             let key = name[PREFIX.len()..].to_ascii_lowercase();
@@ -232,6 +235,15 @@ fn without_excerpt(text: &str) -> String {
         .map(str::trim)
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+/// What the text of a settings file says.
+pub(crate) fn parse(text: &str) -> Result<Raw, String> {
+    Config::builder()
+        .add_source(File::from_str(text, FileFormat::Toml))
+        .build()
+        .and_then(Config::try_deserialize)
+        .map_err(|error| without_excerpt(&error.to_string()))
 }
 
 fn variables() -> String {
@@ -277,6 +289,21 @@ mod tests {
         assert_eq!(settings.broker.host, "flag");
         assert_eq!(settings.topology.set.as_str(), "env");
         assert_eq!(settings.router.window, 7);
+    }
+
+    #[test]
+    fn quotas_are_read() {
+        let file = file("max_message_size = 65536\nmax_delay = \"30d billing=90d\"\n");
+        let quota = Layers::new().with_file(Some(file.path())).build().unwrap().router.quota;
+        assert_eq!(quota.max_message_size, Some(65_536));
+        let days =
+            |app: &str| quota.max_delay.of(&app.parse().unwrap()).map(|delay| delay.seconds() / 86_400);
+        assert_eq!((days("billing"), days("x")), (Some(90), Some(30)));
+        assert_eq!(Layers::new().build().unwrap().router.quota, Default::default());
+        let variables = variables(&[("DELAYLINE_MAX_DELAY", "1h"), ("DELAYLINE_MAX_MESSAGE_SIZE", "0")]);
+        let quota = Layers::new().with_environment(variables).build().unwrap().router.quota;
+        assert_eq!(quota.max_message_size, Some(0));
+        assert_eq!(quota.max_delay.default.map(|delay| delay.seconds()), Some(3_600));
     }
 
     #[test]
@@ -334,6 +361,8 @@ mod tests {
             ("connect_timeout", "soon"),
             ("publish_timeout", "0s"),
             ("confirm_timeout", "never"),
+            ("max_message_size", "big"),
+            ("max_delay", "30d billing"),
             ("password_file", "/nowhere/at/all"),
             ("client_cert_file", "cert.pem"),
             ("url", "localhost"),

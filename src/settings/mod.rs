@@ -12,10 +12,12 @@ mod secret;
 
 use std::time::Duration;
 
-use crate::topology::TopologySettings;
+use crate::{message::Quota, topology::TopologySettings};
 
 pub use broker::{Broker, Credentials, Management, Tls};
 pub use daemon::{CanarySettings, WebSettings};
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use layers::parse;
 pub use layers::{Layers, SettingsError};
 pub use secret::Secret;
 
@@ -34,6 +36,9 @@ pub struct Settings {
     pub web: WebSettings,
     /// How its canary flies.
     pub canary: CanarySettings,
+    /// The password of the application that is registered or checked, if that is
+    /// what these settings are for.
+    pub app_password: Option<Secret>,
 }
 
 /// Limits of the router.
@@ -46,6 +51,8 @@ pub struct RouterSettings {
     pub confirm_timeout: Duration,
     /// The most messages that wait for a confirm at any time; 1,000.
     pub window: usize,
+    /// What it refuses to publish; nothing by default.
+    pub quota: Quota,
 }
 
 impl RouterSettings {
@@ -63,6 +70,7 @@ impl Default for RouterSettings {
             publish_timeout: Self::PUBLISH_TIMEOUT,
             confirm_timeout: Self::CONFIRM_TIMEOUT,
             window: Self::WINDOW,
+            quota: Quota::default(),
         }
     }
 }

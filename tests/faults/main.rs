@@ -1,5 +1,6 @@
 //! Faults happen to a broker while messages are published, wait and arrive; a ledger
-//! says what was lost, came twice, or came early. `scripts/faults` runs the long form.
+//! says what was lost, came twice, or came early. The tests run a short form of it,
+//! `scripts/faults` the long one.
 //!
 //! Its own `main`, since it starts itself again as the publisher that is killed.
 
@@ -39,10 +40,6 @@ use scenarios::{APP_QUEUE, Needs, SCENARIOS, Scenario, Stage};
 /// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
 
-/// How long to wait for a message that does not come: longer than any time limit
-/// after which the broker tries a hand-over again.
-const PATIENCE: Duration = Duration::from_secs(200);
-
 #[derive(Debug, Parser)]
 #[command(about = "Faults on a private broker or cluster, with a ledger of every message")]
 struct Args {
@@ -70,11 +67,34 @@ struct Args {
     /// Writes the figures here too, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    // What the test runner passes to every test binary.
+    // What people pass to every test binary.
     #[arg(long, hide = true)]
     nocapture: bool,
+    #[arg(long, short, hide = true)]
+    quiet: bool,
+    #[arg(long, hide = true)]
+    exact: bool,
     #[arg(long, hide = true)]
     test_threads: Option<u32>,
+    #[arg(long, hide = true)]
+    skip: Vec<String>,
+}
+
+impl Args {
+    fn wants(&self, scenario: &Scenario, cluster: bool) -> bool {
+        let holds = |names: &[String]| names.iter().any(|name| scenario.name.contains(name.as_str()));
+        let named = match self.names.is_empty() {
+            true => self.all || SHORT.contains(&scenario.name),
+            false => holds(&self.names),
+        };
+        named && !holds(&self.skip) && scenario.needs.can_have(cluster)
+    }
+
+    /// How long to wait for a message that does not come: longer than the time after
+    /// which the broker tries a hand-over again.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.confirm_timeout).max(Duration::from_secs(10)) * 6
+    }
 }
 
 fn main() -> ExitCode {
@@ -109,14 +129,7 @@ fn main() -> ExitCode {
 const SHORT: [&str; 4] = ["node-killed", "publisher-killed", "leader-killed", "partition"];
 
 fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
-    let wanted: Vec<_> = SCENARIOS
-        .iter()
-        .filter(|scenario| scenario.needs != if cluster { Needs::Single } else { Needs::Cluster })
-        .filter(|scenario| match args.names.is_empty() {
-            true => args.all || SHORT.contains(&scenario.name),
-            false => args.names.iter().any(|name| scenario.name.contains(name.as_str())),
-        })
-        .collect();
+    let wanted: Vec<_> = SCENARIOS.iter().filter(|scenario| args.wants(scenario, cluster)).collect();
     if wanted.is_empty() {
         return Vec::new();
     }
@@ -125,13 +138,17 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
     wanted
         .into_iter()
         .enumerate()
-        .map(|(number, scenario)| {
+        .filter_map(|(number, scenario)| {
+            if scenario.needs == Needs::Separable && !lab.is_separable() {
+                println!("NOT TESTED: {} on a cluster ({})", scenario.name, scenario.what);
+                return None;
+            }
             eprintln!("== {broker}: {}, {}", scenario.name, scenario.what);
             let started = Instant::now();
             let verdict = run(&mut lab, scenario, args, number);
             let line = Line { broker: broker.clone(), fault: scenario.name.into(), verdict };
             eprintln!("   {} s: {}", started.elapsed().as_secs(), line.summary());
-            line
+            Some(line)
         })
         .collect()
 }
@@ -161,6 +178,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let mut session = Session::open(&settings.broker).expect("a session");
     scenarios::declare_app(&mut session, &settings, scenario.needs);
     drop(session);
+    lab.write_down_what_was_declared();
 
     let ledger = Arc::new(Ledger::default());
     let consumer = Consumer::start(&settings.broker, APP_QUEUE, Arc::clone(&ledger), false);
@@ -193,7 +211,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     (scenario.run)(&mut stage);
     let healed = clock_ms();
     assert!(publisher.finish(), "the publisher did not end in order");
-    wait_for_arrivals(&ledger);
+    wait_for_arrivals(&ledger, args.patience());
     drop((consumer, unroutable));
     if ledger.progress().1 > 0 {
         lab.print_queues(&settings);
@@ -201,7 +219,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
         eprintln!("   restarting the nodes that lead these queues");
         lab.restart_leaders_of_stuck_levels(&settings);
         ledger.note_help();
-        wait_for_arrivals(&ledger);
+        wait_for_arrivals(&ledger, args.patience());
     }
     let verdict = ledger.verdict(healed);
     let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
@@ -210,12 +228,12 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
 }
 
 /// Until everything has arrived and nothing comes twice any more.
-fn wait_for_arrivals(ledger: &Ledger) {
+fn wait_for_arrivals(ledger: &Ledger, patience: Duration) {
     let started = Instant::now();
     loop {
         let silence =
             Duration::from_millis(ledger.silence_ms().unwrap_or(0).unsigned_abs()).min(started.elapsed());
-        let limit = if ledger.progress().1 == 0 { Duration::from_secs(3) } else { PATIENCE };
+        let limit = if ledger.progress().1 == 0 { Duration::from_secs(3) } else { patience };
         if silence > limit {
             return;
         }

@@ -25,10 +25,23 @@ pub enum Needs {
     Nothing,
     Single,
     Cluster,
+    /// A cluster whose nodes can be cut off from each other.
+    Separable,
     /// Publishers that live on a clock of their own.
     MovedClock,
     /// An application queue that refuses what is over a hundred messages.
     SmallQueue,
+}
+
+impl Needs {
+    /// Whether one node, or a cluster, can be enough.
+    pub fn can_have(self, cluster: bool) -> bool {
+        match self {
+            Self::Single => !cluster,
+            Self::Cluster | Self::Separable => cluster,
+            Self::Nothing | Self::MovedClock | Self::SmallQueue => true,
+        }
+    }
 }
 
 /// What a scenario acts upon while messages are published and arrive.
@@ -89,7 +102,7 @@ pub const SCENARIOS: [Scenario; 12] = [
     Scenario {
         name: "partition",
         what: "every packet from and to one node lost for 20 s",
-        needs: Needs::Cluster,
+        needs: Needs::Separable,
         run: |stage| {
             let leader = stage.lab.leader_of_the_hottest_level(stage.settings);
             stage.lab.cluster().cut_off(leader).expect("it can be cut off");

@@ -21,10 +21,11 @@ use signal_hook::{
 use crate::{
     Settings,
     canary::Canary,
-    picture::{Live, Watch},
+    metrics::Ages,
+    picture::Watch,
     retry::{Policies, Service, SharedPolicies},
     settings::WebSettings,
-    web::{Bound, Server, WebError},
+    web::{Bound, Server, Site, WebError},
 };
 
 use super::{Code, Failure, policies};
@@ -112,7 +113,9 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters));
     let live = watch.as_ref().map(Watch::live);
-    let web = bound.zip(live).map(|(bound, live)| open(bound, &settings, &counters, &live));
+    let ages = live.as_ref().map(|live| Ages::start(settings.clone(), Arc::clone(live)));
+    let site = live.zip(ages.as_ref()).map(|(live, ages)| site::site(&counters, &live, ages.oldest()));
+    let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
     let web = web.transpose().map_err(|error| {
         stop.store(true, Ordering::Relaxed);
         Failure::new(Code::Problem, error)
@@ -127,7 +130,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         let service = Service::new(settings, policies).with_prefetch(args.prefetch).counting(tally, stats);
         service.run(&stop)
     };
-    drop((web, watch));
+    drop((web, ages, watch));
     if let Some(canary) = canary {
         let _ = canary.join();
     }
@@ -143,17 +146,12 @@ fn fly(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -
     thread::spawn(move || canary.run(&stop))
 }
 
-fn open(
-    bound: Bound,
-    settings: &Settings,
-    counters: &site::Counters,
-    live: &Arc<Live>,
-) -> Result<Server, WebError> {
+fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {
     let address = bound.address();
     if !settings.web.explicit && settings.web.listen != Some(address) {
         warn!("another process has {}", WebSettings::LISTEN);
     }
-    let server = bound.serve(site::site(settings, counters, live))?;
+    let server = bound.serve(site)?;
     info!("page at http://{address}/, metrics at http://{address}/metrics");
     Ok(server)
 }
