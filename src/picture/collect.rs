@@ -146,10 +146,17 @@ impl Collector {
 
     /// How many messages each queue of the set has ready, by its name.
     fn count(&mut self) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
-        let mut session = match self.session.take() {
-            Some(session) => session,
-            None => Session::open_for(&self.settings.broker, "picture")?,
-        };
+        // A connection that was lost meanwhile says nothing about now.
+        if let Some(session) = self.session.take()
+            && let Ok(ready) = self.count_over(session)
+        {
+            return Ok(ready);
+        }
+        self.last.unseen.clear();
+        self.count_over(Session::open_for(&self.settings.broker, "picture")?)
+    }
+
+    fn count_over(&mut self, mut session: Session) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
         let mut ready = BTreeMap::new();
         for queue in self.topology.queues() {
             match session.queue_depth(&queue.name) {

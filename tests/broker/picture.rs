@@ -119,7 +119,10 @@ fn says_what_cannot_be_seen() {
     let mut collector = Collector::new(unreachable, Sources::default());
     let first = collector.look().clone();
     assert_eq!(first.verdict.severity, Some(Severity::Error));
-    assert!(first.broker.problem.as_ref().is_some_and(|problem| problem.contains("127.0.0.1:1")), "{first:?}");
+    assert!(
+        first.broker.problem.as_ref().is_some_and(|problem| problem.contains("127.0.0.1:1")),
+        "{first:?}"
+    );
     // Since the first time, not since the last.
     assert_eq!(collector.look().broker.since, first.broker.since);
 }
