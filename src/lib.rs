@@ -67,6 +67,7 @@
 
 pub mod admin;
 pub mod amqp;
+pub mod canary;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -74,16 +75,22 @@ pub mod codec;
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod histogram;
 pub mod holding;
 pub mod management;
 pub mod message;
 #[cfg(feature = "cli")]
+pub mod metrics;
+#[cfg(feature = "cli")]
 pub mod node;
+pub mod picture;
 pub mod retry;
 pub mod router;
 pub mod settings;
 mod tls;
 pub mod topology;
+#[cfg(feature = "cli")]
+pub mod web;
 
 pub use message::Message;
 pub use router::Router;

@@ -56,6 +56,13 @@ need_amqplib() {
     npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
 }
 
+# Debian's Prometheus, for the tests of metrics and alerts; its service is not started.
+need_prometheus() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null && return
+    say "installing Prometheus from Debian's packages (its service is not started)"
+    debian_packages prometheus
+}
+
 # What tests run beside the broker: ps; ip and unshare for networks and roots of their
 # own; a library that moves a process's clock.
 need_commands() {
@@ -65,6 +72,17 @@ need_commands() {
     command -v unshare >/dev/null || packages+=(util-linux)
     compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || packages+=(libfaketime)
     [ ${#packages[@]} -eq 0 ] || debian_packages "${packages[@]}"
+}
+
+# A browser for the tests of the page, and a font that looks the same everywhere.
+need_chromium() {
+    local packages=()
+    [ -x "${TEST_CHROMIUM:-/usr/bin/chromium}" ] || packages+=(chromium)
+    [ -n "$(fc-list Inter 2>/dev/null)" ] || packages+=(fontconfig fonts-inter)
+    [ ${#packages[@]} -eq 0 ] || {
+        say "installing a browser from Debian's packages"
+        debian_packages "${packages[@]}"
+    }
 }
 
 # cargo-deny of our own; nobody's ~/.cargo is touched.

@@ -4,6 +4,8 @@
 //! returns plain data for the command line, or anybody else, to show.
 
 mod about;
+mod apps;
+mod doctor;
 mod examine;
 mod install;
 mod parked;
@@ -20,6 +22,12 @@ use crate::{
     topology::Observed,
 };
 
+pub use apps::{
+    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
+    AppUserEntry, Delivery, LandingEntry, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
+    check_app, definitions, list_apps, rabbitmqctl, remove_app,
+};
+pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
 pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};
 pub use parked::{
@@ -52,6 +60,12 @@ pub enum AdminError {
     /// A queue that keeps messages was not touched.
     #[error(transparent)]
     Holding(#[from] HoldingError),
+    /// What is asked for cannot be seen or done without the management API.
+    #[error("this needs the management API: {reason}")]
+    Blind {
+        /// Why it cannot be asked.
+        reason: String,
+    },
 }
 
 /// Puts what was being done in front of an AMQP error.

@@ -63,11 +63,18 @@ pub(super) enum Started {
 }
 
 impl Consumer {
-    pub(super) fn start(channel: Channel, queue: &str, prefetch: u16, damage: Damage) -> Started {
+    pub(super) fn start(
+        channel: Channel,
+        queue: &str,
+        prefetch: u16,
+        exclusive: bool,
+        damage: Damage,
+    ) -> Started {
         // What an earlier consumer left unread is handed out again, under other tags.
         damage.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
-            let consumer = channel.basic_consume(queue, ConsumerOptions::default())?;
+            let options = ConsumerOptions { exclusive, ..ConsumerOptions::default() };
+            let consumer = channel.basic_consume(queue, options)?;
             let messages = consumer.receiver().clone();
             // It borrows the channel, and its drop would cancel it; the channel
             // is closed with the connection, which ends it as well.

@@ -17,6 +17,7 @@ mod consumer;
 mod convert;
 mod error;
 mod inspect;
+mod probe;
 mod publisher;
 mod session;
 mod tls_stream;
@@ -26,5 +27,6 @@ pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
 pub(crate) use inspect::frames;
+pub use probe::Verdict;
 pub(crate) use publisher::{Event, Publisher, Returned};
 pub use session::{QueueDepth, Session};

@@ -73,7 +73,10 @@ impl Session {
         self.server_version.clone()
     }
 
-    fn call<T>(&mut self, work: impl FnOnce(&Channel) -> amiquip::Result<T>) -> Result<T, AmqpError> {
+    pub(super) fn call<T>(
+        &mut self,
+        work: impl FnOnce(&Channel) -> amiquip::Result<T>,
+    ) -> Result<T, AmqpError> {
         let channel = match self.channel.take() {
             Some(channel) => channel,
             None => self.new_channel()?,
@@ -226,8 +229,21 @@ impl Session {
     /// # Errors
     /// 404 without such a queue, 403 without the permission.
     pub fn consume(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
+        self.start_consumer(queue, prefetch, false)
+    }
+
+    /// As [`consume`](Self::consume), as the queue's only consumer. Quorum queues do
+    /// not know that; classic ones do.
+    ///
+    /// # Errors
+    /// 403 if it has a consumer, or without the permission; 404 without such a queue.
+    pub(crate) fn consume_alone(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
+        self.start_consumer(queue, prefetch, true)
+    }
+
+    fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {
         let channel = self.new_channel()?;
-        match Consumer::start(channel, queue, prefetch, self.damage.clone()) {
+        match Consumer::start(channel, queue, prefetch, exclusive, self.damage.clone()) {
             Started::Running(consumer) => Ok(consumer),
             Started::Failed(error, channel) => Err(self.explain(error, channel)),
         }

@@ -9,7 +9,10 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
+use super::{
+    Failure, app, decode, demo, doctor, install, key, listen, parked, probe, retry, send, serve, top,
+    uninstall, unroutable,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -61,6 +64,9 @@ pub(super) struct Global {
     /// File that holds the password
     #[arg(long, global = true, value_name = "FILE")]
     password_file: Option<String>,
+    /// File that holds the password of the application's user, for `delayline app`
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
+    app_password_file: Option<String>,
     /// PEM file of the certificate authorities to trust [default: the system's]
     #[arg(long, global = true, value_name = "FILE")]
     ca_file: Option<String>,
@@ -109,6 +115,7 @@ impl Global {
             ("set", &self.set),
             ("username", &self.username),
             ("password_file", &self.password_file),
+            ("app_password_file", &self.app_password_file),
             ("ca_file", &self.ca_file),
             ("client_cert_file", &self.client_cert_file),
             ("client_key_file", &self.client_key_file),
@@ -139,6 +146,10 @@ Examples:
   delayline verify
   delayline verify --json | jq '.findings'")]
     Verify,
+    /// Register applications, and see who may do what
+    App(app::Args),
+    /// Find what would hurt, and say what to do about it
+    Doctor(doctor::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where
@@ -147,6 +158,8 @@ Examples:
   delayline status
   delayline status --json | jq '[.levels[].ready] | add'")]
     Status,
+    /// Watch a set: what waits where, what flows, what is stuck
+    Top(top::Args),
     /// Print the routing key for a delay and an application
     Key(key::Args),
     /// Say what a routing key means
@@ -155,8 +168,10 @@ Examples:
     Send(Box<send::Args>),
     /// Print messages of an application as they arrive
     Listen(listen::Args),
-    /// Run the retry service
+    /// Run the retry service, a canary, and a page to look at
     Serve(serve::Args),
+    /// Measure how late delays are, with messages of our own
+    Probe(probe::Args),
     /// Show retry policies
     Retry(retry::Args),
     /// Look at what was given up, try it once more, or discard it

@@ -1,8 +1,11 @@
 //! The command line: parse, call, print. One file per command.
 
+mod app;
+mod app_show;
 mod args;
 mod decode;
 mod demo;
+mod doctor;
 mod failure;
 mod install;
 mod kept;
@@ -12,12 +15,14 @@ mod logging;
 mod output;
 mod parked;
 mod policies;
+mod probe;
 mod retry;
 mod send;
 mod serve;
 mod status;
 mod table;
 mod time;
+mod top;
 mod uninstall;
 mod unroutable;
 mod verify;
@@ -57,6 +62,8 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
     match &cli.command {
         Command::Install(args) => install::run(args, &settings()?, output),
         Command::Verify => verify::run(&settings()?, output),
+        Command::App(args) => app::run(args, &settings()?, output),
+        Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
         Command::Status => status::run(&settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),
@@ -66,7 +73,9 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Retry(args) => retry::run(args, &settings()?, output),
         Command::Parked(args) => parked::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
+        Command::Probe(args) => probe::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
+        Command::Top(args) => top::run(args, settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

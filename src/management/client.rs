@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use ureq::{
     Agent,
     http::{Response, header},
@@ -13,11 +13,14 @@ use ureq::{
 use url::Url;
 
 use crate::{
-    settings::Management,
+    settings::{Management, Secret},
     tls::{Material, provider},
 };
 
-use super::{BindingInfo, ExchangeInfo, FeatureFlag, NodeInfo, Overview, QueueInfo};
+use super::{
+    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission, QueueInfo,
+    TopicPermission, UserInfo,
+};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -140,6 +143,24 @@ impl ManagementApi {
         self.get(&format!("queues/{}", segment(vhost)))
     }
 
+    /// All queues of a vhost, with their names and what is counted and nothing else.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
+        let columns =
+            "name,messages,messages_ready,messages_unacknowledged,messages_dlx,message_stats.publish";
+        self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
+    }
+
+    /// One exchange of a vhost; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn exchange(&self, vhost: &str, name: &str) -> Result<Option<ExchangeInfo>, ManagementError> {
+        self.find(&format!("exchanges/{}/{}", segment(vhost), segment(name)))
+    }
+
     /// One queue of a vhost; `None` if there is none of this name.
     ///
     /// # Errors
@@ -154,6 +175,145 @@ impl ManagementApi {
     /// See [`ManagementError`].
     pub fn bindings(&self, vhost: &str) -> Result<Vec<BindingInfo>, ManagementError> {
         self.get(&format!("bindings/{}", segment(vhost)))
+    }
+
+    /// One queue with how many messages it had in the last `age` seconds; `None` if
+    /// there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_history(
+        &self,
+        vhost: &str,
+        name: &str,
+        age: u32,
+    ) -> Result<Option<QueueInfo>, ManagementError> {
+        // Brokers take one sample every 5 s.
+        let step = (age / 60).max(5);
+        let (vhost, name) = (segment(vhost), segment(name));
+        self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
+    }
+
+    /// The deprecated features that are in use; `None` where the broker does not know
+    /// such a list (before 3.13).
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn deprecated_features_used(&self) -> Result<Option<Vec<DeprecatedFeature>>, ManagementError> {
+        self.find("deprecated-features/used")
+    }
+
+    /// All users. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn users(&self) -> Result<Vec<UserInfo>, ManagementError> {
+        self.get("users")
+    }
+
+    /// What users may do in a vhost. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn permissions(&self, vhost: &str) -> Result<Vec<Permission>, ManagementError> {
+        self.get(&format!("vhosts/{}/permissions", segment(vhost)))
+    }
+
+    /// What users may do on the topic exchanges of a vhost. Needs the tag
+    /// `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn topic_permissions(&self, vhost: &str) -> Result<Vec<TopicPermission>, ManagementError> {
+        self.get(&format!("vhosts/{}/topic-permissions", segment(vhost)))
+    }
+
+    /// Makes a user with a password and no tags; one that exists gets this password.
+    /// Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn create_user(&self, name: &str, password: &Secret) -> Result<(), ManagementError> {
+        let body = json!({ "password": password.expose(), "tags": "" });
+        self.send(&format!("users/{}", segment(name)), &Change::Put(body))
+    }
+
+    /// Deletes a user with all its permissions; no error if there is none of this
+    /// name. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_user(&self, name: &str) -> Result<(), ManagementError> {
+        self.send(&format!("users/{}", segment(name)), &Change::Delete)
+    }
+
+    /// Sets what a user may do in a vhost. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn set_permission(&self, vhost: &str, permission: &Permission) -> Result<(), ManagementError> {
+        let Permission { user, configure, write, read } = permission;
+        let body = json!({ "configure": configure, "write": write, "read": read });
+        self.send(&of_user("permissions", vhost, user), &Change::Put(body))
+    }
+
+    /// Takes everything a user may do in a vhost away from it; no error if that is
+    /// nothing. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_permission(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
+        self.send(&of_user("permissions", vhost, user), &Change::Delete)
+    }
+
+    /// Sets which keys a user may use on one topic exchange. Needs the tag
+    /// `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn set_topic_permission(&self, vhost: &str, topic: &TopicPermission) -> Result<(), ManagementError> {
+        let TopicPermission { user, exchange, write, read } = topic;
+        let body = json!({ "exchange": exchange, "write": write, "read": read });
+        self.send(&of_user("topic-permissions", vhost, user), &Change::Put(body))
+    }
+
+    /// Deletes the topic permissions of a user on all exchanges of a vhost, which
+    /// lets it use any key where it may publish or bind at all. Needs the tag
+    /// `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_topic_permissions(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
+        self.send(&of_user("topic-permissions", vhost, user), &Change::Delete)
+    }
+
+    /// Changes something, through the first node that can be reached. Deleting what
+    /// is not there is done.
+    fn send(&self, path: &str, change: &Change) -> Result<(), ManagementError> {
+        let mut first_error = None;
+        for base in &self.bases {
+            match self.send_to(base, path, change) {
+                Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
+                answer => return answer,
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
+    }
+
+    fn send_to(&self, base: &Url, path: &str, change: &Change) -> Result<(), ManagementError> {
+        let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
+        let response = match change {
+            Change::Put(body) => {
+                self.agent.put(url).header(header::AUTHORIZATION, &self.authorization).send_json(body)
+            }
+            Change::Delete => {
+                self.agent.delete(url).header(header::AUTHORIZATION, &self.authorization).call()
+            }
+        };
+        match response {
+            Ok(response) if matches!(change, Change::Delete) && response.status() == 404 => Ok(()),
+            response => self.checked(base, path, response).map(drop),
+        }
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
@@ -211,8 +371,7 @@ impl ManagementApi {
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
-            // Of the API's parts that we read, this one alone wants more.
-            status @ (401 | 403) if path == "feature-flags" => Err(ManagementError::Refused {
+            status @ (401 | 403) if for_administrators(path) => Err(ManagementError::Refused {
                 url: base.to_string(),
                 username: self.username.clone(),
                 status,
@@ -227,6 +386,21 @@ impl ManagementApi {
             status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
     }
+}
+
+/// What to do with an object of the API. It has no `Debug`: a body may hold a
+/// password.
+enum Change {
+    Put(Json),
+    Delete,
+}
+
+/// Whether a part of the API wants more than the tag `monitoring`.
+fn for_administrators(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    ["feature-flags", "users", "permissions/", "topic-permissions/"].iter().any(|part| path.starts_with(part))
+        || path.ends_with("/permissions")
+        || path.ends_with("/topic-permissions")
 }
 
 fn unexpected(base: &Url, path: &str, reason: String) -> ManagementError {
@@ -248,6 +422,10 @@ fn tls_config(material: Material) -> TlsConfig {
         .client_cert(client)
         .unversioned_rustls_crypto_provider(provider())
         .build()
+}
+
+fn of_user(kind: &str, vhost: &str, user: &str) -> String {
+    format!("{kind}/{}/{}", segment(vhost), segment(user))
 }
 
 fn segment(text: &str) -> String {

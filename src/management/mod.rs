@@ -7,4 +7,7 @@ mod client;
 mod model;
 
 pub use client::{ManagementApi, ManagementError};
-pub use model::{BindingInfo, ExchangeInfo, FeatureFlag, NodeInfo, Overview, QueueInfo};
+pub use model::{
+    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, Permission,
+    QueueInfo, Rate, TopicPermission, UserInfo,
+};

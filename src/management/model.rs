@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as Json;
 
 /// Takes `null` for the default as well: that is what brokers say of a queue
@@ -36,6 +36,82 @@ pub struct FeatureFlag {
     /// `enabled`, `disabled` or `unsupported`.
     #[serde(deserialize_with = "lenient")]
     pub state: String,
+    /// `required`, `stable` or `experimental`.
+    #[serde(deserialize_with = "lenient")]
+    pub stability: String,
+}
+
+/// One of `GET /api/deprecated-features/used`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct DeprecatedFeature {
+    /// Its name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// How far its end is: `permitted_by_default`, `denied_by_default`, `removed`.
+    #[serde(deserialize_with = "lenient")]
+    pub deprecation_phase: String,
+}
+
+/// One of `GET /api/users`, without what has to do with passwords.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct UserInfo {
+    /// The user's name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// Its tags: a list, or on old brokers one text with commas.
+    tags: Json,
+}
+
+impl UserInfo {
+    /// Whether the user has a tag, such as `administrator`.
+    #[must_use]
+    pub fn has_tag(&self, tag: &str) -> bool {
+        match &self.tags {
+            Json::Array(tags) => tags.iter().any(|other| other == tag),
+            Json::String(tags) => tags.split(',').any(|other| other.trim() == tag),
+            _ => false,
+        }
+    }
+}
+
+/// What a user may do in a vhost: one pattern each for the names of exchanges and
+/// queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Permission {
+    /// The user.
+    #[serde(deserialize_with = "lenient")]
+    pub user: String,
+    /// What it may declare and delete.
+    #[serde(deserialize_with = "lenient")]
+    pub configure: String,
+    /// What it may publish to and bind (as the destination).
+    #[serde(deserialize_with = "lenient")]
+    pub write: String,
+    /// What it may consume, purge and bind to (as the source).
+    #[serde(deserialize_with = "lenient")]
+    pub read: String,
+}
+
+/// What a user may do on one topic exchange: patterns for routing keys and binding
+/// keys. Where a user has none for an exchange, every key is allowed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicPermission {
+    /// The user.
+    #[serde(deserialize_with = "lenient")]
+    pub user: String,
+    /// The exchange.
+    #[serde(deserialize_with = "lenient")]
+    pub exchange: String,
+    /// The routing keys it may publish with.
+    #[serde(deserialize_with = "lenient")]
+    pub write: String,
+    /// The keys it may bind with.
+    #[serde(deserialize_with = "lenient")]
+    pub read: String,
 }
 
 /// One of `GET /api/nodes`
@@ -48,6 +124,12 @@ pub struct NodeInfo {
     /// Whether it is up.
     #[serde(deserialize_with = "lenient")]
     pub running: bool,
+    /// Whether it takes no messages because its memory is full.
+    #[serde(deserialize_with = "lenient")]
+    pub mem_alarm: bool,
+    /// Whether it takes no messages because its disk is full.
+    #[serde(deserialize_with = "lenient")]
+    pub disk_free_alarm: bool,
 }
 
 /// One of `GET /api/exchanges/VHOST`
@@ -72,6 +154,42 @@ pub struct ExchangeInfo {
     /// Its optional arguments.
     #[serde(deserialize_with = "lenient")]
     pub arguments: BTreeMap<String, Json>,
+    /// What went through it.
+    #[serde(deserialize_with = "lenient")]
+    pub message_stats: MessageStats,
+}
+
+impl ExchangeInfo {
+    /// Messages per second that came in lately; 0 where nothing is known.
+    #[must_use]
+    pub fn publish_rate(&self) -> f64 {
+        self.message_stats.publish_in_details.rate
+    }
+}
+
+/// What went through an exchange or into a queue, as far as channels counted it: what
+/// the broker moves by itself is not among it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct MessageStats {
+    /// Messages that were published into a queue.
+    #[serde(deserialize_with = "lenient")]
+    pub publish: u64,
+    /// Messages that were published to an exchange.
+    #[serde(deserialize_with = "lenient")]
+    pub publish_in: u64,
+    /// How fast messages are published to an exchange, by the broker's own reckoning.
+    #[serde(deserialize_with = "lenient")]
+    pub publish_in_details: Rate,
+}
+
+/// How fast a number grows.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Rate {
+    /// By how much a second.
+    #[serde(deserialize_with = "lenient")]
+    pub rate: f64,
 }
 
 /// One of `GET /api/queues/VHOST`
@@ -94,6 +212,12 @@ pub struct QueueInfo {
     /// Its optional arguments.
     #[serde(deserialize_with = "lenient")]
     pub arguments: BTreeMap<String, Json>,
+    /// Whether it belongs to one connection and goes with it.
+    #[serde(deserialize_with = "lenient")]
+    pub exclusive: bool,
+    /// How many consume it.
+    #[serde(deserialize_with = "lenient")]
+    pub consumers: u64,
     /// All messages, stuck ones included.
     #[serde(deserialize_with = "lenient")]
     pub messages: u64,
@@ -106,6 +230,18 @@ pub struct QueueInfo {
     /// Those that left the queue and are not confirmed at the other end.
     #[serde(deserialize_with = "lenient")]
     pub messages_dlx: u64,
+    /// What went into it.
+    #[serde(deserialize_with = "lenient")]
+    pub message_stats: MessageStats,
+    /// The bytes of those that wait.
+    #[serde(deserialize_with = "lenient")]
+    pub message_bytes_ready: u64,
+    /// How `messages` went over time, if that was asked for.
+    pub(crate) messages_details: Json,
+    /// The same of `messages_ready`.
+    pub(crate) messages_ready_details: Json,
+    /// The same of `messages_unacknowledged`.
+    pub(crate) messages_unacknowledged_details: Json,
     /// What policies set, operator policies included: an object, or an empty
     /// list.
     pub effective_policy_definition: Json,
@@ -125,11 +261,40 @@ pub struct QueueInfo {
 }
 
 impl QueueInfo {
+    /// How many messages there were over time, the oldest first; empty unless asked
+    /// for.
+    #[must_use]
+    pub fn history(&self) -> Vec<u64> {
+        samples(&self.messages_details)
+    }
+
+    /// How many messages had left the queue and were not confirmed at the other end,
+    /// over time, the oldest first; empty unless asked for. They count as messages that
+    /// neither wait nor are with a consumer.
+    #[must_use]
+    pub fn dead_letter_history(&self) -> Vec<u64> {
+        let (ready, held) =
+            (samples(&self.messages_ready_details), samples(&self.messages_unacknowledged_details));
+        let others = ready.into_iter().zip(held);
+        self.history()
+            .into_iter()
+            .zip(others)
+            .map(|(all, (ready, held))| all.saturating_sub(ready + held))
+            .collect()
+    }
+
     /// What a policy sets for this queue under a key.
     #[must_use]
     pub fn policy_value(&self, key: &str) -> Option<&Json> {
         self.effective_policy_definition.as_object()?.get(key)
     }
+}
+
+/// The values of a statistic over time, the oldest first.
+fn samples(details: &Json) -> Vec<u64> {
+    let samples = details["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // The newest comes first.
+    samples.iter().rev().filter_map(|sample| sample["sample"].as_u64()).collect()
 }
 
 /// One of `GET /api/bindings/VHOST`
@@ -167,6 +332,20 @@ mod tests {
             "arguments": null, "durable": null, "effective_policy_definition": null, "policy": null}"#;
         let queue: QueueInfo = serde_json::from_str(text).unwrap();
         assert_eq!((queue.leader.as_str(), queue.messages, queue.durable), ("", 0, false));
+    }
+
+    #[test]
+    fn dead_letters_are_what_neither_waits_nor_is_held() {
+        let of = |samples: &str| format!(r#"{{"samples": [{samples}]}}"#);
+        let text = format!(
+            r#"{{"messages_details": {}, "messages_ready_details": {}, "messages_unacknowledged_details": {}}}"#,
+            of(r#"{"sample": 9, "timestamp": 2}, {"sample": 5, "timestamp": 1}"#),
+            of(r#"{"sample": 3, "timestamp": 2}, {"sample": 5, "timestamp": 1}"#),
+            of(r#"{"sample": 2, "timestamp": 2}, {"sample": 1, "timestamp": 1}"#),
+        );
+        let queue: QueueInfo = serde_json::from_str(&text).unwrap();
+        assert_eq!((queue.history(), queue.dead_letter_history()), (vec![5, 9], vec![0, 4]));
+        assert!(QueueInfo::default().dead_letter_history().is_empty());
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Consuming a queue whatever happens to the connection, until it is to stop.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +15,8 @@ use log::{info, warn};
 use crate::{
     Router, Settings,
     amqp::{Consumer, Delivery, Next, Session},
+    message::Quota,
+    router::Stats,
 };
 
 use super::forward::{Forwarder, Unsendable};
@@ -36,6 +41,8 @@ pub(super) struct Consuming<'a> {
     pub(super) if_missing: &'static str,
     pub(super) prefetch: u16,
     pub(super) unsendable: Unsendable,
+    /// What its routers count into.
+    pub(super) stats: Arc<Stats>,
 }
 
 impl Consuming<'_> {
@@ -79,7 +86,8 @@ impl Consuming<'_> {
     ) -> Result<bool, String> {
         let mut session =
             Session::open_for(&self.settings.broker, self.purpose).map_err(|error| error.to_string())?;
-        let router = Router::connect(self.settings).map_err(|error| error.to_string())?;
+        let router = Router::connect_counted(&unlimited(self.settings), Arc::clone(&self.stats))
+            .map_err(|error| error.to_string())?;
         let consumer = session.consume(self.queue, self.prefetch).map_err(|error| match error.code() {
             Some(404) => format!("{error}; {}", self.if_missing),
             _ => error.to_string(),
@@ -101,6 +109,14 @@ impl Consuming<'_> {
         info!("stopped{}", if clean { "" } else { "; some messages may be retried twice" });
         Ok(clean)
     }
+}
+
+/// The same settings without a quota: what came in may be retried, and parked, and how
+/// late retries are is up to the policies.
+fn unlimited(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    settings.router.quota = Quota::default();
+    settings
 }
 
 fn work(

@@ -14,6 +14,7 @@ mod forward;
 mod policies;
 mod policy;
 mod service;
+mod tally;
 mod worker;
 
 pub use decision::{Decision, ParkReason};
@@ -21,4 +22,5 @@ pub use failure::{Failure, History};
 pub use policies::{Policies, PoliciesError, SharedPolicies};
 pub use policy::{Backoff, Jitter, Policy, Step};
 pub use service::Service;
+pub use tally::{AppTally, Tally};
 pub use worker::{Handled, Job, Worker};

@@ -1,7 +1,10 @@
 //! The retry service: takes failed messages, and sends each back later or parks
 //! it.
 
-use std::{fmt, sync::atomic::AtomicBool};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use jiff::Timestamp;
 use log::{info, warn};
@@ -9,12 +12,13 @@ use log::{info, warn};
 use crate::{
     Settings,
     amqp::{Consumer, Delivery},
+    router::Stats,
     settings::Credentials,
     topology::Names,
 };
 
 use super::{
-    Decision, Failure, SharedPolicies,
+    Decision, Failure, SharedPolicies, Tally,
     consume::Consuming,
     forward::{Forwarder, Unsendable},
 };
@@ -36,6 +40,8 @@ pub struct Service {
     names: Names,
     policies: SharedPolicies,
     prefetch: u16,
+    tally: Arc<Tally>,
+    stats: Arc<Stats>,
 }
 
 impl Service {
@@ -46,7 +52,9 @@ impl Service {
     #[must_use]
     pub fn new(settings: Settings, policies: SharedPolicies) -> Self {
         let names = Names::new(settings.topology.set.clone());
-        Self { settings, names, policies, prefetch: Self::PREFETCH }.with_prefetch(Self::PREFETCH)
+        let (tally, stats) = Default::default();
+        Self { settings, names, policies, prefetch: Self::PREFETCH, tally, stats }
+            .with_prefetch(Self::PREFETCH)
     }
 
     /// Holds so many messages at a time, 1 or more, and no more than the router's
@@ -55,6 +63,13 @@ impl Service {
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         let window = u16::try_from(self.settings.router.window).unwrap_or(u16::MAX);
         self.prefetch = prefetch.clamp(1, window.max(1));
+        self
+    }
+
+    /// Counts its decisions and what its router does where others can see it.
+    #[must_use]
+    pub fn counting(mut self, tally: Arc<Tally>, stats: Arc<Stats>) -> Self {
+        (self.tally, self.stats) = (tally, stats);
         self
     }
 
@@ -72,6 +87,7 @@ impl Service {
             if_missing: "is the set installed? Run `delayline install`",
             prefetch: self.prefetch,
             unsendable: Unsendable::Reject,
+            stats: Arc::clone(&self.stats),
         };
         consuming.run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
     }
@@ -90,6 +106,7 @@ impl Service {
                 "park key={:?} id={id}: its headers or properties cannot be read, so it is moved as it is",
                 delivery.routing_key
             );
+            self.tally.unreadable();
             return forwarder.refuse(consumer, delivery);
         }
         let failure =
@@ -98,6 +115,7 @@ impl Service {
             Ok(failure) => failure,
             Err(error) => {
                 warn!("park id={id}: {error}; it is moved as it is");
+                self.tally.unreadable();
                 return forwarder.refuse(consumer, delivery);
             }
         };
@@ -108,10 +126,12 @@ impl Service {
         let (app, reason) = (&failure.app, failure.reason.escape_debug());
         match decision {
             Decision::Retry { attempt, delay } => {
+                self.tally.retry(app.as_str());
                 let attempts = policy.attempts;
                 info!("retry app={app} attempt={attempt}/{attempts} delay={delay} reason={reason} id={id}");
             }
             Decision::Park(why) => {
+                self.tally.park(app.as_str(), why);
                 let attempt = failure.history.attempt;
                 info!("park app={app} attempt={attempt} why={why} reason={reason} id={id}");
             }

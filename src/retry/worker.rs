@@ -4,7 +4,7 @@
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use jiff::Timestamp;
@@ -119,6 +119,7 @@ impl Worker {
             if_missing: "the application declares it, and binds it to the dispatch exchange",
             prefetch: self.prefetch,
             unsendable: Unsendable::Hold,
+            stats: Arc::default(),
         };
         consuming.run(stop, |consumer, forwarder, delivery| {
             self.handle(consumer, forwarder, delivery, &mut handler)

@@ -18,7 +18,7 @@
 //! | the broker is in alarm and blocks the connection | it waits; [`Cause::Blocked`] at the deadline |
 //! | the connection is lost (restart, missed heartbeats) | published again after reconnecting; [`Cause::NotConnected`] at the deadline |
 //! | no answer | [`Cause::Unconfirmed`] at the deadline |
-//! | it would corrupt the wire | [`Cause::Invalid`]; nothing is sent |
+//! | it would corrupt the wire, or is over the [quota](crate::message::Quota) | [`Cause::Invalid`]; nothing is sent |
 //! | the router is closed first | [`Cause::Closed`] |
 //!
 //! Every error hands the message back, and says in
@@ -34,6 +34,7 @@
 mod error;
 mod outstanding;
 mod pipeline;
+mod stats;
 pub mod testing;
 mod ticket;
 mod wire;
@@ -56,13 +57,14 @@ use crate::{
     Settings,
     amqp::{AmqpError, Publisher},
     codec::Delay,
-    message::{self, Message, Schedule},
+    message::{Message, Quota},
     settings::Broker,
     topology::Unit,
 };
 
 pub use error::{Cause, PublishError};
 pub use pipeline::{Outcome, Pipeline};
+pub use stats::{Counts, Stats};
 
 use ticket::{Job, Ticket, Verdict};
 use wire::Connector;
@@ -105,6 +107,7 @@ pub struct Router {
     jobs: Option<Sender<Job>>,
     shared: Arc<Shared>,
     unit: Unit,
+    quota: Quota,
     timeout: Duration,
     window: usize,
     next_id: AtomicU64,
@@ -120,22 +123,37 @@ impl Router {
     /// # Errors
     /// Unreachable, TLS, or refused.
     pub fn connect(settings: &Settings) -> Result<Self, AmqpError> {
+        Self::connect_counted(settings, Arc::default())
+    }
+
+    /// As [`connect`](Self::connect), and counts what it does into `stats`, which
+    /// several routers may share.
+    ///
+    /// # Errors
+    /// Unreachable, TLS, or refused.
+    pub fn connect_counted(settings: &Settings, stats: Arc<Stats>) -> Result<Self, AmqpError> {
         let publisher = Publisher::open(&settings.broker)?;
-        Ok(Self::start(settings.broker.clone(), Some(publisher), settings))
+        stats.connect();
+        Ok(Self::start(settings.broker.clone(), Some(publisher), settings, stats))
     }
 
     /// Makes a router that connects when the broker is there. Until then,
     /// messages wait for their deadline.
     #[must_use]
     pub fn connect_later(settings: &Settings) -> Self {
-        Self::start::<Broker>(settings.broker.clone(), None, settings)
+        Self::start::<Broker>(settings.broker.clone(), None, settings, Arc::default())
     }
 
-    fn start<C: Connector>(connector: C, wire: Option<C::Wire>, settings: &Settings) -> Self {
+    fn start<C: Connector>(
+        connector: C,
+        wire: Option<C::Wire>,
+        settings: &Settings,
+        stats: Arc<Stats>,
+    ) -> Self {
         let window = settings.router.window;
         let (jobs, receiver) = bounded(window);
         let shared = Arc::new(Shared::default());
-        let limits = Limits::new(settings);
+        let limits = Limits::new(settings, stats);
         let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), limits);
         let (done, ended) = bounded(1);
         let handle = std::thread::Builder::new()
@@ -149,6 +167,7 @@ impl Router {
             jobs: Some(jobs),
             shared,
             unit: settings.topology.unit,
+            quota: settings.router.quota.clone(),
             timeout: settings.router.publish_timeout,
             window,
             next_id: AtomicU64::new(0),
@@ -196,9 +215,7 @@ impl Router {
         // never earlier.
         let now = Timestamp::now();
         let taken = Instant::now();
-        let schedule = message::check(&message)
-            .and_then(|()| Ok(Schedule::new(message.when, message.tolerance, self.unit, now, taken)?));
-        let schedule = match schedule {
+        let schedule = match self.quota.admit(&message, self.unit, now, taken) {
             Ok(schedule) => schedule,
             Err(invalid) => return Err(PublishError::new(Cause::Invalid(invalid), message, false)),
         };

@@ -57,7 +57,7 @@ impl Scripted {
         let mut settings = Settings::from_url("amqp://unused").unwrap();
         settings.router.publish_timeout = timeout;
         settings.router.window = window;
-        Router::start(self.clone(), self.connect().ok(), &settings)
+        Router::start(self.clone(), self.connect().ok(), &settings, Arc::default())
     }
 
     fn bodies(&self) -> Vec<String> {
@@ -273,7 +273,7 @@ fn a_message_that_is_not_confirmed_in_time_is_published_again_elsewhere() {
     });
     let mut settings = Settings::from_url("amqp://unused").unwrap();
     settings.router.confirm_timeout = Duration::from_millis(200);
-    let router = Router::start(broker.clone(), broker.connect().ok(), &settings);
+    let router = Router::start(broker.clone(), broker.connect().ok(), &settings, Arc::default());
     assert_eq!(router.publish(message("lucky")).unwrap().publishes, 1);
     assert_eq!(router.publish(message("unlucky")).unwrap().publishes, 2);
     assert_eq!(broker.bodies(), ["lucky", "unlucky", "unlucky"]);
@@ -470,7 +470,7 @@ fn a_message_that_waits_in_the_router_is_not_late_for_it() {
     let mut settings = Settings::from_url("amqp://unused").unwrap();
     settings.topology.unit = Unit::from_millis(10).unwrap();
     settings.router.publish_timeout = LONG;
-    let router = Router::start(broker.clone(), broker.connect().ok(), &settings);
+    let router = Router::start(broker.clone(), broker.connect().ok(), &settings, Arc::default());
     let receipt = router
         .publish(Message::after(AppKey::new("app").unwrap(), Delay::from_seconds(1_000).unwrap(), ""))
         .unwrap();

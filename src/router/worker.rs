@@ -18,7 +18,7 @@ use crate::{
 };
 
 use super::{
-    Cause,
+    Cause, Stats,
     outstanding::{Outstanding, Sent},
     ticket::Job,
     wire::{Connector, Wire},
@@ -41,18 +41,20 @@ const NACK_PAUSE: Duration = Duration::from_millis(100);
 /// How long ending a broken connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the worker may use.
+/// What the worker may use, and where it counts.
 #[derive(Debug)]
 pub(super) struct Limits {
     window: usize,
     confirm_timeout: Duration,
     exchange: String,
+    stats: Arc<Stats>,
 }
 
 impl Limits {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, stats: Arc<Stats>) -> Self {
         let RouterSettings { window, confirm_timeout, .. } = settings.router;
-        Self { window, confirm_timeout, exchange: Names::new(settings.topology.set.clone()).entry() }
+        let exchange = Names::new(settings.topology.set.clone()).entry();
+        Self { window, confirm_timeout, exchange, stats }
     }
 }
 
@@ -233,6 +235,7 @@ impl<C: Connector> Worker<C> {
             return;
         };
         job.mark_sent();
+        self.limits.stats.publish();
         let prepared = job.wire(now);
         let exchange = prepared.exchange.clone();
         let exchange = exchange.as_deref().unwrap_or(&self.limits.exchange);
@@ -265,12 +268,14 @@ impl<C: Connector> Worker<C> {
             Event::Ack { tag, multiple } => {
                 for sent in self.outstanding.settle(tag, multiple) {
                     self.suspects = self.suspects.saturating_sub(1);
+                    self.limits.stats.confirm(sent.at.elapsed());
                     sent.job.confirm(sent.at);
                 }
             }
             Event::Nack { tag, multiple } => {
                 for sent in self.outstanding.settle(tag, multiple) {
                     self.suspects = self.suspects.saturating_sub(1);
+                    self.limits.stats.nack();
                     self.nacked(sent.job);
                 }
             }
@@ -279,6 +284,7 @@ impl<C: Connector> Worker<C> {
                 match sent {
                     Some(sent) => {
                         self.suspects = self.suspects.saturating_sub(1);
+                        self.limits.stats.come_back();
                         sent.job.fail(Cause::Returned { code: returned.code, text: returned.text });
                     }
                     None => warn!("a message came back that is not waiting for an answer"),
@@ -360,6 +366,7 @@ impl<C: Connector> Worker<C> {
             if alone {
                 self.suspects = self.suspects.saturating_sub(1);
                 if let Some(job) = unsettled.pop_front() {
+                    self.limits.stats.reject();
                     job.fail(Cause::Rejected { code, text });
                 }
             } else {
@@ -392,6 +399,7 @@ impl<C: Connector> Worker<C> {
     fn reconnect(&mut self) {
         match self.connector.connect() {
             Ok(wire) => {
+                self.limits.stats.connect();
                 info!("connected to the broker; {} messages to publish again", self.again.len());
                 self.wire = Some(wire);
                 self.attempts = 0;

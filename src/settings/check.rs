@@ -3,17 +3,19 @@
 use std::{
     fs,
     num::{NonZeroU8, NonZeroU32},
-    path::Path,
+    path::PathBuf,
     time::Duration,
 };
 
 use jiff::SignedDuration;
 use url::Url;
 
+use crate::message::{MaxDelay, MaxDelayError, Quota};
 use crate::topology::{QueueType, SetName, TopologySettings, Unit};
 
 use super::{
-    Broker, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    Broker, CanarySettings, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    WebSettings,
     broker::{AmqpUrl, hosts, management_url},
     layers::Raw,
 };
@@ -34,15 +36,9 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             }
         },
     };
+    let app_password = secret("app_password_file", raw.app_password, raw.app_password_file)?;
     let named_user = raw.username.or(url.username);
-    let password = match (raw.password, raw.password_file) {
-        (Some(_), Some(_)) => {
-            return Err(value("password_file", "`password` is set too; keep one of them"));
-        }
-        (Some(password), None) => Some(Secret::new(password)),
-        (None, Some(file)) => Some(password_from(&file)?),
-        (None, None) => url.password,
-    };
+    let password = secret("password_file", raw.password, raw.password_file)?.or(url.password);
     let credentials = match (&named_user, &password) {
         (None, None) if url.secure && tls.client.is_some() => Credentials::External,
         (Some(name), None) if name != "guest" => {
@@ -104,8 +100,19 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             window @ 1..=100_000 => window,
             _ => return Err(value("window", "use 1 to 100000 messages")),
         },
+        quota: Quota {
+            max_message_size: raw.max_message_size.map(max_message_size).transpose()?,
+            max_delay: raw
+                .max_delay
+                .map_or_else(|| Ok(MaxDelay::default()), |text| text.parse())
+                .map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?,
+        },
     };
-    Ok(Settings { broker, management, topology, router })
+    let token = secret("web_token_file", raw.web_token, raw.web_token_file)?;
+    let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
+    let interval = duration("canary_interval", raw.canary_interval.as_deref(), CanarySettings::INTERVAL)?;
+    let canary = CanarySettings::new(raw.canary, interval, raw.canary_horizon)?;
+    Ok(Settings { broker, management, topology, router, app_password, web, canary })
 }
 
 /// The management API that was named, or the one that stands beside an AMQP
@@ -152,7 +159,7 @@ fn derived_url(broker: &Broker) -> Option<Url> {
     Url::parse(&format!("{scheme}://{host}:{port}")).ok()
 }
 
-fn value(key: &'static str, reason: &str) -> SettingsError {
+pub(super) fn value(key: &'static str, reason: &str) -> SettingsError {
     SettingsError::Value { key, reason: reason.into() }
 }
 
@@ -161,6 +168,11 @@ fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
         .ok()
         .and_then(NonZeroU32::new)
         .ok_or_else(|| value("unroutable_max_length", "use 1 to 4294967295 messages, or leave it out"))
+}
+
+fn max_message_size(number: u64) -> Result<usize, SettingsError> {
+    usize::try_from(number)
+        .map_err(|_| value("max_message_size", "it is more bytes than this machine can count"))
 }
 
 fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {
@@ -179,9 +191,24 @@ fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<
         .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
 }
 
-/// A password from a file, without the line ending that editors leave there.
-fn password_from(file: &Path) -> Result<Secret, SettingsError> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| value("password_file", &format!("{}: {error}", file.display())))?;
-    Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
+/// A secret that was given itself or in a file, without the line ending that editors
+/// leave there.
+fn secret(
+    file_key: &'static str,
+    given: Option<String>,
+    file: Option<PathBuf>,
+) -> Result<Option<Secret>, SettingsError> {
+    match (given, file) {
+        (Some(_), Some(_)) => {
+            let key = file_key.trim_end_matches("_file");
+            Err(value(file_key, &format!("`{key}` is set too; keep one of them")))
+        }
+        (Some(secret), None) => Ok(Some(Secret::new(secret))),
+        (None, Some(file)) => {
+            let text = fs::read_to_string(&file)
+                .map_err(|error| value(file_key, &format!("{}: {error}", file.display())))?;
+            Ok(Some(Secret::new(text.trim_end_matches(['\r', '\n']))))
+        }
+        (None, None) => Ok(None),
+    }
 }

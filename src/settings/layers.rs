@@ -68,6 +68,8 @@ pub(crate) struct Raw {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) password_file: Option<PathBuf>,
+    pub(super) app_password: Option<String>,
+    pub(super) app_password_file: Option<PathBuf>,
     pub(super) ca_file: Option<PathBuf>,
     pub(super) client_cert_file: Option<PathBuf>,
     pub(super) client_key_file: Option<PathBuf>,
@@ -81,17 +83,27 @@ pub(crate) struct Raw {
     pub(super) confirm_timeout: Option<String>,
     pub(super) heartbeat: Option<u16>,
     pub(super) window: Option<usize>,
+    pub(super) web_listen: Option<String>,
+    pub(super) web_token: Option<String>,
+    pub(super) web_token_file: Option<PathBuf>,
+    pub(super) canary: Option<bool>,
+    pub(super) canary_interval: Option<String>,
+    pub(super) canary_horizon: Option<u8>,
+    pub(super) max_message_size: Option<u64>,
+    pub(super) max_delay: Option<String>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 19] = [
+pub(crate) const KEYS: [&str; 29] = [
     "url",
     "other_hosts",
     "management_url",
     "username",
     "password",
     "password_file",
+    "app_password",
+    "app_password_file",
     "ca_file",
     "client_cert_file",
     "client_key_file",
@@ -105,6 +117,14 @@ pub(crate) const KEYS: [&str; 19] = [
     "confirm_timeout",
     "heartbeat",
     "window",
+    "web_listen",
+    "web_token",
+    "web_token_file",
+    "canary",
+    "canary_interval",
+    "canary_horizon",
+    "max_message_size",
+    "max_delay",
 ];
 
 /// Settings in the making: each layer overrides those before it.
@@ -272,6 +292,21 @@ mod tests {
     }
 
     #[test]
+    fn quotas_are_read() {
+        let file = file("max_message_size = 65536\nmax_delay = \"30d billing=90d\"\n");
+        let quota = Layers::new().with_file(Some(file.path())).build().unwrap().router.quota;
+        assert_eq!(quota.max_message_size, Some(65_536));
+        let days =
+            |app: &str| quota.max_delay.of(&app.parse().unwrap()).map(|delay| delay.seconds() / 86_400);
+        assert_eq!((days("billing"), days("x")), (Some(90), Some(30)));
+        assert_eq!(Layers::new().build().unwrap().router.quota, Default::default());
+        let variables = variables(&[("DELAYLINE_MAX_DELAY", "1h"), ("DELAYLINE_MAX_MESSAGE_SIZE", "0")]);
+        let quota = Layers::new().with_environment(variables).build().unwrap().router.quota;
+        assert_eq!(quota.max_message_size, Some(0));
+        assert_eq!(quota.max_delay.default.map(|delay| delay.seconds()), Some(3_600));
+    }
+
+    #[test]
     fn defaults_are_a_local_broker() {
         let settings = Layers::new().build().unwrap();
         assert_eq!(settings.broker.to_string(), "amqp://localhost:5672");
@@ -326,12 +361,19 @@ mod tests {
             ("connect_timeout", "soon"),
             ("publish_timeout", "0s"),
             ("confirm_timeout", "never"),
+            ("max_message_size", "big"),
+            ("max_delay", "30d billing"),
             ("password_file", "/nowhere/at/all"),
             ("client_cert_file", "cert.pem"),
             ("url", "localhost"),
             ("other_hosts", "amqp://h"),
             ("management_url", "http://h,"),
             ("management_url", "amqp://h"),
+            ("web_listen", "15628"),
+            ("web_token_file", "/nowhere/at/all"),
+            ("canary", "perhaps"),
+            ("canary_interval", "100ms"),
+            ("canary_horizon", "10"),
         ] {
             let error = fails(Layers::new().set(key, text));
             let named =

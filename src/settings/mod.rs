@@ -6,14 +6,16 @@
 
 mod broker;
 mod check;
+mod daemon;
 mod layers;
 mod secret;
 
 use std::time::Duration;
 
-use crate::topology::TopologySettings;
+use crate::{message::Quota, topology::TopologySettings};
 
 pub use broker::{Broker, Credentials, Management, Tls};
+pub use daemon::{CanarySettings, WebSettings};
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
 pub(crate) use layers::parse;
 pub use layers::{Layers, SettingsError};
@@ -30,6 +32,13 @@ pub struct Settings {
     pub topology: TopologySettings,
     /// How the router behaves.
     pub router: RouterSettings,
+    /// Where a daemon can be looked at.
+    pub web: WebSettings,
+    /// How its canary flies.
+    pub canary: CanarySettings,
+    /// The password of the application that is registered or checked, if that is
+    /// what these settings are for.
+    pub app_password: Option<Secret>,
 }
 
 /// Limits of the router.
@@ -42,6 +51,8 @@ pub struct RouterSettings {
     pub confirm_timeout: Duration,
     /// The most messages that wait for a confirm at any time; 1,000.
     pub window: usize,
+    /// What it refuses to publish; nothing by default.
+    pub quota: Quota,
 }
 
 impl RouterSettings {
@@ -59,6 +70,7 @@ impl Default for RouterSettings {
             publish_timeout: Self::PUBLISH_TIMEOUT,
             confirm_timeout: Self::CONFIRM_TIMEOUT,
             window: Self::WINDOW,
+            quota: Quota::default(),
         }
     }
 }

@@ -62,7 +62,7 @@ fn topic_exchange(names: &Names, name: String) -> Exchange {
 }
 
 /// What all queues of a set have in common.
-fn queue_arguments(settings: &TopologySettings) -> Arguments {
+pub(super) fn queue_arguments(settings: &TopologySettings) -> Arguments {
     let mut arguments = Arguments::from([("x-queue-type".into(), settings.queue_type.as_str().into())]);
     if settings.queue_type == QueueType::Quorum {
         // Without it all leaders end up on the node that `install` talks to.

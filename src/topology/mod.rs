@@ -4,18 +4,23 @@
 //! an installed set. Install, dry run, verify, status and uninstall all read
 //! this value, so they cannot disagree about what belongs to the set.
 
+mod app;
 mod build;
 mod compare;
 mod finding;
 mod names;
 mod object;
+mod pattern;
 mod settings;
+#[cfg(test)]
+mod standing;
 mod suitable;
 
 pub use compare::Observed;
 pub use finding::Finding;
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
+pub use pattern::topic_matches;
 pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
 pub use suitable::{About, unsuitable};
 

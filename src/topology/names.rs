@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::codec::TOP_LEVEL;
+use crate::codec::{AppKey, TOP_LEVEL};
 
 /// The name of an installed set: one word of letters, digits, `-` and `_`,
 /// 64 characters at most. The default is `delay`.
@@ -102,10 +102,33 @@ impl Names {
         format!("{}.retry", self.set)
     }
 
+    /// The queue between dispatch and an application that has one.
+    #[must_use]
+    pub fn landing(&self, app: &AppKey) -> String {
+        format!("{}{app}", self.landing_prefix())
+    }
+
+    /// The application whose landing queue has this name.
+    #[must_use]
+    pub fn app_of_landing<'a>(&self, queue: &'a str) -> Option<&'a str> {
+        queue.strip_prefix(&self.landing_prefix())
+    }
+
+    fn landing_prefix(&self) -> String {
+        format!("{}.landing.", self.set)
+    }
+
     /// The exchange and the queue for what has used up its attempts or its time.
     #[must_use]
     pub fn parked(&self) -> String {
         format!("{}.parked", self.set)
+    }
+
+    /// The queue that a canary receives its own messages from; it is no part of the
+    /// installed set. Each of several canaries has a slot of its own, from 0.
+    #[must_use]
+    pub fn canary(&self, slot: u8) -> String {
+        format!("{}.canary.{slot}", self.set)
     }
 }
 

@@ -77,7 +77,11 @@ mod tests {
     fn about(version: &str, flags: &[(&str, &str)]) -> About {
         let flags = flags
             .iter()
-            .map(|(name, state)| FeatureFlag { name: (*name).into(), state: (*state).into() })
+            .map(|(name, state)| FeatureFlag {
+                name: (*name).into(),
+                state: (*state).into(),
+                ..FeatureFlag::default()
+            })
             .collect();
         About { version: Some(version.into()), flags: Some(flags), nodes: Some(3) }
     }

@@ -3,14 +3,18 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod canary;
 mod cluster;
 mod delivery;
+mod doctor;
 mod faults;
 mod garbage;
 mod holding;
 mod install;
 mod message;
+mod picture;
 mod pika;
+mod quotas;
 mod refusals;
 mod retry;
 mod suitable;

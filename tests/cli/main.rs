@@ -4,10 +4,15 @@
 mod common;
 
 mod broker;
+mod daemon;
+mod doctor;
 mod offline;
 mod parked;
+mod prometheus;
 mod secrets;
+mod top;
 mod unroutable;
+mod web;
 
 use assert_cmd::Command;
 use delayline::Settings;

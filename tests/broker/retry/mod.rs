@@ -85,7 +85,7 @@ impl Drop for Daemon {
 fn spawn(user: &str, settings: &Settings, directory: &TempDir) -> Child {
     let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
     Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .args(["serve", "--policies", "policies.toml"])
+        .args(["serve", "--policies", "policies.toml", "--no-canary", "--no-web"])
         .current_dir(directory.path())
         .env("DELAYLINE_URL", url(settings).replace("guest:guest", &format!("{user}:{user}")))
         .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())

@@ -1,0 +1,151 @@
+//! Registering an application.
+
+use serde::Serialize;
+
+use crate::{
+    amqp::Session,
+    settings::Settings,
+    topology::{Observed, Topology},
+};
+
+use super::{
+    super::{AdminError, Outcome, doing},
+    AppSpec, Delivery, api,
+    steps::{Found, Standing, steps},
+};
+
+/// What was done, or would be.
+#[derive(Debug, Clone, Serialize)]
+pub struct AddReport {
+    /// Whether anything may have changed.
+    pub outcome: Outcome,
+    /// The application.
+    pub app: String,
+    /// What it has now, in the order it was made.
+    pub steps: Vec<AddedStep>,
+    /// What is in the way. If there is anything, nothing was changed.
+    pub conflicts: Vec<String>,
+    /// What may hurt, and what to do about it.
+    pub warnings: Vec<String>,
+}
+
+/// One thing that an application has.
+#[derive(Debug, Clone, Serialize)]
+pub struct AddedStep {
+    /// Which.
+    pub what: String,
+    /// Whether it stood already.
+    pub stood: bool,
+}
+
+/// Registers an application: its queue, its binding, its user's permissions.
+/// What stands already is left as it is, so adding again changes nothing.
+/// `replace_permissions` overwrites whatever the user may do in this vhost.
+///
+/// # Errors
+/// If the broker refuses or is lost, or there is no management API; adding again
+/// goes on from there.
+pub fn add_app(
+    settings: &Settings,
+    topology: &Topology,
+    spec: &AppSpec,
+    replace_permissions: bool,
+    dry_run: bool,
+) -> Result<AddReport, AdminError> {
+    let api = api(settings)?;
+    let vhost = &settings.broker.vhost;
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let standing = Standing::look(&api, vhost, spec.user.is_some())?;
+    let mut report = AddReport {
+        outcome: Outcome::Installed,
+        app: spec.app.to_string(),
+        steps: Vec::new(),
+        conflicts: Vec::new(),
+        warnings: warnings(topology, spec, &standing.observed, session.server_version()),
+    };
+    for exchange in [topology.names().entry(), topology.names().dispatch()] {
+        if !standing.has_exchange(&exchange) {
+            let set = &topology.settings().set;
+            report.conflicts.push(format!(
+                "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
+            ));
+        }
+    }
+    let mut to_make = Vec::new();
+    for step in steps(topology, spec) {
+        let mut stood = true;
+        match step.look(&standing, &mut session)? {
+            Found::Same => {}
+            Found::Different(_) if replace_permissions && step.is_permission() => stood = false,
+            Found::Different(conflict) => report.conflicts.push(conflict),
+            Found::Missing => stood = false,
+        }
+        report.steps.push(AddedStep { what: step.to_string(), stood });
+        if !stood {
+            to_make.push(step);
+        }
+    }
+    if !report.conflicts.is_empty() {
+        report.outcome = Outcome::Conflict;
+    } else if dry_run {
+        report.outcome = Outcome::DryRun;
+    } else {
+        to_make.iter().try_for_each(|step| step.make(&api, vhost, &mut session))?;
+    }
+    Ok(report)
+}
+
+/// What is allowed and may hurt all the same.
+fn warnings(
+    topology: &Topology,
+    spec: &AppSpec,
+    observed: &Observed,
+    version: Option<String>,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Delivery::Direct(queue) = &spec.delivery
+        && let Some(info) = observed.queues.iter().find(|info| info.name == queue.name)
+    {
+        let set = |key: &str, policy: &str| {
+            info.arguments.get(key).or_else(|| info.policy_value(policy)).and_then(|value| value.as_str())
+        };
+        if set("x-overflow", "overflow").is_some_and(|overflow| overflow.starts_with("reject-publish"))
+            && (info.arguments.contains_key("x-max-length")
+                || info.arguments.contains_key("x-max-length-bytes")
+                || info.policy_value("max-length").is_some()
+                || info.policy_value("max-length-bytes").is_some())
+        {
+            warnings.push(format!(
+                "queue `{}` refuses messages when it is full, and 32 refused ones hold up a level for every \
+                 application; put a landing queue before it (--landing)",
+                info.name
+            ));
+        }
+        if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {
+            warnings.push(format!(
+                "queue `{}` is not replicated, or not durable: messages for it are lost with its node",
+                info.name
+            ));
+        }
+    }
+    let Some(user) = &spec.user else { return warnings };
+    let entry = topology.names().entry();
+    if user.may_bind {
+        warnings.push(format!(
+            "user `{}` may bind `{entry}` to `{}` under its own key, and so send its messages round for ever; \
+             `delayline verify` finds such a binding",
+            user.name,
+            topology.names().dispatch()
+        ));
+    }
+    // Measured: 3.10 does not check these, 4.0 and 4.3 do.
+    if version.as_deref().is_some_and(|version| version.starts_with("3.")) {
+        warnings.push(format!(
+            "RabbitMQ {} does not check topic permissions of the headers CC and BCC: user `{}` can publish any \
+             app key with them; RabbitMQ 4 does (docs/security.md)",
+            version.unwrap_or_default(),
+            user.name
+        ));
+    }
+    warnings
+}

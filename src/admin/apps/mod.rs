@@ -1,0 +1,43 @@
+//! Applications that share a set: their queue, their binding, and what their user
+//! may do.
+//!
+//! What an application is to have is data ([`AppSpec`], and the steps made from
+//! it), which adding, printing and checking all read. Nothing is noted down
+//! anywhere: what stands on the broker is the registration.
+
+mod add;
+mod check;
+mod list;
+mod print;
+mod remove;
+mod rights;
+mod spec;
+mod steps;
+
+pub use add::{AddReport, AddedStep, add_app};
+pub use check::{AppCheck, Probe, check_app};
+pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, list_apps};
+pub use print::{definitions, rabbitmqctl};
+pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
+pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
+
+use crate::{management::ManagementApi, settings::Settings, topology::Observed};
+
+use super::AdminError;
+
+/// The management API, without which permissions and bindings cannot be seen.
+fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
+    let management = settings.management.as_ref().ok_or_else(|| AdminError::Blind {
+        reason: "none is configured (--management-url), and only it knows bindings and permissions".into(),
+    })?;
+    Ok(ManagementApi::new(management)?)
+}
+
+fn observe(api: &ManagementApi, vhost: &str) -> Result<Observed, AdminError> {
+    Ok(Observed {
+        exchanges: api.exchanges(vhost)?,
+        queues: api.queues(vhost)?,
+        bindings: api.bindings(vhost)?,
+        nodes: None,
+    })
+}

@@ -1,0 +1,130 @@
+//! What the checks are made of.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    admin::{AdminError, UnroutableReport, about::about, doing, observe, unroutable as census},
+    amqp::Session,
+    management::{
+        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, TopicPermission, UserInfo,
+    },
+    settings::Settings,
+    topology::{About, Observed, Topology},
+};
+
+use super::DoctorOptions;
+
+/// Over how many seconds dead letters that are on their way are looked back at.
+const RECENT: u32 = 60;
+
+/// Over how many seconds the unroutable queue is looked back at; as long as brokers
+/// keep such figures by default.
+const HISTORY: u32 = 600;
+
+/// What was learned of the broker. What it would not say is `None`.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) observed: Observed,
+    pub(super) about: About,
+    pub(super) nodes: Option<Vec<NodeInfo>>,
+    pub(super) deprecated: Option<Vec<DeprecatedFeature>>,
+    /// How many dead letters were on their way, over the last minute and the oldest
+    /// first, from each queue that has some now.
+    pub(super) dead_letters: BTreeMap<String, Vec<u64>>,
+    /// How many messages were unroutable over time, the oldest first.
+    pub(super) unroutable_history: Vec<u64>,
+    pub(super) unroutable: Option<UnroutableReport>,
+    pub(super) access: Option<Access>,
+}
+
+/// Who may do what in the vhost.
+#[derive(Debug, Default)]
+pub(super) struct Access {
+    pub(super) users: Vec<UserInfo>,
+    pub(super) permissions: Vec<Permission>,
+    pub(super) topics: Vec<TopicPermission>,
+}
+
+impl Facts {
+    /// Whether anything of the set stands.
+    pub(super) fn installed(&self, topology: &Topology) -> bool {
+        let entry = topology.names().entry();
+        self.observed.exchanges.iter().any(|exchange| exchange.name == entry)
+    }
+}
+
+/// Asks the broker. What it would not say comes back as a list of reasons.
+pub(super) fn gather(
+    settings: &Settings,
+    topology: &Topology,
+    options: &DoctorOptions,
+) -> Result<(Facts, Vec<String>), AdminError> {
+    let session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let vhost = &settings.broker.vhost;
+    let (management, mut observed) =
+        match (&settings.management, observe(settings.management.as_ref(), vhost)?) {
+            (Some(management), Ok(observed)) => (management, observed),
+            (_, Err(reason)) => return Err(AdminError::Blind { reason }),
+            (None, _) => return Err(AdminError::Blind { reason: "none is configured".into() }),
+        };
+    let api = ManagementApi::new(management)?;
+    let (about, mut unchecked) = about(&session, Some(management));
+    observed.nodes = about.nodes;
+    drop(session);
+
+    let mut known = Facts { observed, about, ..Facts::default() };
+    known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
+    // Old brokers have no such list, and nothing to put into it.
+    known.deprecated =
+        or_unchecked(api.deprecated_features_used(), "deprecated features in use", &mut unchecked)
+            .map(Option::unwrap_or_default);
+    known.access = or_unchecked(access(&api, vhost), "who may publish, bind and purge", &mut unchecked);
+    if known.installed(topology) {
+        let unroutable = topology.names().unroutable();
+        let history = api.queue_history(vhost, &unroutable, HISTORY);
+        known.unroutable_history =
+            or_unchecked(history, "whether more and more is unroutable", &mut unchecked)
+                .flatten()
+                .map(|queue| queue.history())
+                .unwrap_or_default();
+        let kept = known.observed.queues.iter().any(|queue| queue.name == unroutable && queue.messages > 0);
+        if kept && options.sample > 0 {
+            let report = census(settings, topology, options.sample, |_| {});
+            known.unroutable = or_unchecked(report, "for whom the unroutable messages are", &mut unchecked);
+        }
+        known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
+    }
+    Ok((known, unchecked))
+}
+
+fn access(api: &ManagementApi, vhost: &str) -> Result<Access, ManagementError> {
+    Ok(Access {
+        users: api.users()?,
+        permissions: api.permissions(vhost)?,
+        topics: api.topic_permissions(vhost)?,
+    })
+}
+
+/// The dead letters that are on their way from the set's own queues and from landing
+/// queues.
+fn dead_letters(
+    api: &ManagementApi,
+    vhost: &str,
+    topology: &Topology,
+    observed: &Observed,
+) -> Result<BTreeMap<String, Vec<u64>>, ManagementError> {
+    let ours = |name: &str| {
+        topology.names().app_of_landing(name).is_some() || topology.queues().any(|queue| queue.name == name)
+    };
+    let mut counts = BTreeMap::new();
+    for queue in observed.queues.iter().filter(|queue| queue.messages_dlx > 0 && ours(&queue.name)) {
+        if let Some(queue) = api.queue_history(vhost, &queue.name, RECENT)? {
+            counts.insert(queue.name.clone(), queue.dead_letter_history());
+        }
+    }
+    Ok(counts)
+}
+
+fn or_unchecked<T, E: ToString>(result: Result<T, E>, what: &str, unchecked: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| unchecked.push(format!("{what}: {}", error.to_string()))).ok()
+}

@@ -1,0 +1,88 @@
+//! The set itself: what `verify` finds, with advice.
+
+use crate::topology::{Finding, Topology, unsuitable};
+
+use super::{FindingCode, HealthFinding, facts::Facts};
+
+pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+    let mut findings: Vec<_> =
+        unsuitable(topology.settings(), &facts.about).iter().filter_map(|it| finding(topology, it)).collect();
+    if !facts.installed(topology) {
+        let set = &topology.settings().set;
+        findings.push(HealthFinding::new(
+            FindingCode::SetDiffers,
+            format!("set `{set}`"),
+            "it is not installed in this vhost",
+            "delayline install",
+        ));
+        return findings;
+    }
+    findings.extend(topology.compare(&facts.observed).iter().filter_map(|it| finding(topology, it)));
+    findings
+}
+
+fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
+    let queue = |name: &String| format!("queue `{name}`");
+    Some(match finding {
+        Finding::Missing { object } => {
+            HealthFinding::new(FindingCode::SetDiffers, object, "it is missing", "delayline install")
+        }
+        Finding::MissingBinding { binding } => HealthFinding::new(
+            FindingCode::SetDiffers,
+            binding.to_string(),
+            "it is missing",
+            "delayline install",
+        ),
+        Finding::Different { object, argument, wanted, found } => HealthFinding::new(
+            FindingCode::SetDiffers,
+            object,
+            format!("`{argument}` should be {wanted}, but is {found}"),
+            "if the set was installed with other settings, use those; if somebody declared it by hand, let it \
+             run empty, delete it, and run `delayline install`",
+        ),
+        // What is wrong with these is said by the check of bindings, with names.
+        Finding::ExtraBinding { binding, .. } if binding.source == topology.names().dispatch() => {
+            return None;
+        }
+        Finding::ExtraBinding { binding, effect } => HealthFinding::new(
+            FindingCode::SetDiffers,
+            binding.to_string(),
+            *effect,
+            "find out who made it, and unbind it; applications bind to the dispatch exchange only",
+        ),
+        Finding::Unsuitable { reason, remedy } => {
+            HealthFinding::new(FindingCode::BrokerUnsuitable, "broker", reason, remedy)
+        }
+        Finding::MissingReplicas { queue: name, members, wanted } => HealthFinding::new(
+            FindingCode::TooFewReplicas,
+            queue(name),
+            format!("it has {} of {wanted} replicas, on {}", members.len(), members.join(", ")),
+            "rabbitmq-queues grow NODE all, for a node without one",
+        ),
+        Finding::ReplicasOffline { queue: name, offline, stalled: true } => HealthFinding::new(
+            FindingCode::NoMajority,
+            queue(name),
+            format!(
+                "no replica runs on {}: it has no majority, and everything in it waits",
+                offline.join(", ")
+            ),
+            "start those nodes; if they are lost for good, see rabbitmq-queues delete_member and \
+             force_shrink_member_to_current_member, which can lose messages",
+        ),
+        Finding::ReplicasOffline { queue: name, offline, stalled: false } => HealthFinding::new(
+            FindingCode::ReplicaOffline,
+            queue(name),
+            format!("no replica runs on {}", offline.join(", ")),
+            "start those nodes before another one fails",
+        ),
+        Finding::Policy { queue: name, policy, effect } => HealthFinding::new(
+            FindingCode::PolicyOnSet,
+            queue(name),
+            format!("{policy}: {effect}"),
+            format!(
+                "give the policy a pattern that leaves `{set}` and what begins with `{set}.` alone",
+                set = topology.settings().set
+            ),
+        ),
+    })
+}

@@ -1,0 +1,102 @@
+//! Asking the broker what we may do, without doing it.
+//!
+//! The broker checks permissions before it looks at the rest of a request. So
+//! each question is a request that is wrong in a way that comes after that check:
+//! refused with 403, we may not; refused over what is wrong, we may.
+
+use amiquip::{AmqpProperties, AmqpValue, ConsumerOptions, FieldTable, Publish, QueueDeclareOptions};
+
+use crate::topology::{Binding, Endpoint};
+
+use super::{AmqpError, Session};
+
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const PRECONDITION_FAILED: u16 = 406;
+
+/// No user has this name; the broker takes the property `user_id` only from the
+/// user it names. It looks at it after it has looked at the routing key, which is
+/// not so of an invalid `expiration` from 4.0 on.
+const NOBODY: &str = "delayline-probe-nobody";
+
+/// What the broker said to a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// We may.
+    Allowed,
+    /// We may not; the broker's words.
+    Refused(String),
+    /// There is no such queue or exchange. (To those who may not, the broker says
+    /// only that.)
+    Missing,
+    /// The broker did what was to fail: a publish by a user with the tag
+    /// `impersonator`, from which it takes any `user_id`.
+    Done,
+}
+
+impl Session {
+    /// Whether we may publish to an exchange with a routing key.
+    ///
+    /// # Errors
+    /// If the connection is lost, or the broker refuses for a reason that says
+    /// nothing about permissions.
+    pub fn probe_publish(&mut self, exchange: &str, key: &str) -> Result<Verdict, AmqpError> {
+        let properties = AmqpProperties::default().with_user_id(NOBODY.into());
+        verdict(self.call(|channel| {
+            channel.basic_publish(exchange, Publish::with_properties(b"", key, properties))?;
+            // A publish has no answer of its own; this has, and comes after it.
+            channel.enable_publisher_confirms()
+        }))
+    }
+
+    /// Whether we may read a queue: consume, get and purge.
+    ///
+    /// # Errors
+    /// As [`probe_publish`](Self::probe_publish).
+    pub fn probe_read(&mut self, queue: &str) -> Result<Verdict, AmqpError> {
+        let mut arguments = FieldTable::new();
+        arguments.insert("x-priority".into(), AmqpValue::LongString("not a number".into()));
+        let options = ConsumerOptions { arguments, ..ConsumerOptions::default() };
+        verdict(self.call(|channel| channel.basic_consume(queue, options).map(drop)))
+    }
+
+    /// Whether we may bind and unbind: by removing a binding with an argument that no
+    /// binding has.
+    ///
+    /// # Errors
+    /// As [`probe_publish`](Self::probe_publish).
+    pub fn probe_bind(&mut self, binding: &Binding) -> Result<Verdict, AmqpError> {
+        let mut none_has = FieldTable::new();
+        none_has.insert(NOBODY.into(), AmqpValue::Boolean(true));
+        let (source, key) = (binding.source.as_str(), binding.key.as_str());
+        let answer = verdict(self.call(|channel| match &binding.destination {
+            Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, none_has),
+            Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, none_has),
+        }))?;
+        // Here, done is what it is to be: nothing was there to remove.
+        Ok(if answer == Verdict::Done { Verdict::Allowed } else { answer })
+    }
+
+    /// Whether we may declare and delete a queue or an exchange of this name (the
+    /// permission does not tell them apart), by declaring a queue with a TTL that
+    /// cannot be.
+    ///
+    /// # Errors
+    /// As [`probe_publish`](Self::probe_publish).
+    pub fn probe_configure(&mut self, name: &str) -> Result<Verdict, AmqpError> {
+        let mut arguments = FieldTable::new();
+        arguments.insert("x-message-ttl".into(), AmqpValue::LongLongInt(-1));
+        let options = QueueDeclareOptions { durable: true, arguments, ..QueueDeclareOptions::default() };
+        verdict(self.call(|channel| channel.queue_declare(name, options).map(drop)))
+    }
+}
+
+fn verdict(answer: Result<(), AmqpError>) -> Result<Verdict, AmqpError> {
+    match answer {
+        Ok(()) => Ok(Verdict::Done),
+        Err(AmqpError::Channel { code: ACCESS_REFUSED, text }) => Ok(Verdict::Refused(text)),
+        Err(AmqpError::Channel { code: NOT_FOUND, .. }) => Ok(Verdict::Missing),
+        Err(AmqpError::Channel { code: PRECONDITION_FAILED, .. }) => Ok(Verdict::Allowed),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,221 @@
+//! `delayline probe`
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::{
+    Settings,
+    canary::{Canary, Probe, ProbeFigures, State, Watched},
+    histogram::Counted,
+    router::Stats,
+};
+
+use super::{Code, Failure, Output, output::counted, table::table};
+
+/// How often the figures are looked at.
+const TICK: Duration = Duration::from_millis(200);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline probe                  one message through each level, and what came of it
+  delayline probe --horizon 3      only up to 2^3 s: done after 20 s or so
+  delayline probe --rounds 10 --json | jq .missing
+  delayline probe --forever        until Ctrl-C
+
+Sends small messages of its own through each level up to 2^6 s alone and through
+combinations of them, to an app key of its own, and says how late each came, which did
+not come within a minute, and which came twice. Applications never see them. Exit code 1
+if one was missing, came twice, or was later than --max-late.")]
+pub(super) struct Args {
+    /// How often each message is sent
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Go on until Ctrl-C
+    #[arg(long, conflicts_with = "rounds")]
+    forever: bool,
+    /// The highest level, 0 to 9 [default: canary_horizon, or 6]
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=9))]
+    horizon: Option<u8>,
+    /// How late a message may be
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = late)]
+    max_late: Duration,
+}
+
+fn late(text: &str) -> Result<Duration, String> {
+    text.parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .ok_or_else(|| format!("`{text}` is not a duration, such as `5s`"))
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    sent: u64,
+    arrived: u64,
+    missing: u64,
+    twice: u64,
+    worst_late_seconds: Option<f64>,
+    probes: Vec<Row>,
+    /// Why nothing could be sent, if so.
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    levels: String,
+    delay_seconds: u32,
+    sent: u64,
+    arrived: u64,
+    missing: u64,
+    twice: u64,
+    mean_late_seconds: Option<f64>,
+    last_late_seconds: Option<f64>,
+    worst_late_seconds: Option<f64>,
+}
+
+pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> Result<Code, Failure> {
+    if let Some(horizon) = args.horizon {
+        settings.canary.horizon = horizon;
+    }
+    // Nobody waits for a second longer than it must be.
+    settings.canary.interval = Duration::from_secs(1);
+    let watched = Arc::new(Watched::default());
+    let mut canary = Canary::new(settings, Arc::new(Stats::default()), Arc::clone(&watched));
+    let probes = canary.plan().probes().to_vec();
+    let total = (!args.forever).then(|| u64::from(args.rounds) * probes.len() as u64);
+    if !args.forever {
+        canary = canary.with_rounds(args.rounds);
+    }
+    let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let bar = output.progress(total, "arrived");
+    let flying = {
+        let stop = Arc::clone(&stop);
+        thread::spawn(move || canary.run(&stop))
+    };
+    let mut was_flying = false;
+    let mut grounded = None;
+    while !interrupted.load(Ordering::Relaxed) && !flying.is_finished() {
+        let figures = watched.figures();
+        bar.set_position(figures.total(|probe| probe.arrived));
+        match watched.state() {
+            State::Flying(_) => was_flying = true,
+            // One that never flew will not be helped by waiting.
+            State::Grounded(reason) if !was_flying && reason != Canary::UNTRIED => {
+                grounded = Some(reason);
+                break;
+            }
+            State::Grounded(_) | State::Off => {}
+        }
+        let on_the_way = figures.expected as u64 - figures.total(|probe| probe.missing);
+        if total.is_some_and(|total| watched.handed_over() >= total) && on_the_way == 0 {
+            break;
+        }
+        thread::sleep(TICK);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let _ = flying.join();
+    bar.finish_and_clear();
+    if let Some(reason) = grounded {
+        return Err(Failure::new(Code::Broker, reason));
+    }
+    let report = Report::new(&probes, &watched);
+    if output.json {
+        output.json(&report)?;
+    } else {
+        report.show(output)?;
+    }
+    let late = report.worst_late_seconds.is_some_and(|late| late > args.max_late.as_secs_f64());
+    Ok(if report.missing + report.twice > 0 || late {
+        Code::Problem
+    } else if interrupted.load(Ordering::Relaxed) && !args.forever {
+        Code::Interrupted
+    } else {
+        Code::Done
+    })
+}
+
+impl Report {
+    fn new(probes: &[Probe], watched: &Watched) -> Self {
+        let (figures, lateness, last, worst) =
+            (watched.figures(), watched.lateness(), watched.last(), watched.worst());
+        let probes: Vec<Row> = probes
+            .iter()
+            .map(|probe| {
+                let ProbeFigures { sent, arrived, missing, twice, .. } =
+                    figures.probes.get(probe).copied().unwrap_or_default();
+                Row {
+                    levels: probe.to_string(),
+                    delay_seconds: probe.delay().seconds(),
+                    sent,
+                    arrived,
+                    missing,
+                    twice,
+                    mean_late_seconds: lateness.get(probe).and_then(mean),
+                    last_late_seconds: last.get(probe).map(Duration::as_secs_f64),
+                    worst_late_seconds: worst.get(probe).map(Duration::as_secs_f64),
+                }
+            })
+            .collect();
+        let sum = |of: fn(&Row) -> u64| probes.iter().map(of).sum();
+        Self {
+            sent: sum(|row| row.sent),
+            arrived: sum(|row| row.arrived),
+            missing: sum(|row| row.missing),
+            twice: sum(|row| row.twice),
+            worst_late_seconds: worst.values().max().map(Duration::as_secs_f64),
+            probes,
+            problem: match watched.state() {
+                State::Grounded(reason) => Some(reason),
+                State::Flying(_) | State::Off => None,
+            },
+        }
+    }
+
+    fn show(&self, output: &mut Output) -> Result<(), Failure> {
+        let ms =
+            |late: Option<f64>| late.map_or_else(String::new, |late| format!("{:.0} ms", late * 1_000.0));
+        let rows = self.probes.iter().map(|row| {
+            vec![
+                row.levels.clone(),
+                format!("{} s", row.delay_seconds),
+                row.sent.to_string(),
+                row.arrived.to_string(),
+                row.missing.to_string(),
+                row.twice.to_string(),
+                ms(row.mean_late_seconds),
+                ms(row.worst_late_seconds),
+            ]
+        });
+        let head = ["levels", ">delay", ">sent", ">arrived", ">missing", ">twice", ">late, mean", ">worst"];
+        output.line(table(&head, rows))?;
+        let under_way = self.sent.saturating_sub(self.arrived + self.missing);
+        let mut line =
+            format!("{}, {} missing, {} twice", counted(self.arrived, "arrival"), self.missing, self.twice);
+        if under_way > 0 {
+            line = format!("{line}, {under_way} still on the way");
+        }
+        output.line(line)?;
+        if let Some(problem) = &self.problem {
+            output.line(format!("it could not go on: {problem}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn mean(counted: &Counted) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a number of messages")]
+    (counted.count > 0).then(|| counted.seconds / counted.count as f64)
+}

@@ -1,0 +1,103 @@
+//! Every metric there is.
+
+/// How a metric behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It grows until the process ends.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// It counts durations by length.
+    Histogram,
+    /// It is always 1; its labels tell.
+    Info,
+}
+
+/// A metric: its name without the ending of its kind and unit, its unit, and what it means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Family {
+    /// The name, without unit and without `_total`.
+    pub name: &'static str,
+    /// The unit, which follows the name.
+    pub unit: Option<&'static str>,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What it means; the exposition ends it with a full stop.
+    pub help: &'static str,
+}
+
+impl Family {
+    /// The name as a query has it; of a histogram, that of its buckets.
+    #[must_use]
+    pub fn series(&self) -> String {
+        let unit = self.unit.map(|unit| format!("_{unit}")).unwrap_or_default();
+        let ending = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Gauge => "",
+            Kind::Histogram => "_bucket",
+            Kind::Info => "_info",
+        };
+        format!("{}{unit}{ending}", self.name)
+    }
+}
+
+macro_rules! families {
+    ($($id:ident: $kind:ident $name:literal $unit:expr, $help:literal;)*) => {
+        $(pub(super) const $id: Family =
+            Family { name: $name, unit: $unit, kind: Kind::$kind, help: $help };)*
+        /// All of them.
+        pub const NAMES: &[Family] = &[$($id),*];
+    };
+}
+
+families! {
+    BUILD: Info "delayline_build" None, "The version of delayline";
+    SET: Info "delayline_set" None, "The set that is looked after";
+    SET_VERIFIED: Gauge "delayline_set_verified" None,
+        "1 if every object and binding of the set is as it should be, 0 if not";
+    SET_PROBLEMS: Gauge "delayline_set_problems" None, "What differs from the set as it should be";
+    FINDINGS: Gauge "delayline_findings" None, "What a check of the whole broker found, by severity";
+    REACHABLE: Gauge "delayline_broker_reachable" None, "1 if the broker answers, 0 if not";
+    REACHABLE_SINCE: Gauge "delayline_broker_state_since_timestamp" Some("seconds"),
+        "Since when the broker has answered, or has not";
+    COUNTED: Gauge "delayline_counted_timestamp" Some("seconds"), "When the queues were counted last";
+    READY: Gauge "delayline_level_ready" Some("messages"), "Messages that wait in a level";
+    STUCK: Gauge "delayline_level_stuck" Some("messages"),
+        "Messages whose time in a level is up and that the next queue has not taken; a few for a moment each are normal";
+    HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
+        "For how long messages have been stuck in a level, or what is stuck divided by what passes if that is less";
+    UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Messages that nobody is bound for, or that are malformed";
+    UNROUTABLE_AGE: Gauge "delayline_unroutable_oldest_age" Some("seconds"),
+        "For how long the oldest unroutable message has been there, as far as can be known";
+    PARKED: Gauge "delayline_parked" Some("messages"), "Messages that used up their attempts or their time";
+    PARKED_AGE: Gauge "delayline_parked_oldest_age" Some("seconds"),
+        "For how long the oldest parked message has been there, as far as can be known";
+    RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
+    RETRIES: Counter "delayline_retries" None, "Failed messages that were sent back to be tried again";
+    PARKINGS: Counter "delayline_parkings" None, "Failed messages that were parked, by reason";
+    CANARY_FLYING: Gauge "delayline_canary_flying" None, "1 if the canary can send and receive, 0 if not";
+    CANARY_LATENESS: Histogram "delayline_canary_lateness" Some("seconds"),
+        "How late canary messages arrived, by the levels they pass";
+    CANARY_SENT: Counter "delayline_canary_sent" None, "Canary messages that the broker confirmed";
+    CANARY_ARRIVED: Counter "delayline_canary_arrived" None, "Canary messages that arrived, each once";
+    CANARY_TWICE: Counter "delayline_canary_duplicates" None, "Canary messages that arrived once more";
+    CANARY_LOST: Counter "delayline_canary_missing" None,
+        "Canary messages that were missing for a minute, also if they came later";
+    CANARY_OVERDUE: Gauge "delayline_canary_overdue" Some("messages"),
+        "Canary messages that were due 5 s ago or more and have not arrived";
+    CANARY_MISSING: Gauge "delayline_canary_missing" Some("messages"),
+        "Canary messages that were due a minute ago or more and have not arrived";
+    CANARY_OLDEST: Gauge "delayline_canary_oldest_overdue" Some("seconds"),
+        "For how long the oldest overdue canary message has been so; 0 if none is";
+    PUBLISHED: Counter "delayline_router_published" None, "Messages written to the broker, repeated ones each time";
+    CONFIRMED: Counter "delayline_router_confirmed" None, "Messages that the broker confirmed";
+    NACKED: Counter "delayline_router_nacked" None, "Messages that the broker refused to store";
+    RETURNED: Counter "delayline_router_returned" None, "Messages that no queue took";
+    REJECTED: Counter "delayline_router_rejected" None, "Messages over which the broker closed the channel";
+    RECONNECTS: Counter "delayline_router_reconnects" None, "Connections after the first one";
+    CONFIRM_TIME: Histogram "delayline_router_confirm_duration" Some("seconds"),
+        "From writing a message to its confirm";
+    CPU: Counter "process_cpu" Some("seconds"), "CPU time of this process";
+    MEMORY: Gauge "process_resident_memory" Some("bytes"), "Resident memory of this process";
+    STARTED: Gauge "process_start_time" Some("seconds"), "When this process started";
+}

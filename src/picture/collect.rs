@@ -1,0 +1,393 @@
+//! Taking pictures: the only part that asks.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use crate::{
+    admin,
+    amqp::{AmqpError, Session},
+    canary::Watched,
+    codec::LEVELS,
+    management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
+    retry::Tally,
+    settings::Settings,
+    topology::Topology,
+};
+
+use super::peeking::Peeking;
+use super::{
+    AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
+    Verdict, forecast,
+};
+
+/// How often the management API is asked; its numbers are renewed every 5 s.
+const API_EVERY: Duration = Duration::from_secs(2);
+
+/// How often the set is compared with what it should be, and how often until it is so:
+/// somebody is about to put it right.
+const VERIFY_EVERY: Duration = Duration::from_secs(60);
+const VERIFY_AGAIN: Duration = Duration::from_secs(5);
+
+/// The levels as an array has them.
+const COUNT: usize = LEVELS as usize;
+
+/// How often what happens within a minute is noted.
+const NOTED_EVERY: Duration = Duration::from_secs(2);
+
+/// The time of which the retries of the last minute are.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What is known inside this process, each where there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// What the retry service counts.
+    pub tally: Option<Arc<Tally>>,
+    /// What the canary saw.
+    pub canary: Option<Arc<Watched>>,
+    /// What the last check of the whole broker found; whoever does it puts it here.
+    pub findings: Arc<Mutex<Option<Findings>>>,
+}
+
+/// Takes pictures of one set, one after the other, over one connection.
+#[derive(Debug)]
+pub struct Collector {
+    settings: Settings,
+    topology: Topology,
+    sources: Sources,
+    api: Option<Result<ManagementApi, ManagementError>>,
+    session: Option<Session>,
+    started: Instant,
+    history: History,
+    retried: VecDeque<(Duration, BTreeMap<String, u64>)>,
+    /// How many messages were unroutable and parked.
+    kept: VecDeque<(Duration, Option<u64>, Option<u64>)>,
+    last: Picture,
+    asked_api: Option<Duration>,
+    verified: Option<Duration>,
+    /// What the management API said last, by level from 0.
+    published: [Option<u64>; COUNT],
+    entered: Option<u64>,
+    /// How many messages queues have together with those that somebody holds, where
+    /// somebody does.
+    in_hands: BTreeMap<String, u64>,
+    peeking: Arc<Peeking>,
+}
+
+impl Collector {
+    /// A collector for the set of the settings; nothing is asked yet.
+    #[must_use]
+    pub fn new(settings: Settings, sources: Sources) -> Self {
+        let topology = Topology::new(settings.topology.clone());
+        let unit = topology.settings().unit;
+        Self {
+            api: settings.management.as_ref().map(ManagementApi::new),
+            session: None,
+            started: Instant::now(),
+            history: History::new(|level| unit.wait(level)),
+            retried: VecDeque::new(),
+            kept: VecDeque::new(),
+            last: nothing(&settings, &topology),
+            asked_api: None,
+            verified: None,
+            published: [None; COUNT],
+            entered: None,
+            in_hands: BTreeMap::new(),
+            peeking: Arc::default(),
+            settings,
+            topology,
+            sources,
+        }
+    }
+
+    /// Who says when kept messages are being looked at.
+    pub(super) fn peeking(&self) -> Arc<Peeking> {
+        Arc::clone(&self.peeking)
+    }
+
+    /// The settings it was made with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The last picture; one of nothing before the first look.
+    #[must_use]
+    pub fn last(&self) -> &Picture {
+        &self.last
+    }
+
+    /// Takes a picture. A broker that cannot be reached is part of it: the depths are then
+    /// those of the last time.
+    pub fn look(&mut self) -> &Picture {
+        let now = self.started.elapsed();
+        self.last.at = Timestamp::now();
+        self.last.unseen.clear();
+        let counted = self.count();
+        self.note_broker(counted.as_ref().err().map(ToString::to_string));
+        if let Ok(ready) = counted {
+            let depths = self.depths(now, &ready);
+            self.history.push(depths);
+            self.note_levels();
+            self.note_kept(now);
+            let every = if self.last.verified.ok == Some(true) { VERIFY_EVERY } else { VERIFY_AGAIN };
+            if self.verified.is_none_or(|at| now.saturating_sub(at) >= every) {
+                self.verify(now);
+            }
+        }
+        self.note_sources(now);
+        self.last.verdict = Verdict::of(&self.last);
+        &self.last
+    }
+
+    /// How many messages each queue of the set has ready, by its name.
+    fn count(&mut self) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+        // A connection that was lost meanwhile says nothing about now.
+        if let Some(session) = self.session.take()
+            && let Ok(ready) = self.count_over(session)
+        {
+            return Ok(ready);
+        }
+        self.last.unseen.clear();
+        self.count_over(Session::open_for(&self.settings.broker, "picture")?)
+    }
+
+    fn count_over(&mut self, mut session: Session) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+        let mut ready = BTreeMap::new();
+        for queue in self.topology.queues() {
+            match session.queue_depth(&queue.name) {
+                Ok(depth) => {
+                    ready.insert(queue.name.clone(), depth.map(|depth| depth.ready.into()));
+                }
+                // A refusal is about this queue; anything else, about the connection.
+                Err(error) if error.code().is_some() && !matches!(error, AmqpError::Closed { .. }) => {
+                    self.last.unseen.push(format!("queue `{}`: {error}", queue.name));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.last.broker.version = session.server_version();
+        self.session = Some(session);
+        Ok(ready)
+    }
+
+    fn note_broker(&mut self, problem: Option<String>) {
+        let broker = &mut self.last.broker;
+        let reachable = problem.is_none();
+        if broker.since.is_none() || broker.reachable != reachable {
+            broker.since = Some(self.last.at);
+            // Whatever happened meanwhile: everything is looked at again.
+            (self.asked_api, self.verified) = (None, None);
+        }
+        (broker.reachable, broker.problem) = (reachable, problem);
+    }
+
+    /// Puts what was counted where it belongs, and asks the management API for the rest.
+    fn depths(&mut self, now: Duration, ready: &BTreeMap<String, Option<u64>>) -> Depths {
+        let names = self.topology.names();
+        let of = |name: &str| ready.get(name).copied().flatten();
+        self.last.counted = Some(self.last.at);
+        // Whoever looks at kept messages has them for a moment, but they are there.
+        let kept = |which: Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
+            true => last.or(of(name)),
+            false => of(name).max(of(name).and(self.in_hands.get(name).copied())),
+        };
+        self.last.unroutable = kept(Kept::Unroutable, &names.unroutable(), self.last.unroutable);
+        self.last.parked = kept(Kept::Parked, &names.parked(), self.last.parked);
+        self.last.retry_queue = of(&names.retry());
+        let mut depths = Depths::unknown(now);
+        for level in &mut self.last.levels {
+            level.ready = of(&level.queue);
+            depths.ready[usize::from(level.level)] = level.ready;
+        }
+        if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= API_EVERY) {
+            self.asked_api = Some(now);
+            if let Err(reason) = self.ask_api() {
+                self.forget_api();
+                self.last.unseen.push(format!("stuck messages and what is published: {reason}"));
+                // Said by every picture until it works again.
+                self.asked_api = None;
+            }
+        }
+        (depths.published, depths.entered) = (self.published, self.entered);
+        // What is stuck is still there; the counts of publishes are older than those of
+        // depths, which makes too little of what passes for a moment, and never too much.
+        for level in &self.last.levels {
+            let messages = level.ready.map(|ready| ready + level.stuck.unwrap_or(0));
+            depths.messages[usize::from(level.level)] = messages;
+        }
+        depths
+    }
+
+    fn ask_api(&mut self) -> Result<(), String> {
+        let api = match &self.api {
+            None => return Err("no management API is configured (--management-url)".into()),
+            Some(Err(error)) => return Err(error.to_string()),
+            Some(Ok(api)) => api,
+        };
+        let vhost = &self.settings.broker.vhost;
+        let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
+        let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
+        self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
+        let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
+        self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
+        let queues: BTreeMap<&str, &QueueInfo> =
+            queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
+        let at = self.last.at;
+        for level in &mut self.last.levels {
+            let index = usize::from(level.level);
+            let queue = queues.get(level.queue.as_str());
+            self.published[index] = queue.map(|queue| queue.message_stats.publish);
+            level.stuck = queue.map(|queue| queue.messages_dlx);
+            // Under load there are always some on their way, for less than two seconds each.
+            let flow = self.history.in_per_s(level.level).unwrap_or(0.0);
+            let held = level.stuck.filter(|stuck| *stuck > 0 && float(*stuck) >= 2.0 * flow);
+            level.stuck_since = held.and(level.stuck_since.or(Some(at)));
+        }
+        Ok(())
+    }
+
+    fn forget_api(&mut self) {
+        self.entered = None;
+        self.in_hands.clear();
+        self.published = [None; COUNT];
+        for level in &mut self.last.levels {
+            level.stuck = None;
+        }
+    }
+
+    /// Derives what follows from the depths.
+    fn note_levels(&mut self) {
+        let history = &self.history;
+        for level in &mut self.last.levels {
+            level.in_per_s = history.in_per_s(level.level);
+            level.out_per_s = history.out_per_s(level.level);
+            level.published_per_s = history.published_per_s(level.level);
+            level.passing_per_s = history.passing_per_s(level.level);
+            level.change_per_s = history.change_per_s(level.level);
+        }
+        let levels = &self.last.levels;
+        self.last.waiting = levels.iter().filter_map(|level| level.ready).sum();
+        self.last.stuck = levels.iter().map(|level| level.stuck).sum();
+        self.last.rates =
+            Rates { entry_per_s: history.entering_per_s(), dispatch_per_s: history.passing_per_s(0) };
+        self.last.forecast = forecast(levels, |level, seconds| history.lowest(level, seconds));
+    }
+
+    /// By how much what is kept for nobody grew in the last minute.
+    fn note_kept(&mut self, now: Duration) {
+        while self.kept.len() > 1 && now.saturating_sub(self.kept[1].0) >= MINUTE {
+            self.kept.pop_front();
+        }
+        let grown =
+            |now: Option<u64>, then: Option<u64>| i64::try_from(now?).ok()?.checked_sub_unsigned(then?);
+        let then = self.kept.front();
+        let (unroutable, parked) = (self.last.unroutable, self.last.parked);
+        self.last.unroutable_last_minute = then.and_then(|then| grown(unroutable, then.1));
+        self.last.parked_last_minute = then.and_then(|then| grown(parked, then.2));
+        if self.kept.back().is_none_or(|(at, ..)| now.saturating_sub(*at) >= NOTED_EVERY) {
+            self.kept.push_back((now, unroutable, parked));
+        }
+    }
+
+    fn verify(&mut self, now: Duration) {
+        let verified = match admin::verify(&self.settings, &self.topology) {
+            Ok(report) => SetView {
+                ok: Some(report.findings.is_empty()),
+                at: Some(self.last.at),
+                problems: report.findings.iter().map(ToString::to_string).collect(),
+                unchecked: report.unchecked,
+            },
+            Err(error) => SetView { unchecked: vec![error.to_string()], ..SetView::default() },
+        };
+        self.verified = Some(now);
+        self.last.verified = verified;
+    }
+
+    fn note_sources(&mut self, now: Duration) {
+        self.last.canary = self.sources.canary.as_deref().and_then(CanaryView::of);
+        let findings = self.sources.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        self.last.findings.clone_from(&findings);
+        drop(findings);
+        let Some(tally) = self.sources.tally.as_deref() else { return };
+        let counts = tally.by_app();
+        while self.retried.len() > 1 && now.saturating_sub(self.retried[1].0) >= MINUTE {
+            self.retried.pop_front();
+        }
+        let before = self.retried.front();
+        let mut apps: Vec<_> = counts
+            .iter()
+            .map(|(app, count)| {
+                let then = before.and_then(|(_, then)| then.get(app)).copied().unwrap_or(0);
+                AppRetries {
+                    app: app.clone(),
+                    retries: count.retries,
+                    last_minute: count.retries.saturating_sub(then),
+                    parked: count.parked.values().sum(),
+                }
+            })
+            .collect();
+        apps.sort_by_key(|app| std::cmp::Reverse((app.last_minute, app.retries, app.parked)));
+        self.last.retries = Some(apps);
+        if self.retried.back().is_none_or(|(at, _)| now.saturating_sub(*at) >= NOTED_EVERY) {
+            let counts = counts.into_iter().map(|(app, count)| (app, count.retries)).collect();
+            self.retried.push_back((now, counts));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of messages, to be compared")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// A picture before anything was seen.
+pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
+    let (names, unit) = (topology.names(), topology.settings().unit);
+    let level = |level| Level {
+        level,
+        queue: names.level_queue(level),
+        wait_ms: u64::try_from(unit.wait(level).as_millis()).unwrap_or(u64::MAX),
+        ready: None,
+        stuck: None,
+        stuck_since: None,
+        in_per_s: None,
+        out_per_s: None,
+        published_per_s: None,
+        passing_per_s: None,
+        change_per_s: None,
+    };
+    Picture {
+        at: Timestamp::now(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        set: settings.topology.set.to_string(),
+        vhost: settings.broker.vhost.clone(),
+        unit_ms: unit.millis().into(),
+        broker: BrokerView {
+            address: settings.broker.to_string(),
+            problem: Some("it was not asked yet".into()),
+            ..BrokerView::default()
+        },
+        verified: SetView::default(),
+        counted: None,
+        levels: (0..LEVELS).rev().map(level).collect(),
+        waiting: 0,
+        stuck: None,
+        rates: Rates::default(),
+        forecast: Vec::new(),
+        unroutable: None,
+        unroutable_last_minute: None,
+        parked: None,
+        parked_last_minute: None,
+        retry_queue: None,
+        retries: None,
+        canary: None,
+        findings: None,
+        unseen: Vec::new(),
+        verdict: Verdict::default(),
+    }
+}

@@ -1,0 +1,247 @@
+//! What a picture is made of.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Verdict;
+
+/// A set at one moment. Rates are per second.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Picture {
+    /// When it was taken.
+    pub at: Timestamp,
+    /// The version of delayline that took it.
+    pub version: String,
+    /// The name of the set.
+    pub set: String,
+    /// The vhost it is installed in.
+    pub vhost: String,
+    /// The length of a unit of delay in ms; 1000 but for tests.
+    pub unit_ms: u64,
+    /// Whether the broker answers.
+    pub broker: BrokerView,
+    /// Whether the set is as it should be.
+    pub verified: SetView,
+    /// When the depths were counted; older than `at` while the broker cannot be
+    /// asked, `None` if it never could.
+    pub counted: Option<Timestamp>,
+    /// The levels, from the longest wait to the shortest.
+    pub levels: Vec<Level>,
+    /// Messages in all levels, without stuck ones.
+    pub waiting: u64,
+    /// Stuck messages in all levels; `None` without the management API.
+    pub stuck: Option<u64>,
+    /// What comes in and what goes out.
+    pub rates: Rates,
+    /// What becomes due over the next minute, hour and day.
+    pub forecast: Vec<Forecast>,
+    /// Messages in the unroutable queue; `None` if that is not known.
+    pub unroutable: Option<u64>,
+    /// By how many it grew over the last minute, or since the first look.
+    pub unroutable_last_minute: Option<i64>,
+    /// Messages in the parked queue; `None` if that is not known.
+    pub parked: Option<u64>,
+    /// By how many it grew over the last minute, or since the first look.
+    pub parked_last_minute: Option<i64>,
+    /// Failed messages that no retry service has taken yet; `None` if that is not
+    /// known.
+    pub retry_queue: Option<u64>,
+    /// What the retry service of this process did, by app, the busiest first; `None`
+    /// if there is none.
+    pub retries: Option<Vec<AppRetries>>,
+    /// What the canary of this process saw; `None` if there is none.
+    pub canary: Option<CanaryView>,
+    /// What a check of the whole broker found; `None` if there was none yet.
+    pub findings: Option<Findings>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+    /// What all this means.
+    pub verdict: Verdict,
+}
+
+/// Whether the broker answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerView {
+    /// Whether it does.
+    pub reachable: bool,
+    /// Since when that has been so.
+    pub since: Option<Timestamp>,
+    /// Why not, if not.
+    pub problem: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// Where it was looked for.
+    pub address: String,
+}
+
+/// Whether the set is as it should be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetView {
+    /// Whether nothing differs; `None` if it was not compared yet.
+    pub ok: Option<bool>,
+    /// When it was compared last.
+    pub at: Option<Timestamp>,
+    /// What differs.
+    pub problems: Vec<String>,
+    /// What could not be compared, and why.
+    pub unchecked: Vec<String>,
+}
+
+/// One level.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// 27 to 0: the bit.
+    pub level: u8,
+    /// The name of its queue.
+    pub queue: String,
+    /// How long a message waits here, in ms.
+    pub wait_ms: u64,
+    /// Messages that wait; `None` if the queue does not stand, or nobody knows.
+    pub ready: Option<u64>,
+    /// Messages whose time is up and that the next queue has not confirmed. Under load
+    /// there are always some, for a moment each. `None` without the management API.
+    pub stuck: Option<u64>,
+    /// Since when there have been more stuck messages than come in within two seconds:
+    /// since when something holds them.
+    pub stuck_since: Option<Timestamp>,
+    /// What comes in: the mean over the level's own time, or ten seconds if that is
+    /// less.
+    pub in_per_s: Option<f64>,
+    /// What goes out, likewise; `None` until it was watched for that long.
+    pub out_per_s: Option<f64>,
+    /// What publishers send into this level, over half a minute, as far as the broker
+    /// says.
+    pub published_per_s: Option<f64>,
+    /// What passes from this level or a higher one to a lower one or out: what was
+    /// published there less what the depths grew by, over half a minute.
+    pub passing_per_s: Option<f64>,
+    /// How the depth changes, over the last minute.
+    pub change_per_s: Option<f64>,
+}
+
+/// What comes in and what goes out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// What is published to the entry exchange, without a delay as well; as far as the
+    /// broker says.
+    pub entry_per_s: Option<f64>,
+    /// What leaves the levels for its destination.
+    pub dispatch_per_s: Option<f64>,
+}
+
+/// What becomes due within some time. Stuck messages are not among it: they are due.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// `minute`, `hour`, `day`.
+    pub within: String,
+    /// The same in seconds.
+    pub seconds: u64,
+    /// Not fewer, if nothing is held up.
+    pub at_least: u64,
+    /// An estimate: as many as if ages and delays are spread evenly.
+    pub estimate: u64,
+    /// Not more.
+    pub at_most: u64,
+}
+
+/// What became of failed messages of an app since this process started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AppRetries {
+    /// The app key, or `(other)`, or `(unreadable)`.
+    pub app: String,
+    /// Those that are tried again.
+    pub retries: u64,
+    /// Those of the last minute.
+    pub last_minute: u64,
+    /// Those that were given up.
+    pub parked: u64,
+}
+
+/// What a canary saw.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CanaryView {
+    /// Whether it flies.
+    pub flying: bool,
+    /// Why not, if not.
+    pub problem: Option<String>,
+    /// Messages it sent.
+    pub sent: u64,
+    /// Messages that came back.
+    pub arrived: u64,
+    /// Messages that are overdue now.
+    pub overdue: u64,
+    /// Messages that are missing now.
+    pub missing: u64,
+    /// Messages that came twice, ever.
+    pub twice: u64,
+    /// How late the last message of each way through the levels was.
+    pub probes: Vec<ProbeView>,
+    /// How late they were over time, the oldest first.
+    pub lateness: Vec<Lateness>,
+}
+
+/// One way through the levels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProbeView {
+    /// The levels it passes: `06+04+02+00`.
+    pub levels: String,
+    /// How late its last message was, in ms.
+    pub late_ms: Option<f64>,
+    /// Those that are overdue now.
+    pub overdue: u64,
+    /// Those that are missing now.
+    pub missing: u64,
+}
+
+/// How late canaries were in ten seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// When that began.
+    pub at: Timestamp,
+    /// How many arrived.
+    pub arrived: u64,
+    /// How late the middle one was, in ms; `None` if none arrived.
+    pub middle_ms: Option<f64>,
+    /// How late the latest one was, in ms.
+    pub worst_ms: Option<f64>,
+    /// For how long the oldest one that had not come was overdue, in ms; 0 if none was.
+    pub overdue_ms: f64,
+}
+
+/// How bad something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Messages are held up, or go where they should not, now.
+    Error,
+    /// That can come of it.
+    Warning,
+    /// Something could be better.
+    Info,
+}
+
+/// What a check of the whole broker found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Findings {
+    /// When it was done.
+    pub at: Option<Timestamp>,
+    /// What was found, the worst first.
+    pub notes: Vec<Note>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What kind of finding.
+    pub code: String,
+    /// What it is about.
+    pub subject: String,
+    /// What is wrong.
+    pub text: String,
+    /// What to do about it.
+    pub advice: String,
+}

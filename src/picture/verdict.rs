@@ -1,0 +1,268 @@
+//! What a picture means, in a sentence: pure.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Lateness, Level, Picture, Severity};
+
+/// From how late on a canary is worth a word, in ms.
+const LATE_MS: f64 = 5_000.0;
+
+/// How long messages must have been stuck to be so for sure: brokers renew their counts
+/// every five seconds, and after a burst a level needs a second or two.
+const STUCK_FOR: Duration = Duration::from_secs(5);
+
+/// What a picture means.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How bad it is; `None` if nothing is wrong.
+    pub severity: Option<Severity>,
+    /// The worst that there is to say, or that all is well.
+    pub headline: String,
+    /// What else there is to say, the worst first.
+    pub more: Vec<Remark>,
+}
+
+/// A sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remark {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The sentence.
+    pub text: String,
+}
+
+impl Verdict {
+    /// What a picture means.
+    #[must_use]
+    pub fn of(picture: &Picture) -> Self {
+        let mut remarks: Vec<_> = [broker, set, stuck, canary, unroutable, parked, findings]
+            .iter()
+            .filter_map(|look| look(picture))
+            .collect();
+        // Stable: within a severity the order above stays.
+        remarks.sort_by_key(|remark| remark.severity);
+        if remarks.first().is_none_or(|worst| worst.severity == Severity::Info) {
+            return Self { severity: None, headline: well(picture), more: remarks };
+        }
+        let worst = remarks.remove(0);
+        Self { severity: Some(worst.severity), headline: worst.text, more: remarks }
+    }
+}
+
+fn remark(severity: Severity, text: impl Into<String>) -> Remark {
+    Remark { severity, text: text.into() }
+}
+
+fn well(picture: &Picture) -> String {
+    match &picture.canary {
+        Some(canary) if canary.flying && canary.arrived > 0 => "Delays are on time.".into(),
+        _ => "Nothing is held up.".into(),
+    }
+}
+
+fn broker(picture: &Picture) -> Option<Remark> {
+    let broker = &picture.broker;
+    (!broker.reachable).then(|| match broker.since {
+        Some(_) => remark(Severity::Error, "The broker cannot be reached."),
+        None => remark(Severity::Warning, "The broker was not asked yet."),
+    })
+}
+
+fn set(picture: &Picture) -> Option<Remark> {
+    let (set, problems) = (&picture.set, &picture.verified.problems);
+    if picture.verified.ok != Some(false) {
+        return None;
+    }
+    Some(match problems.as_slice() {
+        [] | [_] => {
+            let what = problems.first().map_or("something differs", String::as_str);
+            remark(Severity::Error, format!("The set `{set}` is not as it should be: {what}."))
+        }
+        [_, ..] if picture.levels.iter().all(|level| level.ready.is_none()) => {
+            remark(Severity::Error, format!("The set `{set}` is not installed."))
+        }
+        all => {
+            let count = all.len();
+            remark(
+                Severity::Error,
+                format!("The set `{set}` differs in {count} places from what it should be."),
+            )
+        }
+    })
+}
+
+fn stuck(picture: &Picture) -> Option<Remark> {
+    let long = |since: Timestamp| {
+        Duration::try_from(picture.at.duration_since(since)).is_ok_and(|time| time >= STUCK_FOR)
+    };
+    let since = |sure: bool| {
+        picture.levels.iter().filter(move |level| level.stuck_since.is_some_and(|at| long(at) == sure))
+    };
+    let stuck: Vec<&Level> = since(true).collect();
+    let count: u64 = stuck.iter().filter_map(|level| level.stuck).sum();
+    match stuck.as_slice() {
+        [] => since(false).next().map(|level| {
+            let count = messages(level.stuck.unwrap_or(0));
+            remark(
+                Severity::Warning,
+                format!("Level {:02} is slow: {count} should have gone on.", level.level),
+            )
+        }),
+        [level] => Some(remark(
+            Severity::Error,
+            format!("Level {:02} is stuck: {} cannot go on.", level.level, messages(count)),
+        )),
+        several => Some(remark(
+            Severity::Error,
+            format!("{} levels are stuck: {} cannot go on.", several.len(), messages(count)),
+        )),
+    }
+}
+
+fn canary(picture: &Picture) -> Option<Remark> {
+    let canary = picture.canary.as_ref()?;
+    if !picture.broker.reachable {
+        return None;
+    }
+    if canary.missing > 0 {
+        let count = match canary.missing {
+            1 => "1 canary message is".into(),
+            many => format!("{many} canary messages are"),
+        };
+        return Some(remark(Severity::Error, format!("{count} missing.")));
+    }
+    if canary.overdue > 0 {
+        return Some(remark(Severity::Warning, "Canary messages are overdue."));
+    }
+    if let Some(reason) = &canary.problem {
+        return Some(remark(Severity::Warning, format!("The canary is grounded: {reason}.")));
+    }
+    let worst = |moment: &Lateness| moment.worst_ms.unwrap_or(0.0);
+    let latest = canary.lateness.iter().rev().take(6).map(worst).fold(0.0, f64::max);
+    (latest >= LATE_MS).then(|| {
+        remark(
+            Severity::Warning,
+            format!("Delays run late: by up to {:.0} s in the last minute.", latest / 1_000.0),
+        )
+    })
+}
+
+fn unroutable(picture: &Picture) -> Option<Remark> {
+    let count = picture.unroutable.filter(|count| *count > 0)?;
+    Some(match picture.unroutable_last_minute {
+        Some(new @ 1..) => {
+            let new = u64::try_from(new).unwrap_or(0);
+            remark(Severity::Warning, format!("{} for nobody{}.", messages(count), lately(new, count)))
+        }
+        _ => remark(Severity::Info, format!("{} for nobody are kept as unroutable.", messages(count))),
+    })
+}
+
+fn parked(picture: &Picture) -> Option<Remark> {
+    let count = picture.parked.filter(|count| *count > 0)?;
+    Some(match picture.parked_last_minute {
+        Some(new @ 1..) => {
+            let new = u64::try_from(new).unwrap_or(0);
+            remark(Severity::Warning, format!("{} parked{}.", messages(count), lately(new, count)))
+        }
+        _ => remark(Severity::Info, format!("{} parked.", messages(count))),
+    })
+}
+
+fn findings(picture: &Picture) -> Option<Remark> {
+    let notes = &picture.findings.as_ref()?.notes;
+    let worst = notes.iter().min_by_key(|note| note.severity)?;
+    let more = match notes.len() - 1 {
+        0 => String::new(),
+        more => format!(" ({more} more below)"),
+    };
+    Some(remark(worst.severity, format!("{}: {}{more}", worst.subject, worst.text)))
+}
+
+fn messages(count: u64) -> String {
+    format!("{} message{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+fn lately(new: u64, all: u64) -> String {
+    if new >= all {
+        return " came in the last minute".into();
+    }
+    format!(", {} of them in the last minute", grouped(new))
+}
+
+/// With thousands apart: `12,345`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::picture::{CanaryView, Findings, Note, sample};
+
+    fn seen() -> Picture {
+        let mut picture = sample::nothing();
+        picture.broker.reachable = true;
+        picture.broker.since = Some(picture.at);
+        picture.verified.ok = Some(true);
+        picture
+    }
+
+    #[test]
+    fn says_what_is_worst_and_then_the_rest() {
+        let mut picture = seen();
+        assert_eq!(Verdict::of(&picture).headline, "Nothing is held up.");
+        picture.canary = Some(CanaryView { flying: true, arrived: 3, ..CanaryView::default() });
+        assert_eq!(Verdict::of(&picture).headline, "Delays are on time.");
+        picture.unroutable = Some(12_345);
+        let verdict = Verdict::of(&picture);
+        assert_eq!((verdict.severity, verdict.headline.as_str()), (None, "Delays are on time."));
+        assert_eq!(verdict.more[0].text, "12,345 messages for nobody are kept as unroutable.");
+        picture.unroutable_last_minute = Some(300);
+        picture.at = Timestamp::from_second(100).unwrap();
+        let level = &mut picture.levels[24];
+        (level.stuck, level.stuck_since) = (Some(20), Timestamp::from_second(97).ok());
+        // Three seconds may be only a burst.
+        assert_eq!(Verdict::of(&picture).headline, "Level 03 is slow: 20 messages should have gone on.");
+        picture.levels[24].stuck_since = Timestamp::from_second(90).ok();
+        let verdict = Verdict::of(&picture);
+        assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot go on.");
+        assert_eq!((verdict.severity, verdict.more.len()), (Some(Severity::Error), 1));
+        picture.broker.reachable = false;
+        assert_eq!(Verdict::of(&picture).headline, "The broker cannot be reached.");
+    }
+
+    #[test]
+    fn says_what_canaries_and_checks_found() {
+        let mut picture = seen();
+        let canary = CanaryView { flying: true, arrived: 9, missing: 1, ..CanaryView::default() };
+        picture.canary = Some(canary.clone());
+        assert_eq!(Verdict::of(&picture).headline, "1 canary message is missing.");
+        picture.canary = Some(CanaryView { missing: 0, ..canary });
+        let note = |severity, code: &str| Note {
+            severity,
+            code: code.into(),
+            subject: "queue `q`".into(),
+            text: code.into(),
+            advice: String::new(),
+        };
+        let notes = vec![note(Severity::Info, "small"), note(Severity::Warning, "full")];
+        picture.findings = Some(Findings { notes, ..Findings::default() });
+        let verdict = Verdict::of(&picture);
+        assert_eq!(verdict.headline, "queue `q`: full (1 more below)");
+        assert_eq!(verdict.severity, Some(Severity::Warning));
+    }
+
+    #[test]
+    fn says_that_a_set_is_not_installed() {
+        let mut picture = seen();
+        picture.verified.ok = Some(false);
+        picture.verified.problems = vec!["a is missing".into(), "b is missing".into()];
+        assert_eq!(Verdict::of(&picture).headline, "The set `delay` is not installed.");
+    }
+}

@@ -1,0 +1,85 @@
+//! What the service has decided so far, by application.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::ParkReason;
+
+/// How many applications are told apart. Whoever may publish to the retry exchange
+/// can make up app keys, and each of them costs memory and a time series.
+const APPS: usize = 100;
+
+/// The application of what could not be read.
+const UNKNOWN: &str = "(unreadable)";
+
+/// Counts decisions; a [`Service`](super::Service) and whoever looks at it share
+/// one.
+#[derive(Debug, Default)]
+pub struct Tally(Mutex<BTreeMap<String, AppTally>>);
+
+/// What became of failed messages of one application since the service started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppTally {
+    /// Those that were sent back to be tried again.
+    pub retries: u64,
+    /// Those that were parked, by reason.
+    pub parked: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// The name under which all further applications are counted.
+    pub const OTHER: &str = "(other)";
+
+    /// The counts so far by app key; `(other)` stands for all applications that found
+    /// no place of their own, `(unreadable)` for messages that nobody could read.
+    #[must_use]
+    pub fn by_app(&self) -> BTreeMap<String, AppTally> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn retry(&self, app: &str) {
+        self.count(app, |tally| tally.retries += 1);
+    }
+
+    pub(super) fn park(&self, app: &str, why: ParkReason) {
+        self.count(app, |tally| *tally.parked.entry(why.to_string()).or_default() += 1);
+    }
+
+    pub(super) fn unreadable(&self) {
+        self.count(UNKNOWN, |tally| *tally.parked.entry("unreadable".into()).or_default() += 1);
+    }
+
+    fn count(&self, app: &str, count: impl FnOnce(&mut AppTally)) {
+        let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let app = if apps.contains_key(app) || apps.len() < APPS { app } else { Self::OTHER };
+        match apps.get_mut(app) {
+            Some(tally) => count(tally),
+            None => count(apps.entry(app.to_owned()).or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_so_many_applications_apart_and_counts_the_rest_together() {
+        let tally = Tally::default();
+        for number in 0..APPS + 50 {
+            tally.retry(&format!("app-{number}"));
+        }
+        tally.retry("app-0");
+        tally.park("late", ParkReason::Attempts);
+        tally.unreadable();
+        let counts = tally.by_app();
+        assert_eq!(counts.len(), APPS + 1);
+        assert_eq!(counts["app-0"].retries, 2);
+        let other = &counts[Tally::OTHER];
+        assert_eq!((other.retries, other.parked["attempts"], other.parked["unreadable"]), (50, 1, 1));
+    }
+}

@@ -1,0 +1,104 @@
+//! What an application has of its own beside a set: its queue, its landing queue,
+//! its binding.
+
+use crate::codec::{AppKey, RoutingKey};
+
+use super::{Argument, Binding, Endpoint, Queue, QueueType, Topology, build::queue_arguments};
+
+impl Topology {
+    /// The queue of an application. With `retry`, what the application rejects goes
+    /// to the retry service under its app key, at least once.
+    #[must_use]
+    pub fn app_queue(&self, app: &AppKey, name: &str, retry: bool) -> Queue {
+        let mut arguments = queue_arguments(self.settings());
+        if retry {
+            arguments.insert("x-dead-letter-exchange".into(), self.names().retry().into());
+            arguments.insert("x-dead-letter-routing-key".into(), app.as_str().into());
+            arguments.insert("x-overflow".into(), "reject-publish".into());
+            if self.settings().queue_type == QueueType::Quorum {
+                arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
+            }
+        }
+        Queue { name: name.into(), level: None, arguments }
+    }
+
+    /// The landing queue of an application: everything that arrives leaves it at
+    /// once for `exchange`, under `key` or the key it came with, and what is not
+    /// taken there waits here and not in a level. It has no limit of length, as it
+    /// must never refuse.
+    #[must_use]
+    pub fn landing_queue(&self, app: &AppKey, exchange: &str, key: Option<&str>) -> Queue {
+        let mut arguments = queue_arguments(self.settings());
+        arguments.insert("x-queue-type".into(), QueueType::Quorum.as_str().into());
+        arguments.insert("x-message-ttl".into(), Argument::Number(0));
+        arguments.insert("x-dead-letter-exchange".into(), exchange.into());
+        if let Some(key) = key {
+            arguments.insert("x-dead-letter-routing-key".into(), key.into());
+        }
+        arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
+        // Without this, at-least-once silently becomes at-most-once.
+        arguments.insert("x-overflow".into(), "reject-publish".into());
+        Queue { name: self.names().landing(app), level: None, arguments }
+    }
+
+    /// The binding by which an application receives: exactly its own messages.
+    #[must_use]
+    pub fn app_binding(&self, app: &AppKey, queue: &str) -> Binding {
+        Binding {
+            source: self.names().dispatch(),
+            destination: Endpoint::Queue(queue.into()),
+            key: RoutingKey::binding_pattern(app),
+        }
+    }
+
+    /// Whether a queue of this name belongs to the set or is a landing queue of it.
+    #[must_use]
+    pub fn owns_queue(&self, name: &str) -> bool {
+        self.queues().any(|queue| queue.name == name) || self.names().app_of_landing(name).is_some()
+    }
+
+    /// Whether an exchange of this name belongs to the set.
+    #[must_use]
+    pub fn owns_exchange(&self, name: &str) -> bool {
+        self.exchanges().any(|exchange| exchange.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::TopologySettings;
+
+    #[test]
+    fn a_landing_queue_keeps_nothing_and_loses_nothing() {
+        let topology = Topology::new(TopologySettings::default());
+        let app = AppKey::new("billing").unwrap();
+        insta::assert_json_snapshot!(topology.landing_queue(&app, "", Some("in")), @r#"
+        {
+          "name": "delay.landing.billing",
+          "level": null,
+          "arguments": {
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "in",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-message-ttl": 0,
+            "x-overflow": "reject-publish",
+            "x-queue-leader-locator": "balanced",
+            "x-queue-type": "quorum"
+          }
+        }
+        "#);
+        assert!(topology.owns_queue("delay.landing.billing") && topology.owns_queue("delay.level.00"));
+        assert!(!topology.owns_queue("billing") && !topology.owns_exchange("delay.landing.billing"));
+    }
+
+    #[test]
+    fn a_queue_with_retries_names_its_app() {
+        let topology = Topology::new(TopologySettings::default());
+        let app = AppKey::new("eu.orders").unwrap();
+        let queue = topology.app_queue(&app, "orders-in", true);
+        assert_eq!(queue.arguments["x-dead-letter-exchange"], Argument::from("delay.retry"));
+        assert_eq!(queue.arguments["x-dead-letter-routing-key"], Argument::from("eu.orders"));
+        assert_eq!(topology.app_queue(&app, "q", false).arguments.len(), 2);
+    }
+}

@@ -1,0 +1,181 @@
+//! Who may ask.
+
+use std::{fmt, net::IpAddr};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use hyper::{HeaderMap, Uri, header};
+use ring::digest::{Digest, SHA256, digest};
+use subtle::ConstantTimeEq;
+
+/// The shortest token.
+const MIN_TOKEN: usize = 16;
+
+/// Who may ask a server.
+#[derive(Debug, Default)]
+pub enum Access {
+    /// Whoever is on this machine: requests for another host name are refused, since
+    /// they come from a page in a browser that only pretends its name is ours.
+    #[default]
+    Local,
+    /// Whoever has the token.
+    Token(Token),
+}
+
+/// A shared secret, kept as its hash. It comes in the `Authorization` header, as
+/// `Bearer` token or as the password of `Basic` with any user name.
+#[derive(Clone)]
+pub struct Token(Digest);
+
+/// Not a token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// Too short to be safe from guessing.
+    #[error("it has {0} characters; use {MIN_TOKEN} or more, for example from `openssl rand -hex 32`")]
+    Short(usize),
+    /// It cannot stand in a header.
+    #[error("it may have no white space, control characters or letters beyond ASCII")]
+    Letters,
+}
+
+impl Token {
+    /// Takes a token: 16 or more visible ASCII characters.
+    ///
+    /// # Errors
+    /// It is shorter, or has others.
+    pub fn new(text: &str) -> Result<Self, TokenError> {
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(TokenError::Letters);
+        }
+        if text.len() < MIN_TOKEN {
+            return Err(TokenError::Short(text.len()));
+        }
+        Ok(Self(digest(&SHA256, text.as_bytes())))
+    }
+
+    /// Takes as long whatever is different: hashes are compared, all of them.
+    fn is(&self, presented: &[u8]) -> bool {
+        digest(&SHA256, presented).as_ref().ct_eq(self.0.as_ref()).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// What a request may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Allowed,
+    /// It has no token, or not the right one.
+    Unauthorized,
+    /// It is for another host.
+    WrongHost,
+}
+
+impl Access {
+    pub(super) fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Verdict {
+        match self {
+            Self::Local if is_local(uri, headers) => Verdict::Allowed,
+            Self::Local => Verdict::WrongHost,
+            Self::Token(token) => match presented(headers) {
+                Some(presented) if token.is(&presented) => Verdict::Allowed,
+                _ => Verdict::Unauthorized,
+            },
+        }
+    }
+}
+
+fn presented(headers: &HeaderMap) -> Option<Vec<u8>> {
+    let (scheme, value) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let value = value.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(value.into());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = BASE64_STANDARD.decode(value).ok()?;
+    let colon = pair.iter().position(|byte| *byte == b':')?;
+    Some(pair[colon + 1..].to_vec())
+}
+
+fn is_local(uri: &Uri, headers: &HeaderMap) -> bool {
+    let host = match uri.authority() {
+        Some(authority) => Some(authority.host().to_owned()),
+        None => headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok()?.parse::<hyper::http::uri::Authority>().ok())
+            .map(|authority| authority.host().to_owned()),
+    };
+    // No browser leaves it out; HTTP/1.0 may.
+    let Some(host) = host else { return !headers.contains_key(header::HOST) };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn judge(access: &Access, name: header::HeaderName, value: &str) -> Verdict {
+        let headers = HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())]);
+        access.judge(&Uri::from_static("/metrics"), &headers)
+    }
+
+    #[test]
+    fn a_token_comes_as_bearer_or_as_a_password() {
+        let access = Access::Token(Token::new("0123456789abcdef").unwrap());
+        let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
+        for right in [
+            "Bearer 0123456789abcdef".into(),
+            "bearer  0123456789abcdef".into(),
+            basic("prometheus:0123456789abcdef"),
+            basic(":0123456789abcdef"),
+        ] {
+            assert_eq!(judge(&access, header::AUTHORIZATION, &right), Verdict::Allowed, "{right}");
+        }
+        for wrong in [
+            "Bearer 0123456789abcdeF".into(),
+            "Bearer 0123456789abcde".into(),
+            "Bearer 0123456789abcdef0".into(),
+            "Bearer ".into(),
+            "Digest 0123456789abcdef".into(),
+            "0123456789abcdef".into(),
+            "Basic ???".into(),
+            basic("0123456789abcdef"),
+            basic("0123456789abcdef:"),
+            basic("a:b:0123456789abcdef"),
+        ] {
+            assert_eq!(judge(&access, header::AUTHORIZATION, &wrong), Verdict::Unauthorized, "{wrong}");
+        }
+        assert_eq!(access.judge(&Uri::from_static("/"), &HeaderMap::new()), Verdict::Unauthorized);
+    }
+
+    #[test]
+    fn without_a_token_only_this_machine_may_ask() {
+        for host in ["localhost", "localhost:15628", "LOCALHOST", "127.0.0.1:1", "127.8.8.8", "[::1]:15628"] {
+            assert_eq!(judge(&Access::Local, header::HOST, host), Verdict::Allowed, "{host}");
+        }
+        for host in
+            ["evil.example", "localhost.evil.example", "10.0.0.1", "[::]", "127.0.0.1.evil.example", "@", ""]
+        {
+            assert_eq!(judge(&Access::Local, header::HOST, host), Verdict::WrongHost, "{host}");
+        }
+        let elsewhere = Uri::from_static("http://evil.example/metrics");
+        assert_eq!(Access::Local.judge(&elsewhere, &HeaderMap::new()), Verdict::WrongHost);
+        assert_eq!(Access::Local.judge(&Uri::from_static("/"), &HeaderMap::new()), Verdict::Allowed);
+    }
+
+    #[test]
+    fn a_token_is_long_and_printable_and_never_shown() {
+        assert_eq!(Token::new("short").unwrap_err(), TokenError::Short(5));
+        assert_eq!(Token::new("0123456789 abcdef").unwrap_err(), TokenError::Letters);
+        assert_eq!(format!("{:?}", Token::new("0123456789abcdef").unwrap()), "***");
+    }
+}

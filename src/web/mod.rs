@@ -1,0 +1,133 @@
+//! The daemon's web server: metrics, health, and a page to look at.
+//!
+//! It answers `GET` and `HEAD` and changes nothing. What it says is a [`Site`]: a page,
+//! JSON, metrics, and whether the daemon is ready, each from a function that has its
+//! answer at hand and never waits for a broker. Who may ask is [`Access`].
+//!
+//! # Slow and malformed clients
+//!
+//! One thread serves everybody ([`Server`]), and none of them costs it a thread: that is
+//! why this is an asynchronous server and not one that reads from each client in turn.
+//! It takes one request from a connection, with [`MAX_HEADER`] of header at most. A
+//! connection ends after [`CONNECTION_TIMEOUT`], whatever it is doing; beyond
+//! [`MAX_CONNECTIONS`] of them, the oldest gives way to the newest. So those who hold
+//! connections open, send one byte a second or read none keep nobody else out, and what
+//! they can make it remember is bounded.
+//!
+//! # The page
+//!
+//! A page may hold `<script>` and `<style>` elements; the policy that is sent with it
+//! names the hash of each, and nothing else runs: no attributes such as `onclick`, no
+//! `style="…"` in the markup (scripts may set `element.style`), no `eval`, nothing from
+//! elsewhere. Pictures can be `data:` URLs, and it may fetch what this server has.
+
+mod access;
+mod answer;
+mod page;
+mod server;
+
+use std::{fmt, time::Duration};
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+pub use access::{Access, Token, TokenError};
+pub use server::{Bound, Server, WebError};
+
+use page::Page;
+
+/// The page that shows a [`Picture`](crate::picture::Picture). It fetches `/api/picture`
+/// every second, and `/api/unroutable` and `/api/parked` while somebody looks into those.
+pub const DASHBOARD: &str = include_str!("dashboard.html");
+
+/// The most bytes of a request's line and headers.
+pub const MAX_HEADER: usize = 16 * 1024;
+
+/// How long a connection may last, from its beginning to the end of the answer.
+pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How many connections there are at most.
+pub const MAX_CONNECTIONS: usize = 256;
+
+/// Makes its answer at once, on the server's only thread.
+type Source<T> = Box<dyn Fn() -> T + Send + Sync>;
+
+/// What a server says.
+pub struct Site {
+    page: Page,
+    json: Vec<(&'static str, Source<Json>)>,
+    metrics: Source<String>,
+    readiness: Source<Readiness>,
+}
+
+impl Site {
+    /// A site with this page at `/`, no metrics, and ready at once.
+    #[must_use]
+    pub fn new(page: &'static str) -> Self {
+        let ready = || Readiness::default();
+        Self {
+            page: Page::new(page),
+            json: Vec::new(),
+            metrics: Box::new(String::new),
+            readiness: Box::new(ready),
+        }
+    }
+
+    /// Answers with JSON at a path, such as `/api/picture`.
+    #[must_use]
+    pub fn with_json(
+        mut self,
+        path: &'static str,
+        source: impl Fn() -> Json + Send + Sync + 'static,
+    ) -> Self {
+        self.json.push((path, Box::new(source)));
+        self
+    }
+
+    /// Answers with metrics in the OpenMetrics text format at `/metrics`.
+    #[must_use]
+    pub fn with_metrics(mut self, source: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.metrics = Box::new(source);
+        self
+    }
+
+    /// Says at `/readyz` whether the daemon can do its work.
+    #[must_use]
+    pub fn with_readiness(mut self, source: impl Fn() -> Readiness + Send + Sync + 'static) -> Self {
+        self.readiness = Box::new(source);
+        self
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let paths: Vec<_> = self.json.iter().map(|(path, _)| path).collect();
+        f.debug_struct("Site").field("json", &paths).finish_non_exhaustive()
+    }
+}
+
+/// Whether the daemon can do its work, and why not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// What it depends on.
+    pub checks: Vec<Check>,
+}
+
+/// One thing the daemon depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// A word for it, such as `broker`.
+    pub name: &'static str,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was found.
+    pub reason: String,
+}
+
+impl Readiness {
+    /// Whether everything is as it should be.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.checks.iter().all(|check| check.ok)
+    }
+}

@@ -1,0 +1,232 @@
+//! Canaries on real brokers: what they see, and what they must not take for a fault.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use delayline::{
+    Message, Router, Settings,
+    admin::{self, Status},
+    amqp::Session,
+    canary::{Canary, Figures, GRACE, Probe, State, Watched},
+    codec::Delay,
+    node::{NodeOptions, PrivateNode},
+    topology::{Binding, Endpoint, Queue},
+};
+
+use crate::common::{
+    Inbox, app, eventually, eventually_seen, http, install, installed, shared_node, topology,
+};
+
+/// A canary on a thread of its own.
+struct Flying {
+    watched: Arc<Watched>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flying {
+    fn start(settings: &Settings) -> Self {
+        let (watched, stop) = (Arc::new(Watched::default()), Arc::new(AtomicBool::new(false)));
+        let mut settings = settings.clone();
+        settings.canary.interval = Duration::from_millis(100);
+        let canary = Canary::new(settings, Arc::default(), Arc::clone(&watched));
+        let thread = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || canary.run(&stop)
+        });
+        Self { watched, stop, thread: Some(thread) }
+    }
+
+    fn arrived(&self) -> u64 {
+        self.watched.figures().total(|probe| probe.arrived)
+    }
+
+    /// Waits until every probe arrived so many times more.
+    fn rounds(&self, rounds: u64) -> Figures {
+        let before = self.watched.figures();
+        let arrived = |probe: &Probe| before.probes.get(probe).map_or(0, |figures| figures.arrived);
+        eventually_seen(
+            "every probe arrives",
+            || self.watched.figures(),
+            |figures| {
+                figures.probes.len() == 10
+                    && figures.probes.iter().all(|(probe, now)| now.arrived >= arrived(probe) + rounds)
+            },
+        )
+    }
+
+    fn slot(&self) -> Option<u8> {
+        match self.watched.state() {
+            State::Flying(slot) => Some(slot),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn status(settings: &Settings) -> Status {
+    admin::status(settings, &topology(settings)).unwrap()
+}
+
+fn assert_clean(figures: &Figures) {
+    let counts = (figures.total(|probe| probe.ever_missing), figures.total(|probe| probe.twice));
+    assert_eq!(counts, (0, 0), "{figures:?}");
+}
+
+#[test]
+fn every_level_alone_and_together_and_nobody_else_sees_it() {
+    let settings = installed(20);
+    let inbox = Inbox::open(&settings, "app");
+    let canary = Flying::start(&settings);
+    let figures = canary.rounds(2);
+    assert_clean(&figures);
+    let names: Vec<_> = figures.probes.keys().map(ToString::to_string).collect();
+    for level in ["00", "01", "02", "03", "04", "05", "06", "06+05+04+03+02+01+00"] {
+        assert!(names.iter().any(|name| name == level), "{names:?}");
+    }
+    let lateness = canary.watched.lateness();
+    assert!(figures.probes.iter().all(|(probe, figures)| lateness[probe].count >= figures.arrived.min(2)));
+    drop(canary);
+    assert!(inbox.next(Duration::from_millis(50)).is_none());
+    assert_eq!(status(&settings).unroutable, Some(0));
+}
+
+#[test]
+fn several_side_by_side_do_not_count_each_others() {
+    let settings = installed(20);
+    let canaries = [Flying::start(&settings), Flying::start(&settings), Flying::start(&settings)];
+    for canary in &canaries {
+        assert_clean(&canary.rounds(1));
+    }
+    let mut slots: Vec<_> = canaries.iter().filter_map(Flying::slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 1, 2]);
+}
+
+#[test]
+fn what_was_on_its_way_when_a_daemon_ended_is_nobodys() {
+    let settings = installed(20);
+    let first = Flying::start(&settings);
+    first.rounds(1);
+    let sent = first.watched.handed_over();
+    drop(first);
+    // What the first one left arrives here, in the same slot.
+    let second = Flying::start(&settings);
+    let figures = second.rounds(2);
+    assert_eq!(second.slot(), Some(0));
+    assert_clean(&figures);
+    assert!(sent > 0 && figures.total(|probe| probe.arrived) <= second.watched.handed_over());
+    assert_eq!(status(&settings).unroutable, Some(0));
+}
+
+#[test]
+fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "20").build().unwrap();
+    let canary = Flying::start(&settings);
+    let grounded = |words: &str| {
+        eventually_seen(
+            words,
+            || canary.watched.state(),
+            |state| matches!(state, State::Grounded(reason) if reason.contains(words)),
+        );
+    };
+    grounded("delayline install");
+    install(&settings);
+    canary.rounds(1);
+    node.kill();
+    grounded("cannot reach the broker");
+    assert_eq!(canary.watched.figures().total(|probe| probe.overdue), 0);
+    node.restart().unwrap();
+    assert_clean(&canary.rounds(2));
+    // In order, too.
+    node.stop().unwrap();
+    grounded("cannot reach the broker");
+    node.restart().unwrap();
+    assert_clean(&canary.rounds(1));
+}
+
+#[test]
+fn a_level_that_is_held_up_is_overdue_and_named() {
+    let settings = installed(100);
+    let canary = Flying::start(&settings);
+    canary.rounds(1);
+    stall_level_0(&settings);
+    let figures = eventually_seen(
+        "what passes level 0 is overdue",
+        || canary.watched.figures(),
+        |figures| {
+            let overdue = |name: &str| {
+                figures.probes.iter().any(|(probe, figures)| probe.to_string() == name && figures.overdue > 0)
+            };
+            overdue("00") && overdue("06+04+02+00")
+        },
+    );
+    assert!(figures.oldest_overdue.unwrap() >= GRACE);
+    let unharmed = figures.probes.iter().find(|(probe, _)| probe.to_string() == "01").unwrap().1;
+    assert_eq!(unharmed.overdue, 0, "what does not pass it is in time: {figures:?}");
+    let arrived = canary.arrived();
+    eventually("the others go on", || canary.arrived() > arrived + 10);
+}
+
+/// A queue that refuses what is delivered to it holds up the level it comes from, for
+/// everybody, once 32 messages are out.
+fn stall_level_0(settings: &Settings) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [
+        // A quorum queue takes some more than its limit.
+        ("x-queue-type".to_owned(), "classic".into()),
+        ("x-max-length".to_owned(), 1.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    let key = delayline::codec::RoutingKey::binding_pattern(&app("full"));
+    let destination = Endpoint::Queue("full".into());
+    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    for number in 0..60 {
+        // Two hops, so that it reaches level 0 however long it waited in the router.
+        let message = Message::after(app("full"), Delay::from_seconds(63).unwrap(), number.to_string());
+        pipeline.push((), message);
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn without_the_permissions_it_says_which_it_needs() {
+    let settings = installed(20);
+    let node = shared_node();
+    http(node, "PUT", "users/watcher", &serde_json::json!({ "password": "watcher", "tags": "" }));
+    let vhost = &settings.broker.vhost;
+    let permit = |configure: &str, write: &str, read: &str| {
+        let permissions = serde_json::json!({ "configure": configure, "write": write, "read": read });
+        http(node, "PUT", &format!("permissions/{vhost}/watcher"), &permissions);
+    };
+    permit("^$", "^delay$", "^$");
+    let url = format!("amqp://watcher:watcher@127.0.0.1:{}/{vhost}", settings.broker.port);
+    let mut watcher = settings.clone();
+    watcher.broker = Settings::from_url(&url).unwrap().broker;
+    let canary = Flying::start(&watcher);
+    eventually_seen(
+        "it says what it needs",
+        || canary.watched.state(),
+        |state| matches!(state, State::Grounded(reason) if reason.contains(r"`^delay\.canary\.`")),
+    );
+    drop(canary);
+    permit(r"^delay\.canary\.", r"^delay(\.canary\..*)?$", r"^delay\.(dispatch|canary\..*)$");
+    let canary = Flying::start(&watcher);
+    canary.rounds(1);
+}

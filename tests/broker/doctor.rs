@@ -1,0 +1,458 @@
+//! Each finding of `doctor`, provoked.
+
+use std::collections::BTreeSet;
+
+use delayline::{
+    Message, Router, Settings,
+    admin::{self, DoctorOptions, DoctorReport, FindingCode, HealthFinding},
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    management::ManagementApi,
+    node::{NodeOptions, PrivateNode},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Names, Queue},
+};
+use serde_json::{Value as Json, json};
+
+use crate::common::{Inbox, app, eventually_seen, http, install, installed, shared_node, topology, vhost};
+
+fn look_with(settings: &Settings, options: &DoctorOptions) -> DoctorReport {
+    admin::doctor(settings, &topology(settings), options).unwrap()
+}
+
+fn look(settings: &Settings) -> DoctorReport {
+    look_with(settings, &DoctorOptions::default())
+}
+
+fn codes(report: &DoctorReport) -> BTreeSet<FindingCode> {
+    report.findings.iter().map(|finding| finding.code).collect()
+}
+
+/// The findings of one code, once there are some.
+fn found(settings: &Settings, code: FindingCode) -> Vec<HealthFinding> {
+    let report = eventually_seen(code.as_str(), || look(settings), |report| codes(report).contains(&code));
+    report.findings.into_iter().filter(|finding| finding.code == code).collect()
+}
+
+/// Looks until all of these are found; returns the findings of each.
+fn found_all<const N: usize>(settings: &Settings, wanted: [FindingCode; N]) -> [Vec<HealthFinding>; N] {
+    let all = |report: &DoctorReport| wanted.iter().all(|code| codes(report).contains(code));
+    let report = eventually_seen("all are found", || look(settings), all);
+    wanted.map(|code| report.findings.iter().filter(|finding| finding.code == code).cloned().collect())
+}
+
+fn queue(session: &mut Session, name: &str, arguments: Json) {
+    let Json::Object(arguments) = arguments else { panic!("arguments are an object") };
+    let arguments = arguments.into_iter().map(|(name, value)| (name, serde_json::from_value(value).unwrap()));
+    session.declare_queue(&Queue { name: name.into(), level: None, arguments: arguments.collect() }).unwrap();
+}
+
+fn bind(session: &mut Session, source: &str, destination: Endpoint, key: &str) {
+    session.bind(&Binding { source: source.into(), destination, key: key.into() }).unwrap();
+}
+
+/// Binds what receives an application's messages.
+fn receives(session: &mut Session, key: &str, destination: Endpoint) {
+    bind(session, "delay.dispatch", destination, &RoutingKey::binding_pattern(&app(key)));
+}
+
+fn send(settings: &Settings, key: &str, count: usize) {
+    let router = Router::connect(settings).unwrap();
+    for _ in 0..count {
+        router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), "x")).unwrap();
+    }
+}
+
+fn put(settings: &Settings, what: &str, name: &str, body: Json) {
+    http(shared_node(), "PUT", &format!("{what}/{}/{name}", settings.broker.vhost), &body);
+}
+
+#[test]
+fn a_clean_set_has_no_finding() {
+    // On a node that no other test has made anything on.
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "100").build().unwrap();
+    let report = look(&settings);
+    assert_eq!(codes(&report), [FindingCode::SetDiffers].into(), "{report:#?}");
+    install(&settings);
+    let inbox = Inbox::open(&settings, "app");
+    send(&settings, "app", 20);
+    assert_eq!(inbox.collect(20, std::time::Duration::from_secs(60)).len(), 20);
+    for options in [DoctorOptions::default(), DoctorOptions { sample: 0, ..DoctorOptions::default() }] {
+        let report = look_with(&settings, &options);
+        assert!(report.findings.is_empty() && report.unchecked.is_empty(), "{report:#?}");
+    }
+    // But with less traffic it would be worth nothing to say this.
+    let busy = DoctorOptions { busy_rate: 0.01, ..DoctorOptions::default() };
+    let look = || {
+        send(&settings, "app", 5);
+        look_with(&settings, &busy)
+    };
+    let report =
+        eventually_seen("the rate shows", look, |r| codes(r).contains(&FindingCode::DeadLetterPrefetch));
+    assert!(report.findings[0].advice.contains("{dead_letter_worker_consumer_prefetch, 512}"), "{report:#?}");
+}
+
+/// The command in the document that asks the broker what holds dead letters.
+fn who_holds() -> &'static str {
+    let document = include_str!("../../docs/doctor.md");
+    let (_, rest) = document.split_once("rabbitmqctl eval '").expect("the command is in the document");
+    rest.split_once('\'').unwrap().0
+}
+
+#[test]
+fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
+    let settings = installed(100);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let limits = json!({"x-queue-type": "quorum", "x-max-length": 3, "x-overflow": "reject-publish"});
+    queue(&mut session, "small", limits.clone());
+    receives(&mut session, "greedy", Endpoint::Queue("small".into()));
+    // Behind a landing queue the same is nobody else's trouble.
+    queue(&mut session, "also-small", limits);
+    let landing = Names::new(settings.topology.set.clone()).landing(&app("guarded"));
+    queue(
+        &mut session,
+        &landing,
+        json!({
+            "x-queue-type": "quorum", "x-message-ttl": 0, "x-overflow": "reject-publish",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "also-small",
+        }),
+    );
+    receives(&mut session, "guarded", Endpoint::Queue(landing.clone()));
+    assert_eq!(
+        found(&settings, FindingCode::TargetCanRefuse).iter().map(|f| &f.subject).collect::<Vec<_>>(),
+        ["queue `small`"],
+        "what a landing queue guards is no finding"
+    );
+
+    send(&settings, "guarded", 60);
+    send(&settings, "greedy", 60);
+    let [stuck, refuses] = found_all(&settings, [FindingCode::StuckDeadLetters, FindingCode::TargetRefuses]);
+    let of = |subject: &str| {
+        let subject = format!("queue `{subject}`");
+        stuck.iter().find(|finding| finding.subject == subject).unwrap_or_else(|| panic!("{stuck:#?}"))
+    };
+    let level = of("delay.level.00");
+    assert!(level.apps == ["greedy"] && level.what.contains("queue `small` is full"), "{level:#?}");
+    assert_eq!(refuses.len(), 1, "{refuses:#?}");
+    assert!(refuses[0].what.contains("of 3 messages, by its arguments"), "{refuses:#?}");
+    eventually_seen(
+        "the landing queue's are stuck too",
+        || look(&settings),
+        |report| {
+            report.findings.iter().any(|finding| {
+                finding.subject == format!("queue `{landing}`")
+                    && finding.apps == ["guarded"]
+                    && finding.what.contains("only this application")
+            })
+        },
+    );
+
+    // What the document says to ask the broker.
+    let answer = shared_node().ctl(&["eval", who_holds()]).unwrap();
+    let text = String::from_utf8_lossy(&answer.stdout).replace(char::is_whitespace, "");
+    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let key = RoutingKey::new(Delay::from_seconds(1).unwrap(), app("greedy")).encode();
+    assert!(text.contains(&format!("{{<<\"delay.level.00\">>,[<<\"{key}\">>],[<<\"small\">>]}}")), "{text}");
+
+    // And what to do about it helps.
+    receives_no_more(&mut session, "greedy", "small");
+    session.delete_queue("small").unwrap();
+    let others = |report: &DoctorReport| {
+        !report
+            .findings
+            .iter()
+            .any(|finding| finding.subject == "queue `small`" || finding.code == FindingCode::TargetRefuses)
+    };
+    eventually_seen("the queue is no finding any more", || look(&settings), others);
+}
+
+fn receives_no_more(session: &mut Session, key: &str, queue: &str) {
+    let key = RoutingKey::binding_pattern(&app(key));
+    let destination = Endpoint::Queue(queue.into());
+    session.unbind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+}
+
+#[test]
+fn targets_and_bindings_that_would_hurt_are_found() {
+    let settings = installed(100);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let quorum = || json!({"x-queue-type": "quorum"});
+    queue(&mut session, "limited", quorum());
+    receives(&mut session, "limited", Endpoint::Queue("limited".into()));
+    put(
+        &settings,
+        "policies",
+        "brakes",
+        json!({
+            "pattern": "^limited$", "apply-to": "queues",
+            "definition": {"max-length": 1_000, "overflow": "reject-publish"},
+        }),
+    );
+    queue(&mut session, "old", json!({"x-queue-type": "classic"}));
+    receives(&mut session, "old", Endpoint::Queue("old".into()));
+    put(&settings, "queues", "fleeting", json!({"durable": true, "auto_delete": true, "arguments": {}}));
+    receives(&mut session, "fleeting", Endpoint::Queue("fleeting".into()));
+    queue(&mut session, "asleep", quorum());
+    receives(&mut session, "asleep", Endpoint::Queue("asleep".into()));
+    // An exchange of the application's own that leads on, and one that does not.
+    let exchange = |session: &mut Session, name: &str| {
+        let exchange = Exchange { name: name.into(), kind: ExchangeKind::Topic, arguments: [].into() };
+        session.declare_exchange(&exchange).unwrap();
+    };
+    exchange(&mut session, "events");
+    receives(&mut session, "events", Endpoint::Exchange("events".into()));
+    queue(&mut session, "behind-events", quorum());
+    bind(&mut session, "events", Endpoint::Queue("behind-events".into()), "delay.#");
+    exchange(&mut session, "void");
+    receives(&mut session, "lost", Endpoint::Exchange("void".into()));
+    // Two patterns: one that catches an application that is bound, and one that does not.
+    queue(&mut session, "orders", quorum());
+    bind(&mut session, "delay.dispatch", Endpoint::Queue("orders".into()), "#.old");
+    bind(&mut session, "delay.dispatch", Endpoint::Queue("orders".into()), "delay.#.yet-to-come");
+    send(&settings, "asleep", 2);
+
+    use FindingCode::*;
+    let [can_refuse, classic, transient, nobody, dead_end, collision, wildcard] = found_all(
+        &settings,
+        [
+            TargetCanRefuse,
+            TargetClassic,
+            TargetTransient,
+            NobodyConsumes,
+            TargetDeadEnd,
+            BindingCollision,
+            WildcardBinding,
+        ],
+    );
+    let only = |findings: &[HealthFinding], subject: &str, text: &str, apps: &[&str]| {
+        let fits = findings.iter().any(|finding| {
+            finding.subject.contains(subject) && finding.what.contains(text) && finding.apps == apps
+        });
+        assert!(fits, "{subject}: {findings:#?}");
+    };
+    only(&can_refuse, "`limited`", "0 of 1000 messages, by policy `brakes`", &["limited"]);
+    only(&classic, "`old`", "classic", &["old"]);
+    only(&transient, "`fleeting`", "its last consumer", &["fleeting"]);
+    only(&nobody, "`asleep`", "2 messages wait", &["asleep"]);
+    only(&dead_end, "exchange `void`", "`lost` leads to it", &["lost"]);
+    only(&collision, "key `#.old`", "it also receives the messages of `old`", &["old"]);
+    only(&wildcard, "yet-to-come", "can catch", &[]);
+    assert_eq!((can_refuse.len(), dead_end.len(), collision.len(), wildcard.len()), (1, 1, 1, 1));
+
+    // It is as it says: what goes to such an exchange stays between the queues.
+    send(&settings, "lost", 5);
+    let stuck = found(&settings, StuckDeadLetters);
+    assert_eq!(
+        (stuck[0].subject.as_str(), stuck[0].apps.as_slice()),
+        ("queue `delay.level.00`", &["lost".to_owned()][..])
+    );
+    assert!(stuck[0].what.contains("5 dead letters go nowhere"), "{stuck:#?}");
+}
+
+#[test]
+fn what_is_unroutable_is_found_with_whom_it_is_for() {
+    let settings = installed(100);
+    send(&settings, "nobody", 3);
+    http(
+        shared_node(),
+        "POST",
+        &format!("exchanges/{}/delay/publish", settings.broker.vhost),
+        &json!({"properties": {}, "routing_key": "delay.1.oops", "payload": "x", "payload_encoding": "string"}),
+    );
+    use FindingCode::*;
+    let [nobody, malformed, growing] =
+        found_all(&settings, [NobodyBound, MalformedMessages, UnroutableGrowing]);
+    let settled = || found(&settings, NobodyBound);
+    eventually_seen("all three are there", settled, |nobody| {
+        nobody[0].what.contains("3 messages for it are unroutable")
+    });
+    assert!(nobody[0].subject == "app key `nobody`" && nobody[0].apps == ["nobody"], "{nobody:#?}");
+    assert!(malformed[0].what.contains("1 message has a malformed routing key"), "{malformed:#?}");
+    assert!(growing[0].what.contains("it grew from 0 to"), "{growing:#?}");
+
+    // Somebody is bound now; but what was kept before must be sent on.
+    let mut session = Session::open(&settings.broker).unwrap();
+    queue(&mut session, "late", json!({"x-queue-type": "quorum"}));
+    receives(&mut session, "nobody", Endpoint::Queue("late".into()));
+    let report =
+        eventually_seen("the binding shows", || look(&settings), |r| !codes(r).contains(&NobodyBound));
+    let waiting = report.findings.iter().find(|finding| finding.code == UnroutableWaiting).unwrap();
+    assert!(waiting.what.contains("3 messages are kept for applications that are bound now"), "{waiting:#?}");
+
+    // Without a sample there is the count.
+    let cheap = look_with(&settings, &DoctorOptions { sample: 0, ..DoctorOptions::default() });
+    let waiting: Vec<_> = cheap.findings.iter().filter(|finding| finding.code == UnroutableWaiting).collect();
+    assert!(waiting.len() == 1 && waiting[0].what.starts_with("4 messages are kept"), "{cheap:#?}");
+    assert!(!codes(&cheap).contains(&MalformedMessages));
+}
+
+#[test]
+fn a_damaged_set_and_a_policy_on_it_are_found() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let topology = topology(&settings);
+    session.unbind(topology.bindings().nth(200).unwrap()).unwrap();
+    put(
+        &settings,
+        "policies",
+        "all",
+        json!({"pattern": "level.1", "apply-to": "queues", "definition": {"expires": 3_600_000}}),
+    );
+    let [differs, policy] = found_all(&settings, [FindingCode::SetDiffers, FindingCode::PolicyOnSet]);
+    assert_eq!((differs.len(), differs[0].advice.as_str()), (1, "delayline install"));
+    assert!(policy[0].what.contains("policy `all` sets `expires`"), "{policy:#?}");
+    install(&settings);
+    assert!(!codes(&look(&settings)).contains(&FindingCode::SetDiffers));
+}
+
+#[test]
+fn users_that_may_too_much_are_named() {
+    let settings = installed(1_000);
+    let vhost = settings.broker.vhost.clone();
+    let user = |name: &str, permission: [&str; 3], topics: &[(&str, &str, &str)]| {
+        let name = format!("{vhost}-{name}");
+        http(shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": ""}));
+        let [configure, write, read] = permission;
+        put(&settings, "permissions", &name, json!({"configure": configure, "write": write, "read": read}));
+        for (exchange, write, read) in topics {
+            let body = json!({"exchange": exchange, "write": write, "read": read});
+            put(&settings, "topic-permissions", &name, body);
+        }
+    };
+    let bits = r"^delay(\.[01]){28}\.mine$";
+    let stars = r"^delay(\.\*){28}\.mine$";
+    // As it should be, and by a name in the pattern.
+    user(
+        "good",
+        ["^mine", "^(delay|mine.*)$", r"^(delay\.dispatch|mine.*)$"],
+        &[("delay", bits, "^$"), ("delay.dispatch", "^$", stars)],
+    );
+    user("named", ["", "^delay$", ""], &[("delay", r"^delay(\.[01]){28}\.{username}$", "")]);
+    user("service", ["", "^delay$", ""], &[("delay", r"^delay\.", "")]);
+    // Each of the others may one thing too much.
+    user("any-key", ["", "^delay$", ""], &[]);
+    user("any-binding", ["", "", r"^delay\.dispatch$"], &[]);
+    user("short-cut", ["", r"^delay\.dispatch$", ""], &[]);
+    user("purger", ["", "", r"^delay\.level"], &[]);
+    user("operator", ["", r"^delay\.dispatch$", r"^delay\.unroutable$"], &[]);
+    user("remover", [".*", "", ""], &[]);
+    user("odd", ["", r"^delay(?!x)$", ""], &[]);
+    let report = look(&settings);
+    let who = |code: FindingCode| -> Vec<String> {
+        let finding = report.findings.iter().find(|finding| finding.code == code);
+        let finding = finding.unwrap_or_else(|| panic!("no {code}: {report:#?}"));
+        let parts = finding.what.split('`').skip(1).step_by(2);
+        parts.filter_map(|part| part.strip_prefix(&format!("{vhost}-"))).map(str::to_owned).collect()
+    };
+    use FindingCode::*;
+    assert_eq!(who(EntryUnprotected), ["any-key"]);
+    assert_eq!(who(DispatchUnprotected), ["any-binding"]);
+    assert_eq!(who(DispatchWritable), ["short-cut"]);
+    assert_eq!(who(SetUnprotected), ["purger", "remover"]);
+    assert!(
+        report.unchecked.iter().any(|text| text.contains("-odd") && text.contains("(?!x)")),
+        "{report:#?}"
+    );
+
+    let trusted = ["any-key", "any-binding", "short-cut", "purger", "remover", "odd"];
+    let trusted = trusted.iter().map(|name| format!("{vhost}-{name}")).collect();
+    let report = look_with(&settings, &DoctorOptions { trusted, ..DoctorOptions::default() });
+    assert!(report.findings.is_empty() && report.unchecked.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn what_only_an_administrator_sees_is_said_to_be_unchecked() {
+    let settings = installed(1_000);
+    let vhost = &settings.broker.vhost;
+    let name = format!("{vhost}-watcher");
+    http(shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": "monitoring"}));
+    put(&settings, "permissions", &name, json!({"configure": "", "write": "", "read": ""}));
+    let watcher = shared_node()
+        .settings()
+        .set("url", format!("{}/{vhost}", shared_node().url()))
+        .set("username", &name)
+        .set("password", "p")
+        .build()
+        .unwrap();
+    let report = look(&watcher);
+    assert!(report.findings.is_empty(), "{report:#?}");
+    // From 4.0 on feature flags are shown to anybody.
+    let text = "who may publish, bind and purge";
+    assert!(report.unchecked.iter().any(|unchecked| unchecked.starts_with(text)), "{report:#?}");
+
+    // Without the management API there is next to nothing to see.
+    let mut blind = settings.clone();
+    blind.management = None;
+    let error = admin::doctor(&blind, &topology(&blind), &DoctorOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("needs the management API"), "{error}");
+}
+
+#[test]
+fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
+    let version = {
+        let settings = vhost().build().unwrap();
+        let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+        api.overview().unwrap().rabbitmq_version
+    };
+    // Only versions that know of deprecation know this line; 4.3 needs it.
+    let old = version.starts_with("3.1") && !version.starts_with("3.13");
+    let config = if old { "" } else { "deprecated_features.permit.transient_nonexcl_queues = true\n" };
+    let node = PrivateNode::start(NodeOptions {
+        feature_flags: Some(vec!["quorum_queue".into()]),
+        config: config.into(),
+        ..NodeOptions::default()
+    })
+    .unwrap();
+    let settings = node.settings().build().unwrap();
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    http(
+        &node,
+        "PUT",
+        "queues/%2F/transient",
+        &json!({"durable": false, "arguments": {"x-queue-type": "classic"}}),
+    );
+    let alarm = |call: &str| {
+        assert!(node.ctl(&["eval", &format!("rabbit_alarm:{call}.")]).unwrap().status.success());
+    };
+    alarm("set_alarm({{resource_limit, disk, node()}, []})");
+    let report = eventually_seen(
+        "the alarm shows",
+        || look(&settings),
+        |report| {
+            codes(report).contains(&FindingCode::BrokerAlarm)
+                && (old || codes(report).contains(&FindingCode::DeprecatedFeature))
+        },
+    );
+    let of = |code: FindingCode| report.findings.iter().filter(move |finding| finding.code == code);
+    assert!(of(FindingCode::BrokerAlarm).all(|finding| finding.what.contains("disk space")), "{report:#?}");
+    if !old {
+        let deprecated = of(FindingCode::DeprecatedFeature).next().unwrap();
+        assert!(deprecated.subject.contains("transient_nonexcl_queues"), "{deprecated:#?}");
+    }
+    let off: BTreeSet<_> = api
+        .feature_flags()
+        .unwrap()
+        .into_iter()
+        .filter(|flag| flag.state == "disabled" && flag.stability != "experimental")
+        .map(|flag| format!("`{}`", flag.name))
+        .collect();
+    let named = |name: &String| {
+        let codes = [FindingCode::FeatureFlagOff, FindingCode::BrokerUnsuitable];
+        codes.iter().any(|&code| of(code).any(|f| f.subject.contains(name) || f.what.contains(name)))
+    };
+    assert!(off.iter().all(named), "{off:?}: {report:#?}");
+    if old {
+        assert_eq!(of(FindingCode::BrokerUnsuitable).count(), 1, "{report:#?}");
+        assert!(of(FindingCode::FeatureFlagOff).count() >= 3, "{report:#?}");
+        // What it says to do helps.
+        assert!(node.ctl(&["enable_feature_flag", "all"]).unwrap().status.success());
+    }
+    alarm("clear_alarm({resource_limit, disk, node()})");
+    http(&node, "DELETE", "queues/%2F/transient", &json!({}));
+    if !old || off.is_empty() {
+        assert!(node.ctl(&["enable_feature_flag", "all"]).unwrap().status.success());
+    }
+    install(&settings);
+    eventually_seen("all is well", || look(&settings), |report| report.findings.is_empty());
+}

@@ -1,0 +1,299 @@
+//! Metrics, alert rules and dashboards, as a real Prometheus takes them.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use delayline::{
+    Message, Router, Settings,
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    metrics::{Kind, NAMES},
+    node::{NodeOptions, PrivateNode},
+    topology::{Binding, Endpoint, Queue},
+};
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use crate::{
+    common::{app, eventually, eventually_seen, install},
+    daemon::Daemon,
+};
+
+const NOT_THERE: &str = "Debian's package `prometheus` is needed: scripts/test installs it";
+
+fn packaged(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(packaged(path)).unwrap()
+}
+
+/// The names of the alerts, in their order.
+fn alerts() -> Vec<String> {
+    let rules = text("packaging/prometheus/alerts.yml");
+    rules.lines().filter_map(|line| Some(line.trim().strip_prefix("- alert: ")?.to_owned())).collect()
+}
+
+/// A Prometheus of our own that scrapes one daemon every second.
+struct Prometheus {
+    child: Child,
+    base: String,
+    _directory: TempDir,
+}
+
+impl Prometheus {
+    fn start(daemon: &Daemon) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        // The real rules, but quick: nobody sits through `for: 10m` in a test.
+        let rules = text("packaging/prometheus/alerts.yml");
+        let quick: Vec<_> = rules
+            .lines()
+            .map(|line| if line.trim_start().starts_with("for: ") { "        for: 2s" } else { line })
+            .collect();
+        assert_ne!(quick.join("\n"), rules.trim_end(), "there is something to shorten");
+        fs::write(directory.path().join("alerts.yml"), quick.join("\n")).unwrap();
+        let config = text("packaging/prometheus/prometheus.yml")
+            .replace("127.0.0.1:15628", &daemon.address.to_string());
+        assert!(config.contains(&daemon.address.to_string()));
+        let config = format!("global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\n{config}");
+        fs::write(directory.path().join("prometheus.yml"), config).unwrap();
+        let port = free_port();
+        let log = fs::File::create(directory.path().join("log")).unwrap();
+        let child = Command::new("prometheus")
+            .arg("--config.file=prometheus.yml")
+            .arg("--storage.tsdb.path=data")
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect(NOT_THERE);
+        let prometheus = Self { child, base: format!("http://127.0.0.1:{port}"), _directory: directory };
+        eventually("Prometheus answers", || prometheus.try_get("-/ready").is_some());
+        prometheus
+    }
+
+    fn try_get(&self, path: &str) -> Option<String> {
+        let agent = ureq::Agent::new_with_config(
+            ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(10))).build(),
+        );
+        agent.get(format!("{}/{path}", self.base)).call().ok()?.body_mut().read_to_string().ok()
+    }
+
+    fn json(&self, path: &str) -> Json {
+        let answer = self.try_get(path).unwrap_or_else(|| panic!("{path} of Prometheus"));
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// The names of the alerts that fire.
+    fn firing(&self) -> BTreeSet<String> {
+        let alerts = self.json("api/v1/alerts");
+        let alerts = alerts["data"]["alerts"].as_array().unwrap();
+        let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Waits until these fire, and those do not; others may.
+    fn fires(&self, these: &[&str], not: &[&str]) {
+        let seen = eventually_seen(
+            &format!("{these:?} fire"),
+            || self.firing(),
+            |firing| these.iter().all(|alert| firing.contains(*alert)),
+        );
+        assert!(not.iter().all(|alert| !seen.contains(*alert)), "{seen:?}");
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn queue(session: &mut Session, name: &str, limit: Option<i64>, key: &str) {
+    let mut arguments = vec![("x-queue-type".to_owned(), "classic".into())];
+    if let Some(limit) = limit {
+        arguments.push(("x-max-length".to_owned(), limit.into()));
+        arguments.push(("x-overflow".to_owned(), "reject-publish".into()));
+    }
+    let arguments = arguments.into_iter().collect();
+    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    session.bind(&to(name, key)).unwrap();
+}
+
+fn to(queue: &str, key: &str) -> Binding {
+    Binding {
+        source: "delay.dispatch".into(),
+        destination: Endpoint::Queue(queue.into()),
+        key: RoutingKey::binding_pattern(&app(key)),
+    }
+}
+
+fn publish(settings: &Settings, key: &str, delay: u64, count: u32) {
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    for _ in 0..count {
+        pipeline.push((), Message::after(app(key), Delay::from_seconds(delay).unwrap(), "x"));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn each_fault_fires_its_alert() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "100").build().unwrap();
+    install(&settings);
+    let daemon = Daemon::start(&settings, &node.management_url(), &[]);
+    let prometheus = Prometheus::start(&daemon);
+
+    // All is well: every metric of the daemon that has a value is there, and nothing fires.
+    eventually("it is scraped", || {
+        let targets = prometheus.json("api/v1/targets");
+        targets["data"]["activeTargets"][0]["health"] == "up"
+    });
+    eventually("canaries come through every level", || {
+        let answer = prometheus.json("api/v1/query?query=count(delayline_canary_arrived_total%3E0)");
+        answer["data"]["result"][0]["value"][1] == "10"
+    });
+    assert_eq!(prometheus.firing(), BTreeSet::new(), "{}", daemon.get("/metrics").body);
+    let rules = prometheus.json("api/v1/rules");
+    let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), alerts().len());
+    assert!(rules.iter().all(|rule| rule["health"] == "ok"), "{rules:?}");
+
+    // Canaries do not come back, and nothing else is wrong: somebody else gets them.
+    let mut session = Session::open(&settings.broker).unwrap();
+    queue(&mut session, "hole", None, "delayline-canary.0");
+    session.unbind(&to("delay.canary.0", "delayline-canary.0")).unwrap();
+    prometheus.fires(
+        &["DelaylineCanaryLate"],
+        &["DelaylineLevelStuck", "DelaylineUnroutableGrowing", "DelaylineBrokerUnreachable"],
+    );
+    session.bind(&to("delay.canary.0", "delayline-canary.0")).unwrap();
+    session.delete_queue("hole").unwrap();
+
+    // Nobody is bound.
+    publish(&settings, "nobody", 0, 5);
+    prometheus.fires(&["DelaylineUnroutableGrowing"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
+
+    // A full queue refuses what level 0 hands it.
+    queue(&mut session, "full", Some(1), "full");
+    publish(&settings, "full", 63, 60);
+    prometheus.fires(&["DelaylineLevelStuck"], &["DelaylineBrokerUnreachable"]);
+    let stuck = prometheus.json("api/v1/query?query=delayline_level_held_up_seconds%3E30");
+    let stuck = stuck["data"]["result"].as_array().unwrap();
+    assert!(stuck.iter().all(|level| level["metric"]["level"] == "00"), "{stuck:?}");
+
+    drop(session);
+    node.kill();
+    prometheus.fires(&["DelaylineBrokerUnreachable"], &["DelaylineDown"]);
+    drop(daemon);
+    prometheus.fires(&["DelaylineDown"], &[]);
+}
+
+#[test]
+fn promtool_finds_nothing_wrong() {
+    let check = |arguments: &[&str]| {
+        let output = Command::new("promtool")
+            .args(arguments)
+            .current_dir(packaged("packaging/prometheus"))
+            .output()
+            .expect(NOT_THERE);
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    };
+    check(&["check", "rules", "alerts.yml"]);
+    check(&["check", "config", "prometheus.yml"]);
+    check(&["test", "rules", "alerts.test.yml"]);
+}
+
+/// Every metric that a text of queries names.
+fn named(queries: &str) -> BTreeSet<String> {
+    let words = queries.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let ours = words.filter(|word| word.starts_with("delayline_") || word.starts_with("process_"));
+    ours.map(str::to_owned).collect()
+}
+
+fn exist() -> BTreeSet<String> {
+    let histogram = |series: &str| {
+        let name = series.trim_end_matches("_bucket");
+        [format!("{name}_sum"), format!("{name}_count")]
+    };
+    let series = NAMES.iter().flat_map(|family| {
+        let series = family.series();
+        let more = if family.kind == Kind::Histogram { Vec::from(histogram(&series)) } else { Vec::new() };
+        std::iter::once(series).chain(more)
+    });
+    series.collect()
+}
+
+#[test]
+fn rules_dashboards_and_documents_name_only_metrics_that_exist() {
+    let exist = exist();
+    let dashboard: Json = serde_json::from_str(&text("packaging/grafana/delayline.json")).unwrap();
+    let mut queries = Vec::new();
+    expressions(&dashboard, &mut queries);
+    assert!(queries.len() > 10, "{queries:?}");
+    for (what, queries) in [
+        ("packaging/prometheus/alerts.yml", text("packaging/prometheus/alerts.yml")),
+        ("packaging/grafana/delayline.json", queries.join("\n")),
+        ("docs/operations.md", text("docs/operations.md")),
+    ] {
+        let named = named(&queries);
+        assert!(!named.is_empty(), "{what}");
+        let unknown: Vec<_> = named.difference(&exist).collect();
+        assert!(unknown.is_empty(), "{what} names {unknown:?}");
+    }
+    // And the other way round: the document explains each.
+    let explained = named(&text("docs/operations.md"));
+    let silent: Vec<_> = exist
+        .iter()
+        .filter(|name| !name.ends_with("_sum") && !name.ends_with("_count") && !explained.contains(*name))
+        .collect();
+    assert!(silent.is_empty(), "docs/operations.md says nothing of {silent:?}");
+}
+
+/// All queries of a dashboard.
+fn expressions(value: &Json, found: &mut Vec<String>) {
+    match value {
+        Json::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Json::String(query) if key == "expr" || key == "query" => found.push(query.clone()),
+                    _ => expressions(value, found),
+                }
+            }
+        }
+        Json::Array(values) => values.iter().for_each(|value| expressions(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_alert_has_a_runbook_entry_and_the_other_way_round() {
+    let operations = text("docs/operations.md");
+    let entries: BTreeSet<_> =
+        operations.lines().filter_map(|line| line.strip_prefix("### Delayline")).map(str::trim).collect();
+    let alerts = alerts();
+    assert!(alerts.len() > 10);
+    let names: BTreeSet<_> = alerts.iter().map(|alert| alert.strip_prefix("Delayline").unwrap()).collect();
+    assert_eq!(entries, names);
+    let rules = text("packaging/prometheus/alerts.yml");
+    for alert in &alerts {
+        let link = format!("runbook: \"docs/operations.md#{}\"", alert.to_ascii_lowercase());
+        assert!(rules.contains(&link), "{alert} has no {link}");
+    }
+}

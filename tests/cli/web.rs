@@ -1,0 +1,272 @@
+//! The daemon's web server: what it says, whom it tells, and who cannot keep it from
+//! telling others.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    process::Stdio,
+};
+
+use delayline::{
+    Message, Router, Settings,
+    codec::Delay,
+    metrics::{Kind, NAMES},
+};
+
+use crate::{
+    common::{Inbox, app, eventually, eventually_seen, install, installed, shared_node, vhost},
+    daemon::{Answer, DEFAULT, Daemon, command, read},
+};
+
+const TOKEN: &str = "tell-nobody-0123456789";
+
+fn start(settings: &Settings, arguments: &[&str]) -> Daemon {
+    Daemon::start(settings, &shared_node().management_url(), arguments)
+}
+
+fn publish(settings: &Settings, key: &str, seconds: u64, count: u32) {
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    for _ in 0..count {
+        pipeline.push((), Message::after(app(key), Delay::from_seconds(seconds).unwrap(), "x"));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn metrics_are_what_the_broker_has() {
+    let settings = installed(1_000);
+    // Bits 20 and 4: they enter at level 20 and stay there.
+    publish(&settings, "later", (1 << 20) + 16, 7);
+    publish(&settings, "nobody", 0, 3);
+    let daemon = start(&settings, &[]);
+    for (series, value) in [
+        ("delayline_level_ready_messages{level=\"20\"}", 7.0),
+        ("delayline_level_stuck_messages{level=\"20\"}", 0.0),
+        ("delayline_unroutable_messages", 3.0),
+        ("delayline_parked_messages", 0.0),
+        ("delayline_broker_reachable", 1.0),
+        ("delayline_set_verified", 1.0),
+        ("delayline_canary_flying", 1.0),
+    ] {
+        eventually_seen(series, || daemon.metric(series), |found| *found == Some(value));
+    }
+    eventually("the age of the oldest", || {
+        daemon.metric("delayline_unroutable_oldest_age_seconds") > Some(0.0)
+    });
+    eventually("canaries arrive", || {
+        daemon.metric("delayline_canary_lateness_seconds_count{levels=\"00\"}") >= Some(1.0)
+    });
+    eventually("they are counted as published", || {
+        daemon.metric("delayline_router_confirmed_total{router=\"canary\"}") >= Some(1.0)
+    });
+    let Answer { head, body, .. } = daemon.get("/metrics");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(body.ends_with("# EOF\n"));
+    let set =
+        format!("delayline_set_info{{set=\"delay\",vhost=\"{}\",unit_ms=\"1000\"", settings.broker.vhost);
+    assert!(body.contains(&set), "{body}");
+    for family in NAMES {
+        let name = family.series();
+        let name = name.trim_end_matches("_bucket").trim_end_matches("_total").trim_end_matches("_info");
+        assert!(body.contains(&format!("# TYPE {name} ")), "{name}\n{body}");
+        let units = [("_seconds", "seconds"), ("_bytes", "bytes"), ("_messages", "messages")];
+        for (ending, unit) in units {
+            assert_eq!(name.ends_with(ending), family.unit == Some(unit), "{name}");
+        }
+        assert_eq!(family.kind == Kind::Counter, family.series().ends_with("_total"), "{name}");
+    }
+    assert!(body.lines().count() < 1_000, "few series: {}", body.lines().count());
+}
+
+#[test]
+fn apps_beyond_a_hundred_share_a_series() {
+    let settings = installed(10);
+    let mut daemon = start(&settings, &[]);
+    // As from applications that reject all.
+    let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
+    for number in 0..120 {
+        let key = format!("app-{number}");
+        let source = "delay.dispatch".to_owned();
+        let destination = delayline::topology::Endpoint::Exchange("delay.retry".into());
+        let key = delayline::codec::RoutingKey::binding_pattern(&app(&key));
+        session.bind(&delayline::topology::Binding { source, destination, key }).unwrap();
+    }
+    for number in 0..120 {
+        publish(&settings, &format!("app-{number}"), 0, 1);
+    }
+    let of_other = || daemon.metric("delayline_retries_total{app=\"other\"}");
+    eventually_seen("the rest is counted as other", of_other, |count| *count >= Some(20.0));
+    let body = daemon.get("/metrics").body;
+    let apps = body.lines().filter(|line| line.starts_with("delayline_retries_total{")).count();
+    assert_eq!(apps, 101, "{body}");
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[test]
+fn health_and_readiness() {
+    // A vhost without a set.
+    let settings = vhost().set("unit_ms", "100").build().unwrap();
+    let daemon = start(&settings, &[]);
+    assert_eq!(
+        (daemon.get("/healthz").status, daemon.json("/healthz")["status"].as_str()),
+        (200, Some("ok"))
+    );
+    let check = |number: usize| {
+        let answer = daemon.get("/readyz");
+        let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        (answer.status, body["status"].clone(), body["checks"][number].clone())
+    };
+    let (status, word, set) = eventually_seen(
+        "the set is missing",
+        || check(1),
+        |(_, _, set)| set["reason"].as_str().is_some_and(|reason| reason.contains("missing")),
+    );
+    assert_eq!((status, word.as_str(), set["ok"].as_bool()), (503, Some("not ready"), Some(false)));
+    assert_eq!(check(0).2["ok"], true, "the broker is there");
+    install(&settings);
+    eventually_seen("it is ready", || check(1), |(status, word, _)| *status == 200 && word == "ready");
+}
+
+#[test]
+fn nobody_else_is_told() {
+    let settings = installed(100);
+    let management = shared_node().management_url();
+    let refused = |arguments: &[&str], token: Option<&str>| {
+        let mut command = command(&settings, &management);
+        token.map(|token| command.env("DELAYLINE_WEB_TOKEN", token));
+        let output = command.args(arguments).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, error) = refused(&["--listen", "0.0.0.0:0"], None);
+    assert!(code == Some(2) && error.contains("a token is needed"), "{error}");
+    let (code, error) = refused(&["--listen", "[::]:0"], Some("hunter2"));
+    assert!(code == Some(2) && error.contains("16") && !error.contains("hunter2"), "{error}");
+    let (code, error) = refused(&["--listen", "somewhere"], None);
+    assert!(code == Some(2) && error.contains("web_listen"), "{error}");
+
+    let local = start(&settings, &["--no-canary"]);
+    let elsewhere = "GET / HTTP/1.1\r\nHost: rebound.example\r\n\r\n";
+    assert_eq!(local.request(elsewhere).status, 421);
+    let answer = local.get("/");
+    assert!(answer.head.contains("content-security-policy: default-src 'none'"), "{}", answer.head);
+    assert!(!answer.head.contains("access-control-"), "{}", answer.head);
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT"] {
+        let answer = local.request(&format!("{method} /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        assert!(
+            (400..500).contains(&answer.status) && !answer.body.contains("delayline_"),
+            "{method}: {answer:?}"
+        );
+    }
+    let head = local.request("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(head.status == 200 && head.body.is_empty(), "{head:?}");
+    drop(local);
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    fs::write(directory.path().join("delayline.toml"), format!("web_token_file = {file:?}\n")).unwrap();
+    let config = directory.path().join("delayline.toml");
+    let config = format!("--config={}", config.display());
+    let open = start(&settings, &["--listen=0.0.0.0:0", "--no-canary", &config]);
+    let open = open.at([127, 0, 0, 1].into());
+    for path in ["/", "/metrics", "/api/picture", "/api/parked"] {
+        assert_eq!(open.get(path).status, 401, "{path}");
+        let with = |authorization: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\n\r\n");
+            open.request(&request).status
+        };
+        assert_eq!(with(&format!("Bearer {TOKEN}")), 200);
+        // anyone:tell-nobody-0123456789
+        assert_eq!(with("Basic YW55b25lOnRlbGwtbm9ib2R5LTAxMjM0NTY3ODk="), 200);
+        assert_eq!(with("Bearer tell-nobody-0123456780"), 401);
+    }
+    assert_eq!(open.get("/healthz").status, 200);
+    assert!(!open.get("/readyz").body.contains("checks"));
+    assert!(!open.log().contains(TOKEN));
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let settings = installed(100);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output =
+        command(&settings, "none").args(["--listen", &address]).stdin(Stdio::null()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && error.contains(&address) && error.contains("--listen"),
+        "{error}"
+    );
+    // Nobody asked for the default port, so that another will do.
+    let daemons = [(); 2].map(|()| Daemon::start(&settings, "none", &[DEFAULT]));
+    assert_ne!(daemons[0].address, daemons[1].address);
+    for daemon in &daemons {
+        assert_eq!(daemon.get("/healthz").status, 200);
+    }
+}
+
+#[test]
+fn slow_and_malformed_clients_keep_nobody_out() {
+    let settings = installed(100);
+    let _inbox = Inbox::open(&settings, "app");
+    let daemon = start(&settings, &["--no-canary"]);
+    let threads = || fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
+    eventually("the broker was seen", || daemon.metric("delayline_broker_reachable") == Some(1.0));
+    let before = threads();
+
+    // 200 that begin and do not go on, and more that read nothing, than there are places.
+    let mut slow = Vec::new();
+    for _ in 0..200 {
+        let mut stream = daemon.connect();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: loc").unwrap();
+        slow.push(stream);
+    }
+    assert_eq!(daemon.get("/healthz").status, 200);
+    assert!(daemon.get("/").body.contains("</html>"));
+    let mut deaf = Vec::new();
+    for _ in 0..200 {
+        let mut stream = daemon.connect();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        deaf.push(stream);
+    }
+    for stream in &mut slow {
+        // Those that had to give way see an end.
+        let _ = stream.write_all(b"a");
+    }
+    assert_eq!(daemon.get("/metrics").status, 200);
+    // Requests come and go, but no connection has a thread.
+    assert!(threads() <= before + 2, "{} threads, {before} before", threads());
+
+    let long = "x".repeat(1 << 20);
+    for garbage in [
+        format!("GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: {long}\r\n\r\n"),
+        format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "A: b\r\n".repeat(50_000)),
+        format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n{long}"),
+        "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n".into(),
+        "GET / HTTP/9.9\r\n\r\n".into(),
+        "GET\r\n\r\n".into(),
+        "\r\n\r\n\r\n\r\n\r\n".into(),
+        "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\u{fc}\u{3}\u{3}".into(),
+        "\0".repeat(10_000),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(),
+        format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "h".repeat(8_000)),
+        "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: \u{ff}\u{fe}\r\n\r\n".into(),
+    ] {
+        let mut stream = daemon.connect();
+        // It may be cut off before all is sent.
+        let _ = stream.write_all(garbage.as_bytes());
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let answer = read(stream);
+        let begin: String = garbage.chars().take(60).collect();
+        assert!(answer.status != 200 || begin.contains("localhost\r\nAuth"), "{begin:?}: {answer:?}");
+        assert_eq!(daemon.get("/healthz").status, 200, "after {begin:?}");
+    }
+    // Each of the slow ones ends by itself.
+    let mut rest = Vec::new();
+    slow.pop().unwrap().read_to_end(&mut rest).ok();
+    assert!(!String::from_utf8_lossy(&rest).contains("delayline_"));
+    eventually("all are gone", || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count() < 60);
+}
