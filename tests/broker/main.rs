@@ -3,17 +3,20 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apps;
 mod cluster;
 mod delivery;
 mod doctor;
 mod faults;
 mod garbage;
 mod holding;
+mod hostile;
 mod install;
 mod message;
 mod pika;
 mod refusals;
 mod retry;
+mod roles;
 mod suitable;
 mod tls;
 mod uninstall;
