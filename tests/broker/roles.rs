@@ -85,8 +85,8 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let topology = common::topology(&settings);
     let key = |app: &str| delayline::codec::RoutingKey::new(Delay::ZERO, common::app(app)).encode();
     raw::publish(&root, (0..2).map(|n| raw::message("delay", &key(&format!("app{n}")), n, &json!({}))));
-    let status = admin::status(&settings, &topology).unwrap();
-    assert_eq!(status.unroutable, Some(2));
+    let unroutable = || admin::status(&settings, &topology).unwrap().unroutable;
+    common::eventually("both are unroutable", || unroutable() == Some(2));
     assert!(admin::verify(&settings, &topology).is_ok());
     let report = admin::unroutable(&settings, &topology, 10, |_| {}).unwrap();
     assert_eq!(report.groups.len(), 2);
@@ -96,7 +96,7 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     admin::replay(&settings, &topology, &of("app0"), true, &stop, |_| {}).unwrap().unwrap();
     assert_eq!(inbox.collect(1, std::time::Duration::from_secs(60)).len(), 1);
     admin::purge(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
-    assert_eq!(admin::status(&settings, &topology).unwrap().unroutable, Some(0));
+    common::eventually("both are gone", || unroutable() == Some(0));
     assert!(admin::parked(&settings, &topology, 10, |_| {}).is_ok());
     let mut session = Session::open(&settings.broker).unwrap();
     refused("consuming a level", session.consume("delay.level.00", 1));

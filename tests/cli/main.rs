@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod app;
 mod broker;
 mod offline;
 mod parked;
