@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use indicatif::ProgressStyle;
 use owo_colors::OwoColorize;
 
 use crate::{
@@ -38,6 +39,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let topology = Topology::new(settings.topology.clone());
     let options = DoctorOptions { trusted: args.trusted.clone(), ..DoctorOptions::default() };
     let bar = output.progress(None, "looking");
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
     let report = admin::doctor(settings, &topology, &options);
     bar.finish_and_clear();
     let mut report = report?;
@@ -60,15 +64,15 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
             Severity::Problem => "✗".red().to_string(),
             Severity::Advice => "!".yellow().to_string(),
         };
-        output.line(format!("{sign} {}  {}", finding.code.bold(), finding.subject))?;
-        output.line(format!("    {}", finding.what))?;
+        output.line(format!("{sign} {}  {}", finding.code.bold(), printable(&finding.subject)))?;
+        output.line(format!("    {}", printable(&finding.what)))?;
         if let [_, others @ ..] = same.as_slice()
             && !others.is_empty()
         {
-            let subjects: Vec<_> = others.iter().map(|other| other.subject.as_str()).collect();
+            let subjects: Vec<_> = others.iter().map(|other| printable(&other.subject)).collect();
             output.line(format!("    the same: {}", subjects.join(", ")))?;
         }
-        output.line(format!("    {} {}", "to do:".dimmed(), finding.advice))?;
+        output.line(format!("    {} {}", "to do:".dimmed(), printable(&finding.advice)))?;
     }
     for unchecked in &report.unchecked {
         output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
@@ -96,6 +100,16 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
     };
     output.line(format!("set `{}`: {verdict}{ignored}", report.set))?;
     Ok(())
+}
+
+/// One line, and nothing that could steer the terminal: names and keys are up to
+/// whoever made them.
+fn printable(text: &str) -> String {
+    let shown = |character: char| match character {
+        '\'' | '"' | '\\' => character.to_string(),
+        other => other.escape_debug().to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// Findings that only differ in what they are about, together: a policy can apply to

@@ -5,6 +5,7 @@
 
 mod header;
 mod prepare;
+mod quota;
 mod resend;
 mod schedule;
 
@@ -15,6 +16,7 @@ use crate::codec::{AppKey, Delay, Tolerance};
 pub use header::{Headers, Value};
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
 pub(crate) use prepare::{Wire, check, check_parts};
+pub use quota::{MaxDelay, MaxDelayError, Quota};
 pub(crate) use resend::resend;
 pub use schedule::Schedule;
 
@@ -74,7 +76,8 @@ pub struct Message {
     /// How much later is fine too, if that saves queue hops.
     pub tolerance: Tolerance,
     /// The payload: any bytes. Brokers cap it (16 MiB by default from
-    /// RabbitMQ 4.0, 128 MiB before) and refuse the message if it is larger.
+    /// RabbitMQ 4.0, 128 MiB before) and refuse the message if it is larger. A
+    /// [`Quota`] can cap it too.
     pub body: Vec<u8>,
     /// The standard properties.
     pub properties: Properties,

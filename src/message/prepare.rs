@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::codec::{self, DelayError};
+use crate::codec::{self, AppKey, Delay, DelayError};
 
 use super::{
     Headers, Message, Properties, Schedule, Value,
@@ -53,6 +53,24 @@ pub enum InvalidMessage {
     PropertiesTooLarge {
         /// Their length in bytes.
         length: usize,
+    },
+    /// The body is larger than the quota of this router.
+    #[error("the body is {size} bytes long, more than the {limit} that `max_message_size` allows here")]
+    OverSize {
+        /// Its length in bytes.
+        size: usize,
+        /// The most bytes.
+        limit: usize,
+    },
+    /// The delay is longer than the quota of this router.
+    #[error("the delay of {delay} is longer than the {limit} that `max_delay` allows here for `{app}`")]
+    OverDelay {
+        /// The application it is for.
+        app: AppKey,
+        /// The delay, with what the tolerance added.
+        delay: Delay,
+        /// The longest.
+        limit: Delay,
     },
     /// The property `expiration` is no number of milliseconds.
     #[error("the property `expiration` is `{found}`; write milliseconds as digits, such as `60000`")]

@@ -12,6 +12,7 @@ use log::{info, warn};
 use crate::{
     Router, Settings,
     amqp::{Consumer, Delivery, Next, Session},
+    message::Quota,
 };
 
 use super::forward::{Forwarder, Unsendable};
@@ -79,7 +80,7 @@ impl Consuming<'_> {
     ) -> Result<bool, String> {
         let mut session =
             Session::open_for(&self.settings.broker, self.purpose).map_err(|error| error.to_string())?;
-        let router = Router::connect(self.settings).map_err(|error| error.to_string())?;
+        let router = Router::connect(&unlimited(self.settings)).map_err(|error| error.to_string())?;
         let consumer = session.consume(self.queue, self.prefetch).map_err(|error| match error.code() {
             Some(404) => format!("{error}; {}", self.if_missing),
             _ => error.to_string(),
@@ -101,6 +102,14 @@ impl Consuming<'_> {
         info!("stopped{}", if clean { "" } else { "; some messages may be retried twice" });
         Ok(clean)
     }
+}
+
+/// The same settings without a quota: what came in may be retried, and parked, and how
+/// late retries are is up to the policies.
+fn unlimited(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    settings.router.quota = Quota::default();
+    settings
 }
 
 fn work(

@@ -18,7 +18,7 @@
 //! | the broker is in alarm and blocks the connection | it waits; [`Cause::Blocked`] at the deadline |
 //! | the connection is lost (restart, missed heartbeats) | published again after reconnecting; [`Cause::NotConnected`] at the deadline |
 //! | no answer | [`Cause::Unconfirmed`] at the deadline |
-//! | it would corrupt the wire | [`Cause::Invalid`]; nothing is sent |
+//! | it would corrupt the wire, or is over the [quota](crate::message::Quota) | [`Cause::Invalid`]; nothing is sent |
 //! | the router is closed first | [`Cause::Closed`] |
 //!
 //! Every error hands the message back, and says in
@@ -56,7 +56,7 @@ use crate::{
     Settings,
     amqp::{AmqpError, Publisher},
     codec::Delay,
-    message::{self, Message, Schedule},
+    message::{Message, Quota},
     settings::Broker,
     topology::Unit,
 };
@@ -105,6 +105,7 @@ pub struct Router {
     jobs: Option<Sender<Job>>,
     shared: Arc<Shared>,
     unit: Unit,
+    quota: Quota,
     timeout: Duration,
     window: usize,
     next_id: AtomicU64,
@@ -149,6 +150,7 @@ impl Router {
             jobs: Some(jobs),
             shared,
             unit: settings.topology.unit,
+            quota: settings.router.quota.clone(),
             timeout: settings.router.publish_timeout,
             window,
             next_id: AtomicU64::new(0),
@@ -196,9 +198,7 @@ impl Router {
         // never earlier.
         let now = Timestamp::now();
         let taken = Instant::now();
-        let schedule = message::check(&message)
-            .and_then(|()| Ok(Schedule::new(message.when, message.tolerance, self.unit, now, taken)?));
-        let schedule = match schedule {
+        let schedule = match self.quota.admit(&message, self.unit, now, taken) {
             Ok(schedule) => schedule,
             Err(invalid) => return Err(PublishError::new(Cause::Invalid(invalid), message, false)),
         };

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
-    message::{self, Message, Schedule},
+    message::{Message, Quota},
     topology::Unit,
 };
 
@@ -69,8 +69,7 @@ impl Recorder {
 impl Publish for Recorder {
     fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
         let (now, instant) = (Timestamp::now(), Instant::now());
-        let schedule = message::check(&message)
-            .and_then(|()| Ok(Schedule::new(message.when, message.tolerance, Unit::SECOND, now, instant)?));
+        let schedule = Quota::default().admit(&message, Unit::SECOND, now, instant);
         let mut inner = self.inner();
         match (schedule, inner.failures.pop_front()) {
             (Err(invalid), _) => Err(PublishError::new(Cause::Invalid(invalid), message, false)),

@@ -10,6 +10,7 @@ use std::{
 use jiff::SignedDuration;
 use url::Url;
 
+use crate::message::{MaxDelay, MaxDelayError, Quota};
 use crate::topology::{QueueType, SetName, TopologySettings, Unit};
 
 use super::{
@@ -112,6 +113,13 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             window @ 1..=100_000 => window,
             _ => return Err(value("window", "use 1 to 100000 messages")),
         },
+        quota: Quota {
+            max_message_size: raw.max_message_size.map(max_message_size).transpose()?,
+            max_delay: raw
+                .max_delay
+                .map_or_else(|| Ok(MaxDelay::default()), |text| text.parse())
+                .map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?,
+        },
     };
     Ok(Settings { broker, management, topology, router, app_password })
 }
@@ -169,6 +177,11 @@ fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
         .ok()
         .and_then(NonZeroU32::new)
         .ok_or_else(|| value("unroutable_max_length", "use 1 to 4294967295 messages, or leave it out"))
+}
+
+fn max_message_size(number: u64) -> Result<usize, SettingsError> {
+    usize::try_from(number)
+        .map_err(|_| value("max_message_size", "it is more bytes than this machine can count"))
 }
 
 fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {

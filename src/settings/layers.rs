@@ -83,11 +83,13 @@ pub(super) struct Raw {
     pub(super) confirm_timeout: Option<String>,
     pub(super) heartbeat: Option<u16>,
     pub(super) window: Option<usize>,
+    pub(super) max_message_size: Option<u64>,
+    pub(super) max_delay: Option<String>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 21] = [
+pub(crate) const KEYS: [&str; 23] = [
     "url",
     "other_hosts",
     "management_url",
@@ -109,6 +111,8 @@ pub(crate) const KEYS: [&str; 21] = [
     "confirm_timeout",
     "heartbeat",
     "window",
+    "max_message_size",
+    "max_delay",
 ];
 
 /// Settings in the making: each layer overrides those before it.
@@ -272,6 +276,21 @@ mod tests {
     }
 
     #[test]
+    fn quotas_are_read() {
+        let file = file("max_message_size = 65536\nmax_delay = \"30d billing=90d\"\n");
+        let quota = Layers::new().with_file(Some(file.path())).build().unwrap().router.quota;
+        assert_eq!(quota.max_message_size, Some(65_536));
+        let days =
+            |app: &str| quota.max_delay.of(&app.parse().unwrap()).map(|delay| delay.seconds() / 86_400);
+        assert_eq!((days("billing"), days("x")), (Some(90), Some(30)));
+        assert_eq!(Layers::new().build().unwrap().router.quota, Default::default());
+        let variables = variables(&[("DELAYLINE_MAX_DELAY", "1h"), ("DELAYLINE_MAX_MESSAGE_SIZE", "0")]);
+        let quota = Layers::new().with_environment(variables).build().unwrap().router.quota;
+        assert_eq!(quota.max_message_size, Some(0));
+        assert_eq!(quota.max_delay.default.map(|delay| delay.seconds()), Some(3_600));
+    }
+
+    #[test]
     fn defaults_are_a_local_broker() {
         let settings = Layers::new().build().unwrap();
         assert_eq!(settings.broker.to_string(), "amqp://localhost:5672");
@@ -326,6 +345,8 @@ mod tests {
             ("connect_timeout", "soon"),
             ("publish_timeout", "0s"),
             ("confirm_timeout", "never"),
+            ("max_message_size", "big"),
+            ("max_delay", "30d billing"),
             ("password_file", "/nowhere/at/all"),
             ("client_cert_file", "cert.pem"),
             ("url", "localhost"),

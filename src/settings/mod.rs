@@ -11,7 +11,7 @@ mod secret;
 
 use std::time::Duration;
 
-use crate::topology::TopologySettings;
+use crate::{message::Quota, topology::TopologySettings};
 
 pub use broker::{Broker, Credentials, Management, Tls};
 pub use layers::{Layers, SettingsError};
@@ -43,6 +43,8 @@ pub struct RouterSettings {
     pub confirm_timeout: Duration,
     /// The most messages that wait for a confirm at any time; 1,000.
     pub window: usize,
+    /// What it refuses to publish; nothing by default.
+    pub quota: Quota,
 }
 
 impl RouterSettings {
@@ -60,6 +62,7 @@ impl Default for RouterSettings {
             publish_timeout: Self::PUBLISH_TIMEOUT,
             confirm_timeout: Self::CONFIRM_TIMEOUT,
             window: Self::WINDOW,
+            quota: Quota::default(),
         }
     }
 }

@@ -284,58 +284,15 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{codec::AppKey, topology::TopologySettings};
-
-    /// What a broker would say about a topology that is installed.
-    fn installed(topology: &Topology) -> Observed {
-        let json = |arguments: &BTreeMap<String, Argument>| {
-            arguments
-                .iter()
-                .map(|(name, value)| (name.clone(), serde_json::to_value(value).unwrap()))
-                .collect()
-        };
-        Observed {
-            exchanges: topology
-                .exchanges()
-                .map(|exchange| ExchangeInfo {
-                    name: exchange.name.clone(),
-                    kind: exchange.kind.as_str().into(),
-                    durable: true,
-                    arguments: json(&exchange.arguments),
-                    ..ExchangeInfo::default()
-                })
-                .collect(),
-            queues: topology
-                .queues()
-                .map(|queue| QueueInfo {
-                    name: queue.name.clone(),
-                    durable: true,
-                    arguments: json(&queue.arguments),
-                    ..QueueInfo::default()
-                })
-                .collect(),
-            bindings: topology.bindings().map(info).collect(),
-            nodes: Some(3),
-        }
-    }
-
-    fn info(binding: &Binding) -> BindingInfo {
-        let kind = match binding.destination {
-            Endpoint::Queue(_) => "queue",
-            Endpoint::Exchange(_) => "exchange",
-        };
-        BindingInfo {
-            source: binding.source.clone(),
-            destination: binding.destination.name().into(),
-            destination_type: kind.into(),
-            routing_key: binding.key.clone(),
-        }
-    }
+    use crate::{
+        codec::AppKey,
+        topology::{TopologySettings, standing::info},
+    };
 
     #[test]
     fn finds_missing_and_silent_replicas() {
         let topology = Topology::new(TopologySettings::default());
-        let mut observed = installed(&topology);
+        let mut observed = Observed::standing(&topology);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for queue in &mut observed.queues {
             (queue.members, queue.online) = (names(&["a", "b", "c"]), names(&["a", "b", "c"]));
@@ -362,7 +319,7 @@ mod tests {
 
     fn setup() -> (Topology, Observed) {
         let topology = Topology::new(TopologySettings::default());
-        let observed = installed(&topology);
+        let observed = Observed::standing(&topology);
         (topology, observed)
     }
 

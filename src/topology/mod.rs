@@ -12,6 +12,8 @@ mod names;
 mod object;
 mod pattern;
 mod settings;
+#[cfg(test)]
+mod standing;
 mod suitable;
 
 pub use compare::Observed;

@@ -1,9 +1,13 @@
 //! A set on three nodes.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use delayline::{
-    Message, Router, admin,
+    Message, Router,
+    admin::{self, DoctorOptions, FindingCode},
     codec::Delay,
     management::ManagementApi,
     node::{ClusterOptions, PrivateCluster},
@@ -45,12 +49,19 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         let offline = |finding: &&Finding| matches!(finding, Finding::ReplicasOffline { stalled: false, .. });
         findings.iter().filter(offline).count() == topology.queues().count()
     });
+    let codes = || -> BTreeSet<_> {
+        let report = admin::doctor(&settings, &topology, &DoctorOptions::default()).unwrap();
+        report.findings.iter().map(|finding| finding.code).collect()
+    };
+    assert!(codes().contains(&FindingCode::ReplicaOffline), "{:?}", codes());
     let arrivals = inbox.collect(100, Duration::from_secs(60));
     assert!(arrivals.len() >= 100, "{} of 100 arrived", arrivals.len());
     assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
 
     cluster.node(0).restart().unwrap();
     eventually_seen("all is well again", findings, Vec::is_empty);
+    // Its application's inbox has a consumer and is empty, so there is nothing else.
+    eventually_seen("doctor says so too", codes, BTreeSet::is_empty);
 
     // A queue that lost a replica for good.
     let name = cluster.nodes()[2].name().to_owned();
@@ -61,4 +72,5 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         findings,
         |findings| matches!(&findings[..], [Finding::MissingReplicas { queue, wanted: 3, .. }] if queue == "delay.level.05"),
     );
+    assert_eq!(codes(), [FindingCode::TooFewReplicas].into());
 }

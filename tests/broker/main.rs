@@ -14,6 +14,7 @@ mod hostile;
 mod install;
 mod message;
 mod pika;
+mod quotas;
 mod refusals;
 mod retry;
 mod roles;

@@ -353,3 +353,32 @@ fn an_interrupted_demo_leaves_nothing_behind() {
         !stdout(assert_cmd::Command::new("ps").args(["-eo", "args"])).lines().any(|line| line.contains(path))
     });
 }
+
+#[test]
+fn send_is_held_to_a_quota() {
+    let settings = installed(1_000);
+    let send = |arguments: &[&str], input: &str| {
+        let mut command = on(&settings);
+        command.env("DELAYLINE_MAX_DELAY", "1h mail=1m").env("DELAYLINE_MAX_MESSAGE_SIZE", "3");
+        command.args(["send", "--app", "mail"]).args(arguments).write_stdin(input);
+        command.assert()
+    };
+    send(&["--delay", "61s", "--body", "x"], "")
+        .code(2)
+        .stderr(contains("1m 1s is longer than the 1m that `max_delay` allows here for `mail`"));
+    send(&["--delay", "1m", "--body", "long"], "").code(2).stderr(contains("`max_message_size`"));
+    // A file is refused before anything is sent; a line of a pipe is left out.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "one\nlong\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    send(&["--delay", "1m", "--lines", "--file", path], "")
+        .code(2)
+        .stderr(contains("line 2").and(contains("nothing was sent")));
+    send(&["--delay", "1m", "--lines"], "one\nlong\n").code(1).stdout(contains("1 confirmed, 1 failed"));
+    on(&settings)
+        .env("DELAYLINE_MAX_DELAY", "soon")
+        .arg("status")
+        .assert()
+        .code(2)
+        .stderr(contains("max_delay").and(contains("`soon` is neither a delay such as `30d`")));
+}

@@ -5,6 +5,7 @@ mod common;
 
 mod app;
 mod broker;
+mod doctor;
 mod offline;
 mod parked;
 mod secrets;

@@ -1,6 +1,6 @@
 //! Looking for what would hurt, with what to do about it.
 //!
-//! The broker is asked first ([`Facts`]); then each check is a pure function of
+//! The broker is asked first (`Facts`); then each check is a pure function of
 //! what it said.
 
 mod access;
@@ -17,6 +17,8 @@ use serde::Serialize;
 use crate::{settings::Settings, topology::Topology};
 
 use super::AdminError;
+
+use facts::Facts;
 
 pub use code::{FindingCode, Severity};
 
@@ -108,18 +110,163 @@ pub fn doctor(
     options: &DoctorOptions,
 ) -> Result<DoctorReport, AdminError> {
     let (facts, mut unchecked) = facts::gather(settings, topology, options)?;
+    let findings = examine(topology, &facts, options, &settings.broker.vhost, &mut unchecked);
+    Ok(DoctorReport { set: topology.settings().set.to_string(), findings, unchecked })
+}
+
+/// All checks, on what the broker said.
+fn examine(
+    topology: &Topology,
+    facts: &Facts,
+    options: &DoctorOptions,
+    vhost: &str,
+    unchecked: &mut Vec<String>,
+) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
-    findings.extend(set::check(topology, &facts));
+    findings.extend(set::check(topology, facts));
     if facts.installed(topology) {
         let targets = targets::targets(topology, &facts.observed);
-        findings.extend(dead_letters::check(topology, &facts, &targets, options));
+        findings.extend(dead_letters::check(topology, facts, &targets, options));
         findings.extend(targets::check(topology, &targets));
         findings.extend(targets::check_bindings(topology, &facts.observed));
-        findings.extend(unroutable::check(topology, &facts));
-        findings.extend(access::check(topology, &facts, options, &settings.broker.vhost, &mut unchecked));
+        findings.extend(unroutable::check(topology, facts));
+        findings.extend(access::check(topology, facts, options, vhost, unchecked));
     }
-    findings.extend(broker::check(topology, &facts));
+    findings.extend(broker::check(topology, facts));
     findings.sort();
     findings.dedup();
-    Ok(DoctorReport { set: topology.settings().set.to_string(), findings, unchecked })
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        codec::{AppKey, RoutingKey},
+        management::{BindingInfo, DeprecatedFeature, FeatureFlag, NodeInfo, QueueInfo},
+        topology::{Observed, TopologySettings},
+    };
+
+    /// What a cluster would say of a set with one application, whose queue is `app`.
+    fn facts(topology: &Topology) -> Facts {
+        let mut observed = Observed::standing(topology);
+        observed.nodes = Some(3);
+        observed.queues.push(QueueInfo {
+            name: "app".into(),
+            kind: "quorum".into(),
+            durable: true,
+            ..QueueInfo::default()
+        });
+        for queue in &mut observed.queues {
+            queue.members = ["a", "b", "c"].map(String::from).into();
+            queue.online = queue.members.clone();
+        }
+        observed.bindings.push(BindingInfo {
+            source: topology.names().dispatch(),
+            destination: "app".into(),
+            destination_type: "queue".into(),
+            routing_key: RoutingKey::binding_pattern(&AppKey::new("billing").unwrap()),
+        });
+        Facts { observed, ..Facts::default() }
+    }
+
+    fn found(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+        examine(topology, facts, &DoctorOptions::default(), "/", &mut Vec::new())
+    }
+
+    fn codes(findings: &[HealthFinding]) -> Vec<(&str, &str)> {
+        findings.iter().map(|finding| (finding.code.as_str(), finding.subject.as_str())).collect()
+    }
+
+    #[test]
+    fn replicas_that_are_down_are_told_from_a_majority_that_is() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut facts = facts(&topology);
+        assert_eq!(codes(&found(&topology, &facts)), []);
+        for (name, online) in [("delay.level.03", 2), ("delay.level.04", 1), ("app", 1)] {
+            let queue = facts.observed.queues.iter_mut().find(|queue| queue.name == name).unwrap();
+            queue.online.truncate(online);
+        }
+        let few = facts.observed.queues.iter_mut().find(|queue| queue.name == "delay.level.05").unwrap();
+        few.members.truncate(2);
+        few.online.truncate(2);
+        let findings = found(&topology, &facts);
+        assert_eq!(
+            codes(&findings),
+            [
+                ("no-majority", "queue `app`"),
+                ("no-majority", "queue `delay.level.04`"),
+                ("replica-offline", "queue `delay.level.03`"),
+                ("too-few-replicas", "queue `delay.level.05`"),
+            ]
+        );
+        assert_eq!(findings[0].apps, ["billing"]);
+        assert!(findings[1].what.contains("no replica runs on b, c"), "{findings:#?}");
+
+        // What is due for a queue without a majority is what gets stuck.
+        facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+        let findings = found(&topology, &facts);
+        let stuck = findings.iter().find(|finding| finding.code == FindingCode::StuckDeadLetters).unwrap();
+        assert_eq!(stuck.apps, ["billing"]);
+        assert!(stuck.what.contains("40 dead letters") && stuck.what.contains("no majority"), "{stuck:#?}");
+    }
+
+    #[test]
+    fn dead_letters_that_nothing_explains() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut facts = facts(&topology);
+        facts.dead_letters.insert("delay.level.07".into(), vec![5; 12]);
+        let advice = |facts: &Facts| found(&topology, facts)[0].advice.clone();
+        facts.about.version = Some("4.3.6".into());
+        assert!(!advice(&facts).contains("new leader"));
+        facts.about.version = Some("3.10.8".into());
+        let text = advice(&facts);
+        assert!(text.contains("new leader") && text.contains("rabbitmq-upgrade drain"), "{text}");
+
+        // Those that come and go say nothing; those that are always too many are a
+        // matter of throughput.
+        facts.dead_letters.insert("delay.level.07".into(), vec![5, 9, 0, 3, 0]);
+        assert_eq!(codes(&found(&topology, &facts)), []);
+        facts.dead_letters.insert("delay.level.07".into(), vec![900, 400, 700, 300, 500]);
+        let findings = found(&topology, &facts);
+        assert_eq!(codes(&findings), [("dead-letter-prefetch", "broker")]);
+        assert!(findings[0].what.contains("`delay.level.07` had 300 or more"), "{findings:#?}");
+    }
+
+    #[test]
+    fn what_a_broker_says_of_itself() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut facts = facts(&topology);
+        let flag = |name: &str, state: &str, stability: &str| FeatureFlag {
+            name: name.into(),
+            state: state.into(),
+            stability: stability.into(),
+        };
+        facts.about.flags = Some(vec![
+            flag("stream_queue", "disabled", "stable"),
+            flag("classic_thing", "disabled", "stable"),
+            flag("new_thing", "disabled", "experimental"),
+            flag("old_thing", "enabled", "stable"),
+            flag("odd_thing", "unsupported", "stable"),
+        ]);
+        facts.nodes = Some(vec![
+            NodeInfo { name: "a".into(), running: true, mem_alarm: true, ..NodeInfo::default() },
+            NodeInfo { name: "b".into(), running: true, ..NodeInfo::default() },
+        ]);
+        facts.deprecated = Some(vec![DeprecatedFeature {
+            name: "transient_nonexcl_queues".into(),
+            deprecation_phase: "denied_by_default".into(),
+        }]);
+        let findings = found(&topology, &facts);
+        assert_eq!(
+            codes(&findings),
+            [
+                ("broker-unsuitable", "broker"),
+                ("broker-alarm", "node a"),
+                ("feature-flag-off", "feature flag `classic_thing`"),
+                ("deprecated-feature", "deprecated feature `transient_nonexcl_queues`"),
+            ]
+        );
+        assert!(findings[0].what.contains("stream_queue") && findings[3].what.contains("denied by default"));
+    }
 }

@@ -95,7 +95,7 @@ impl<'a> Walk<'a, '_> {
         let before = self.landing.replace(queue);
         match text("x-dead-letter-exchange") {
             Some("") => self.queue_or_nowhere(&key, depth - 1),
-            Some(exchange) => self.exchange(&exchange.to_owned(), &key, depth - 1),
+            Some(exchange) => self.exchange(exchange, &key, depth - 1),
             None => self.ends.push((End::Queue(queue), before)),
         }
         self.landing = before;
@@ -138,7 +138,7 @@ impl<'a> Walk<'a, '_> {
             return;
         }
         match exchange.arguments.get("alternate-exchange").and_then(Json::as_str) {
-            Some(alternate) => self.exchange(&alternate.to_owned(), key, depth - 1),
+            Some(alternate) => self.exchange(alternate, key, depth - 1),
             None => self.ends.push((nowhere, self.landing)),
         }
     }
@@ -283,8 +283,8 @@ fn dead_end(target: &Target<'_>, exchange: &str) -> HealthFinding {
 }
 
 fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = HealthFinding> {
-    let advice = "take the limit away, or let it drop the oldest (x-overflow: drop-head); or put a landing queue \
-                  in front of it (delayline app add --landing)";
+    let advice = "consume from it; then take the limit away, or let it drop the oldest (x-overflow: drop-head), or \
+                  put a landing queue in front of it (delayline app add --landing)";
     let finding = limit(queue).map(|limit| {
         let (code, what) = match limit.full {
             true => (

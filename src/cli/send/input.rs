@@ -1,15 +1,20 @@
 //! From lines of text to messages.
 
-use std::io::{self, BufRead};
+use std::{
+    io::{self, BufRead},
+    time::Instant,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 use crate::{
     Message,
     codec::{AppKey, Delay, Tolerance},
-    message::{Headers, Properties, Value, When},
+    message::{Headers, Properties, Quota, Value, When},
+    topology::Unit,
 };
 
 use super::time;
@@ -29,9 +34,18 @@ pub(super) struct Template {
     pub(super) app: Option<AppKey>,
     pub(super) when: Option<When>,
     pub(super) tolerance: Tolerance,
+    pub(super) quota: Quota,
+    pub(super) unit: Unit,
 }
 
 impl Template {
+    /// Refuses what the router would refuse, so that it is known before anything is
+    /// sent.
+    fn admits(&self, message: Message) -> Result<Message, String> {
+        let admitted = self.quota.admit(&message, self.unit, Timestamp::now(), Instant::now());
+        admitted.map(|_| message).map_err(|error| error.to_string())
+    }
+
     pub(super) fn message(&self, body: Vec<u8>) -> Result<Message, String> {
         let app = self.app.clone().ok_or("there is no app key; use --app")?;
         let when = self.when.ok_or("there is no delay; use --delay or --at")?;
@@ -67,7 +81,7 @@ struct JsonMessage {
 impl Format {
     /// The message of a line; `None` for an empty line of JSON.
     pub(super) fn message(self, line: &[u8], template: &Template) -> Result<Option<Message>, String> {
-        match self {
+        let message = match self {
             Self::Lines => template.message(line.to_vec()).map(Some),
             Self::Json if line.iter().all(u8::is_ascii_whitespace) => Ok(None),
             // The deserializer would also take an array, by position.
@@ -78,7 +92,8 @@ impl Format {
                 let json: JsonMessage = serde_json::from_slice(line).map_err(|error| error.to_string())?;
                 json.into_message(template).map(Some)
             }
-        }
+        };
+        message?.map(|message| template.admits(message)).transpose()
     }
 }
 
@@ -132,8 +147,6 @@ impl JsonMessage {
             app_id: self.app_id,
         });
         message.headers = headers;
-        // What the router would refuse is refused here, with the line's number.
-        crate::message::check(&message).map_err(|error| error.to_string())?;
         Ok(message)
     }
 }
@@ -191,6 +204,8 @@ mod tests {
             app: Some(AppKey::new("billing").unwrap()),
             when: Some(When::After(Delay::from_seconds(5).unwrap())),
             tolerance: Tolerance::NONE,
+            quota: Quota::default(),
+            unit: Unit::SECOND,
         }
     }
 
@@ -252,6 +267,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_over_the_quota_is_a_bad_line() {
+        let quota = Quota { max_message_size: Some(2), max_delay: "1h mail=1m".parse().unwrap() };
+        let template = Template { quota, ..template() };
+        let refused =
+            |format: Format, line: &str| format.message(line.as_bytes(), &template).err().unwrap_or_default();
+        assert_eq!(refused(Format::Lines, "ab"), "");
+        assert!(refused(Format::Lines, "abc").contains("max_message_size"));
+        assert!(refused(Format::Json, r#"{"delay": "2h"}"#).contains("max_delay"));
+        assert!(refused(Format::Json, r#"{"app": "mail", "delay": "2m"}"#).contains("`mail`"));
+        assert_eq!(refused(Format::Json, r#"{"delay": "1h"}"#), "");
+    }
+
+    #[test]
     fn a_body_line_may_be_any_bytes() {
         let text = b"one\r\n\xff\n\nlast";
         let bodies: Vec<_> = lines(&text[..])
@@ -265,7 +293,7 @@ mod tests {
 
     #[test]
     fn without_app_or_delay_nothing_can_be_sent() {
-        let none = Template { app: None, when: None, tolerance: Tolerance::NONE };
+        let none = Template { app: None, when: None, ..template() };
         assert!(none.message(vec![]).unwrap_err().contains("--app"));
         let app = Template { app: template().app, ..none };
         assert!(app.message(vec![]).unwrap_err().contains("--delay"));

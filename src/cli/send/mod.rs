@@ -114,6 +114,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         app: args.app.clone(),
         when: args.delay.map(When::After).or(args.at.map(When::At)),
         tolerance: args.tolerance,
+        quota: settings.router.quota.clone(),
+        unit: settings.topology.unit,
     };
     let report = if args.lines || args.jsonl {
         let format = if args.lines { Format::Lines } else { Format::Json };

@@ -1,0 +1,175 @@
+//! Limits on what this process may publish: pure.
+
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Instant};
+
+use jiff::Timestamp;
+
+use crate::{
+    codec::{AppKey, Delay, DelayError},
+    topology::Unit,
+};
+
+use super::{InvalidMessage, Message, Schedule};
+
+/// How much a router may ask of a set. It refuses the rest before anything leaves
+/// the process; what others publish is the broker's business.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// The most bytes of a body; any number if `None`. Properties and headers do not
+    /// count, as they do not for the broker's own limit.
+    pub max_message_size: Option<usize>,
+    /// The longest delays.
+    pub max_delay: MaxDelay,
+}
+
+/// The longest delay, for all applications or by application. What a tolerance adds
+/// counts.
+///
+/// ```
+/// use delayline::message::MaxDelay;
+///
+/// let limits: MaxDelay = "30d billing=90d eu.orders=1h".parse()?;
+/// assert_eq!(limits.of(&"billing".parse()?).map(|delay| delay.to_string()), Some("90d".into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MaxDelay {
+    /// For the applications that are not named; as long as the levels reach if `None`.
+    pub default: Option<Delay>,
+    /// For these applications, whatever the default is.
+    pub apps: BTreeMap<AppKey, Delay>,
+}
+
+impl MaxDelay {
+    /// The longest delay of an application, if there is a limit.
+    #[must_use]
+    pub fn of(&self, app: &AppKey) -> Option<Delay> {
+        self.apps.get(app).copied().or(self.default)
+    }
+}
+
+/// Why a text is not a [`MaxDelay`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{part}` is neither a delay such as `30d` nor an application with one, such as `billing=90d`: {reason}"
+)]
+pub struct MaxDelayError {
+    part: String,
+    reason: String,
+}
+
+impl FromStr for MaxDelay {
+    type Err = MaxDelayError;
+
+    /// Reads delays with spaces between them: one for all applications, and
+    /// `APP=DELAY` for those that have one of their own. A delay is written without
+    /// spaces here.
+    fn from_str(text: &str) -> Result<Self, MaxDelayError> {
+        let mut limits = Self::default();
+        for part in text.split_whitespace() {
+            let failed =
+                |reason: &dyn fmt::Display| MaxDelayError { part: part.into(), reason: reason.to_string() };
+            let delay = |text: &str| text.parse().map_err(|error: DelayError| failed(&error));
+            // An app key can hold `=` itself; a delay cannot.
+            let twice = match part.rsplit_once('=') {
+                Some((app, limit)) => {
+                    let app = app.parse().map_err(|error: crate::codec::AppKeyError| failed(&error))?;
+                    limits.apps.insert(app, delay(limit)?).is_some()
+                }
+                None => limits.default.replace(delay(part)?).is_some(),
+            };
+            if twice {
+                return Err(failed(&"there is another one for the same"));
+            }
+        }
+        Ok(limits)
+    }
+}
+
+impl Quota {
+    /// Refuses what is too much: the body, or the delay the message would be published
+    /// with.
+    pub(crate) fn check(&self, message: &Message, delay: Delay) -> Result<(), InvalidMessage> {
+        let size = message.body.len();
+        if let Some(limit) = self.max_message_size.filter(|&limit| size > limit) {
+            return Err(InvalidMessage::OverSize { size, limit });
+        }
+        match self.max_delay.of(&message.app).filter(|&limit| delay > limit) {
+            Some(limit) => Err(InvalidMessage::OverDelay { app: message.app.clone(), delay, limit }),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything that is known before a message is published: what the wire can
+    /// carry, how far the levels reach, and this quota.
+    pub(crate) fn admit(
+        &self,
+        message: &Message,
+        unit: Unit,
+        now: Timestamp,
+        taken: Instant,
+    ) -> Result<Schedule, InvalidMessage> {
+        super::check(message)?;
+        let schedule = Schedule::new(message.when, message.tolerance, unit, now, taken)?;
+        self.check(message, schedule.remaining(taken))?;
+        Ok(schedule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn app(key: &str) -> AppKey {
+        AppKey::new(key).unwrap()
+    }
+
+    fn admits(quota: &Quota, message: &Message) -> Result<(), String> {
+        let admitted = quota.admit(message, Unit::SECOND, Timestamp::UNIX_EPOCH, Instant::now());
+        admitted.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn reads_limits() {
+        let limits: MaxDelay = " 30d billing=90d  a=b=1h ".parse().unwrap();
+        let text = |key: &str| limits.of(&app(key)).unwrap().to_string();
+        assert_eq!((text("billing"), text("a=b"), text("x")), ("90d".into(), "1h".into(), "30d".into()));
+        assert_eq!("".parse::<MaxDelay>(), Ok(MaxDelay::default()));
+        let only: MaxDelay = "x=0".parse().unwrap();
+        assert_eq!((only.of(&app("x")), only.of(&app("y"))), (Some(Delay::ZERO), None));
+        for (wrong, named) in [
+            ("soon", "`soon`"),
+            ("30d 20d", "`20d`"),
+            ("a=1h a=2h", "`a=2h`"),
+            ("a=", "`a=`"),
+            ("=1h", "`=1h`"),
+            ("a.#=1h", "`a.#=1h`"),
+            ("9999999d", "`9999999d`"),
+        ] {
+            let error = wrong.parse::<MaxDelay>().unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_with_both_numbers() {
+        let quota = Quota { max_message_size: Some(3), max_delay: "1m short=10s".parse().unwrap() };
+        let message =
+            |key: &str, delay: &str, body: &str| Message::after(app(key), delay.parse().unwrap(), body);
+        assert_eq!(admits(&quota, &message("x", "1m", "abc")), Ok(()));
+        assert_eq!(admits(&quota, &message("short", "10s", "")), Ok(()));
+        let error = admits(&quota, &message("x", "1m", "abcd")).unwrap_err();
+        assert!(
+            error.contains("4 bytes") && error.contains("3") && error.contains("max_message_size"),
+            "{error}"
+        );
+        let error = admits(&quota, &message("short", "11s", "")).unwrap_err();
+        assert!(error.contains("11s") && error.contains("10s") && error.contains("`short`"), "{error}");
+        // What the tolerance adds counts: it would be in the routing key.
+        let later = message("x", "60s", "").with_tolerance("100%".parse().unwrap());
+        assert!(admits(&quota, &later).unwrap_err().contains("1m 4s"));
+        let at = Message::at(app("x"), Timestamp::from_second(61).unwrap(), "");
+        assert!(admits(&quota, &at).unwrap_err().contains("1m 1s"));
+        assert_eq!(admits(&Quota::default(), &later), Ok(()));
+    }
+}

@@ -1,0 +1,80 @@
+//! What would hurt, as an operator and a script see it.
+
+use delayline::{
+    amqp::Session,
+    topology::{Binding, Endpoint, Queue},
+};
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+
+use crate::{
+    common::{installed, vhost},
+    json, on,
+};
+
+/// An application with two findings about it, seen at once.
+fn with_findings() -> delayline::Settings {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
+    session.declare_queue(&Queue { name: "old".into(), level: None, arguments }).unwrap();
+    session
+        .bind(&Binding {
+            source: "delay.dispatch".into(),
+            destination: Endpoint::Queue("old".into()),
+            key: "#.old\u{1b}[31m".into(),
+        })
+        .unwrap();
+    settings
+}
+
+#[test]
+fn findings_are_told_with_what_to_do_and_exit_with_1() {
+    let settings = with_findings();
+    on(&settings).arg("doctor").assert().code(1).stdout(
+        contains("! target-classic  queue `old`")
+            .and(contains("to do: declare it anew as a quorum queue"))
+            .and(contains("! wildcard-binding"))
+            // What others wrote cannot steer the terminal.
+            .and(contains("\u{1b}[31m").not())
+            .and(contains("set `delay`: 2 advice (docs/doctor.md explains each)")),
+    );
+    let report = json(on(&settings).args(["doctor", "--json"]));
+    let codes: Vec<_> = report["findings"].as_array().unwrap().iter().map(|f| &f["code"]).collect();
+    assert_eq!(codes, ["target-classic", "wildcard-binding"]);
+    assert_eq!(report["findings"][0]["severity"], "advice");
+
+    // What was decided to be lived with.
+    on(&settings)
+        .args(["doctor", "--ignore", "target-classic"])
+        .assert()
+        .code(1)
+        .stdout(contains("target-classic").not().and(contains("1 advice")).and(contains("1 ignored")));
+    on(&settings)
+        .args(["doctor", "--ignore", "target-classic", "--ignore", "wildcard-binding"])
+        .assert()
+        .success()
+        .stdout(contains("nothing to find, 2 ignored"));
+    on(&settings)
+        .args(["doctor", "--ignore", "old-queue"])
+        .assert()
+        .code(2)
+        .stderr(contains("`old-queue` is not the code of a finding; there are stuck-dead-letters,"));
+}
+
+#[test]
+fn a_clean_set_exits_with_0_and_an_absent_one_with_1() {
+    let settings = installed(1_000);
+    on(&settings).arg("doctor").assert().success().stdout("set `delay`: nothing to find\n");
+    let nothing = vhost().build().unwrap();
+    on(&nothing)
+        .arg("doctor")
+        .assert()
+        .code(1)
+        .stdout(contains("✗ set-differs  set `delay`").and(contains("to do: delayline install")));
+    on(&settings)
+        .env("DELAYLINE_MANAGEMENT_URL", "none")
+        .arg("doctor")
+        .assert()
+        .code(3)
+        .stderr(contains("needs the management API").and(contains("--management-url")));
+}
