@@ -154,7 +154,7 @@ fn a_retry_service_can_take_send_back_and_park_and_nothing_else() {
     let settings = settings_as("retry service", on(&root), &vhost_of(&root));
     let inbox = common::Inbox::open(&root, "billing");
     let policies = "[default]\nfixed = \"1s\"\n[apps.hopeless]\nattempts = 0\n";
-    let policies = SharedPolicies::new(policies.parse::<Policies>().unwrap());
+    let policies = SharedPolicies::new(Policies::parse(policies).unwrap());
     let stop = AtomicBool::new(false);
     let mut session = Session::open(&settings.broker).unwrap();
     std::thread::scope(|scope| {
