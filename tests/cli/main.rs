@@ -6,6 +6,7 @@ mod common;
 mod broker;
 mod doctor;
 mod offline;
+mod panics;
 mod parked;
 mod secrets;
 mod unroutable;
