@@ -32,6 +32,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                     output
                         .line("Give the settings the set was installed with (--queue-type, --replicas).")?;
                 }
+                if !refusal.landing.is_empty() {
+                    output
+                        .line("Take these applications out with `delayline app remove`, or use --force.")?;
+                }
                 if !refusal.unseen.is_empty() {
                     output.line(
                         "Name the management API (--management-url), or use --force if there are none.",

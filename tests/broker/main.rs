@@ -3,18 +3,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apps;
 mod cluster;
 mod delivery;
 mod doctor;
 mod faults;
 mod garbage;
 mod holding;
+mod hostile;
 mod install;
 mod message;
 mod pika;
 mod quotas;
 mod refusals;
 mod retry;
+mod roles;
 mod suitable;
 mod tls;
 mod uninstall;

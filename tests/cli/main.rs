@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod app;
 mod broker;
 mod doctor;
 mod offline;
