@@ -4,6 +4,7 @@
 mod common;
 
 mod apps;
+mod bulkhead;
 mod cluster;
 mod delivery;
 mod doctor;

@@ -7,6 +7,7 @@ mod app;
 mod broker;
 mod doctor;
 mod offline;
+mod panics;
 mod parked;
 mod secrets;
 mod unroutable;

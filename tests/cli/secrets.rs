@@ -7,15 +7,28 @@ use std::{
     thread,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use predicates::str::contains;
 
 use crate::{common, delayline};
 
-const MARK: &str = "hunter2-marked-password";
+pub(super) const MARK: &str = "hunter2-marked-password";
+
+/// The password is not there, nor in the form HTTP sends it in: what base64 makes of it
+/// depends on where among three bytes it begins.
+pub(super) fn assert_hidden(text: &str, whose: &str) {
+    assert!(!text.contains(MARK), "{whose} printed the password:\n{text}");
+    for before in 0..3 {
+        let encoded = BASE64_STANDARD.encode([&b"\0\0"[..before], MARK.as_bytes()].concat());
+        // The first and the last characters also hold bits of the neighbours.
+        let middle = &encoded[4..encoded.len() - 4];
+        assert!(!text.contains(middle), "{whose} printed the password in base64:\n{text}");
+    }
+}
 
 /// Runs a command with the log wide open and looks for the password in all it
 /// prints.
-fn search(arguments: &[&str], variables: &[(&str, &str)]) {
+pub(super) fn search(arguments: &[&str], variables: &[(&str, &str)]) {
     for level in ["trace", "amiquip=trace,amiquip::io_loop=trace,debug", "off"] {
         let output = delayline()
             .args(arguments)
@@ -28,10 +41,7 @@ fn search(arguments: &[&str], variables: &[(&str, &str)]) {
             .output()
             .unwrap();
         for stream in [&output.stdout, &output.stderr] {
-            let text = String::from_utf8_lossy(stream);
-            assert!(!text.contains(MARK), "{arguments:?} at {level} printed the password:\n{text}");
-            // Nor in the form HTTP sends it in.
-            assert!(!text.contains("aHVudGVyMi1tYXJrZWQ"), "{arguments:?} at {level}:\n{text}");
+            assert_hidden(&String::from_utf8_lossy(stream), &format!("{arguments:?} at {level}"));
         }
     }
 }
