@@ -1,13 +1,14 @@
 //! The permissions that docs/security.md lists: each role can do its work with
 //! them, and no more.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 use delayline::{
     Message, Router, Settings,
     admin::{self, Outcome, Selection},
     amqp::{AmqpError, Session},
     codec::Delay,
+    retry::{Policies, Service, SharedPolicies},
     settings::Layers,
     topology::{Queue, Topology},
 };
@@ -91,12 +92,15 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let report = admin::unroutable(&settings, &topology, 10, |_| {}).unwrap();
     assert_eq!(report.groups.len(), 2);
     let inbox = common::Inbox::open(&root, "app0");
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let of = |app: &str| Selection { app: Some(common::app(app)), ..Selection::default() };
     admin::replay(&settings, &topology, &of("app0"), true, &stop, |_| {}).unwrap().unwrap();
     assert_eq!(inbox.collect(1, std::time::Duration::from_secs(60)).len(), 1);
-    admin::purge(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
-    common::eventually("both are gone", || unroutable() == Some(0));
+    // What the replay looked at and left comes back to the queue in its own time.
+    common::eventually("both are gone", || {
+        admin::purge(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
+        unroutable() == Some(0)
+    });
     assert!(admin::parked(&settings, &topology, 10, |_| {}).is_ok());
     let mut session = Session::open(&settings.broker).unwrap();
     refused("consuming a level", session.consume("delay.level.00", 1));
@@ -145,4 +149,30 @@ fn an_application_gets_from_app_add_what_the_document_says() {
         matches!(&next, delayline::amqp::Next::Delivery(delivery) if delivery.body == b"mine"),
         "{next:?}"
     );
+}
+
+#[test]
+fn a_retry_service_can_take_send_back_and_park_and_nothing_else() {
+    let root = common::installed(1);
+    let settings = settings_as("retry service", on(&root), &vhost_of(&root));
+    let inbox = common::Inbox::open(&root, "billing");
+    let policies = "[default]\nfixed = \"1s\"\n[apps.hopeless]\nattempts = 0\n";
+    let policies = SharedPolicies::new(Policies::parse(policies).unwrap());
+    let stop = AtomicBool::new(false);
+    let mut session = Session::open(&settings.broker).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| Service::new(settings.clone(), policies).run(&stop));
+        raw::publish(
+            &root,
+            ["billing", "hopeless"].map(|app| raw::message("delay.retry", app, "failed", &json!({}))),
+        );
+        assert_eq!(inbox.collect(1, std::time::Duration::from_secs(120)).len(), 1);
+        common::eventually("one is parked", || {
+            admin::status(&root, &common::topology(&root)).unwrap().parked == Some(1)
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    refused("consuming what is parked", session.consume("delay.parked", 1));
+    refused("consuming a level", session.consume("delay.level.00", 1));
+    refused("deleting its queue", session.delete_queue("delay.retry"));
 }
