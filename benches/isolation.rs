@@ -13,7 +13,10 @@
 
 use std::{
     fs,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -42,8 +45,8 @@ const TOGETHER: Duration = Duration::from_secs(8);
 /// Over how long the others fall due if they do not.
 const SPREAD: Duration = Duration::from_secs(30);
 
-/// How long a message that is due is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the next message is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What the messages of the other application meet.
 #[derive(Clone, Copy)]
@@ -158,17 +161,18 @@ fn run(settings: &Settings, topology: &Topology, scenario: &Scenario) {
     let ready = Timestamp::now();
     assert!(ready < first, "publishing took longer than {AHEAD}; this machine is too slow for these figures");
 
-    let over = AtomicBool::new(false);
-    let (sent, late) = thread::scope(|scope| {
+    let (over, sent) = (AtomicBool::new(false), OnceLock::new());
+    let late = thread::scope(|scope| {
         if matches!(scenario.fate, Fate::Consumed) {
             scope.spawn(|| consume_others(settings, &over));
         }
-        let arrivals = scope.spawn(|| watch(settings, &over));
-        let sent = publish_watched(settings, first, window);
-        thread::sleep(PATIENCE);
+        let arrivals = scope.spawn(|| watch(settings, &sent));
+        sent.set(publish_watched(settings, first, window)).unwrap();
+        let late = arrivals.join().unwrap();
         over.store(true, Ordering::Relaxed);
-        (sent, arrivals.join().unwrap())
+        late
     });
+    let sent = sent.into_inner().unwrap();
     report(scenario.title, sent, late);
 }
 
@@ -217,13 +221,18 @@ fn consume_others(settings: &Settings, over: &AtomicBool) {
     }
 }
 
-/// How late each was, in ms.
-fn watch(settings: &Settings, over: &AtomicBool) -> Vec<i64> {
+/// How late each was, in ms; until all have come that were sent, or no more do.
+fn watch(settings: &Settings, sent: &OnceLock<u32>) -> Vec<i64> {
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("watched", 1_000).unwrap();
     let mut late = Vec::new();
-    while !over.load(Ordering::Relaxed) {
+    let mut last = Instant::now();
+    let enough = |late: &[i64], last: Instant| {
+        sent.get().is_some_and(|&sent| late.len() == sent as usize || last.elapsed() > PATIENCE)
+    };
+    while !enough(&late, last) {
         if let Next::Delivery(delivery) = consumer.next(Duration::from_millis(100)) {
+            last = Instant::now();
             let due = delivery.headers.get("delayline-due").and_then(Value::as_i64).unwrap();
             late.push(Timestamp::now().as_millisecond() - due);
             consumer.ack(delivery).unwrap();

@@ -52,11 +52,11 @@ fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
     session.bind(&binding("greedy", Endpoint::Queue(landing.name.clone()))).unwrap();
     let inbox = Inbox::open(&settings, "app");
     // Through every one of the lower levels, before and after they fall due.
-    send(&settings, "greedy", 10_000, 15);
+    send(&settings, "greedy", 10_000, 16);
     for units in 1..=50 {
         send(&settings, "app", 1, units);
     }
-    let arrivals = inbox.collect(50, Duration::from_secs(60));
+    let arrivals = inbox.collect(50, Duration::from_secs(120));
     println!("beside 10,000 refused behind a landing queue: {}", lateness(&arrivals));
     assert_eq!(arrivals.len(), 50);
     assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
