@@ -25,6 +25,8 @@ mod tls_stream;
 pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use inspect::frames;
 pub use probe::Verdict;
 pub(crate) use publisher::{Event, Publisher, Returned};
 pub use session::{QueueDepth, Session};

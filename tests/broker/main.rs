@@ -23,3 +23,4 @@ mod suitable;
 mod tls;
 mod uninstall;
 mod verify;
+mod versions;
