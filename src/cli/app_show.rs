@@ -190,6 +190,7 @@ pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Fai
     if output.json {
         output.json(&serde_json::json!({
             "user": check.user, "passed": code == Code::Done, "probes": check.probes, "unchecked": check.unchecked,
+            "limits": check.limits,
         }))?;
         return Ok(code);
     }
@@ -214,6 +215,9 @@ pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Fai
     output.line(table(&["", "", "tried as the user", ""], rows))?;
     for unchecked in &check.unchecked {
         output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
+    }
+    for limit in &check.limits {
+        output.line(format!("{} {limit}", "limit:".yellow().bold()))?;
     }
     let wrong = check.probes.iter().filter(|probe| !probe.passed()).count();
     let tried = counted(check.probes.len() as u64, "thing");

@@ -15,6 +15,7 @@ use super::{
     super::{AdminError, doing},
     AppSpec, AppUser, observe,
     rights::NOTHING,
+    unchecked_keys,
 };
 
 /// An app key that nobody has been given.
@@ -29,6 +30,8 @@ pub struct AppCheck {
     pub probes: Vec<Probe>,
     /// What could not be tried, and why.
     pub unchecked: Vec<String>,
+    /// What this broker lets every user do, whatever its permissions.
+    pub limits: Vec<String>,
 }
 
 /// One thing that was tried.
@@ -74,6 +77,7 @@ pub fn check_app(
     let credentials = Credentials::Plain { username: user.name.clone(), password: password.clone() };
     let broker = Broker { credentials, ..settings.broker.clone() };
     let mut session = Session::open(&broker).map_err(doing(format!("logging in as user `{}`", user.name)))?;
+    let limits = unchecked_keys(session.server_version().as_deref(), &user.name).into_iter().collect();
     let mut check = Checking { session: &mut session, probes: Vec::new() };
     let mut unchecked = Vec::new();
     let others = others(settings, topology, spec, user, &mut unchecked);
@@ -86,7 +90,7 @@ pub fn check_app(
         check.configuring(topology, spec)?;
         check.patterns(settings, user, &mut unchecked);
     }
-    Ok(AppCheck { user: user.name.clone(), probes: check.probes, unchecked })
+    Ok(AppCheck { user: user.name.clone(), probes: check.probes, unchecked, limits })
 }
 
 /// Another application, and its queue if that is known.
