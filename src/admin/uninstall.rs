@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     settings::Settings,
-    topology::{Object, Observed, Topology},
+    topology::{Object, Observed, Queue, Topology},
 };
 
 use super::{AdminError, Conflict, State, doing, examine, observe};
@@ -42,7 +42,7 @@ pub struct Waiting {
 }
 
 /// Why nothing was removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// Where messages wait, and how many.
     pub waiting: Vec<Waiting>,
@@ -50,6 +50,8 @@ pub struct Refusal {
     /// was probably installed with other settings, and removing only a part of
     /// it would leave its queues without a way out.
     pub foreign: Vec<Conflict>,
+    /// Landing queues of applications, which hang on the dispatch exchange.
+    pub landing: Vec<String>,
     /// Why it cannot be told whether messages wait between two levels.
     pub unseen: Vec<String>,
 }
@@ -70,6 +72,11 @@ impl fmt::Display for Refusal {
         if let Some(first) = self.foreign.first() {
             let number = self.foreign.len();
             write!(f, "{separator}{number} objects are not as this set declares them, such as {first}")?;
+            separator = "; ";
+        }
+        if !self.landing.is_empty() {
+            let names: Vec<_> = self.landing.iter().map(|name| format!("`{name}`")).collect();
+            write!(f, "{separator}applications are registered with landing queues: {}", names.join(", "))?;
             separator = "; ";
         }
         for unseen in &self.unseen {
@@ -103,7 +110,9 @@ pub fn uninstall(
     }
     let observed = observed.ok();
 
-    let mut ours = Vec::new();
+    let landing = landing_queues(topology, observed.as_ref());
+    // First here, and so removed last, after what feeds them.
+    let mut ours: Vec<&Object> = landing.iter().collect();
     for object in topology.objects() {
         match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
             Some(State::Same) => ours.push(object),
@@ -112,10 +121,11 @@ pub fn uninstall(
         }
     }
     let waiting = count(&mut session, &ours, observed.as_ref())?;
-    let clear = waiting.is_empty() && report.foreign.is_empty();
+    let clear = waiting.is_empty() && report.foreign.is_empty() && landing.is_empty();
     let blind = observed.is_none() && !ours.is_empty();
     if !force && (blind || !clear) {
-        return Ok(Err(Refusal { waiting, foreign: report.foreign, unseen: report.unseen }));
+        let landing = landing.iter().filter_map(queue_name).map(str::to_owned).collect();
+        return Ok(Err(Refusal { waiting, foreign: report.foreign, landing, unseen: report.unseen }));
     }
     let entry = topology.names().entry();
     let is_entry = |object: &&Object| matches!(object, Object::Exchange(exchange) if exchange.name == entry);
@@ -131,7 +141,7 @@ pub fn uninstall(
     let waiting = count(&mut session, &ours, again.as_ref())?;
     if !force && !waiting.is_empty() {
         restore_entry(&mut session, topology, observed.as_ref())?;
-        return Ok(Err(Refusal { waiting, foreign: Vec::new(), unseen: Vec::new() }));
+        return Ok(Err(Refusal { waiting, ..Refusal::default() }));
     }
     report.discarded = waiting;
     for object in ours.into_iter().rev().filter(|object| !is_entry(object)) {
@@ -159,6 +169,24 @@ pub fn uninstall(
         }
     }
     Ok(Ok(report))
+}
+
+/// The landing queues that stand, as far as the API can be asked. They are not part
+/// of the set, but without it they are of no use.
+fn landing_queues(topology: &Topology, observed: Option<&Observed>) -> Vec<Object> {
+    let queues = observed.map(|observed| observed.queues.as_slice()).unwrap_or_default();
+    queues
+        .iter()
+        .filter(|info| topology.names().app_of_landing(&info.name).is_some())
+        .map(|info| Object::Queue(Queue { name: info.name.clone(), level: None, arguments: [].into() }))
+        .collect()
+}
+
+fn queue_name(object: &Object) -> Option<&str> {
+    match object {
+        Object::Queue(queue) => Some(&queue.name),
+        _ => None,
+    }
 }
 
 /// The queues among these that hold messages. AMQP has the count of this moment

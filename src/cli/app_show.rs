@@ -3,7 +3,9 @@
 use owo_colors::OwoColorize;
 
 use crate::{
-    admin::{AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Outcome, RemoveRefusal, RemoveReport},
+    admin::{
+        AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Outcome, Probe, RemoveRefusal, RemoveReport,
+    },
     codec::AppKey,
 };
 
@@ -188,11 +190,22 @@ pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Fai
     if output.json {
         output.json(&serde_json::json!({
             "user": check.user, "passed": code == Code::Done, "probes": check.probes, "unchecked": check.unchecked,
+            "limits": check.limits,
         }))?;
         return Ok(code);
     }
     let may = |allowed: bool| if allowed { "may" } else { "may not" };
-    let rows = check.probes.iter().map(|probe| {
+    // 28 lines that say the same say nothing more.
+    let level = |probe: &&Probe| {
+        probe.passed() && probe.what.starts_with("consume") && probe.what.contains(".level.")
+    };
+    let levels = check.probes.iter().filter(level).count();
+    let mut probes: Vec<_> = check.probes.iter().filter(|probe| !level(probe)).cloned().collect();
+    if let Some(first) = check.probes.iter().position(|probe| level(&probe)) {
+        let what = format!("consume or purge {}", counted(levels as u64, "level"));
+        probes.insert(first, Probe { what, ..check.probes[first].clone() });
+    }
+    let rows = probes.iter().map(|probe| {
         let mark = if probe.passed() { "✓".green().to_string() } else { "✗".red().to_string() };
         let found = probe.allowed.map_or("missing", may);
         let wrong =
@@ -202,6 +215,9 @@ pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Fai
     output.line(table(&["", "", "tried as the user", ""], rows))?;
     for unchecked in &check.unchecked {
         output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
+    }
+    for limit in &check.limits {
+        output.line(format!("{} {limit}", "limit:".yellow().bold()))?;
     }
     let wrong = check.probes.iter().filter(|probe| !probe.passed()).count();
     let tried = counted(check.probes.len() as u64, "thing");

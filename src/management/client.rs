@@ -1,6 +1,6 @@
 //! The HTTP client.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, thread, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
@@ -27,6 +27,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long connecting may take, before another node is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long to wait before asking again after an error of the broker's own.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_millis(500), Duration::from_millis(1_500)];
 
 /// What a path segment may hold as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -340,7 +344,17 @@ impl ManagementApi {
 
     fn find_at<T: DeserializeOwned>(&self, base: &Url, path: &str) -> Result<Option<T>, ManagementError> {
         let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
-        let response = self.agent.get(url).header(header::AUTHORIZATION, &self.authorization).call();
+        let ask = || self.agent.get(&url).header(header::AUTHORIZATION, &self.authorization).call();
+        let mut response = ask();
+        // A node under load answers with 500 now and then, when one of its own queries
+        // of a queue or a node takes too long.
+        for pause in PAUSES {
+            if !response.as_ref().is_ok_and(|response| response.status().is_server_error()) {
+                break;
+            }
+            thread::sleep(pause);
+            response = ask();
+        }
         if response.as_ref().is_ok_and(|response| response.status() == 404) {
             return Ok(None);
         }

@@ -123,6 +123,19 @@ impl Topology {
         }
     }
 
+    /// Whether what gets there comes to the dispatch exchange again.
+    #[must_use]
+    pub fn leads_back(&self, destination: &Endpoint) -> bool {
+        match destination {
+            Endpoint::Queue(name) => self.queues().any(|queue| queue.level.is_some() && queue.name == *name),
+            Endpoint::Exchange(name) => {
+                let names = self.names();
+                let keeping = [names.unroutable(), names.retry(), names.parked()];
+                self.exchanges().any(|exchange| exchange.name == *name) && !keeping.contains(name)
+            }
+        }
+    }
+
     fn compare_bindings(&self, observed: &Observed, findings: &mut Vec<Finding>) {
         let wanted: BTreeSet<&Binding> = self.bindings().collect();
         let found: HashSet<Binding> = observed.bindings.iter().filter_map(binding).collect();
@@ -135,7 +148,9 @@ impl Topology {
         let mut extra: Vec<_> = found.iter().filter(|&binding| !wanted.contains(binding)).collect();
         extra.sort();
         for binding in extra {
-            let effect = if binding.source == dispatch {
+            let effect = if binding.source == dispatch && self.leads_back(&binding.destination) {
+                "what is due goes back into the set, and round for ever"
+            } else if binding.source == dispatch {
                 match RoutingKey::app_of_pattern(&binding.key) {
                     Ok(_) => continue,
                     Err(_) => {
@@ -383,6 +398,7 @@ mod tests {
             ("delay.unroutable", "spy", "", "copies or diverts"),
             ("delay.dispatch", "orders", "#.orders", "other apps"),
             ("delay.dispatch", "orders", "#", "other apps"),
+            ("delay.dispatch", "delay.level.03", "delay.#", "round for ever"),
             ("amq.topic", "delay.level.05", "#", "did not come through"),
         ] {
             let mut observed = observed.clone();

@@ -206,6 +206,10 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     bind(&mut session, "events", Endpoint::Queue("behind-events".into()), "delay.#");
     exchange(&mut session, "void");
     receives(&mut session, "lost", Endpoint::Exchange("void".into()));
+    // And one that leads back to the beginning.
+    exchange(&mut session, "again");
+    receives(&mut session, "round", Endpoint::Exchange("again".into()));
+    bind(&mut session, "again", Endpoint::Exchange("delay".into()), "#");
     // Two patterns: one that catches an application that is bound, and one that does not.
     queue(&mut session, "orders", quorum());
     bind(&mut session, "delay.dispatch", Endpoint::Queue("orders".into()), "#.old");
@@ -213,7 +217,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     send(&settings, "asleep", 2);
 
     use FindingCode::*;
-    let [can_refuse, classic, transient, nobody, dead_end, collision, wildcard] = found_all(
+    let [can_refuse, classic, transient, nobody, dead_end, round, collision, wildcard] = found_all(
         &settings,
         [
             TargetCanRefuse,
@@ -221,6 +225,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
             TargetTransient,
             NobodyConsumes,
             TargetDeadEnd,
+            TargetLoop,
             BindingCollision,
             WildcardBinding,
         ],
@@ -236,6 +241,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     only(&transient, "`fleeting`", "its last consumer", &["fleeting"]);
     only(&nobody, "`asleep`", "2 messages wait", &["asleep"]);
     only(&dead_end, "exchange `void`", "`lost` leads to it", &["lost"]);
+    only(&round, "exchange `delay`", "what is due for `round` comes back there", &["round"]);
     only(&collision, "key `#.old`", "it also receives the messages of `old`", &["old"]);
     only(&wildcard, "yet-to-come", "can catch", &[]);
     assert_eq!((can_refuse.len(), dead_end.len(), collision.len(), wildcard.len()), (1, 1, 1, 1));

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apps;
+mod bulkhead;
 mod canary;
 mod cluster;
 mod delivery;
@@ -10,6 +12,7 @@ mod doctor;
 mod faults;
 mod garbage;
 mod holding;
+mod hostile;
 mod install;
 mod message;
 mod picture;
@@ -17,6 +20,7 @@ mod pika;
 mod quotas;
 mod refusals;
 mod retry;
+mod roles;
 mod suitable;
 mod tls;
 mod uninstall;

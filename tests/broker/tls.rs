@@ -1,11 +1,12 @@
 //! TLS against a node with real certificates.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, net::TcpListener, path::PathBuf, process::Command, time::Duration};
 
 use delayline::{
     Message, Router, admin,
     amqp::{AmqpError, Session},
     codec::Delay,
+    management::{ManagementApi, ManagementError},
     node::{NodeOptions, NodeTls, PrivateNode},
     settings::Layers,
 };
@@ -15,7 +16,7 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-use crate::common::{Inbox, app, install, topology};
+use crate::common::{Inbox, app, eventually, install, topology};
 
 struct Pki {
     directory: TempDir,
@@ -113,6 +114,33 @@ fn verified_connections_carry_messages_of_any_size() {
 }
 
 #[test]
+fn the_management_api_is_verified_as_well() {
+    let pki = Pki::new();
+    let (cert, key) = pki.issue("localhost", Some("localhost"), false);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut config = format!("management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {port}\n");
+    for (name, path) in [("cacertfile", pki.path("ca.pem")), ("certfile", cert), ("keyfile", key)] {
+        config += &format!("management.ssl.{name} = {}\n", path.display());
+    }
+    let node = PrivateNode::start(NodeOptions { config, ..NodeOptions::default() }).unwrap();
+    let ask = |url: String, ca: &Pki| {
+        let layers =
+            node.settings().set("management_url", url).set("ca_file", ca.path("ca.pem").to_str().unwrap());
+        let settings = layers.build().unwrap();
+        ManagementApi::new(settings.management.as_ref().unwrap()).unwrap().overview()
+    };
+    eventually("it answers", || ask(format!("https://localhost:{port}"), &pki).is_ok());
+    let other = Pki::new();
+    for (url, ca) in
+        [(format!("https://localhost:{port}"), &other), (format!("https://127.0.0.1:{port}"), &pki)]
+    {
+        let error = ask(url, ca).unwrap_err();
+        assert!(matches!(error, ManagementError::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("ertificate"), "{error}");
+    }
+}
+
+#[test]
 fn what_cannot_be_verified_is_refused() {
     let pki = Pki::new();
     let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
@@ -131,6 +159,34 @@ fn what_cannot_be_verified_is_refused() {
     assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
     let error = fails(pki.layers(&node).set("ca_file", "/nowhere.pem"));
     assert!(error.to_string().contains("/nowhere.pem"), "{error}");
+
+    // The system's authorities are good where they have signed the node's certificate;
+    // SSL_CERT_FILE says where they are, on any system.
+    let verify = |authority: &Pki| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
+        command.args(["verify", "--management-url", "none", "--url", &node.tls_url()]);
+        command.env("SSL_CERT_FILE", authority.path("ca.pem")).env_remove("SSL_CERT_DIR").current_dir("/");
+        command.output().unwrap()
+    };
+    let trusted = verify(&pki);
+    assert!(String::from_utf8_lossy(&trusted.stdout).contains("not installed"), "{trusted:?}");
+    let distrusted = verify(&other);
+    assert_eq!(distrusted.status.code(), Some(3), "{distrusted:?}");
+    assert!(String::from_utf8_lossy(&distrusted.stderr).contains("TLS"), "{distrusted:?}");
+}
+
+#[test]
+fn nothing_switches_the_verification_off() {
+    for name in ["VERIFY", "TLS_VERIFY", "INSECURE", "SKIP_VERIFY", "TLS_INSECURE"] {
+        let variable = (format!("DELAYLINE_{name}"), "false".to_owned());
+        assert!(Layers::new().with_environment([variable]).build().is_err(), "{name}");
+    }
+    for query in ["?verify=verify_none", "?fail_if_no_peer_cert=false", "?server_name_indication=disable"] {
+        assert!(Layers::new().set("url", format!("amqps://localhost{query}")).build().is_err(), "{query}");
+    }
+    // What is derived from a protected connection is protected too.
+    let settings = Layers::new().set("url", "amqps://localhost").build().unwrap();
+    assert_eq!(settings.management.unwrap().url.scheme(), "https");
 }
 
 #[test]
@@ -158,7 +214,24 @@ fn a_client_certificate_logs_in() {
             .set("client_key_file", key.to_str().unwrap())
     };
     install(&with_certificate().build().unwrap());
-    // Without one the node ends the handshake.
+    // Without one the node ends the handshake, and so it does with one that its
+    // authority has not signed.
     let error = fails(pki.layers(&node));
     assert!(matches!(error, AmqpError::Tls { .. } | AmqpError::Unreachable { .. }), "{error}");
+    let other = Pki::new();
+    let (certificate, key) = other.issue("operator", None, false);
+    let error = fails(
+        with_certificate()
+            .set("client_cert_file", certificate.to_str().unwrap())
+            .set("client_key_file", key.to_str().unwrap()),
+    );
+    assert!(matches!(error, AmqpError::Tls { .. } | AmqpError::Unreachable { .. }), "{error}");
+    // A certificate of somebody the broker does not know is a refused login.
+    let (certificate, key) = pki.issue("stranger", None, false);
+    let error = fails(
+        with_certificate()
+            .set("client_cert_file", certificate.to_str().unwrap())
+            .set("client_key_file", key.to_str().unwrap()),
+    );
+    assert!(matches!(error, AmqpError::Refused { .. }), "{error:?}");
 }

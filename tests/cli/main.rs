@@ -3,10 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod app;
 mod broker;
 mod daemon;
 mod doctor;
 mod offline;
+mod panics;
 mod parked;
 mod prometheus;
 mod secrets;

@@ -12,6 +12,7 @@ use super::{
     super::{AdminError, Outcome, doing},
     AppSpec, Delivery, api,
     steps::{Found, Standing, steps},
+    unchecked_keys,
 };
 
 /// What was done, or would be.
@@ -138,14 +139,6 @@ fn warnings(
             topology.names().dispatch()
         ));
     }
-    // Measured: 3.10 does not check these, 4.0 and 4.3 do.
-    if version.as_deref().is_some_and(|version| version.starts_with("3.")) {
-        warnings.push(format!(
-            "RabbitMQ {} does not check topic permissions of the headers CC and BCC: user `{}` can publish any \
-             app key with them; RabbitMQ 4 does (docs/security.md)",
-            version.unwrap_or_default(),
-            user.name
-        ));
-    }
+    warnings.extend(unchecked_keys(version.as_deref(), &user.name));
     warnings
 }

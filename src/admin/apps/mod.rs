@@ -41,3 +41,13 @@ fn observe(api: &ManagementApi, vhost: &str) -> Result<Observed, AdminError> {
         nodes: None,
     })
 }
+
+/// What a broker does not check of the keys that a user publishes with. Measured:
+/// 3.10.8 does not look at these headers, 4.0.5 and 4.3.6 do.
+fn unchecked_keys(version: Option<&str>, user: &str) -> Option<String> {
+    let version = version.filter(|version| version.starts_with("3."))?;
+    Some(format!(
+        "RabbitMQ {version} does not check topic permissions of the headers CC and BCC: user `{user}` can publish \
+         any app key with them; RabbitMQ 4 does (docs/security.md)"
+    ))
+}

@@ -176,7 +176,11 @@ fn compare<T: PartialEq>(step: &Step, found: Option<&T>, wanted: &T, show: impl 
     match found {
         None => Found::Missing,
         Some(found) if found == wanted => Found::Same,
-        Some(found) => Found::Different(format!("{step} should be {}, but is {}", show(wanted), show(found))),
+        Some(found) => Found::Different(format!(
+            "{step} should be {}, but is {} (--replace-permissions overwrites it)",
+            show(wanted),
+            show(found)
+        )),
     }
 }
 

@@ -59,6 +59,8 @@ codes! {
     TargetRefuses = "target-refuses", Problem;
     /// An app key that leads to exchanges, and from there to no queue.
     TargetDeadEnd = "target-dead-end", Problem;
+    /// An app key whose messages come back to the levels when they are due.
+    TargetLoop = "target-loop", Problem;
     /// A binding that also catches the messages of other bound apps.
     BindingCollision = "binding-collision", Problem;
     /// Messages for an app that nobody is bound for.

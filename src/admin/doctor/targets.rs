@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::{
     codec::{Delay, RoutingKey},
     management::{BindingInfo, QueueInfo},
-    topology::{Endpoint, Names, Observed, QueueType, Topology, topic_matches},
+    topology::{Endpoint, Observed, QueueType, Topology, topic_matches},
 };
 
 use super::{FindingCode, HealthFinding};
@@ -32,6 +32,8 @@ pub(super) enum End<'a> {
     Queue(&'a QueueInfo),
     /// An exchange that passes the message on to no queue, or that is not there.
     Nowhere(String),
+    /// An exchange or queue of the set, from which it comes to dispatch again.
+    Back(Endpoint),
 }
 
 /// How a queue refuses.
@@ -46,6 +48,7 @@ impl Target<'_> {
     pub(super) fn blocked(&self) -> Option<String> {
         match &self.end {
             End::Nowhere(exchange) => Some(format!("exchange `{exchange}` leads to no queue")),
+            End::Back(_) => None,
             End::Queue(queue) if without_majority(queue) => {
                 Some(format!("queue `{}` has no majority of its replicas", queue.name))
             }
@@ -58,7 +61,6 @@ impl Target<'_> {
 
 /// All that is bound to dispatch, followed to its end.
 pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Target<'a>> {
-    let names = topology.names();
     let mut targets = Vec::new();
     for binding in observed.dispatch_bindings(topology) {
         let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
@@ -66,7 +68,7 @@ pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Ta
             // What it catches can have any key.
             Err(pattern) => (pattern.to_owned(), String::new()),
         };
-        let mut walk = Walk { names, observed, landing: None, ends: Vec::new() };
+        let mut walk = Walk { topology, observed, landing: None, ends: Vec::new() };
         match &binding.destination {
             Endpoint::Queue(queue) => walk.queue(queue, &key, DEPTH),
             Endpoint::Exchange(exchange) => walk.exchange(exchange, &key, DEPTH),
@@ -76,17 +78,29 @@ pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Ta
     targets
 }
 
-struct Walk<'a, 'n> {
-    names: &'n Names,
+struct Walk<'a, 't> {
+    topology: &'t Topology,
     observed: &'a Observed,
     landing: Option<&'a QueueInfo>,
     ends: Vec<(End<'a>, Option<&'a QueueInfo>)>,
 }
 
 impl<'a> Walk<'a, '_> {
+    /// Whether the way ends here because it goes back into the set.
+    fn goes_back(&mut self, to: Endpoint) -> bool {
+        let back = self.topology.leads_back(&to);
+        if back {
+            self.ends.push((End::Back(to), self.landing));
+        }
+        back
+    }
+
     fn queue(&mut self, name: &str, key: &str, depth: usize) {
+        if self.goes_back(Endpoint::Queue(name.to_owned())) {
+            return;
+        }
         let Some(queue) = self.observed.queues.iter().find(|queue| queue.name == name) else { return };
-        if self.names.app_of_landing(name).is_none() || depth == 0 {
+        if self.topology.names().app_of_landing(name).is_none() || depth == 0 {
             self.ends.push((End::Queue(queue), self.landing));
             return;
         }
@@ -111,6 +125,9 @@ impl<'a> Walk<'a, '_> {
     }
 
     fn exchange(&mut self, name: &str, key: &str, depth: usize) {
+        if self.goes_back(Endpoint::Exchange(name.to_owned())) {
+            return;
+        }
         let nowhere = End::Nowhere(name.to_owned());
         let exchange = self.observed.exchanges.iter().find(|exchange| exchange.name == name);
         let (Some(exchange), 1..) = (exchange, depth) else {
@@ -196,6 +213,10 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
                 findings.push(dead_end(target, exchange));
                 continue;
             }
+            End::Back(to) => {
+                findings.push(loops(target, to));
+                continue;
+            }
         };
         if let Some(landing) = target.landing
             && seen.insert(&landing.name)
@@ -278,6 +299,17 @@ fn dead_end(target: &Target<'_>, exchange: &str) -> HealthFinding {
         format!("`{}` leads to it, and it leads to no queue: {}", target.app, stalls(target)),
         "bind the application's queue to it, or unbind it from the dispatch exchange: then its messages are kept \
          as unroutable, and hold up nobody",
+    )
+    .about([&target.app])
+}
+
+fn loops(target: &Target<'_>, to: &Endpoint) -> HealthFinding {
+    HealthFinding::new(
+        FindingCode::TargetLoop,
+        to.to_string(),
+        format!("what is due for `{}` comes back there, and is delayed and delivered again and again", target.app),
+        "remove the binding that leads there, from the dispatch exchange or from the application's own; what goes \
+         round then ends up with the application or unroutable",
     )
     .about([&target.app])
 }

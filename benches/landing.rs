@@ -1,0 +1,177 @@
+//! What a landing queue costs, against the same application without one in the same
+//! run, and how it recovers after what is behind it was full.
+//!
+//!     cargo bench --bench landing                   about two minutes
+//!     cargo bench --bench landing -- quick          a tenth of the messages
+
+use std::time::{Duration, Instant};
+
+use delayline::{
+    Message, Router, Settings,
+    admin::{self, AppQueue, AppSpec, Delivery, Target},
+    amqp::{Next, Session},
+    codec::{AppKey, Delay},
+    node::{NodeOptions, PrivateNode},
+    settings::Layers,
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
+};
+
+const BODY: usize = 256;
+
+/// The level that is filled for draining: in units of 100 ms, long enough to fill it.
+const LEVEL: u8 = 6;
+
+fn main() {
+    // `cargo bench` and `cargo test` pass flags of their own.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let part = if std::env::args().any(|argument| argument == "quick") { 10 } else { 1 };
+    let (singles, drained) = (500 / part, 20_000 / part);
+    for (title, rabbit) in [
+        ("the broker's default dead-letter prefetch of 32", vec![]),
+        ("a dead-letter prefetch of 512", vec!["{dead_letter_worker_consumer_prefetch, 512}".to_owned()]),
+    ] {
+        let node =
+            PrivateNode::start(NodeOptions { rabbit, ..NodeOptions::default() }).expect("a private node");
+        let settings = installed(node.settings());
+        let mut session = Session::open(&settings.broker).unwrap();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let version = session.server_version().unwrap_or_default();
+        println!("\nRabbitMQ {version} on one private node, {title}; load before: {}", load.trim());
+        let (mut single, mut rate) = (Vec::new(), Vec::new());
+        // Each twice, in turns, so that what else the machine does hits both.
+        for app in ["direct", "landed", "direct", "landed"] {
+            single.push(one_by_one(&settings, &mut session, app, singles));
+            rate.push(drain(&settings, &mut session, app, drained));
+        }
+        for (index, app) in ["direct", "landed"].into_iter().enumerate() {
+            let (p50, p99) = [single[index], single[index + 2]]
+                .into_iter()
+                .fold((0.0, 0.0), |sum, one| (sum.0 + one.0 / 2.0, sum.1 + one.1 / 2.0));
+            let both = (rate[index] + rate[index + 2]) / 2.0;
+            let baseline = (rate[0] + rate[2]) / 2.0;
+            println!(
+                "  {app:7} alone: {p50:>5.1} ms, p99 {p99:>5.1} ms   drained: {both:>7.0}/s, {:.2} x direct",
+                both / baseline
+            );
+        }
+    }
+    recovery("the broker's default of 180 s between two attempts", None);
+    recovery("10 s between two attempts", Some(10_000));
+}
+
+fn installed(layers: Layers) -> Settings {
+    let settings = layers.set("unit_ms", "100").build().unwrap();
+    let topology = Topology::new(settings.topology.clone());
+    admin::install(&settings, &topology, false, || {}).unwrap();
+    add(&settings, "direct", Delivery::Direct(AppQueue::new("direct")));
+    add(&settings, "landed", Delivery::Landing(Target::Queue(AppQueue::new("landed"))));
+    let mut session = Session::open(&settings.broker).unwrap();
+    // Past the entry, whose topic match is the slowest part of all.
+    let fill = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    session.declare_exchange(&fill).unwrap();
+    let level = Endpoint::Queue(topology.names().level_queue(LEVEL));
+    session.bind(&Binding { source: "fill".into(), destination: level, key: String::new() }).unwrap();
+    settings
+}
+
+fn add(settings: &Settings, app: &str, delivery: Delivery) {
+    let spec = AppSpec { app: AppKey::new(app).unwrap(), delivery, user: None };
+    let topology = Topology::new(settings.topology.clone());
+    let report = admin::add_app(settings, &topology, &spec, false, false).unwrap();
+    assert!(report.conflicts.is_empty(), "{report:?}");
+}
+
+fn message(app: &str, delay: Delay) -> Message {
+    Message::after(AppKey::new(app).unwrap(), delay, vec![b'x'; BODY])
+}
+
+/// From the publish to the arrival of a message without a delay, while nothing else
+/// goes on: in the middle, and of the slowest per cent, in ms.
+fn one_by_one(settings: &Settings, session: &mut Session, app: &str, count: usize) -> (f64, f64) {
+    let router = Router::connect(settings).unwrap();
+    let consumer = session.consume(app, 10).unwrap();
+    let mut times: Vec<f64> = (0..count)
+        .map(|_| {
+            let started = Instant::now();
+            router.publish(message(app, Delay::ZERO)).unwrap();
+            match consumer.next(Duration::from_secs(60)) {
+                Next::Delivery(delivery) => {
+                    let elapsed = started.elapsed();
+                    consumer.ack(delivery).unwrap();
+                    elapsed.as_secs_f64() * 1_000.0
+                }
+                other => panic!("{app}: {other:?}"),
+            }
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    (times[count / 2], times[count * 99 / 100])
+}
+
+/// How many messages a second arrive that fall due together.
+fn drain(settings: &Settings, session: &mut Session, app: &str, count: usize) -> f64 {
+    let mut fill = settings.clone();
+    fill.topology.set = "fill".parse().unwrap();
+    let router = Router::connect(&fill).unwrap();
+    let consumer = session.consume(app, 1_000).unwrap();
+    let mut pipeline = router.pipeline();
+    for _ in 0..count {
+        pipeline.push((), message(app, Delay::from_seconds(1 << LEVEL).unwrap()));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    let (mut first, mut arrived) = (None, 0);
+    while arrived < count {
+        match consumer.next(Duration::from_secs(120)) {
+            Next::Delivery(delivery) => {
+                first.get_or_insert_with(Instant::now);
+                consumer.ack(delivery).unwrap();
+                arrived += 1;
+            }
+            other => panic!("{app}: {arrived} of {count}: {other:?}"),
+        }
+    }
+    count as f64 / first.unwrap().elapsed().as_secs_f64()
+}
+
+/// What comes out of a landing queue in a minute, once the target that was full is
+/// consumed again.
+fn recovery(title: &str, timeout_ms: Option<u32>) {
+    const WAITING: usize = 500;
+    let rabbit = timeout_ms
+        .map(|ms| format!("{{dead_letter_worker_publisher_confirm_timeout, {ms}}}"))
+        .into_iter()
+        .collect();
+    let node = PrivateNode::start(NodeOptions { rabbit, ..NodeOptions::default() }).expect("a private node");
+    let settings = installed(node.settings());
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-max-length".to_owned(), 100.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    let full = AppQueue { existing: true, ..AppQueue::new("full") };
+    add(&settings, "full", Delivery::Landing(Target::Queue(full)));
+    let router = Router::connect(&settings).unwrap();
+    for _ in 0..WAITING {
+        router.publish(message("full", Delay::ZERO)).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let consumer = session.consume("full", 1_000).unwrap();
+    let (started, mut arrived) = (Instant::now(), 0);
+    let mut last = Duration::ZERO;
+    while started.elapsed() < Duration::from_secs(60) && arrived < WAITING {
+        if let Next::Delivery(delivery) = consumer.next(Duration::from_secs(1)) {
+            consumer.ack(delivery).unwrap();
+            arrived += 1;
+            last = started.elapsed();
+        }
+    }
+    println!(
+        "\n{WAITING} messages for a target of 100, then it is consumed ({title}): {arrived} came within a minute, \
+         the last after {:.0} s",
+        last.as_secs_f64()
+    );
+}

@@ -1,0 +1,454 @@
+//! Registering applications, and taking them out again.
+
+use std::time::Duration;
+
+use delayline::{
+    Settings,
+    admin::{
+        self, AppQueue, AppSpec, AppUser, Delivery, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
+        Target,
+    },
+    amqp::{Next, Session},
+    codec::{Delay, RoutingKey},
+    settings::{Broker, Credentials, Secret},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
+};
+use serde_json::{Value as Json, json};
+
+use crate::common::{self, app, raw};
+
+const PASSWORD: &str = "of-an-app";
+
+/// An application whose user has a name that no other test uses.
+fn spec(settings: &Settings, key: &str, delivery: Delivery) -> AppSpec {
+    let name = format!("{key}-of-{}", settings.broker.vhost);
+    let user = AppUser { name, password: Some(Secret::new(PASSWORD)), ..AppUser::default() };
+    AppSpec { app: app(key), delivery, user: Some(user) }
+}
+
+fn direct(settings: &Settings, key: &str) -> AppSpec {
+    spec(settings, key, Delivery::Direct(AppQueue::new(key)))
+}
+
+fn topology(settings: &Settings) -> Topology {
+    common::topology(settings)
+}
+
+fn add(settings: &Settings, spec: &AppSpec) -> admin::AddReport {
+    admin::add_app(settings, &topology(settings), spec, false, false).unwrap()
+}
+
+fn added(settings: &Settings, spec: &AppSpec) {
+    let report = add(settings, spec);
+    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+}
+
+/// What stands in the way, if anything; and nothing was changed.
+fn conflicts(settings: &Settings, spec: &AppSpec) -> Vec<String> {
+    let before = picture(settings);
+    let report = add(settings, spec);
+    assert_eq!(report.outcome, Outcome::Conflict, "{report:?}");
+    assert_eq!(picture(settings), before);
+    report.conflicts
+}
+
+fn remove(
+    settings: &Settings,
+    spec: &AppSpec,
+    options: RemoveOptions,
+) -> Result<RemoveReport, RemoveRefusal> {
+    let user = spec.user.as_ref().map(|user| user.name.clone());
+    let options = RemoveOptions { user, ..options };
+    admin::remove_app(settings, &topology(settings), &spec.app, &options).unwrap()
+}
+
+fn api(method: &str, path: &str, body: &Json) -> Json {
+    common::http(common::shared_node(), method, path, body)
+}
+
+/// Everything in a vhost that adding and removing could change, by name.
+fn picture(settings: &Settings) -> Json {
+    let vhost = &settings.broker.vhost;
+    let names = |kind: &str, fields: &[&str]| -> Json {
+        let list = api("GET", &format!("{kind}/{vhost}"), &json!(null));
+        let of = |item: &Json| -> Json { fields.iter().map(|&field| item[field].clone()).collect() };
+        list.as_array().unwrap().iter().map(of).collect()
+    };
+    let mut users: Vec<_> = api("GET", "users", &json!(null)).as_array().unwrap().clone();
+    users.retain(|user| user["name"].as_str().unwrap().ends_with(&format!("-of-{vhost}")));
+    let users: Vec<_> = users.iter().map(|user| user["name"].clone()).collect();
+    json!({
+        "queues": names("queues", &["name"]),
+        "bindings": names("bindings", &["source", "destination", "routing_key"]),
+        "permissions": api("GET", &format!("vhosts/{vhost}/permissions"), &json!(null)),
+        "topics": api("GET", &format!("vhosts/{vhost}/topic-permissions"), &json!(null)),
+        "users": users,
+    })
+}
+
+fn key(app_key: &str) -> String {
+    RoutingKey::new(Delay::ZERO, app(app_key)).encode()
+}
+
+fn publish(settings: &Settings, app_key: &str, count: usize) {
+    raw::publish(settings, (0..count).map(|n| raw::message("delay", &key(app_key), n, &json!({}))));
+}
+
+fn limited(name: &str) -> Queue {
+    let arguments = [
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-max-length".to_owned(), 5.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    Queue { name: name.into(), level: None, arguments: arguments.into() }
+}
+
+#[test]
+fn adding_again_changes_nothing_and_removing_leaves_nothing() {
+    let settings = common::installed(1_000);
+    let before = picture(&settings);
+    let spec = direct(&settings, "billing");
+    let dry = admin::add_app(&settings, &topology(&settings), &spec, false, true).unwrap();
+    assert_eq!(dry.outcome, Outcome::DryRun);
+    assert_eq!(picture(&settings), before);
+    added(&settings, &spec);
+    let registered = picture(&settings);
+    let again = add(&settings, &spec);
+    assert!(again.steps.iter().all(|step| step.stood), "{again:?}");
+    assert_eq!(picture(&settings), registered);
+
+    let list = admin::list_apps(&settings, &topology(&settings)).unwrap();
+    let [entry] = list.apps.as_slice() else { panic!("{list:?}") };
+    assert_eq!((entry.app.as_deref(), entry.queue.as_deref()), (Some("billing"), Some("billing")));
+    let users = entry.users.as_ref().unwrap();
+    assert_eq!((users.len(), users[0].consumes, users[0].publishes), (1, Some(true), Some(true)));
+
+    let options = RemoveOptions { delete_user: true, ..RemoveOptions::default() };
+    let dry = remove(&settings, &spec, RemoveOptions { dry_run: true, ..options.clone() }).unwrap();
+    assert_eq!(picture(&settings), registered, "{dry:?}");
+    let report = remove(&settings, &spec, options.clone()).unwrap();
+    assert!(report.removed.len() == 4 && report.left.is_empty(), "{report:?}");
+    assert_eq!(picture(&settings), before);
+    assert!(remove(&settings, &spec, options).unwrap().removed.is_empty());
+}
+
+#[test]
+fn what_is_in_the_way_is_named_and_nothing_changes() {
+    let settings = common::installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let named = |found: &[String], words: &[&str]| {
+        assert!(
+            found.len() == 1 && words.iter().all(|word| found[0].contains(word)),
+            "{words:?} in {found:?}"
+        );
+    };
+    session.declare_queue(&limited("taken")).unwrap();
+    let taken = spec(&settings, "app", Delivery::Direct(AppQueue::new("taken")));
+    named(&conflicts(&settings, &taken), &["queue `taken`", "x-max-length"]);
+    let existing = AppQueue { existing: true, ..AppQueue::new("nowhere") };
+    named(&conflicts(&settings, &spec(&settings, "app", Delivery::Direct(existing))), &["queue `nowhere`"]);
+    let target = Target::Exchange { exchange: "nowhere".into(), key: None, queue: None };
+    named(&conflicts(&settings, &spec(&settings, "app", Delivery::Landing(target))), &["exchange `nowhere`"]);
+    let mut nobody = direct(&settings, "app");
+    nobody.user.as_mut().unwrap().password = None;
+    named(&conflicts(&settings, &nobody), &["does not exist", "DELAYLINE_APP_PASSWORD"]);
+    let mut root = direct(&settings, "app");
+    root.user.as_mut().unwrap().name = "guest".into();
+    let found = conflicts(&settings, &root);
+    assert!(found.iter().any(|conflict| conflict.contains("administrator")), "{found:?}");
+
+    // A second place for the same key would receive copies.
+    let binding = topology(&settings).app_binding(&app("app"), "taken");
+    session.bind(&binding).unwrap();
+    named(&conflicts(&settings, &direct(&settings, "app")), &["bound to queue `taken`", "copy"]);
+    session.unbind(&binding).unwrap();
+
+    // Other permissions than it would give are kept, unless they are to go.
+    let spec = direct(&settings, "app");
+    let user = spec.user.as_ref().unwrap().name.clone();
+    let path = format!("permissions/{}/{user}", settings.broker.vhost);
+    api("PUT", &format!("users/{user}"), &json!({ "password": PASSWORD, "tags": "" }));
+    api("PUT", &path, &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
+    named(&conflicts(&settings, &spec), &[&user, "configure `.*`", "--replace-permissions"]);
+    let report = admin::add_app(&settings, &topology(&settings), &spec, true, false).unwrap();
+    assert_eq!(report.outcome, Outcome::Installed);
+    assert_eq!(api("GET", &path, &json!(null))["configure"], "^$");
+
+    let elsewhere = common::vhost().build().unwrap();
+    let found = conflicts(&elsewhere, &direct(&elsewhere, "app"));
+    assert!(found[0].contains("not installed"), "{found:?}");
+}
+
+#[test]
+fn a_queue_that_can_refuse_is_pointed_out() {
+    let settings = common::installed(1_000);
+    Session::open(&settings.broker).unwrap().declare_queue(&limited("small")).unwrap();
+    let small = AppQueue { existing: true, ..AppQueue::new("small") };
+    let warnings = add(&settings, &spec(&settings, "app", Delivery::Direct(small.clone()))).warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("--landing")), "{warnings:?}");
+    let mut bound = direct(&settings, "binder");
+    bound.user.as_mut().unwrap().may_bind = true;
+    let warnings = add(&settings, &bound).warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("round")), "{warnings:?}");
+}
+
+#[test]
+fn a_check_finds_what_a_user_may_do_and_does_nothing() {
+    let settings = common::installed(1_000);
+    added(&settings, &direct(&settings, "orders"));
+    let mut spec = direct(&settings, "billing");
+    {
+        let user = spec.user.as_mut().unwrap();
+        user.may_publish = vec![app("shop")];
+        user.max_delay = Some("1d".parse().unwrap());
+        user.may_retry = true;
+    }
+    added(&settings, &spec);
+    let before = picture(&settings);
+    let check = |user: &AppUser| {
+        admin::check_app(&settings, &topology(&settings), &spec, user, &Secret::new(PASSWORD)).unwrap()
+    };
+    let user = spec.user.clone().unwrap();
+    let found = check(&user);
+    assert!(found.passed() && found.probes.len() > 50 && found.unchecked.is_empty(), "{found:?}");
+    let tried = |what: &str| found.probes.iter().any(|probe| probe.what.contains(what));
+    assert!(tried("publish the key `orders`") && tried("consume or purge `orders`"), "{found:?}");
+
+    // It is more than an application without these flags may do.
+    let wrong = |user: &AppUser| -> Vec<String> {
+        check(user).probes.iter().filter(|probe| !probe.passed()).map(|probe| probe.what.clone()).collect()
+    };
+    let plain = AppUser { name: user.name.clone(), ..AppUser::default() };
+    assert_eq!(
+        wrong(&plain),
+        [
+            "publish with a delay of 8y 26w 1h 33m 35s".to_owned(),
+            "publish its own key to `delay.retry`".into(),
+            "publish its own key to `delay.parked`".into()
+        ]
+        .map(|what| what.replace("8y 26w 1h 33m 35s", &Delay::MAX.to_string()))
+    );
+    // And with all permissions, nearly everything is wrong.
+    let path = |kind: &str| format!("{kind}/{}/{}", settings.broker.vhost, user.name);
+    api("PUT", &path("permissions"), &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
+    api("DELETE", &path("topic-permissions"), &json!(null));
+    // The broker remembers for a moment what a connection may do, not what a user may.
+    let wrong = wrong(&user);
+    for what in [
+        "publish the key `orders`",
+        "publish to `delay.dispatch`",
+        "consume or purge `delay.level.27`",
+        "bind every key",
+        "declare or delete `delay`",
+        "declare or delete anything at all (`.*`)",
+    ] {
+        assert!(wrong.iter().any(|wrong| wrong.starts_with(what)), "{what} in {wrong:?}");
+    }
+    // None of it has left anything behind.
+    let after = picture(&settings);
+    for kind in ["queues", "bindings"] {
+        assert_eq!(after[kind], before[kind]);
+    }
+    let mut session = Session::open(&settings.broker).unwrap();
+    for queue in ["billing", "orders", "delay.unroutable", "delay.retry", "delay.parked"] {
+        assert_eq!(session.queue_depth(queue).unwrap().unwrap().ready, 0, "{queue}");
+    }
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    // Of a user from whom the broker takes any name, nothing can be learnt like this.
+    api("PUT", &format!("users/{}", user.name), &json!({ "password": PASSWORD, "tags": "impersonator" }));
+    let found = check(&user);
+    assert!(found.probes.is_empty() && found.unchecked.iter().any(|it| it.contains("user_id")), "{found:?}");
+}
+
+#[test]
+fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
+    let settings = common::installed(1);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.declare_queue(&limited("full")).unwrap();
+    let full = Target::Queue(AppQueue { existing: true, ..AppQueue::new("full") });
+    let full = spec(&settings, "full", Delivery::Landing(full));
+    added(&settings, &full);
+    let chooser = Exchange { name: "choice".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    session.declare_exchange(&chooser).unwrap();
+    let chosen = Queue {
+        name: "chosen".into(),
+        level: None,
+        arguments: [("x-queue-type".to_owned(), "quorum".into())].into(),
+    };
+    session.declare_queue(&chosen).unwrap();
+    session
+        .bind(&Binding {
+            source: "choice".into(),
+            destination: Endpoint::Queue("chosen".into()),
+            key: "invoice.due".into(),
+        })
+        .unwrap();
+    let target = Target::Exchange {
+        exchange: "choice".into(),
+        key: Some("invoice.due".into()),
+        queue: Some("chosen".into()),
+    };
+    added(&settings, &spec(&settings, "choosy", Delivery::Landing(target)));
+    added(&settings, &spec(&settings, "plain", Delivery::Landing(Target::Queue(AppQueue::new("plain")))));
+
+    let delayed = |app_key: &str| RoutingKey::new(Delay::from_seconds(1).unwrap(), app(app_key)).encode();
+    let message = |app_key: &str, n: usize| raw::message("delay", &delayed(app_key), n, &json!({}));
+    // More than a level's dead-letter worker holds: without the landing queue, nothing
+    // would leave level 0 any more.
+    raw::publish(&settings, (0..200).map(|n| message("full", n)));
+    raw::publish(&settings, ["choosy", "plain"].iter().flat_map(|app| (0..50).map(|n| message(app, n))));
+    for (queue, routing_key) in [("chosen", "invoice.due"), ("plain", "plain")] {
+        let consumer = session.consume(queue, 100).unwrap();
+        let mut bodies = Vec::new();
+        while bodies.len() < 50 {
+            match consumer.next(Duration::from_secs(120)) {
+                Next::Delivery(delivery) => {
+                    assert_eq!(delivery.routing_key, routing_key);
+                    bodies.push(String::from_utf8(delivery.body.clone()).unwrap());
+                    consumer.ack(delivery).unwrap();
+                }
+                other => panic!("{queue} after {}: {other:?}", bodies.len()),
+            }
+        }
+        bodies.sort_by_key(|body| body.parse::<usize>().unwrap());
+        bodies.dedup();
+        assert_eq!(bodies.len(), 50);
+    }
+    let waiting = common::eventually_seen(
+        "the rest waits in the landing queue",
+        || {
+            let list = admin::list_apps(&settings, &topology(&settings)).unwrap();
+            let full = list.apps.into_iter().find(|entry| entry.app.as_deref() == Some("full")).unwrap();
+            full.landing.unwrap().messages + full.messages.unwrap_or(0)
+        },
+        |&messages| messages == 200,
+    );
+    assert_eq!(waiting, 200);
+    // Neither the application nor the set goes while they wait.
+    let refusal = remove(&settings, &full, RemoveOptions::default()).unwrap_err();
+    assert!(refusal.waiting.iter().any(|it| it.queue == "delay.landing.full"), "{refusal:?}");
+    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
+    assert!(refusal.landing.contains(&"delay.landing.plain".to_owned()), "{refusal:?}");
+    assert!(refusal.waiting.iter().any(|it| it.queue == "delay.landing.full"), "{refusal}");
+    let options = RemoveOptions { force: true, ..RemoveOptions::default() };
+    let report = remove(&settings, &full, options).unwrap();
+    assert!(report.left.iter().any(|left| left.contains("`full`")), "{report:?}");
+    assert!(report.discarded.iter().any(|it| it.queue == "delay.landing.full"), "{report:?}");
+    let report = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+    assert!(report.removed.contains(&"queue `delay.landing.plain`".to_owned()), "{report:?}");
+    assert!(session.queue_depth("delay.landing.choosy").unwrap().is_none());
+    assert!(session.queue_depth("chosen").unwrap().is_some());
+}
+
+#[test]
+fn removing_waits_for_messages_and_leaves_what_is_not_its_own() {
+    let settings = common::installed(1_000);
+    let spec = direct(&settings, "billing");
+    added(&settings, &spec);
+    publish(&settings, "billing", 3);
+    let mut session = Session::open(&settings.broker).unwrap();
+    common::eventually("they are in the queue", || {
+        session.queue_depth("billing").unwrap().unwrap().ready == 3
+    });
+    let before = picture(&settings);
+    let refusal = remove(&settings, &spec, RemoveOptions::default()).unwrap_err();
+    assert!(refusal.waiting.iter().any(|it| it.queue == "billing" && it.messages >= 3), "{refusal:?}");
+    assert_eq!(picture(&settings), before);
+    let report = remove(&settings, &spec, RemoveOptions { keep_queue: true, ..Default::default() }).unwrap();
+    assert!(report.left[0].contains("as asked"), "{report:?}");
+    assert_eq!(session.queue_depth("billing").unwrap().unwrap().ready, 3);
+
+    // Registered again with what waits; then somebody else binds the queue as well.
+    added(&settings, &spec);
+    let binding = Binding {
+        source: "amq.topic".into(),
+        destination: Endpoint::Queue("billing".into()),
+        key: "other".into(),
+    };
+    session.bind(&binding).unwrap();
+    let consumer = session.consume("billing", 10).unwrap();
+    let report = remove(&settings, &spec, RemoveOptions::default()).unwrap();
+    assert!(report.left[0].contains("amq.topic"), "{report:?}");
+    drop(consumer);
+
+    // Permissions that adding did not give are not taken away.
+    let user = spec.user.as_ref().unwrap().name.clone();
+    added(&settings, &spec);
+    let path = format!("permissions/{}/{user}", settings.broker.vhost);
+    api("PUT", &path, &json!({ "configure": "^mine", "write": ".*", "read": ".*" }));
+    let before = picture(&settings);
+    let refusal = remove(&settings, &spec, RemoveOptions { force: true, ..Default::default() }).unwrap_err();
+    assert!(refusal.conflicts[0].contains("configure `^mine`"), "{refusal:?}");
+    assert_eq!(picture(&settings), before);
+}
+
+#[test]
+fn what_is_printed_does_the_same() {
+    let settings = common::installed(1_000);
+    let vhost = &settings.broker.vhost;
+    let target = Target::Queue(AppQueue::new("o'b"));
+    let mut spec = spec(&settings, "o'b.$x", Delivery::Landing(target));
+    spec.user.as_mut().unwrap().may_retry = true;
+    let topology = topology(&settings);
+    // The shell takes the lines apart; a node of our own carries them out.
+    let lines = admin::rabbitmqctl(&topology, &spec, vhost).join("\n");
+    let script = format!(
+        r#"rabbitmqctl() {{
+            case $1 in
+                -q) ;;
+                import_definitions) cat >definitions ;;
+                add_user) printf '%s\0' "$@" "$(cat)" >>calls; echo >>calls ;;
+                *) printf '%s\0' "$@" >>calls; echo >>calls ;;
+            esac
+        }}
+        {lines}
+"#
+    );
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("password"), PASSWORD).unwrap();
+    let status = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .env("APP_PASSWORD_FILE", "password")
+        .current_dir(&directory)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let definitions = std::fs::read_to_string(directory.path().join("definitions")).unwrap();
+    api("POST", &format!("definitions/{vhost}"), &serde_json::from_str(&definitions).unwrap());
+    let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
+    for call in calls.split("\0\n").filter(|call| !call.is_empty()) {
+        let words: Vec<_> = call.split('\0').collect();
+        let output = common::shared_node().ctl(&words).unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let report = add(&settings, &spec);
+    assert!(report.steps.iter().all(|step| step.stood), "{report:?}");
+
+    // And the fragment, after everything but the user is gone.
+    remove(&settings, &spec, RemoveOptions::default()).unwrap();
+    api("POST", "definitions", &admin::definitions(&topology, &spec, vhost));
+    let report = add(&settings, &spec);
+    assert!(report.outcome == Outcome::Installed && report.steps.iter().all(|step| step.stood), "{report:?}");
+}
+
+#[test]
+fn a_user_that_may_bind_can_make_its_messages_go_round_and_verify_finds_it() {
+    let settings = common::installed(1_000);
+    let mut spec = direct(&settings, "billing");
+    spec.user.as_mut().unwrap().may_bind = true;
+    added(&settings, &spec);
+    let user = spec.user.as_ref().unwrap();
+    let credentials = Credentials::Plain { username: user.name.clone(), password: Secret::new(PASSWORD) };
+    let mut session = Session::open(&Broker { credentials, ..settings.broker.clone() }).unwrap();
+    let own = topology(&settings).app_binding(&spec.app, "billing");
+    session.unbind(&own).unwrap();
+    session.bind(&own).unwrap();
+    let all = Binding { key: "#".into(), ..own.clone() };
+    assert_eq!(session.bind(&all).unwrap_err().code(), Some(403));
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    // What docs/security.md says of --may-bind.
+    session.bind(&Binding { destination: Endpoint::Exchange("delay".into()), ..own }).unwrap();
+    let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
+    assert!(findings.iter().any(|finding| finding.to_string().contains("exchange `delay`")), "{findings:?}");
+}

@@ -1,0 +1,145 @@
+//! One application that does not take its messages, and what it does to the others.
+
+use std::time::Duration;
+
+use delayline::{
+    Message, Router, Settings,
+    admin::{self, DoctorOptions, FindingCode},
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    node::{NodeOptions, PrivateNode},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+
+use crate::common::{Inbox, app, eventually, eventually_seen, install, installed, lateness, topology};
+
+fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {
+    let quorum = [("x-queue-type", "quorum".into())];
+    let arguments = quorum.iter().chain(more).map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let arguments = arguments.collect();
+    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+}
+
+/// A queue that refuses from the second message on.
+fn small(session: &mut Session, name: &str) {
+    queue(session, name, &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
+}
+
+fn binding(key: &str, destination: Endpoint) -> Binding {
+    let key = RoutingKey::binding_pattern(&app(key));
+    Binding { source: "delay.dispatch".into(), destination, key }
+}
+
+fn send(settings: &Settings, key: &str, count: usize, units: u64) {
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    let delay = Delay::from_seconds(units).unwrap();
+    for _ in 0..count {
+        let outcome = pipeline.push((), Message::after(app(key), delay, "x"));
+        assert!(outcome.is_none_or(|outcome| outcome.result.is_ok()));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
+    let settings = installed(100);
+    let topology = topology(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    small(&mut session, "full");
+    let landing = topology.landing_queue(&app("greedy"), "", Some("full"));
+    session.declare_queue(&landing).unwrap();
+    session.bind(&binding("greedy", Endpoint::Queue(landing.name.clone()))).unwrap();
+    let inbox = Inbox::open(&settings, "app");
+    // Through every one of the lower levels, before and after they fall due.
+    send(&settings, "greedy", 10_000, 16);
+    for units in 1..=50 {
+        send(&settings, "app", 1, units);
+    }
+    let arrivals = inbox.collect(50, Duration::from_secs(120));
+    println!("beside 10,000 refused behind a landing queue: {}", lateness(&arrivals));
+    assert_eq!(arrivals.len(), 50);
+    assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
+
+    // They are all there, and in no level.
+    let kept = || {
+        let queues = delayline::management::ManagementApi::new(settings.management.as_ref().unwrap())
+            .unwrap()
+            .queues(&settings.broker.vhost)
+            .unwrap();
+        let of =
+            |name: &str| queues.iter().find(|queue| queue.name == name).map_or(0, |queue| queue.messages);
+        let levels: u64 = (0..28).map(|level| of(&format!("delay.level.{level:02}"))).sum();
+        (of(&landing.name) + of("full"), levels)
+    };
+    eventually_seen("all are behind dispatch", kept, |&kept| kept == (10_000, 0));
+}
+
+#[test]
+fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
+    // The broker tries again every 3 minutes by default.
+    let node = PrivateNode::start(NodeOptions {
+        rabbit: vec!["{dead_letter_worker_publisher_confirm_timeout, 2000}".into()],
+        ..NodeOptions::default()
+    })
+    .unwrap();
+    let settings = node.settings().build().unwrap();
+    install(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let inbox = Inbox::open(&settings, "app");
+    let stalled = |settings: &Settings| {
+        send(settings, "app", 1, 1);
+        assert!(inbox.next(Duration::from_secs(4)).is_none(), "level 0 is not stalled");
+    };
+    let flows = || assert!(inbox.next(Duration::from_secs(120)).is_some(), "level 0 is stalled");
+    let unroutable = |session: &mut Session| session.queue_depth("delay.unroutable").unwrap().unwrap().ready;
+    send(&settings, "app", 1, 1);
+    flows();
+
+    // A full queue that refuses: unbinding it makes its messages unroutable.
+    small(&mut session, "full");
+    let greedy = binding("greedy", Endpoint::Queue("full".into()));
+    session.bind(&greedy).unwrap();
+    send(&settings, "greedy", 100, 1);
+    stalled(&settings);
+    let look = || admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
+    let report = eventually_seen("doctor finds it", look, |report| {
+        report.findings.iter().any(|finding| finding.code == FindingCode::StuckDeadLetters)
+    });
+    assert_eq!(report.findings[0].apps, ["greedy"], "{report:#?}");
+    session.unbind(&greedy).unwrap();
+    flows();
+    let full = session.queue_depth("full").unwrap().unwrap().ready;
+    eventually("the rest is unroutable", || unroutable(&mut session) >= 100 - full);
+
+    // The same, and it is consumed.
+    session.delete_queue("full").unwrap();
+    small(&mut session, "full");
+    session.bind(&greedy).unwrap();
+    send(&settings, "greedy", 100, 1);
+    stalled(&settings);
+    let mut other = Session::open(&settings.broker).unwrap();
+    let consumer = other.consume("full", 100).unwrap();
+    let mut consumed = 0;
+    while consumed < 100 {
+        match consumer.next(Duration::from_secs(120)) {
+            delayline::amqp::Next::Delivery(delivery) => consumer.ack(delivery).unwrap(),
+            other => panic!("after {consumed}: {other:?}"),
+        }
+        consumed += 1;
+    }
+    flows();
+    drop((consumer, other));
+
+    // An exchange that leads to no queue: binding one lets them go on.
+    let void = Exchange { name: "void".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    session.declare_exchange(&void).unwrap();
+    session.bind(&binding("lost", Endpoint::Exchange("void".into()))).unwrap();
+    send(&settings, "lost", 100, 1);
+    stalled(&settings);
+    queue(&mut session, "found", &[]);
+    let destination = Endpoint::Queue("found".into());
+    session.bind(&Binding { source: "void".into(), destination, key: "#".into() }).unwrap();
+    flows();
+    eventually("all were delivered", || session.queue_depth("found").unwrap().unwrap().ready >= 100);
+}

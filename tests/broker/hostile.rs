@@ -1,0 +1,201 @@
+//! A tenant with valid credentials and bad intentions.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use delayline::{
+    Settings,
+    admin::{self, AppQueue, AppSpec, AppUser, Delivery, Outcome},
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    settings::{Broker, Credentials, Secret},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use serde_json::json;
+
+use crate::common::{self, raw};
+
+const DOCUMENT: &str = include_str!("../../docs/security.md");
+const PASSWORD: &str = "tenant's own";
+
+/// What the document promises, by attempt, for the series of a broker.
+fn promised(version: &str) -> BTreeMap<String, String> {
+    let series: Vec<u32> = version.split('.').filter_map(|part| part.parse().ok()).take(2).collect();
+    let column = match series.as_slice() {
+        [..=3, ..] => 1,
+        [4, ..=2] => 2,
+        _ => 3,
+    };
+    let section = DOCUMENT.split("## A hostile tenant").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+    rows.map(|row| {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 4, "{row}");
+        assert!(cells[1..].iter().all(|cell| ["refused", "harmless", "limit"].contains(cell)), "{row}");
+        (cells[0].to_owned(), cells[column].to_owned())
+    })
+    .collect()
+}
+
+/// The tenant: a process that tries what it is told, and says what the broker said.
+struct Tenant {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Tenant {
+    fn start(settings: &Settings) -> (Self, Vec<String>) {
+        let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+        let mut child = Command::new(python)
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/hostile.py"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let setup = json!({
+            "own": "billing", "victim": "orders", "user": "tenant-billing", "password": PASSWORD,
+            "port": settings.broker.port, "vhost": settings.broker.vhost,
+            "management": common::shared_node().management_url(),
+        });
+        writeln!(input, "{setup}").unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let attempts = serde_json::from_str(&line).unwrap();
+        (Self { child, input, output }, attempts)
+    }
+
+    /// What the broker said against it, if anything.
+    fn tries(&mut self, attempt: &str) -> Option<String> {
+        writeln!(self.input, "{attempt}").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{attempt}: {error}: {line}"))
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn register(settings: &Settings, app: &str, max_delay: Option<&str>) {
+    let spec = AppSpec {
+        app: common::app(app),
+        delivery: Delivery::Direct(AppQueue::new(app)),
+        user: Some(AppUser {
+            name: format!("tenant-{app}"),
+            password: Some(Secret::new(PASSWORD)),
+            max_delay: max_delay.map(|delay| delay.parse().unwrap()),
+            ..AppUser::default()
+        }),
+    };
+    let report = admin::add_app(settings, &common::topology(settings), &spec, false, false).unwrap();
+    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+}
+
+/// What came of an attempt for others: messages in their queues or the set's, or
+/// anything about the set that is not as it was.
+fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
+    let topology = common::topology(settings);
+    let mut harm: Vec<_> =
+        admin::verify(settings, &topology).unwrap().findings.iter().map(ToString::to_string).collect();
+    for queue in ["orders", "delay.unroutable", "delay.retry", "delay.parked"] {
+        match session.queue_depth(queue).unwrap() {
+            Some(depth) if depth.ready == 0 => {}
+            other => harm.push(format!("{queue}: {other:?}")),
+        }
+    }
+    let bound = admin::list_apps(settings, &topology).unwrap().apps;
+    let keys: Vec<_> = bound.iter().map(|entry| (entry.app.as_deref(), entry.queue.as_deref())).collect();
+    if keys != [(Some("billing"), Some("billing")), (Some("orders"), Some("orders"))] {
+        harm.push(format!("bound: {keys:?}"));
+    }
+    harm
+}
+
+#[test]
+fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() {
+    let settings = common::installed(1_000);
+    register(&settings, "billing", Some("1h"));
+    register(&settings, "orders", None);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let promised = promised(&session.server_version().unwrap());
+    let (mut tenant, attempts) = Tenant::start(&settings);
+    let documented: Vec<_> = promised.keys().cloned().collect();
+    let mut sorted = attempts.clone();
+    sorted.sort();
+    assert_eq!(sorted, documented, "docs/security.md lists other attempts than are made");
+    assert!(attempts.len() >= 50);
+
+    let mut wrong = Vec::new();
+    for attempt in &attempts {
+        let refusal = tenant.tries(attempt);
+        let outcome = match (promised[attempt].as_str(), &refusal) {
+            ("refused", Some(_)) => continue,
+            ("limit", None) => {
+                for queue in ["orders", "billing"] {
+                    let path = format!("queues/{}/{queue}/contents", settings.broker.vhost);
+                    common::http(common::shared_node(), "DELETE", &path, &json!(null));
+                }
+                continue;
+            }
+            ("harmless", None) => harm(&settings, &mut session),
+            (_, Some(refusal)) => vec![refusal.clone()],
+            (_, None) => vec!["the broker did not refuse".into()],
+        };
+        if !outcome.is_empty() {
+            wrong.push(format!("{attempt}: promised {}, found {outcome:?}", promised[attempt]));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // Nothing that was refused has left a trace either.
+    assert_eq!(harm(&settings, &mut session), Vec::<String>::new());
+}
+
+/// Why `app add` never gives `configure`: with it, the rules on keys mean nothing.
+#[test]
+fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
+    let settings = common::installed(1_000);
+    register(&settings, "billing", None);
+    register(&settings, "orders", None);
+    let node = common::shared_node();
+    let path = format!("permissions/{}/tenant-billing", settings.broker.vhost);
+    let own = r"^(mine|mine\.\w+)\z";
+    let body = json!({ "configure": own, "write": r"^(delay|mine|mine\.\w+)\z", "read": own });
+    common::http(node, "PUT", &path, &body);
+    let credentials =
+        Credentials::Plain { username: "tenant-billing".into(), password: Secret::new(PASSWORD) };
+    let mut session = Session::open(&Broker { credentials, ..settings.broker.clone() }).unwrap();
+    let stolen = RoutingKey::new(Delay::ZERO, common::app("orders")).encode();
+
+    // By a queue that dead-letters under the other's key.
+    let exchange = |name: &str, arguments: &[(&str, &str)]| Exchange {
+        name: name.into(),
+        kind: ExchangeKind::Fanout,
+        arguments: arguments.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect(),
+    };
+    let mut arguments =
+        exchange("", &[("x-dead-letter-exchange", "delay"), ("x-dead-letter-routing-key", &stolen)])
+            .arguments;
+    arguments.insert("x-queue-type".into(), "quorum".into());
+    arguments.insert("x-message-ttl".into(), 0.into());
+    session.declare_exchange(&exchange("mine", &[])).unwrap();
+    session.declare_queue(&Queue { name: "mine".into(), level: None, arguments }).unwrap();
+    let binding =
+        Binding { source: "mine".into(), destination: Endpoint::Queue("mine".into()), key: String::new() };
+    session.bind(&binding).unwrap();
+    // By an exchange that has the entry behind it.
+    session.declare_exchange(&exchange("mine.too", &[("alternate-exchange", "delay")])).unwrap();
+    let harm = [("mine", "any"), ("mine.too", stolen.as_str())];
+    raw::publish(&settings, harm.map(|(exchange, key)| raw::message(exchange, key, "harm", &json!({}))));
+    let mut root = Session::open(&settings.broker).unwrap();
+    common::eventually("both are there", || root.queue_depth("orders").unwrap().unwrap().ready == 2);
+}

@@ -1,0 +1,109 @@
+//! `delayline app` as people and scripts use it.
+
+use predicates::str::contains;
+use serde_json::json;
+
+use crate::{common, delayline, json, on, stdout};
+
+/// A user name that no other test has.
+fn user(settings: &delayline::Settings) -> String {
+    format!("billing-of-{}", settings.broker.vhost)
+}
+
+#[test]
+fn an_application_is_added_checked_listed_and_removed() {
+    let settings = common::installed(1_000);
+    let user = user(&settings);
+    let app = |arguments: &[&str]| {
+        let mut command = on(&settings);
+        command.arg("app").args(arguments).args(["--user", &user]).env("DELAYLINE_APP_PASSWORD", "of-an-app");
+        command
+    };
+    let dry = stdout(&mut app(&["add", "billing", "--dry-run"]));
+    assert!(dry.contains("would make queue `billing`"), "{dry}");
+    let added = json(&mut app(&["add", "billing", "--landing", "--max-delay", "30d", "--json"]));
+    assert_eq!(added["outcome"], "installed", "{added}");
+    let again = stdout(&mut app(&["add", "billing", "--landing", "--max-delay", "30d"]));
+    assert!(again.contains("stood already: queue `delay.landing.billing`"), "{again}");
+    app(&["add", "billing", "--landing"])
+        .assert()
+        .code(1)
+        .stdout(contains("conflict"))
+        .stdout(contains(&user));
+
+    let checked = stdout(&mut app(&["check", "billing", "--max-delay", "30d"]));
+    assert!(checked.contains("as it should be"), "{checked}");
+    let checked = json(&mut app(&["check", "billing", "--json"]));
+    assert_eq!(checked["passed"], json!(false), "{checked}");
+    app(&["check", "billing"]).env("DELAYLINE_APP_PASSWORD", "wrong").assert().code(3);
+
+    let list = stdout(on(&settings).args(["app", "list"]));
+    for words in ["queue `billing`, by way of `delay.landing.billing`", &user, r"write `^delay\z`"] {
+        assert!(list.contains(words), "{words} in {list}");
+    }
+    let list = json(on(&settings).args(["app", "list", "--json"]));
+    assert_eq!(list["apps"][0]["landing"]["queue"], "delay.landing.billing", "{list}");
+    on(&settings).arg("uninstall").assert().code(1).stdout(contains("delayline app remove"));
+
+    app(&["remove", "billing", "--delete-user"])
+        .assert()
+        .success()
+        .stdout(contains("removed queue `billing`"));
+    app(&["remove", "billing"]).assert().success().stdout(contains("nothing to remove"));
+    on(&settings).args(["app", "list"]).assert().success().stdout(contains("no application"));
+}
+
+#[test]
+fn printing_needs_no_broker() {
+    let print = |format: &str| {
+        let mut command = delayline();
+        command.args([
+            "app",
+            "add",
+            "shop",
+            "--publish-only",
+            "--may-publish",
+            "billing,orders",
+            "--print",
+            format,
+        ]);
+        command.env("DELAYLINE_URL", "amqp://localhost:1/team");
+        command
+    };
+    let commands = stdout(&mut print("rabbitmqctl"));
+    assert!(
+        commands.contains(
+            r"set_topic_permissions -p team shop delay '^delay(\.[01]){28}\.(billing|orders|shop)\z'"
+        ),
+        "{commands}"
+    );
+    assert!(!commands.contains("import_definitions"), "{commands}");
+    let fragment = json(&mut print("definitions"));
+    assert_eq!((&fragment["queues"], &fragment["permissions"][0]["read"]), (&json!([]), &json!("^$")));
+}
+
+#[test]
+fn wrong_usage_says_what_to_do() {
+    for (arguments, words) in [
+        (&["check", "billing"][..], "DELAYLINE_APP_PASSWORD"),
+        (&["add", "billing", "--publish-only", "--landing"], "--publish-only"),
+        (&["add", "billing", "--queue", "delay.level.03"], "belongs to the set"),
+        (&["add", "billing", "--to-exchange", "delay"], "belongs to the set"),
+        (&["add", "billing", "--landing", "--queue-type", "classic"], "quorum"),
+        (&["add", "eu.*"], "not allowed"),
+        (&["add", "billing", "--max-delay", "soon"], "soon"),
+    ] {
+        delayline().arg("app").args(arguments).assert().code(2).stderr(contains(words));
+    }
+    // Bindings and permissions cannot be seen over AMQP.
+    let settings = common::installed(1_000);
+    for command in [&["add", "billing", "--no-user"][..], &["list"], &["remove", "billing"]] {
+        on(&settings)
+            .arg("app")
+            .args(command)
+            .env("DELAYLINE_MANAGEMENT_URL", "none")
+            .assert()
+            .code(3)
+            .stderr(contains("--management-url"));
+    }
+}
