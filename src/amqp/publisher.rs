@@ -79,12 +79,16 @@ impl Publisher {
     }
 
     /// Writes a message. An error says nothing here; [`Event::Ended`] follows.
+    ///
+    /// By a `hidden_key` the exchange routes as by the routing key; the broker
+    /// removes it from what is delivered.
     pub(crate) fn publish(
         &mut self,
         exchange: &str,
         routing_key: String,
         message_properties: &Properties,
         headers: &Headers,
+        hidden_key: Option<&str>,
         body: &[u8],
     ) {
         let Some(channel) = &self.channel else { return };
@@ -93,7 +97,7 @@ impl Publisher {
             routing_key,
             mandatory: true,
             immediate: false,
-            properties: properties(message_properties, headers),
+            properties: properties(message_properties, headers, hidden_key),
         };
         let _ = channel.basic_publish(exchange, publish);
     }

@@ -4,7 +4,11 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::codec::{self, DelayError};
+use crate::{
+    codec::{self, DelayError},
+    settings::Entry,
+    topology,
+};
 
 use super::{
     Headers, Message, Properties, Schedule, Value,
@@ -70,6 +74,8 @@ pub(crate) struct Wire {
     pub(crate) routing_key: String,
     pub(crate) properties: Properties,
     pub(crate) headers: Headers,
+    /// What the exchange routes by beside the routing key, unseen by consumers.
+    pub(crate) hidden_key: Option<String>,
 }
 
 /// Headers that would change where or when the message goes, or make a broker
@@ -136,7 +142,13 @@ pub(super) fn expiration_ms(text: &str) -> Option<u64> {
 impl Wire {
     /// The message as it is published at `sent`. `taken` is the wall-clock time
     /// at which the router took it; its expiry counts from there.
-    pub(crate) fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
+    pub(crate) fn new(
+        message: &Message,
+        schedule: &Schedule,
+        entry: Entry,
+        taken: Timestamp,
+        sent: Instant,
+    ) -> Self {
         let mut headers: Headers = message
             .headers
             .iter()
@@ -151,11 +163,16 @@ impl Wire {
             let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
             headers.insert(EXPIRES.into(), Value::I64(taken.as_millisecond().saturating_add(lifetime)));
         }
-        let (exchange, routing_key) = match &message.direct {
-            Some(direct) => (Some(direct.exchange.clone()), direct.routing_key.clone()),
-            None => (None, codec::encode(schedule.remaining(sent), &message.app)),
+        let (exchange, routing_key, hidden_key) = match (&message.direct, entry) {
+            (Some(direct), _) => (Some(direct.exchange.clone()), direct.routing_key.clone(), None),
+            (None, entry) => {
+                let delay = schedule.remaining(sent);
+                let hidden_key =
+                    (entry == Entry::Express).then(|| topology::hidden_key(delay.levels().next()));
+                (None, codec::encode(delay, &message.app), hidden_key)
+            }
         };
-        Self { exchange, routing_key, properties, headers }
+        Self { exchange, routing_key, properties, headers, hidden_key }
     }
 }
 
@@ -173,9 +190,13 @@ mod tests {
     }
 
     fn wire(message: &Message) -> Wire {
+        wire_to(message, Entry::Topic)
+    }
+
+    fn wire_to(message: &Message, entry: Entry) -> Wire {
         let (taken, sent) = (Timestamp::UNIX_EPOCH, Instant::now());
         let schedule = Schedule::new(message.when, message.tolerance, Unit::SECOND, taken, sent).unwrap();
-        Wire::new(message, &schedule, taken, sent)
+        Wire::new(message, &schedule, entry, taken, sent)
     }
 
     #[test]
@@ -200,6 +221,23 @@ mod tests {
         assert_eq!(wire.exchange.as_deref(), Some("delay.parked"));
         assert_eq!(wire.routing_key, "billing");
         assert_eq!(wire.headers, Headers::from([(EXPIRES.into(), Value::I64(5))]));
+    }
+
+    #[test]
+    fn the_express_entry_is_told_the_first_level() {
+        let mut message = message();
+        for (seconds, hidden_key) in [(0, "dispatch"), (1, "00"), (3, "01"), (90, "06"), (1 << 27, "27")] {
+            message.when = super::super::When::After(Delay::from_seconds(seconds).unwrap());
+            let topic = wire(&message);
+            let express = wire_to(&message, Entry::Express);
+            assert_eq!(
+                (topic.hidden_key.as_deref(), express.hidden_key.as_deref()),
+                (None, Some(hidden_key))
+            );
+            assert_eq!(topic, Wire { hidden_key: None, ..express });
+        }
+        let direct = Message::direct(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
+        assert_eq!(wire_to(&direct, Entry::Express).hidden_key, None);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use std::{
 use crossbeam_channel::Sender;
 use jiff::Timestamp;
 
-use crate::message::{Message, Schedule, Wire};
+use crate::{
+    message::{Message, Schedule, Wire},
+    settings::Entry,
+};
 
 use super::{Cause, Receipt};
 
@@ -86,8 +89,8 @@ impl Job {
     }
 
     /// The message as it is written at `now`.
-    pub(super) fn wire(&self, now: Instant) -> Wire {
-        Wire::new(&self.ticket.message, &self.ticket.schedule, self.ticket.taken, now)
+    pub(super) fn wire(&self, entry: Entry, now: Instant) -> Wire {
+        Wire::new(&self.ticket.message, &self.ticket.schedule, entry, self.ticket.taken, now)
     }
 
     /// How often it was written.

@@ -13,7 +13,7 @@ use crate::{
     Settings,
     amqp::{AmqpError, Event, Returned},
     message::Wire as Prepared,
-    settings::RouterSettings,
+    settings::{Entry, RouterSettings},
     topology::Names,
 };
 
@@ -42,13 +42,19 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Limits {
     window: usize,
     confirm_timeout: Duration,
+    entry: Entry,
     exchange: String,
 }
 
 impl Limits {
     pub(super) fn new(settings: &Settings) -> Self {
-        let RouterSettings { window, confirm_timeout, .. } = settings.router;
-        Self { window, confirm_timeout, exchange: Names::new(settings.topology.set.clone()).entry() }
+        let RouterSettings { window, confirm_timeout, entry, .. } = settings.router;
+        let names = Names::new(settings.topology.set.clone());
+        let exchange = match entry {
+            Entry::Topic => names.entry(),
+            Entry::Express => names.express(),
+        };
+        Self { window, confirm_timeout, entry, exchange }
     }
 }
 
@@ -225,7 +231,7 @@ impl<C: Connector> Worker<C> {
             return;
         };
         job.mark_sent();
-        let prepared = job.wire(now);
+        let prepared = job.wire(self.limits.entry, now);
         let exchange = prepared.exchange.clone();
         let exchange = exchange.as_deref().unwrap_or(&self.limits.exchange);
         wire.publish(exchange, prepared, job.body());
@@ -299,7 +305,10 @@ impl<C: Connector> Worker<C> {
             wire.routing_key == *routing_key && wire.properties == *properties && wire.headers == *headers
         };
         let roughly = |wire: &Prepared| wire.routing_key == *routing_key;
-        self.outstanding.take_returned(body, exact).or_else(|| self.outstanding.take_returned(body, roughly))
+        let entry = self.limits.entry;
+        self.outstanding
+            .take_returned(entry, body, exact)
+            .or_else(|| self.outstanding.take_returned(entry, body, roughly))
     }
 
     /// Publishes again on a new connection what was not confirmed in time. A broker

@@ -13,7 +13,7 @@ use url::Url;
 use crate::topology::{QueueType, SetName, TopologySettings, Unit};
 
 use super::{
-    Broker, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    Broker, Credentials, Entry, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
     broker::{AmqpUrl, hosts, management_url},
     layers::Raw,
 };
@@ -104,6 +104,10 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             window @ 1..=100_000 => window,
             _ => return Err(value("window", "use 1 to 100000 messages")),
         },
+        entry: raw
+            .entry
+            .map_or_else(|| Ok(Entry::Topic), |text| text.parse())
+            .map_err(|reason: String| value("entry", &reason))?,
     };
     Ok(Settings { broker, management, topology, router })
 }

@@ -81,11 +81,12 @@ pub(super) struct Raw {
     pub(super) confirm_timeout: Option<String>,
     pub(super) heartbeat: Option<u16>,
     pub(super) window: Option<usize>,
+    pub(super) entry: Option<String>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 19] = [
+pub(crate) const KEYS: [&str; 20] = [
     "url",
     "other_hosts",
     "management_url",
@@ -105,6 +106,7 @@ pub(crate) const KEYS: [&str; 19] = [
     "confirm_timeout",
     "heartbeat",
     "window",
+    "entry",
 ];
 
 /// Settings in the making: each layer overrides those before it.
@@ -315,6 +317,7 @@ mod tests {
             ("heartbeat", "0"),
             ("heartbeat", "often"),
             ("window", "0"),
+            ("entry", "side"),
             ("replicas", "0"),
             ("unit_ms", "2000"),
             ("queue_type", "mirrored"),

@@ -5,6 +5,7 @@ mod common;
 
 mod cluster;
 mod delivery;
+mod express;
 mod faults;
 mod garbage;
 mod holding;
