@@ -20,8 +20,9 @@ pub enum Cause {
     /// It cannot be sent; nothing was.
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    /// The broker refused to store it. Usually the queue has no leader at the
-    /// moment; trying again later is safe.
+    /// The broker refused to store it: the queue has no leader at the moment, or,
+    /// for a message that is due, the application's queue is full and refuses.
+    /// Trying again later is safe.
     #[error("the broker refused to store the message; try again later")]
     Nacked,
     /// No queue took it, and the set's alternate exchange did not catch it.

@@ -11,7 +11,8 @@
 //! | what happens | outcome |
 //! |---|---|
 //! | the broker confirms it | [`Receipt`] |
-//! | the broker refuses to store it (nack) | [`Cause::Nacked`], at once |
+//! | the broker refuses to store it (nack) while it is to be delayed | published again every 100 ms: a level never refuses, it only has no leader for a moment; [`Cause::Nacked`] at the deadline |
+//! | the same, and it is due | [`Cause::Nacked`], at once: the application's queue can refuse for as long as it is full |
 //! | no queue takes it, so it comes back | [`Cause::Returned`], at once |
 //! | the broker closes the channel over it (no permission, too large, no such set) | [`Cause::Rejected`], for this message alone |
 //! | the broker is in alarm and blocks the connection | it waits; [`Cause::Blocked`] at the deadline |
@@ -222,7 +223,9 @@ impl Router {
 
     /// The error of a message that had no answer at its deadline.
     fn late(&self, ticket: Arc<Ticket>) -> PublishError {
-        let cause = self.shared.reason_for_waiting().unwrap_or(Cause::Unconfirmed { waited: self.timeout });
+        let waiting = self.shared.reason_for_waiting();
+        let nacked = ticket.is_nacked().then_some(Cause::Nacked);
+        let cause = waiting.or(nacked).unwrap_or(Cause::Unconfirmed { waited: self.timeout });
         self.failure(ticket, cause)
     }
 

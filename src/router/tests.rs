@@ -145,6 +145,7 @@ fn every_answer_settles_its_own_messages_once() {
             Event::Ack { tag: 3, multiple: true },
             Event::Ack { tag: 99, multiple: false },
         ],
+        4 => ack(tag),
         _ => vec![],
     });
     let router = broker.router(LONG, 10);
@@ -155,17 +156,49 @@ fn every_answer_settles_its_own_messages_once() {
     let mut results: Vec<_> =
         pipeline.map(|outcome| (outcome.tag, outcome.result.map_err(|e| e.cause().clone()))).collect();
     results.sort_by_key(|(tag, _)| *tag);
-    let failed: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).collect();
-    assert!(matches!(failed[..], [(2, Err(Cause::Nacked))]), "{results:?}");
+    let publishes: Vec<_> = results.iter().map(|(_, result)| result.as_ref().unwrap().publishes).collect();
+    assert_eq!(publishes, [1, 2, 1], "only the nacked one is published again");
 }
 
 #[test]
-fn a_nack_gives_the_message_back() {
+fn a_nack_of_a_due_message_gives_it_back_at_once() {
     let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
-    let error = broker.router(LONG, 10).publish(message("mine")).unwrap_err();
+    let due = || Message::after(AppKey::new("app").unwrap(), Delay::ZERO, "mine");
+    let error = broker.router(LONG, 10).publish(due()).unwrap_err();
     assert_eq!(error.cause(), &Cause::Nacked);
     assert!(!error.maybe_delivered());
+    assert_eq!(error.into_message(), due());
+    assert_eq!(broker.bodies().len(), 1);
+}
+
+#[test]
+fn a_nack_of_a_delayed_message_is_tried_again_until_the_deadline() {
+    let broker = Scripted::new(|_, tag, _| match tag {
+        1 | 2 => vec![Event::Nack { tag, multiple: false }],
+        _ => ack(tag),
+    });
+    assert_eq!(broker.router(LONG, 10).publish(message("a")).unwrap().publishes, 3);
+
+    let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
+    let error = broker.router(SHORT, 10).publish(message("mine")).unwrap_err();
+    assert!(broker.bodies().len() > 1);
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(!error.maybe_delivered(), "the broker said that it has none of them");
     assert_eq!(error.into_message(), message("mine"));
+}
+
+#[test]
+fn closing_waits_for_what_was_nacked() {
+    let broker = Scripted::new(|_, tag, _| match tag {
+        1 => vec![Event::Nack { tag, multiple: false }],
+        _ => ack(tag),
+    });
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    assert!(router.close(LONG));
+    assert_eq!(broker.bodies(), ["a", "a"]);
 }
 
 #[test]
@@ -396,7 +429,7 @@ fn an_answer_after_a_lost_connection_leaves_a_doubt() {
         0 => vec![Event::Ended],
         _ => vec![Event::Nack { tag, multiple: false }],
     });
-    let error = broker.router(LONG, 10).publish(message("a")).unwrap_err();
+    let error = broker.router(Duration::from_secs(1), 10).publish(message("a")).unwrap_err();
     assert_eq!(error.cause(), &Cause::Nacked);
     assert!(error.maybe_delivered(), "the first connection may have stored it");
 }

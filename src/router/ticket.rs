@@ -12,6 +12,7 @@ use crossbeam_channel::Sender;
 use jiff::Timestamp;
 
 use crate::{
+    codec::Delay,
     message::{Message, Schedule, Wire},
     settings::Entry,
 };
@@ -31,6 +32,7 @@ pub(super) struct Ticket {
     pub(super) deadline: Instant,
     sent: AtomicBool,
     in_doubt: AtomicBool,
+    nacked: AtomicBool,
 }
 
 impl Ticket {
@@ -42,6 +44,7 @@ impl Ticket {
             deadline,
             sent: AtomicBool::new(false),
             in_doubt: AtomicBool::new(false),
+            nacked: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +57,11 @@ impl Ticket {
     /// that the broker may have it whatever it answers now.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Whether the last answer was a refusal, and it was not sent since.
+    pub(super) fn is_nacked(&self) -> bool {
+        self.nacked.load(Ordering::Acquire)
     }
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
@@ -101,7 +109,19 @@ impl Job {
     /// Notes that it is about to be written.
     pub(super) fn mark_sent(&mut self) {
         self.publishes += 1;
+        self.ticket.nacked.store(false, Ordering::Release);
         self.ticket.sent.store(true, Ordering::Release);
+    }
+
+    /// Notes that the broker refused it for now.
+    pub(super) fn mark_nacked(&self) {
+        self.ticket.nacked.store(true, Ordering::Release);
+    }
+
+    /// Whether it goes to a level if it is sent at `now`, and not straight to the
+    /// application.
+    pub(super) fn is_delayed(&self, now: Instant) -> bool {
+        self.ticket.schedule.remaining(now) != Delay::ZERO
     }
 
     /// Notes that the connection was lost before the answer.

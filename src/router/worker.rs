@@ -34,6 +34,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// client library buffers 16 MiB and then blocks without a time limit.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
+/// How long a message that the broker refused waits until it is published again. A
+/// queue that lost its leader has another within a second or so.
+const NACK_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long ending a broken connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -105,6 +109,8 @@ pub(super) struct Worker<C: Connector> {
     outstanding: Outstanding,
     /// Published on an earlier channel and not confirmed there, oldest first.
     again: VecDeque<Job>,
+    /// Refused by the broker for the moment, and when to publish them again.
+    nacked: VecDeque<(Instant, Job)>,
     /// How many of `again` are to be sent one at a time, because one among them
     /// made the broker close the channel.
     suspects: usize,
@@ -138,6 +144,7 @@ impl<C: Connector> Worker<C> {
             limits,
             outstanding: Outstanding::default(),
             again: VecDeque::new(),
+            nacked: VecDeque::new(),
             suspects: 0,
             blocked: false,
             unblocked: Instant::now(),
@@ -158,6 +165,7 @@ impl<C: Connector> Worker<C> {
             if now >= next_tick || self.closing {
                 next_tick = now + TICK;
                 self.drop_late(now);
+                self.take_up_nacked(now);
                 self.give_up_a_silent_channel(now);
                 if self.should_end(now) {
                     break;
@@ -269,7 +277,7 @@ impl<C: Connector> Worker<C> {
             Event::Nack { tag, multiple } => {
                 for sent in self.outstanding.settle(tag, multiple) {
                     self.suspects = self.suspects.saturating_sub(1);
-                    sent.job.fail(Cause::Nacked);
+                    self.nacked(sent.job);
                 }
             }
             Event::Returned(returned) => {
@@ -295,6 +303,23 @@ impl<C: Connector> Worker<C> {
             }
             Event::Ended => self.ended(),
         }
+    }
+
+    /// A level never refuses a message, but while a queue has no leader the broker
+    /// does. Where the application's own queue decides, its publisher has to know.
+    fn nacked(&mut self, job: Job) {
+        let now = Instant::now();
+        if job.is_delayed(now) {
+            job.mark_nacked();
+            self.nacked.push_back((now + NACK_PAUSE, job));
+        } else {
+            job.fail(Cause::Nacked);
+        }
+    }
+
+    fn take_up_nacked(&mut self, now: Instant) {
+        let due = self.nacked.partition_point(|(when, _)| *when <= now);
+        self.again.extend(self.nacked.drain(..due).map(|(_, job)| job));
     }
 
     /// The message that came back. The broker names no tag, so it is found by
@@ -394,11 +419,12 @@ impl<C: Connector> Worker<C> {
     /// Lets go of messages whose publishers have given up on them, those that
     /// wait in the channel included: they would keep others out of it.
     fn drop_late(&mut self, now: Instant) {
-        let before = self.outstanding.len() + self.again.len();
+        let before = self.in_hand();
         self.outstanding.drop_late(now);
         self.again.retain(|job| !job.is_late(now));
+        self.nacked.retain(|(_, job)| !job.is_late(now));
         if self.shared.with(|state| state.close_by).is_some() {
-            self.given_up += before - self.outstanding.len() - self.again.len();
+            self.given_up += before - self.in_hand();
         }
         while self.held.as_ref().is_none_or(|job| job.is_late(now)) && !self.may_take() {
             match self.jobs.try_recv() {
@@ -411,17 +437,23 @@ impl<C: Connector> Worker<C> {
         }
     }
 
+    /// How many messages were sent at least once and are not settled.
+    fn in_hand(&self) -> usize {
+        self.outstanding.len() + self.again.len() + self.nacked.len()
+    }
+
     fn should_end(&mut self, now: Instant) -> bool {
         // No job comes any more once this is set.
         let Some(deadline) = self.shared.with(|state| state.close_by) else { return false };
         self.closing = true;
         self.again.extend(self.held.take().into_iter().chain(self.jobs.try_iter()));
-        now >= deadline || (self.again.is_empty() && self.outstanding.is_empty())
+        now >= deadline || self.in_hand() == 0
     }
 
     fn finish(mut self) {
         let mut given_up = self.given_up;
-        for job in self.outstanding.take_all().chain(self.again).chain(self.jobs.try_iter()) {
+        let nacked = self.nacked.into_iter().map(|(_, job)| job);
+        for job in self.outstanding.take_all().chain(self.again).chain(nacked).chain(self.jobs.try_iter()) {
             given_up += 1;
             job.fail(Cause::Closed);
         }
