@@ -155,7 +155,7 @@ fn express(names: &Names) -> impl Iterator<Item = Binding> + '_ {
     ends.map(|(level, destination)| Binding {
         source: names.express(),
         destination,
-        key: hidden_key(level).into(),
+        key: hidden_key(level),
     })
 }
 
