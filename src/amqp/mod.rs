@@ -24,5 +24,7 @@ mod tls_stream;
 pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
-pub(crate) use publisher::{Event, Publisher, Returned};
+// The bare client, for measurements that compare it with what is built on it.
+#[doc(hidden)]
+pub use publisher::{Event, Publisher, Returned};
 pub use session::{QueueDepth, Session};
