@@ -9,7 +9,9 @@ use crate::{
     settings::{Layers, Settings},
 };
 
-use super::{Failure, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable};
+use super::{
+    Failure, bench, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
@@ -163,6 +165,8 @@ Examples:
     Parked(parked::Args),
     /// Look at what could not be delivered, send it on, or discard it
     Unroutable(unroutable::Args),
+    /// Measure how much a broker carries, in a throw-away set
+    Bench(Box<bench::Args>),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
 }

@@ -1,6 +1,7 @@
 //! The command line: parse, call, print. One file per command.
 
 mod args;
+mod bench;
 mod decode;
 mod demo;
 mod failure;
@@ -64,6 +65,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Parked(args) => parked::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
+        Command::Bench(args) => bench::run(args, &settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

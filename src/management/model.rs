@@ -48,6 +48,16 @@ pub struct NodeInfo {
     /// Whether it is up.
     #[serde(deserialize_with = "lenient")]
     pub running: bool,
+    /// Its memory, in bytes.
+    pub mem_used: Option<u64>,
+    /// The memory at which it stops taking messages, in bytes.
+    pub mem_limit: Option<u64>,
+    /// Its free disk space, in bytes.
+    pub disk_free: Option<u64>,
+    /// The free disk space at which it stops taking messages, in bytes.
+    pub disk_free_limit: Option<u64>,
+    /// Its processors.
+    pub processors: Option<u64>,
 }
 
 /// One of `GET /api/exchanges/VHOST`
@@ -106,6 +116,8 @@ pub struct QueueInfo {
     /// Those that left the queue and are not confirmed at the other end.
     #[serde(deserialize_with = "lenient")]
     pub messages_dlx: u64,
+    /// The memory of its process on the leader's node, in bytes.
+    pub memory: Option<u64>,
     /// What policies set, operator policies included: an object, or an empty
     /// list.
     pub effective_policy_definition: Json,

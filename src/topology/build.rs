@@ -152,11 +152,7 @@ fn skip_ahead(names: &Names, level: u8) -> impl Iterator<Item = Binding> + '_ {
 fn express(names: &Names) -> impl Iterator<Item = Binding> + '_ {
     let queues = (0..LEVELS).map(|level| (Some(level), Endpoint::Queue(names.level_queue(level))));
     let ends = [(None, Endpoint::Exchange(names.dispatch()))].into_iter().chain(queues);
-    ends.map(|(level, destination)| Binding {
-        source: names.express(),
-        destination,
-        key: hidden_key(level),
-    })
+    ends.map(|(level, destination)| Binding { source: names.express(), destination, key: hidden_key(level) })
 }
 
 /// What a publisher puts into the header `BCC` of a message for the express entry:

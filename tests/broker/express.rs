@@ -7,11 +7,14 @@ use delayline::{
     amqp::Session,
     codec::Delay,
     message::Value,
+    router::Cause,
     settings::Entry,
     topology::{Binding, Endpoint},
 };
 
-use crate::common::{Inbox, app, eventually, installed, topology};
+use serde_json::json;
+
+use crate::common::{Inbox, app, eventually, eventually_seen, http, installed, raw, shared_node, topology};
 
 fn express(settings: &Settings) -> Router {
     let mut settings = settings.clone();
@@ -122,4 +125,76 @@ fn uninstall_closes_both_entries_and_puts_both_back() {
     admin::uninstall(&settings, &stands, true).unwrap().unwrap();
     let error = router.publish(message(1)).unwrap_err();
     assert!(error.to_string().contains("delay.express"), "{error}");
+}
+
+/// The first hop does not look at the routing key, so what is wrong with it shows
+/// at the second: it is kept all the same, and so is what names no queue.
+#[test]
+fn a_malformed_key_is_kept_as_anywhere() {
+    let settings = installed(1);
+    let bits = |n: usize| vec!["0"; n].join(".");
+    let one = format!("delay.{}.1", bits(27));
+    let garbage = [
+        // Into a level, and from there nowhere.
+        (json!(["00"]), "app".to_owned()),
+        (json!(["00"]), format!("delay.{}.app", bits(27))),
+        (json!(["01"]), format!("delay.{}", bits(28))),
+        (json!(["dispatch"]), format!("delay.{}.nobody", bits(28))),
+        // Into no level.
+        (json!(["28"]), format!("{one}.app")),
+        (json!(["0"]), format!("{one}.app")),
+        (json!([]), format!("{one}.app")),
+    ];
+    let count = garbage.len() as u64;
+    raw::publish(
+        &settings,
+        garbage.map(|(hidden, key)| {
+            raw::message("delay.express", &key, "garbage", &json!({"headers": {"BCC": hidden}}))
+        }),
+    );
+    // What says the right level is delivered whoever published it.
+    let inbox = Inbox::open(&settings, "app");
+    let good =
+        raw::message("delay.express", &format!("{one}.app"), "good", &json!({"headers": {"BCC": ["00"]}}));
+    raw::publish(&settings, [good]);
+    assert_eq!(inbox.next(Duration::from_secs(60)).unwrap().body, b"good");
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually_seen(
+        "all garbage is unroutable",
+        || u64::from(session.queue_depth("delay.unroutable").unwrap().unwrap().ready),
+        |&ready| ready == count,
+    );
+}
+
+/// Whoever may write to the express entry may write to every app; whoever may
+/// not is told so, and loses nothing.
+#[test]
+fn permission_to_write_is_the_only_guard() {
+    let settings = installed(1_000);
+    let vhost = settings.broker.vhost.clone();
+    let node = shared_node();
+    let user = |name: &str, write: &str| {
+        http(node, "PUT", &format!("users/{name}"), &json!({"password": "secret", "tags": ""}));
+        let permissions = json!({"configure": "^$", "write": write, "read": "^$"});
+        http(node, "PUT", &format!("permissions/{vhost}/{name}"), &permissions);
+        for exchange in ["delay", "delay.express"] {
+            let only_mine =
+                json!({"exchange": exchange, "write": "^delay(\\.[01]){28}\\.mine$", "read": "^$"});
+            http(node, "PUT", &format!("topic-permissions/{vhost}/{name}"), &only_mine);
+        }
+        let mut settings = node
+            .settings()
+            .set("url", format!("{}/{vhost}", node.url()))
+            .set("username", name)
+            .set("password", "secret")
+            .build()
+            .unwrap();
+        settings.router.entry = Entry::Express;
+        Router::connect(&settings).unwrap()
+    };
+    let theirs = || Message::after(app("theirs"), Delay::from_seconds(3_600).unwrap(), "x");
+    let error = user("express-tenant", "^delay$").publish(theirs()).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Rejected { code: 403, .. }), "{error}");
+    assert_eq!(error.into_message(), theirs());
+    user("express-service", "^delay\\.express$").publish(theirs()).unwrap();
 }
