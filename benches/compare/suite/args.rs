@@ -121,7 +121,8 @@ impl Args {
         }
         let known: Vec<_> = layouts::all().into_iter().map(|(description, _)| description.id).collect();
         refuse_unknown("layout", &self.layouts, &known)?;
-        let workloads: Vec<_> = Workload::all(&self.scale()).iter().map(|workload| workload.id.into()).collect();
+        let workloads: Vec<_> =
+            Workload::all(&self.scale()).iter().map(|workload| workload.id.into()).collect();
         refuse_unknown("workload", &self.workloads, &workloads)?;
         let mut runs = Vec::new();
         for prefetch in [None, (self.prefetch > 0).then_some(self.prefetch)].into_iter().take(2) {
@@ -177,8 +178,9 @@ impl Args {
         };
         println!("\n== RabbitMQ {} ({})", run.name(), scale.name);
         let mut workloads = Workload::all(&scale);
-        workloads
-            .retain(|workload| self.workloads.is_empty() || self.workloads.iter().any(|id| id == workload.id));
+        workloads.retain(|workload| {
+            self.workloads.is_empty() || self.workloads.iter().any(|id| id == workload.id)
+        });
         for workload in &workloads {
             for (description, make) in &layouts {
                 say(started, &format!("{}: {}", workload.title, description.title));

@@ -52,13 +52,8 @@ impl Broker {
             plugins: plugins.to_vec(),
             ..NodeOptions::default()
         })?;
-        let mut broker = Self {
-            node,
-            version: String::new(),
-            has_delay_plugin: false,
-            idle: 0.0,
-            vhosts: Cell::new(0),
-        };
+        let mut broker =
+            Self { node, version: String::new(), has_delay_plugin: false, idle: 0.0, vhosts: Cell::new(0) };
         let overview = broker.http("GET", "overview", &Json::Null)?;
         broker.version = overview["rabbitmq_version"].as_str().unwrap_or_default().to_owned();
         let kinds = overview["exchange_types"].as_array().cloned().unwrap_or_default();
@@ -109,7 +104,8 @@ impl Broker {
             .header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
             .header("content-type", "application/json")
             .body(if body.is_null() { String::new() } else { body.to_string() })?;
-        let agent: ureq::Agent = ureq::Agent::config_builder().allow_non_standard_methods(true).build().into();
+        let agent: ureq::Agent =
+            ureq::Agent::config_builder().allow_non_standard_methods(true).build().into();
         let text = agent.run(request).map_err(|error| format!("{method} {path}: {error}"))?;
         let text = text.into_body().read_to_string()?;
         Ok(serde_json::from_str(&text).unwrap_or(Json::Null))

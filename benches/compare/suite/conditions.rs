@@ -47,7 +47,8 @@ impl Conditions {
             body_bytes: BODY,
             window: WINDOW,
             consumer_prefetch: PREFETCH,
-            durability: "persistent messages, durable queues, a confirm and an acknowledgement for each".into(),
+            durability: "persistent messages, durable queues, a confirm and an acknowledgement for each"
+                .into(),
             client: format!("amiquip, as delayline {} uses it", env!("CARGO_PKG_VERSION")),
             kombu: None,
             seconds: 0.0,

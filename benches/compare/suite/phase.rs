@@ -161,9 +161,8 @@ impl Addresses {
     }
 
     fn of(&mut self, delay: u64, layout: &mut dyn Layout, vhost: &mut Vhost<'_>) -> Fallible<&Address> {
-        let is_fresh = |(_, since): &(Address, Instant)| {
-            self.fill || !layout.is_renewed() || since.elapsed() < RENEWAL
-        };
+        let is_fresh =
+            |(_, since): &(Address, Instant)| self.fill || !layout.is_renewed() || since.elapsed() < RENEWAL;
         if !self.known.get(&delay).is_some_and(is_fresh) {
             let mut address = layout.address(vhost, delay)?;
             if self.fill
@@ -181,4 +180,3 @@ impl Addresses {
         Ok(&self.known[&delay].0)
     }
 }
-

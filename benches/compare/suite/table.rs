@@ -43,8 +43,20 @@ pub fn number(value: Option<f64>, digits: usize) -> String {
 /// All cells of a workload.
 pub fn cells(run: &Run, workload: &str) -> String {
     let header = [
-        "layout", "publish", "drain", "p50", "p99", "max", "early", "lost", "unfinished", "twice", "queues",
-        "bindings", "CPU s / 1,000", "header B",
+        "layout",
+        "publish",
+        "drain",
+        "p50",
+        "p99",
+        "max",
+        "early",
+        "lost",
+        "unfinished",
+        "twice",
+        "queues",
+        "bindings",
+        "CPU s / 1,000",
+        "header B",
     ];
     let cells = run.cells.iter().filter(|cell| cell.workload == workload);
     table(header, cells.map(|cell| row(run, cell)))
@@ -54,7 +66,8 @@ fn row(run: &Run, cell: &Cell) -> [String; 14] {
     let late = |of: fn(&super::results::Lateness) -> f64| {
         cell.lateness.as_ref().map_or_else(|| "–".into(), |lateness| ms(of(lateness)))
     };
-    let behind = cell.achieved_rate.zip(cell.offered_rate).filter(|(achieved, offered)| *achieved < 0.95 * offered);
+    let behind =
+        cell.achieved_rate.zip(cell.offered_rate).filter(|(achieved, offered)| *achieved < 0.95 * offered);
     let title = match (&cell.failure, behind) {
         (Some(_), _) => format!("{} (failed)", run.title(&cell.layout)),
         (None, Some((achieved, _))) => format!("{} (took {})", run.title(&cell.layout), rate(Some(achieved))),

@@ -106,7 +106,13 @@ pub fn print(targets: &[Target]) -> String {
             Some(false) => "NOT MET",
             None => "",
         };
-        [target.broker.clone(), target.what.clone(), target.wanted.clone(), target.found.clone(), met.to_owned()]
+        [
+            target.broker.clone(),
+            target.what.clone(),
+            target.wanted.clone(),
+            target.found.clone(),
+            met.to_owned(),
+        ]
     });
     table(["RabbitMQ", "what", "wanted", "found", ""], rows)
 }
