@@ -27,12 +27,12 @@ const PRECISION: f64 = 1.15;
 /// Messages of a rate that is much too high pile up; they are not waited for long.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Searches with mixed delays of 1 to 60 units of 10 ms.
+/// Searches with mixed delays of 1 to 60 units.
 pub fn search(broker: &Broker, id: &str, layout: &mut dyn Layout, scale: &Scale) -> Fallible<Knee> {
     let workload = Workload {
         id: "knee",
         title: "mixed delays",
-        unit_ms: 10,
+        unit_ms: scale.series_unit,
         delays: (1..=60).collect(),
         cohorts: Vec::new(),
         steps: vec![1, 5, 15, 60],

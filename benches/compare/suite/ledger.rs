@@ -66,7 +66,8 @@ impl Verdict {
 
     /// The least lateness, in ms, of the slowest of so many per cent.
     pub fn late_ms(&self, per_cent: f64) -> f64 {
-        let rank = (per_cent / 100.0 * self.late_us.len() as f64).ceil() as usize;
+        // Without the last digits, which 99.9 / 100 does not have exactly.
+        let rank = (per_cent / 100.0 * self.late_us.len() as f64 - 1e-6).ceil() as usize;
         self.late_us.get(rank.saturating_sub(1)).map_or(0.0, |&late| late as f64 / 1_000.0)
     }
 

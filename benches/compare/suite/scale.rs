@@ -21,6 +21,8 @@ pub struct Scale {
     pub equal_unit: u64,
     pub mixed_unit: u64,
     pub real_life_unit: u64,
+    /// And of the series.
+    pub series_unit: u64,
     /// The longest of the real-life delays that is used, in units.
     pub longest: u64,
     /// Messages for each number of hops.
@@ -49,11 +51,12 @@ impl Scale {
             equal_unit: 1_000,
             mixed_unit: 100,
             real_life_unit: 1,
+            series_unit: 10,
             longest: 3_600,
             hops: 3_000,
             waiting: vec![0, 20_000, 100_000],
             knee: Duration::from_secs(3),
-            patience: Duration::from_secs(5),
+            patience: Duration::from_secs(10),
             rest: Duration::from_secs(3),
         }
     }
@@ -70,7 +73,6 @@ impl Scale {
             hops: 8_000,
             waiting: vec![0, 20_000, 100_000, 300_000],
             knee: Duration::from_secs(5),
-            patience: Duration::from_secs(10),
             rest: Duration::from_secs(5),
             ..Self::standard()
         }
@@ -91,7 +93,6 @@ impl Scale {
             hops: 500,
             waiting: vec![0, 5_000],
             knee: Duration::from_secs(1),
-            patience: Duration::from_secs(2),
             rest: Duration::from_secs(1),
             ..Self::standard()
         }
@@ -109,6 +110,7 @@ impl Scale {
             cohort: 20,
             equal_unit: 100,
             mixed_unit: 5,
+            series_unit: 1,
             longest: 60,
             hops: 20,
             waiting: vec![0, 200],

@@ -13,9 +13,6 @@ use super::{
     workload::Workload,
 };
 
-/// Milliseconds that count as a second here: the longest delay is 1.3 s.
-const UNIT_MS: u64 = 10;
-
 /// Six zeros below one bit, and so on to seven bits.
 const DELAYS: [u64; 7] = [64, 96, 112, 120, 124, 126, 127];
 
@@ -28,7 +25,7 @@ pub fn layouts() -> [(&'static str, Box<dyn Layout>); 2] {
 }
 
 pub fn hops(broker: &Broker, scale: &Scale) -> Fallible<Vec<Hops>> {
-    let workload = workload(DELAYS.to_vec());
+    let workload = workload(scale, DELAYS.to_vec());
     let mut lines = Vec::new();
     for (id, mut layout) in layouts() {
         let mut stand = Stand::new(broker, layout.as_mut(), &workload)?;
@@ -48,7 +45,7 @@ pub fn hops(broker: &Broker, scale: &Scale) -> Fallible<Vec<Hops>> {
 }
 
 pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
-    let workload = workload((1..=60).collect());
+    let workload = workload(scale, (1..=60).collect());
     let mut lines = Vec::new();
     for (id, mut layout) in layouts() {
         let mut stand = Stand::new(broker, layout.as_mut(), &workload)?;
@@ -77,11 +74,11 @@ pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
     Ok(lines)
 }
 
-fn workload(delays: Vec<u64>) -> Workload {
+fn workload(scale: &Scale, delays: Vec<u64>) -> Workload {
     Workload {
         id: "series",
         title: "one thing at a time",
-        unit_ms: UNIT_MS,
+        unit_ms: scale.series_unit,
         cohorts: delays.clone(),
         steps: vec![1, 5, 15],
         delays,

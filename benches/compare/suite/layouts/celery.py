@@ -15,15 +15,14 @@ from kombu.transport import native_delayed_delivery as native
 url, unit_ms, inbox = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 
-class ScaledQueue(Queue):
-    def __init__(self, *args, queue_arguments=None, **kwargs):
-        scaled = dict(queue_arguments)
-        scaled["x-message-ttl"] = scaled["x-message-ttl"] // 1000 * unit_ms
-        super().__init__(*args, queue_arguments=scaled, **kwargs)
+# A function and no class of queues: kombu makes copies, which must not be scaled again.
+def scaled_queue(name, queue_arguments):
+    ttl = queue_arguments["x-message-ttl"] // 1000 * unit_ms
+    return Queue(name, queue_arguments={**queue_arguments, "x-message-ttl": ttl})
 
 
 with Connection(url) as connection:
-    native.Queue = ScaledQueue
+    native.Queue = scaled_queue
     native.declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
     exchange = Exchange("celery", type="topic")
     queue = Queue(inbox, exchange, routing_key=inbox, queue_arguments={"x-queue-type": "quorum"})

@@ -131,7 +131,7 @@ pub fn rows(title: &str, unit: &str, legend: &[(&str, &str)], is_log: bool, pane
             svg.line((x(tick), top), (x(tick), bottom), "grid");
             svg.text(x(tick), bottom + 14.0, "muted mid", &short(tick));
         }
-        svg.text(right + 8.0, bottom + 14.0, "muted", unit);
+        svg.text(right + 18.0, bottom + 14.0, "muted", unit);
         for (index, (name, shapes)) in panel.rows.iter().enumerate() {
             let middle = top + ROW * (index as f64 + 0.5) + 2.0;
             svg.text(left - 8.0, middle + 4.0, "end", name);
