@@ -30,6 +30,7 @@ fn every_layout_delivers_and_the_report_can_be_made() {
         hops: series::hops(&broker, &scale).unwrap(),
         waiting: series::waiting(&broker, &scale).unwrap(),
         knees: ["delayline", "nservicebus"].map(knee).into(),
+        failures: Vec::new(),
     };
     // All that differs between the workloads is the delays, so one is enough for most.
     for workload in Workload::all(&scale) {

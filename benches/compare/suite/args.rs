@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::{
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
     time::{Duration, Instant},
@@ -89,6 +89,11 @@ pub struct Args {
     test: bool,
 }
 
+/// The caller's mistake.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
 pub fn main() -> ExitCode {
     let args = Args::parse();
     if args.test {
@@ -98,7 +103,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::from(3)
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 3 })
         }
     }
 }
@@ -125,14 +130,16 @@ impl Args {
             Workload::all(&self.scale()).iter().map(|workload| workload.id.into()).collect();
         refuse_unknown("workload", &self.workloads, &workloads)?;
         let mut runs = Vec::new();
-        for prefetch in [None, (self.prefetch > 0).then_some(self.prefetch)].into_iter().take(2) {
-            if prefetch.is_some() || runs.is_empty() {
-                runs.push(self.measure(prefetch)?);
-                save(&self.json, &runs)?;
-            }
+        let is_tuned = |id: &String| TUNED.contains(&id.as_str());
+        let again = self.prefetch > 0 && (self.layouts.is_empty() || self.layouts.iter().any(is_tuned));
+        for prefetch in iter::once(None).chain(again.then_some(Some(self.prefetch))) {
+            runs.push(self.measure(prefetch)?);
+            save(&self.json, &runs)?;
         }
         println!("\n{}\n\nresults in {}", targets::print(&targets::targets(&runs)), self.json.display());
-        let failed = runs.iter().flat_map(|run| &run.cells).any(|cell| cell.failure.is_some());
+        let failed = runs
+            .iter()
+            .any(|run| !run.failures.is_empty() || run.cells.iter().any(|cell| cell.failure.is_some()));
         Ok(ExitCode::from(if failed { 3 } else { 0 }))
     }
 
@@ -155,6 +162,7 @@ impl Args {
         let (scale, started) = (self.scale(), Instant::now());
         let mut conditions = Conditions::new(&scale);
         let mut broker = Broker::start(prefetch, &self.plugin)?;
+        warm_up(&broker);
         broker.rest(scale.rest);
         conditions.rabbitmq.clone_from(&broker.version);
         conditions.prefetch = prefetch;
@@ -175,6 +183,7 @@ impl Args {
             hops: Vec::new(),
             waiting: Vec::new(),
             knees: Vec::new(),
+            failures: Vec::new(),
         };
         println!("\n== RabbitMQ {} ({})", run.name(), scale.name);
         let mut workloads = Workload::all(&scale);
@@ -193,31 +202,48 @@ impl Args {
             println!("\n{}\n{}", workload.title, table::cells(&run, workload.id));
         }
         if !self.no_series && self.layouts.is_empty() {
-            self.series(&broker, &scale, &mut run, started)?;
+            series(&broker, &scale, &mut run, started);
         }
         run.conditions.load_after = load();
         run.conditions.seconds = started.elapsed().as_secs_f64();
         Ok(run)
     }
+}
 
-    fn series(&self, broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) -> Fallible<()> {
-        say(started, "number of hops");
-        run.hops = series::hops(broker, scale)?;
-        println!("\nnumber of hops\n{}", table::hops(run));
-        if run.conditions.prefetch.is_none() {
-            say(started, "waiting messages");
-            run.waiting = series::waiting(broker, scale)?;
-            println!("\nwaiting messages\n{}", table::waiting(run));
+/// One thing at a time. A failure ends one of the series, and is noted.
+fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
+    say(started, "number of hops");
+    let hops = series::hops(broker, scale);
+    run.hops = run.noting("number of hops", hops).unwrap_or_default();
+    println!("\nnumber of hops\n{}", table::hops(run));
+    if run.conditions.prefetch.is_none() {
+        say(started, "waiting messages");
+        let waiting = series::waiting(broker, scale);
+        run.waiting = run.noting("waiting messages", waiting).unwrap_or_default();
+        println!("\nwaiting messages\n{}", table::waiting(run));
+    }
+    if scale.knee > Duration::ZERO {
+        let express: (_, Box<dyn Layout>) = ("express", Box::new(DelaylineSet { express: true }));
+        for (id, mut layout) in series::layouts().into_iter().chain([express]) {
+            say(started, &format!("knee of {id}"));
+            let knee = knee::search(broker, id, layout.as_mut(), scale);
+            let knee = run.noting(&format!("knee of {id}"), knee);
+            run.knees.extend(knee);
         }
-        if scale.knee > Duration::ZERO {
-            let express: (_, Box<dyn Layout>) = ("express", Box::new(DelaylineSet { express: true }));
-            for (id, mut layout) in series::layouts().into_iter().chain([express]) {
-                say(started, &format!("knee of {id}"));
-                run.knees.push(knee::search(broker, id, layout.as_mut(), scale)?);
+        println!("\nknee\n{}", table::knees(run));
+    }
+}
+
+/// Has the broker do a little of everything, so that the first layout does not pay for
+/// what is loaded once.
+fn warm_up(broker: &Broker) {
+    let scale = Scale::tiny();
+    for workload in Workload::all(&scale).iter().filter(|workload| workload.id == "equal") {
+        for (description, make) in layouts::all() {
+            if ["straight", "message-ttl", "delayline"].contains(&description.id.as_str()) {
+                measure(broker, &description.id, make().as_mut(), workload, &scale);
             }
-            println!("\nknee\n{}", table::knees(run));
         }
-        Ok(())
     }
 }
 
@@ -228,7 +254,7 @@ fn say(started: Instant, what: &str) {
 
 fn refuse_unknown(what: &str, given: &[String], known: &[String]) -> Fallible<()> {
     match given.iter().find(|id| !known.contains(id)) {
-        Some(id) => Err(format!("there is no {what} `{id}`; there are {}", known.join(", ")).into()),
+        Some(id) => Err(Usage(format!("there is no {what} `{id}`; there are {}", known.join(", "))).into()),
         None => Ok(()),
     }
 }
@@ -237,9 +263,9 @@ fn refuse_unknown(what: &str, given: &[String], known: &[String]) -> Fallible<()
 fn read(files: &[PathBuf]) -> Fallible<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::new();
     for file in files {
-        let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let found: Vec<Run> =
-            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let text = fs::read_to_string(file).map_err(|error| Usage(format!("{}: {error}", file.display())))?;
+        let found: Vec<Run> = serde_json::from_str(&text)
+            .map_err(|error| Usage(format!("{} holds no results: {error}", file.display())))?;
         runs.extend(found);
     }
     Ok(runs)

@@ -24,7 +24,19 @@ pub struct Stand<'b> {
 }
 
 impl<'b> Stand<'b> {
+    /// Sets it up; a broker that was busy a moment ago gets a second chance.
     pub fn new(broker: &'b Broker, layout: &mut dyn Layout, workload: &Workload) -> Fallible<Self> {
+        match Self::set_up(broker, layout, workload) {
+            Ok(stand) => Ok(stand),
+            Err(error) => {
+                eprintln!("   once more, since: {error}");
+                thread::sleep(Duration::from_secs(2));
+                Self::set_up(broker, layout, workload)
+            }
+        }
+    }
+
+    fn set_up(broker: &'b Broker, layout: &mut dyn Layout, workload: &Workload) -> Fallible<Self> {
         let mut vhost = broker.vhost(workload.unit_ms)?;
         layout.install(&mut vhost, workload)?;
         Ok(Self { _helper: layout.helper(&vhost)?, vhost })

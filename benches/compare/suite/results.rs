@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{conditions::Conditions, layouts::Description};
+use super::{Fallible, conditions::Conditions, layouts::Description};
 
 /// All that was measured on one broker with one configuration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -13,6 +13,8 @@ pub struct Run {
     pub hops: Vec<Hops>,
     pub waiting: Vec<Waiting>,
     pub knees: Vec<Knee>,
+    /// Why series are missing.
+    pub failures: Vec<String>,
 }
 
 /// A layout under a workload.
@@ -103,6 +105,11 @@ pub struct Step {
 impl Run {
     pub fn cell(&self, layout: &str, workload: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.layout == layout && cell.workload == workload)
+    }
+
+    /// What there is, or a note why there is nothing.
+    pub fn noting<T>(&mut self, what: &str, result: Fallible<T>) -> Option<T> {
+        result.map_err(|error| self.failures.push(format!("{what}: {error}"))).ok()
     }
 
     pub fn title(&self, layout: &str) -> &str {

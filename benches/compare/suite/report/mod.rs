@@ -174,6 +174,9 @@ fn series(runs: &[Run]) -> String {
             ("while many wait", !run.waiting.is_empty(), table::waiting(run)),
             ("the knee", !run.knees.is_empty(), table::knees(run)),
         ];
+        for failure in &run.failures {
+            let _ = writeln!(text, "RabbitMQ {}, not measured: {failure}\n", run.name());
+        }
         for (title, _, part) in parts.iter().filter(|(_, is_there, _)| *is_there) {
             let _ = writeln!(text, "RabbitMQ {}, {title}:\n\n{part}\n", run.name());
         }
