@@ -14,7 +14,7 @@ use crate::{
 use super::{BenchError, Broker, Stock, check};
 
 /// How long the API may take to know of messages; it collects every 5 s.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often it is asked.
 const TICK: Duration = Duration::from_millis(500);

@@ -12,6 +12,7 @@ mod listen;
 mod logging;
 mod output;
 mod parked;
+mod plan;
 mod policies;
 mod retry;
 mod send;
@@ -66,6 +67,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Bench(args) => bench::run(args, &settings()?, output),
+        Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }
