@@ -24,5 +24,7 @@ mod tls_stream;
 pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use inspect::frames;
 pub(crate) use publisher::{Event, Publisher, Returned};
 pub use session::{QueueDepth, Session};

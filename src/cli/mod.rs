@@ -24,6 +24,9 @@ mod uninstall;
 mod unroutable;
 mod verify;
 
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use self::{send::read_json_line, time::instant as read_instant};
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
