@@ -1,8 +1,9 @@
 //! A broker with the dead-letter prefetch it is shipped with and with the one that is
 //! recommended, and how far the capacity model is off on it.
 //!
-//!     cargo bench --bench capacity                 about six minutes
-//!     RABBITMQ_ROOT=… cargo bench --bench capacity for another version
+//!     cargo bench --bench capacity                   about six minutes
+//!     cargo bench --bench capacity -- 512            with this prefetch only
+//!     RABBITMQ_ROOT=… cargo bench --bench capacity   for another version
 //!
 //! For each mix of delays, the rate that the model says the broker is full at, from
 //! the figures of one `bench`, stands beside the knee that was measured: the highest
@@ -27,7 +28,8 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    for prefetch in [None, Some(512)] {
+    let asked = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
+    for prefetch in asked.map_or_else(|| vec![None, Some(512)], |prefetch| vec![Some(prefetch)]) {
         let rabbit = prefetch.map(|prefetch| format!("{{dead_letter_worker_consumer_prefetch, {prefetch}}}"));
         let options = NodeOptions { rabbit: rabbit.into_iter().collect(), ..NodeOptions::default() };
         let node = PrivateNode::start(options).expect("a private node");
@@ -36,7 +38,7 @@ fn main() {
         println!(
             "\n{}, prefetch {}",
             report.broker_name(),
-            prefetch.map_or_else(|| "as shipped".into(), |prefetch: u32| prefetch.to_string())
+            prefetch.map_or_else(|| "as shipped".into(), |prefetch| prefetch.to_string())
         );
         show(&report);
         let figures = report.figures();

@@ -10,14 +10,14 @@ use crossbeam_channel::Receiver;
 use delayline::Settings;
 
 /// A connection with a channel in confirm mode.
-pub struct Bare {
+pub(crate) struct Bare {
     connection: Connection,
     channel: Channel,
     confirms: Receiver<Confirm>,
 }
 
 impl Bare {
-    pub fn open(settings: &Settings) -> Self {
+    pub(crate) fn open(settings: &Settings) -> Self {
         let address = (settings.broker.host.as_str(), settings.broker.port);
         let stream = std::net::TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -35,7 +35,7 @@ impl Bare {
     /// Publishes the same message `count` times, with up to `window` unconfirmed. It
     /// encodes nothing twice, keeps no message, and knows only how many confirms are
     /// missing: as little as a publisher can do that does not lose count.
-    pub fn publish(
+    pub(crate) fn publish(
         &self,
         count: u64,
         window: u64,
@@ -77,7 +77,7 @@ impl Bare {
         }
     }
 
-    pub fn close(self) {
+    pub(crate) fn close(self) {
         self.connection.close().unwrap();
     }
 }
