@@ -75,6 +75,9 @@ pub mod capacity;
 #[doc(hidden)]
 pub mod cli;
 pub mod codec;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod holding;
 pub mod management;
 pub mod message;

@@ -82,3 +82,17 @@ need_cargo_deny() {
     say "building cargo-deny (a few minutes, once)"
     cargo install --quiet --locked --root .cache/tools cargo-deny
 }
+
+# cargo-fuzz of our own, and what it builds with.
+need_cargo_fuzz() {
+    cargo +nightly --version >/dev/null 2>&1 || {
+        say "installing a nightly toolchain"
+        rustup toolchain install nightly --profile minimal ||
+            { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly" >&2; return 1; }
+    }
+    command -v c++ >/dev/null || debian_packages g++
+    export PATH="$PWD/.cache/tools/bin:$PATH"
+    command -v cargo-fuzz >/dev/null && return
+    say "building cargo-fuzz (a minute, once)"
+    cargo install --quiet --locked --root .cache/tools cargo-fuzz
+}

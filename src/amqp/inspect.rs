@@ -2,9 +2,10 @@
 //!
 //! It drops a header whose text is not UTF-8 together with every later one,
 //! skips a property that is not UTF-8 and takes the next for it, keeps one of two
-//! headers of the same name, and gives up the connection over such a routing
-//! key: one alien message would be mutilated in silence, or end every connection
-//! that is handed it. So the frames are looked at before it reads them. A message
+//! headers of the same name, gives up the connection over such a routing key, and
+//! overflows its stack on tables that lie thousands deep within each other: one
+//! alien message would be mutilated in silence, or end every connection or even
+//! every process that is handed it. So the frames are looked at before it reads them. A message
 //! it cannot represent loses its properties here and is marked, and whoever
 //! consumes it knows not to send it on.
 
@@ -25,6 +26,10 @@ const DELIVER: [u8; 4] = [0, 60, 0, 60];
 const FRAME_HEAD: usize = 7;
 /// Class, weight, body length and flags of a content header.
 const CONTENT_HEAD: usize = 14;
+/// How deep tables and arrays may lie within each other. The client library reads
+/// them by recursion, so that some thousands would overflow its stack, and a frame
+/// has room for that many.
+const DEPTH: usize = 64;
 /// How much is read from the socket at a time.
 const CHUNK: usize = 64 * 1024;
 
@@ -177,7 +182,7 @@ fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
 /// Walks through a content header; `None` if something in it cannot be
 /// represented.
 fn content(payload: &[u8]) -> Option<()> {
-    let mut reader = Reader(payload);
+    let mut reader = Reader { rest: payload, depth: 0 };
     reader.take(CONTENT_HEAD - 2)?;
     let flags = number(reader.take(2)?);
     let is_set = |index: u32| flags >> (15 - index) & 1 == 1;
@@ -194,15 +199,18 @@ fn content(payload: &[u8]) -> Option<()> {
             }
         }
     }
-    (flags & 0b111 == 0 && reader.0.is_empty()).then_some(())
+    (flags & 0b111 == 0 && reader.rest.is_empty()).then_some(())
 }
 
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a> {
+    rest: &'a [u8],
+    depth: usize,
+}
 
 impl<'a> Reader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
+        let (head, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
         Some(head)
     }
 
@@ -216,14 +224,20 @@ impl<'a> Reader<'a> {
         self.take(length.into())
     }
 
+    /// A reader of what a length says, one step deeper.
+    fn inner(&mut self) -> Option<Self> {
+        let depth = self.depth + 1;
+        (depth <= DEPTH).then_some(Self { rest: self.long()?, depth })
+    }
+
     fn text(&mut self) -> Option<()> {
         std::str::from_utf8(self.short()?).ok().map(drop)
     }
 
     fn table(&mut self) -> Option<()> {
-        let mut table = Reader(self.long()?);
+        let mut table = self.inner()?;
         let mut names = Vec::new();
-        while !table.0.is_empty() {
+        while !table.rest.is_empty() {
             names.push(std::str::from_utf8(table.short()?).ok()?);
             table.value()?;
         }
@@ -245,8 +259,8 @@ impl<'a> Reader<'a> {
             b'x' => self.long().map(drop),
             b'F' => self.table(),
             b'A' => {
-                let mut values = Reader(self.long()?);
-                while !values.0.is_empty() {
+                let mut values = self.inner()?;
+                while !values.rest.is_empty() {
                     values.value()?;
                 }
                 Some(())
@@ -254,6 +268,33 @@ impl<'a> Reader<'a> {
             _ => None,
         }
     }
+}
+
+/// The same comes out however the bytes come in.
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) fn frames(bytes: &[u8]) {
+    let whole = through(bytes, usize::MAX);
+    for piece in [1, 7, 4_096] {
+        assert_eq!(through(bytes, piece), whole, "in pieces of {piece}");
+    }
+}
+
+/// What comes out when bytes come in in pieces of a length, and the deliveries that
+/// cannot be represented.
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
+    let damage = Damage::default();
+    let mut inspector = Inspector::new(damage.clone());
+    let mut out = Vec::new();
+    for piece in bytes.chunks(piece) {
+        inspector.push(piece);
+        let mut target = [0; 5];
+        while let Some(length) = inspector.pull(&mut target) {
+            out.extend_from_slice(&target[..length]);
+        }
+    }
+    let damaged = damage.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (out, damaged)
 }
 
 impl<S: Read> Read for Inspected<S> {
@@ -331,25 +372,21 @@ mod tests {
         [short(name), [b"S", &long(value)[..]].concat()].concat()
     }
 
-    /// What comes out when the bytes come in pieces of a length, and whether the
-    /// delivery is damaged.
+    /// What comes out, and whether the delivery is damaged.
     fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, bool) {
-        let damage = Damage::default();
-        let mut inspector = Inspector::new(damage.clone());
-        let mut out = Vec::new();
-        for piece in bytes.chunks(piece) {
-            inspector.push(piece);
-            let mut target = [0; 5];
-            while let Some(length) = inspector.pull(&mut target) {
-                out.extend_from_slice(&target[..length]);
-            }
-        }
-        (out, damage.take(7, 5))
+        let (out, damaged) = super::through(bytes, piece);
+        (out, damaged.contains(&(7, 5)))
+    }
+
+    /// A value of that many arrays within each other.
+    fn arrays(depth: usize) -> Vec<u8> {
+        (0..depth).fold(b"V".to_vec(), |inner, _| [b"A", &long(&inner)[..]].concat())
     }
 
     #[test]
     fn what_can_be_read_passes_untouched_in_any_pieces() {
-        let table = [entry(b"a", "k\u{e4}se".as_bytes()), entry(b"b", b"")].concat();
+        let deep = [short(b"c"), arrays(DEPTH - 1)].concat();
+        let table = [entry(b"a", "k\u{e4}se".as_bytes()), entry(b"b", b""), deep].concat();
         let body = frame(3, &[0xff; 100]);
         let bytes =
             [frame(8, b""), delivery("\u{e4}".as_bytes()), header(&table, b"id"), body, frame(8, b"")]
@@ -366,6 +403,7 @@ mod tests {
         let twice = [entry(b"a", b"1"), entry(b"a", b"2")].concat();
         let nested = [short(b"n"), [b"F", &long(&entry(b"x", b"\xff"))[..]].concat()].concat();
         let unknown = [short(b"n"), vec![b'?']].concat();
+        let deep = [short(b"n"), arrays(DEPTH)].concat();
         for (table, id) in [
             (entry(b"a", b"\xff"), &b"id"[..]),
             (entry(b"\xff", b"x"), b"id"),
@@ -373,6 +411,7 @@ mod tests {
             (twice, b"id"),
             (nested, b"id"),
             (unknown, b"id"),
+            (deep, b"id"),
             (vec![9], b"id"),
         ] {
             let bytes = [delivery(b"key"), header(&table, id), frame(3, b"body")].concat();

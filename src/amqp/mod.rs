@@ -24,6 +24,8 @@ mod tls_stream;
 pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use inspect::frames;
 // The bare client, for measurements that compare it with what is built on it.
 #[doc(hidden)]
 pub use publisher::{Event, Publisher, Returned};

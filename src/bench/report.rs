@@ -193,7 +193,10 @@ impl Report {
         let stock = self.stock.as_ref();
         Figures {
             broker: self.broker_name(),
-            publish: self.published(Way::Topic).or(self.published(Way::Express)).unwrap_or(0.0),
+            // By the way that the broker is used by.
+            publish: self
+                .published(self.steady.as_ref().map_or(Way::Topic, |steady| steady.way))
+                .unwrap_or(0.0),
             drain: self
                 .drain
                 .iter()

@@ -85,7 +85,8 @@ impl Steady<'_> {
             )]
             let due = (started.elapsed().as_secs_f64() * f64::from(self.rate)) as u64 + 1;
             // In portions, so that a broker which takes less ends no later.
-            for _ in sent..due.min(total).min(sent + 1_000) {
+            let until = due.min(total).min(sent + 1_000);
+            while sent < until {
                 if let Some(outcome) = pipeline.push((), source.delayed(self.delays.sample(&mut random))) {
                     outcome.result?;
                 }

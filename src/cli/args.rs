@@ -10,7 +10,8 @@ use crate::{
 };
 
 use super::{
-    Failure, bench, decode, demo, install, key, listen, parked, retry, send, serve, uninstall, unroutable,
+    Failure, bench, decode, demo, install, key, listen, parked, plan, retry, send, serve, uninstall,
+    unroutable,
 };
 
 const EXIT_CODES: &str = "\
@@ -167,6 +168,8 @@ Examples:
     Unroutable(unroutable::Args),
     /// Measure how much a broker carries, in a throw-away set
     Bench(Box<bench::Args>),
+    /// Reckon what a workload does to the levels, and whether a broker carries it
+    Plan(plan::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
 }

@@ -12,6 +12,7 @@ mod listen;
 mod logging;
 mod output;
 mod parked;
+mod plan;
 mod policies;
 mod retry;
 mod send;
@@ -22,6 +23,9 @@ mod time;
 mod uninstall;
 mod unroutable;
 mod verify;
+
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use self::{send::read_json_line, time::instant as read_instant};
 
 use std::process::ExitCode;
 
@@ -66,6 +70,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Bench(args) => bench::run(args, &settings()?, output),
+        Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

@@ -8,7 +8,7 @@ use jiff::{
 
 /// Reads an instant: `2026-12-24T18:00:00Z`, with any offset or zone, without
 /// one in local time, or only a time of day, which is its next occurrence.
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     at(text, &Zoned::now())
 }
 

@@ -66,16 +66,21 @@ pub enum InvalidMessage {
     },
 }
 
-/// A message as it is published.
+/// A message as it is published: for those who publish with a client of their own,
+/// and still want headers and keys as the [`Router`](crate::Router) writes them.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Wire {
+pub struct Wire {
     /// The exchange it is published to, if not the entry.
     pub(crate) exchange: Option<String>,
-    pub(crate) routing_key: String,
-    pub(crate) properties: Properties,
-    pub(crate) headers: Headers,
-    /// What the exchange routes by beside the routing key, unseen by consumers.
-    pub(crate) hidden_key: Option<String>,
+    /// The routing key, with the delay that is left.
+    pub routing_key: String,
+    /// Standard properties; send it persistent as well.
+    pub properties: Properties,
+    /// Headers, without those that would move or lose the message.
+    pub headers: Headers,
+    /// For the express entry: the one text of the list in the header `BCC`. The
+    /// exchange routes by it beside the routing key, and removes it.
+    pub hidden_key: Option<String>,
 }
 
 /// Headers that would change where or when the message goes, or make a broker
@@ -141,8 +146,12 @@ pub(super) fn expiration_ms(text: &str) -> Option<u64> {
 
 impl Wire {
     /// The message as it is published at `sent`. `taken` is the wall-clock time
-    /// at which the router took it; its expiry counts from there.
-    pub(crate) fn new(
+    /// at which it was taken; its expiry counts from there.
+    ///
+    /// What AMQP cannot carry, such as a property of more than 255 bytes, is not
+    /// looked for.
+    #[must_use]
+    pub fn new(
         message: &Message,
         schedule: &Schedule,
         entry: Entry,

@@ -50,6 +50,12 @@ impl Schedule {
         Ok(Self { delay, unit, taken, due })
     }
 
+    /// The delay from the beginning, with what the tolerance added.
+    #[must_use]
+    pub fn delay(&self) -> Delay {
+        self.delay
+    }
+
     /// When the message is due.
     #[must_use]
     pub fn due(&self) -> Timestamp {

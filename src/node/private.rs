@@ -17,7 +17,7 @@ use crate::{Settings, amqp::Session, management::ManagementApi, settings::Layers
 use super::{Installation, NodeError, NodeOptions, config, guard::Guard, spot::Spot};
 
 /// How long a node may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long it may take to stop in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);

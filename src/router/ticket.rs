@@ -118,10 +118,9 @@ impl Job {
         self.ticket.nacked.store(true, Ordering::Release);
     }
 
-    /// Whether it goes to a level if it is sent at `now`, and not straight to the
-    /// application.
-    pub(super) fn is_delayed(&self, now: Instant) -> bool {
-        self.ticket.schedule.remaining(now) != Delay::ZERO
+    /// Whether it was to be delayed, though it may be due by now.
+    pub(super) fn is_delayed(&self) -> bool {
+        self.ticket.schedule.delay() != Delay::ZERO
     }
 
     /// Notes that the connection was lost before the answer.

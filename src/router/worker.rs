@@ -306,12 +306,12 @@ impl<C: Connector> Worker<C> {
     }
 
     /// A level never refuses a message, but while a queue has no leader the broker
-    /// does. Where the application's own queue decides, its publisher has to know.
+    /// does. A message without a delay goes straight to the application's own queue;
+    /// if that refuses it, its publisher has to know.
     fn nacked(&mut self, job: Job) {
-        let now = Instant::now();
-        if job.is_delayed(now) {
+        if job.is_delayed() {
             job.mark_nacked();
-            self.nacked.push_back((now + NACK_PAUSE, job));
+            self.nacked.push_back((Instant::now() + NACK_PAUSE, job));
         } else {
             job.fail(Cause::Nacked);
         }

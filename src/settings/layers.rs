@@ -61,7 +61,7 @@ pub enum SettingsError {
 /// Settings as they are typed, before anything is checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     pub(super) url: Option<String>,
     pub(super) other_hosts: Option<String>,
     pub(super) management_url: Option<String>,
@@ -178,13 +178,8 @@ impl Layers {
             let failed = |reason: String| SettingsError::Source { origin: origin.clone(), reason };
             let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
             // On its own first, so that an error names the file and nothing else.
-            let source = File::from_str(&text, FileFormat::Toml);
-            Config::builder()
-                .add_source(source.clone())
-                .build()
-                .and_then(Config::try_deserialize::<Raw>)
-                .map_err(|error| failed(without_excerpt(&error.to_string())))?;
-            builder = builder.add_source(source);
+            parse(&text).map_err(failed)?;
+            builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
         }
         for name in self.environment.keys() {
             let key = name[PREFIX.len()..].to_ascii_lowercase();
@@ -222,6 +217,15 @@ fn without_excerpt(text: &str) -> String {
         .map(str::trim)
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+/// What the text of a settings file says.
+pub(crate) fn parse(text: &str) -> Result<Raw, String> {
+    Config::builder()
+        .add_source(File::from_str(text, FileFormat::Toml))
+        .build()
+        .and_then(Config::try_deserialize)
+        .map_err(|error| without_excerpt(&error.to_string()))
 }
 
 fn variables() -> String {

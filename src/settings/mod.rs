@@ -14,6 +14,8 @@ use std::{str::FromStr, time::Duration};
 use crate::topology::TopologySettings;
 
 pub use broker::{Broker, Credentials, Management, Tls};
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use layers::parse;
 pub use layers::{Layers, SettingsError};
 pub use secret::Secret;
 

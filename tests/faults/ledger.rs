@@ -29,6 +29,8 @@ struct Entries {
     confirmed: HashMap<u64, i64>,
     failed: u64,
     arrived: HashMap<u64, Arrival>,
+    /// How many of the confirmed have not arrived.
+    missing: usize,
     last: Option<i64>,
     helped: bool,
 }
@@ -76,7 +78,9 @@ impl Ledger {
     }
 
     pub fn confirm(&self, id: u64, due: i64) {
-        self.entries().confirmed.insert(id, due);
+        let mut entries = self.entries();
+        entries.confirmed.insert(id, due);
+        entries.missing += usize::from(!entries.arrived.contains_key(&id));
     }
 
     pub fn fail(&self) {
@@ -87,6 +91,9 @@ impl Ledger {
         let now = clock_ms();
         let mut entries = self.entries();
         entries.last = Some(now);
+        if !entries.arrived.contains_key(&id) && entries.confirmed.contains_key(&id) {
+            entries.missing -= 1;
+        }
         let arrival = entries.arrived.entry(id).or_default();
         // A second hand-out of the same delivery is the consumer's doing.
         if again && !arrival.times.is_empty() {
@@ -108,8 +115,16 @@ impl Ledger {
     /// How many are confirmed, and how many of them have not arrived.
     pub fn progress(&self) -> (usize, usize) {
         let entries = self.entries();
-        let missing = entries.confirmed.keys().filter(|id| !entries.arrived.contains_key(id)).count();
-        (entries.confirmed.len(), missing)
+        (entries.confirmed.len(), entries.missing)
+    }
+
+    /// By how much each arrival was late, in milliseconds, sorted.
+    pub fn lateness_ms(&self) -> Vec<i64> {
+        let entries = self.entries();
+        let late = |(id, due): (&u64, &i64)| Some(entries.arrived.get(id)?.times.first()? - due);
+        let mut lateness: Vec<_> = entries.confirmed.iter().filter_map(late).collect();
+        lateness.sort_unstable();
+        lateness
     }
 
     /// Milliseconds since anything arrived.

@@ -1,5 +1,6 @@
 //! Faults happen to a broker while messages are published, wait and arrive; a ledger
-//! says what was lost, came twice, or came early. `scripts/faults` runs the long form.
+//! says what was lost, came twice, or came early. The tests run a short form of it,
+//! `scripts/faults` the long one.
 //!
 //! Its own `main`, since it starts itself again as the publisher that is killed.
 
@@ -11,6 +12,7 @@ mod ledger;
 mod publisher;
 mod report;
 mod scenarios;
+mod waiting;
 
 use std::{
     path::PathBuf,
@@ -32,16 +34,12 @@ use tempfile::TempDir;
 use consumer::Consumer;
 use lab::Lab;
 use ledger::{Ledger, Verdict, clock_ms};
-use publisher::{Job, Publisher};
+use publisher::{Delays, Job, Publisher};
 use report::Line;
-use scenarios::{APP_QUEUE, Needs, SCENARIOS, Scenario, Stage};
+use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 
 /// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
-
-/// How long to wait for a message that does not come: longer than any time limit
-/// after which the broker tries a hand-over again.
-const PATIENCE: Duration = Duration::from_secs(200);
 
 #[derive(Debug, Parser)]
 #[command(about = "Faults on a private broker or cluster, with a ledger of every message")]
@@ -67,14 +65,44 @@ struct Args {
     /// (`dead_letter_worker_publisher_confirm_timeout`; 180000 by default)
     #[arg(long, default_value_t = 10_000)]
     confirm_timeout: u64,
+    /// Instead of the faults: this many messages wait while the node is killed and
+    /// started again
+    #[arg(long)]
+    waiting: Option<u64>,
+    /// Minutes over which those that wait fall due
+    #[arg(long, default_value_t = 10)]
+    over: u64,
     /// Writes the figures here too, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    // What the test runner passes to every test binary.
+    // What people pass to every test binary.
     #[arg(long, hide = true)]
     nocapture: bool,
+    #[arg(long, short, hide = true)]
+    quiet: bool,
+    #[arg(long, hide = true)]
+    exact: bool,
     #[arg(long, hide = true)]
     test_threads: Option<u32>,
+    #[arg(long, hide = true)]
+    skip: Vec<String>,
+}
+
+impl Args {
+    fn wants(&self, scenario: &Scenario, cluster: bool) -> bool {
+        let holds = |names: &[String]| names.iter().any(|name| scenario.name.contains(name.as_str()));
+        let named = match self.names.is_empty() {
+            true => self.all || SHORT.contains(&scenario.name),
+            false => holds(&self.names),
+        };
+        named && !holds(&self.skip) && scenario.needs.can_have(cluster)
+    }
+
+    /// How long to wait for a message that does not come: longer than the time after
+    /// which the broker tries a hand-over again.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.confirm_timeout).max(Duration::from_secs(10)) * 6
+    }
 }
 
 fn main() -> ExitCode {
@@ -83,6 +111,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
+    if let Some(messages) = args.waiting {
+        return waiting::run(messages, &args);
+    }
     let both = args.single == args.cluster;
     let mut lines = Vec::new();
     for cluster in [false, true] {
@@ -109,14 +140,7 @@ fn main() -> ExitCode {
 const SHORT: [&str; 4] = ["node-killed", "publisher-killed", "leader-killed", "partition"];
 
 fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
-    let wanted: Vec<_> = SCENARIOS
-        .iter()
-        .filter(|scenario| scenario.needs != if cluster { Needs::Single } else { Needs::Cluster })
-        .filter(|scenario| match args.names.is_empty() {
-            true => args.all || SHORT.contains(&scenario.name),
-            false => args.names.iter().any(|name| scenario.name.contains(name.as_str())),
-        })
-        .collect();
+    let wanted: Vec<_> = SCENARIOS.iter().filter(|scenario| args.wants(scenario, cluster)).collect();
     if wanted.is_empty() {
         return Vec::new();
     }
@@ -125,13 +149,17 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
     wanted
         .into_iter()
         .enumerate()
-        .map(|(number, scenario)| {
+        .filter_map(|(number, scenario)| {
+            if scenario.needs == Needs::Separable && !lab.is_separable() {
+                println!("NOT TESTED: {} on a cluster ({})", scenario.name, scenario.what);
+                return None;
+            }
             eprintln!("== {broker}: {}, {}", scenario.name, scenario.what);
             let started = Instant::now();
             let verdict = run(&mut lab, scenario, args, number);
             let line = Line { broker: broker.clone(), fault: scenario.name.into(), verdict };
             eprintln!("   {} s: {}", started.elapsed().as_secs(), line.summary());
-            line
+            Some(line)
         })
         .collect()
 }
@@ -159,11 +187,12 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let topology = Topology::new(settings.topology.clone());
     admin::install(&settings, &topology, false, || {}).expect("the set is installed");
     let mut session = Session::open(&settings.broker).expect("a session");
-    scenarios::declare_app(&mut session, &settings, scenario.needs);
+    scenarios::declare_app(&mut session, &settings, APP, scenario.needs);
     drop(session);
+    lab.write_down_what_was_declared();
 
     let ledger = Arc::new(Ledger::default());
-    let consumer = Consumer::start(&settings.broker, APP_QUEUE, Arc::clone(&ledger), false);
+    let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), false);
     let unroutable = Consumer::start(&settings.broker, "delay.unroutable", Arc::clone(&ledger), true);
     let directory = TempDir::new().expect("a directory");
     let clock_file = directory.path().join("clock");
@@ -175,8 +204,15 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     if !other_hosts.is_empty() {
         publisher_settings.push(("other_hosts".into(), other_hosts.join(",")));
     }
-    let job =
-        Job { settings: publisher_settings, unit_ms: UNIT_MS, from: 0, to: args.messages, rate: args.rate };
+    let job = Job {
+        settings: publisher_settings,
+        app: APP.into(),
+        unit_ms: UNIT_MS,
+        from: 0,
+        to: args.messages,
+        rate: args.rate,
+        delays: Delays::Mixed,
+    };
     let mut publisher = Publisher::start(job, clock, Arc::clone(&ledger));
 
     // In the middle of the publishing.
@@ -193,7 +229,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     (scenario.run)(&mut stage);
     let healed = clock_ms();
     assert!(publisher.finish(), "the publisher did not end in order");
-    wait_for_arrivals(&ledger);
+    wait_for_arrivals(&ledger, args.patience());
     drop((consumer, unroutable));
     if ledger.progress().1 > 0 {
         lab.print_queues(&settings);
@@ -201,7 +237,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
         eprintln!("   restarting the nodes that lead these queues");
         lab.restart_leaders_of_stuck_levels(&settings);
         ledger.note_help();
-        wait_for_arrivals(&ledger);
+        wait_for_arrivals(&ledger, args.patience());
     }
     let verdict = ledger.verdict(healed);
     let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
@@ -210,12 +246,12 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
 }
 
 /// Until everything has arrived and nothing comes twice any more.
-fn wait_for_arrivals(ledger: &Ledger) {
+fn wait_for_arrivals(ledger: &Ledger, patience: Duration) {
     let started = Instant::now();
     loop {
         let silence =
             Duration::from_millis(ledger.silence_ms().unwrap_or(0).unsigned_abs()).min(started.elapsed());
-        let limit = if ledger.progress().1 == 0 { Duration::from_secs(3) } else { PATIENCE };
+        let limit = if ledger.progress().1 == 0 { Duration::from_secs(3) } else { patience };
         if silence > limit {
             return;
         }

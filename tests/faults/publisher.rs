@@ -28,16 +28,44 @@ pub const JOB: &str = "FAULTS_PUBLISHER";
 pub struct Job {
     /// Settings to give to the router.
     pub settings: Vec<(String, String)>,
+    pub app: String,
     pub unit_ms: u64,
     /// Ids, from and up to.
     pub from: u64,
     pub to: u64,
     /// Messages per second.
     pub rate: u64,
+    pub delays: Delays,
+}
+
+/// When a message is due.
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+pub enum Delays {
+    /// After one to 127 units, most of one or two bits.
+    Mixed,
+    /// After one to eight units.
+    Short,
+    /// At any moment between two of the clock that nobody can set, in ms.
+    Between(i64, i64),
+}
+
+impl Delays {
+    /// The delay in units of a message that is published now.
+    fn of(self, id: u64, unit_ms: u64) -> u64 {
+        let mut random = fastrand::Rng::with_seed(id);
+        match self {
+            Self::Mixed => delay_of(id),
+            Self::Short => random.u64(1..=8),
+            Self::Between(from, to) => {
+                let ahead = random.i64(from..to) - clock_ms();
+                u64::try_from(ahead).unwrap_or(0).div_ceil(unit_ms)
+            }
+        }
+    }
 }
 
 /// The delay of a message in units: most of one or two bits, some of up to seven.
-pub fn delay_of(id: u64) -> u64 {
+fn delay_of(id: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(id);
     match id % 4 {
         0 => random.u64(1..128),
@@ -54,7 +82,7 @@ pub fn publish(job: &Job) {
     }
     let settings: Settings = layers.build().expect("settings");
     let router = Router::connect_later(&settings);
-    let app = AppKey::new("app").expect("an app key");
+    let app = AppKey::new(job.app.as_str()).expect("an app key");
     let mut pipeline = router.pipeline();
     let started = Instant::now();
     for id in job.from..job.to {
@@ -63,7 +91,7 @@ pub fn publish(job: &Job) {
         if let Some(ahead) = planned.checked_sub(started.elapsed()) {
             thread::sleep(ahead);
         }
-        let delay = delay_of(id);
+        let delay = job.delays.of(id, job.unit_ms);
         let due = clock_ms() + i64::try_from(delay * job.unit_ms).expect("a time");
         let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
         let message =

@@ -25,10 +25,23 @@ pub enum Needs {
     Nothing,
     Single,
     Cluster,
+    /// A cluster whose nodes can be cut off from each other.
+    Separable,
     /// Publishers that live on a clock of their own.
     MovedClock,
     /// An application queue that refuses what is over a hundred messages.
     SmallQueue,
+}
+
+impl Needs {
+    /// Whether one node, or a cluster, can be enough.
+    pub fn can_have(self, cluster: bool) -> bool {
+        match self {
+            Self::Single => !cluster,
+            Self::Cluster | Self::Separable => cluster,
+            Self::Nothing | Self::MovedClock | Self::SmallQueue => true,
+        }
+    }
 }
 
 /// What a scenario acts upon while messages are published and arrive.
@@ -89,7 +102,7 @@ pub const SCENARIOS: [Scenario; 12] = [
     Scenario {
         name: "partition",
         what: "every packet from and to one node lost for 20 s",
-        needs: Needs::Cluster,
+        needs: Needs::Separable,
         run: |stage| {
             let leader = stage.lab.leader_of_the_hottest_level(stage.settings);
             stage.lab.cluster().cut_off(leader).expect("it can be cut off");
@@ -162,41 +175,42 @@ pub const SCENARIOS: [Scenario; 12] = [
     },
 ];
 
-pub const APP_QUEUE: &str = "app";
+/// The key of the application, and the name of its queue.
+pub const APP: &str = "app";
 
-/// Declares the application's queue and binds it.
-pub fn declare_app(session: &mut Session, settings: &Settings, needs: Needs) {
+/// Declares an application's queue and binds it.
+pub fn declare_app(session: &mut Session, settings: &Settings, app: &str, needs: Needs) {
     let mut arguments = vec![("x-queue-type".to_owned(), "quorum".into())];
     if needs == Needs::SmallQueue {
         arguments.push(("x-max-length".into(), 100.into()));
         arguments.push(("x-overflow".into(), "reject-publish".into()));
     }
-    let queue = Queue { name: APP_QUEUE.into(), level: None, arguments: arguments.into_iter().collect() };
+    let queue = Queue { name: app.into(), level: None, arguments: arguments.into_iter().collect() };
     session.declare_queue(&queue).expect("the application's queue");
-    session.bind(&binding(settings)).expect("its binding");
+    session.bind(&binding(settings, app)).expect("its binding");
 }
 
-fn binding(settings: &Settings) -> Binding {
+fn binding(settings: &Settings, app: &str) -> Binding {
     Binding {
         source: Names::new(settings.topology.set.clone()).dispatch(),
-        destination: Endpoint::Queue(APP_QUEUE.into()),
-        key: RoutingKey::binding_pattern(&AppKey::new("app").expect("an app key")),
+        destination: Endpoint::Queue(app.into()),
+        key: RoutingKey::binding_pattern(&AppKey::new(app).expect("an app key")),
     }
 }
 
 /// As a careful operator does it: nothing is in the queue when it goes.
 fn replace_queue(stage: &mut Stage<'_>) {
     let mut session = Session::open(&stage.settings.broker).expect("a session");
-    session.unbind(&binding(stage.settings)).expect("no binding");
+    session.unbind(&binding(stage.settings, APP)).expect("no binding");
     let mut quiet = 0;
     while quiet < 5 {
         thread::sleep(Duration::from_millis(200));
-        let depth = session.queue_depth(APP_QUEUE).expect("an answer").expect("a queue");
+        let depth = session.queue_depth(APP).expect("an answer").expect("a queue");
         quiet = if depth.ready == 0 { quiet + 1 } else { 0 };
     }
-    session.delete_queue(APP_QUEUE).expect("no queue");
+    session.delete_queue(APP).expect("no queue");
     seconds(3);
-    declare_app(&mut session, stage.settings, Needs::Nothing);
+    declare_app(&mut session, stage.settings, APP, Needs::Nothing);
 }
 
 fn seconds(number: u64) {

@@ -49,7 +49,11 @@ impl Conditions {
             consumer_prefetch: PREFETCH,
             durability: "persistent messages, durable queues, a confirm and an acknowledgement for each"
                 .into(),
-            client: format!("amiquip, as delayline {} uses it", env!("CARGO_PKG_VERSION")),
+            client: format!(
+                "amiquip, as delayline {} uses it{}",
+                env!("CARGO_PKG_VERSION"),
+                if cfg!(debug_assertions) { ", in an unoptimised build" } else { "" }
+            ),
             kombu: None,
             seconds: 0.0,
             scale: scale.clone(),

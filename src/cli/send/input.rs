@@ -169,6 +169,15 @@ pub(super) fn lines(reader: impl BufRead) -> impl Iterator<Item = (u64, io::Resu
     }))
 }
 
+/// Reads a line as JSON, as if the flags had said `--app app --delay 1s`.
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) fn read_json_line(line: &[u8]) -> Result<Option<Message>, String> {
+    let app = AppKey::new("app").map_err(|error| error.to_string())?;
+    let delay = Delay::from_seconds(1).map_err(|error| error.to_string())?;
+    let template = Template { app: Some(app), when: Some(When::After(delay)), tolerance: Tolerance::NONE };
+    Format::Json.message(line, &template)
+}
+
 /// Reads everything without sending anything. Returns the number of messages.
 pub(super) fn check(reader: impl BufRead, format: Format, template: &Template) -> Result<u64, String> {
     let mut messages = 0;

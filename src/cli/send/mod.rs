@@ -2,6 +2,9 @@
 
 mod input;
 
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use input::read_json_line;
+
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, IsTerminal, Read},

@@ -5,6 +5,10 @@ import sys
 import pika
 import pika.data
 
+# Python reads and writes what lies deep by recursion too.
+sys.setrecursionlimit(100_000)
+DEEP = 5_000
+
 
 
 class Raw(str):
@@ -20,7 +24,7 @@ connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
 channel = connection.channel()
 if sys.argv[2] == "check":
     found = {}
-    for _ in range(12):
+    for _ in range(13):
         method, properties, _ = channel.basic_get("delay.parked")
         found[properties.message_id] = (method.routing_key, properties)
     assert found["value"][1].headers["a"] == b"\xff" and found["value"][1].headers["b"] == "kept"
@@ -28,6 +32,10 @@ if sys.argv[2] == "check":
     assert found["nested"][1].headers["t"] == {"n": [b"\xff"]}
     assert found["property"][1].correlation_id == b"\xff" and found["property"][1].headers["b"] == "kept"
     assert found["cluster"][1].cluster_id == "obsolete"
+    value, depth = found["deep"][1].headers["n"], 0
+    while value:
+        (value,), depth = value, depth + 1
+    assert depth == DEEP
     # Closing gives them back.
     connection.close()
     sys.exit()
@@ -42,6 +50,10 @@ def publish(name, key="aliens", body=b"body", exchange="delay.retry", **properti
 publish("value", headers={"a": Raw("\udcff"), "b": "kept"})
 publish("value-last", headers={"a": "kept", "zz": Raw("x\udcff")})
 publish("nested", headers={"t": {"n": [Raw("\udcff")]}})
+deep = []
+for _ in range(DEEP):
+    deep = [deep]
+publish("deep", headers={"n": deep})
 publish("name", headers={"\udcff": 1, "b": "kept"})
 publish("property", correlation_id="\udcff", headers={"b": "kept"})
 publish("cluster", cluster_id="obsolete")

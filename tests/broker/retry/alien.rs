@@ -40,14 +40,14 @@ fn alien_messages_are_retried_or_parked() {
     assert_eq!(retried, HashSet::from(expected), "{}", daemon.log());
 
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("twelve are parked", || {
-        session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 12)
+    eventually("thirteen are parked", || {
+        session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 13)
     });
     // What cannot be read here is there as it was; Python can read it.
     assert!(run("check").success());
     let (damaged, readable): (Vec<_>, Vec<_>) =
-        parked(&settings, 12).into_iter().partition(|message| message.damaged);
-    assert_eq!(damaged.len(), 7, "{damaged:?}");
+        parked(&settings, 13).into_iter().partition(|message| message.damaged);
+    assert_eq!(damaged.len(), 8, "{damaged:?}");
     let parked = by_id(readable);
     assert_eq!(parked["expires"].0.text("delayline-reason"), "expired");
     assert_eq!(parked["empty-key"].0.key, "");
