@@ -29,12 +29,13 @@ const TUNED: [&str; 3] = ["nservicebus", "delayline", "straight"];
 #[derive(Debug, Parser)]
 #[command(
     name = "scripts/compare",
+    override_usage = "scripts/compare [OPTIONS]",
     about = "Ways to delay messages with RabbitMQ, measured in one run",
     after_help = "\
 Examples:
-  scripts/compare                              every broker at hand; 8 to 10 minutes for each
-  scripts/compare --quick                      about two minutes for each
-  scripts/compare --full                       at most 15 minutes for each
+  scripts/compare                              every broker at hand; about 12 minutes for each
+  scripts/compare --no-series --prefetch 0     only the comparison itself; about 7 minutes
+  scripts/compare --quick                      roughly where things stand; two or three minutes
   scripts/compare --versions 4.3               only this broker
   scripts/compare --layouts delayline,celery --workloads equal
   scripts/compare --check target/compare/4.3.6.json
@@ -45,11 +46,8 @@ Results go to target/compare/<version>.json; --out names another directory. Exit
 )]
 pub struct Args {
     /// About two minutes for each broker
-    #[arg(long, conflicts_with = "full")]
-    quick: bool,
-    /// Larger counts; up to 15 minutes for each broker
     #[arg(long)]
-    full: bool,
+    quick: bool,
     #[arg(long, hide = true)]
     tiny: bool,
     /// Only these layouts
@@ -144,11 +142,10 @@ impl Args {
     }
 
     fn scale(&self) -> Scale {
-        let mut scale = match (self.quick, self.full, self.tiny) {
-            (true, _, _) => Scale::quick(),
-            (_, true, _) => Scale::full(),
-            (_, _, true) => Scale::tiny(),
-            _ => Scale::standard(),
+        let mut scale = match (self.quick, self.tiny) {
+            (true, _) => Scale::quick(),
+            (_, true) => Scale::tiny(),
+            _ => Scale::full(),
         };
         if let Some(unit) = self.mixed_unit {
             scale.mixed_unit = unit;
@@ -224,7 +221,8 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
     }
     if scale.knee > Duration::ZERO {
         let express: (_, Box<dyn Layout>) = ("express", Box::new(DelaylineSet { express: true }));
-        for (id, mut layout) in series::layouts().into_iter().chain([express]) {
+        let express = run.conditions.prefetch.is_none().then_some(express);
+        for (id, mut layout) in series::layouts().into_iter().chain(express) {
             say(started, &format!("knee of {id}"));
             let knee = knee::search(broker, id, layout.as_mut(), scale);
             let knee = run.noting(&format!("knee of {id}"), knee);

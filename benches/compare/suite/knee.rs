@@ -22,7 +22,7 @@ const ACHIEVED: f64 = 0.98;
 const FIRST: f64 = 1_000.0;
 
 /// The search ends when it knows the rate to within so much.
-const PRECISION: f64 = 1.15;
+const PRECISION: f64 = 1.2;
 
 /// Messages of a rate that is much too high pile up; they are not waited for long.
 const PATIENCE: Duration = Duration::from_millis(700);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::{inbox::Arrival, outbox::Answer, results::Lateness};
 
 /// How much before it is due a message may come: the broker counts in whole
-/// milliseconds, and cuts off what is less.
-const GRAIN_US: i64 = 1_000;
+/// milliseconds, and cuts off what is less at every hop.
+const GRAIN_US: i64 = 2_000;
 
 /// A message as it was published.
 #[derive(Debug, Clone, Copy)]

@@ -38,43 +38,26 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// 8 to 10 minutes for each version.
-    pub fn standard() -> Self {
+    /// About 12 minutes for each version, with both configurations.
+    pub fn full() -> Self {
         Self {
-            name: "standard".into(),
+            name: "full".into(),
             rate: 1_000.0,
-            paced: Duration::from_secs(4),
+            paced: Duration::from_secs(3),
             flood: Duration::from_millis(1_500),
             flood_most: 30_000,
             drain: 6_000,
-            cohort: 2_000,
+            cohort: 1_500,
             equal_unit: 1_000,
-            mixed_unit: 100,
+            mixed_unit: 50,
             real_life_unit: 1,
             series_unit: 10,
             longest: 3_600,
             hops: 3_000,
             waiting: vec![0, 20_000, 100_000],
-            knee: Duration::from_secs(3),
+            knee: Duration::from_secs(2),
             patience: Duration::from_secs(10),
             rest: Duration::from_secs(3),
-        }
-    }
-
-    /// About 15 minutes for each version.
-    pub fn full() -> Self {
-        Self {
-            name: "full".into(),
-            paced: Duration::from_secs(12),
-            flood: Duration::from_secs(3),
-            flood_most: 60_000,
-            drain: 20_000,
-            cohort: 4_000,
-            hops: 8_000,
-            waiting: vec![0, 20_000, 100_000, 300_000],
-            knee: Duration::from_secs(5),
-            rest: Duration::from_secs(5),
-            ..Self::standard()
         }
     }
 
@@ -94,7 +77,7 @@ impl Scale {
             waiting: vec![0, 5_000],
             knee: Duration::from_secs(1),
             rest: Duration::from_secs(1),
-            ..Self::standard()
+            ..Self::full()
         }
     }
 
@@ -118,7 +101,7 @@ impl Scale {
             // A test machine can be slow; nothing waits for this unless messages are missing.
             patience: Duration::from_secs(60),
             rest: Duration::from_millis(100),
-            ..Self::standard()
+            ..Self::full()
         }
     }
 }
