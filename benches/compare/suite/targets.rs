@@ -116,3 +116,58 @@ pub fn print(targets: &[Target]) -> String {
     });
     table(["RabbitMQ", "what", "wanted", "found", ""], rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::{conditions::Conditions, scale::Scale};
+
+    fn run(rabbitmq: &str, prefetch: Option<u32>, rates: &[(&str, &str, f64)]) -> Run {
+        let conditions =
+            Conditions { rabbitmq: rabbitmq.into(), prefetch, ..Conditions::new(&Scale::tiny()) };
+        let cell = |&(layout, workload, rate): &(&str, &str, f64)| Cell {
+            layout: layout.into(),
+            workload: workload.into(),
+            publish_rate: Some(rate),
+            drain_rate: Some(rate),
+            confirmed: 100,
+            ..Cell::default()
+        };
+        let cells = rates.iter().map(cell).collect();
+        let (layouts, hops, waiting, knees, failures) = Default::default();
+        Run { conditions, layouts, cells, hops, waiting, knees, failures }
+    }
+
+    fn verdict(run: Run, what: &str) -> Option<bool> {
+        let targets = targets(&[run]);
+        targets.iter().find(|target| target.what.contains(what)).expect(what).met
+    }
+
+    #[test]
+    fn what_is_wanted_depends_on_version_and_configuration() {
+        let rates = [("delayline", "real-life", 5_000.0), ("nservicebus", "real-life", 2_000.0)];
+        let what = "draining real-life delays";
+        assert_eq!(verdict(run("4.3.6", None, &rates), what), Some(true));
+        assert_eq!(verdict(run("4.3.6", Some(512), &rates), what), Some(false));
+        assert_eq!(verdict(run("3.10.8", None, &rates), what), None);
+    }
+
+    #[test]
+    fn a_ratio_is_met_or_not() {
+        let slow = [("delayline", "equal", 9_900.0), ("celery", "equal", 1_000.0)];
+        let fast = [("delayline", "equal", 10_000.0), ("celery", "equal", 1_000.0)];
+        assert_eq!(verdict(run("3.10.8", None, &slow), "Celery"), Some(false));
+        assert_eq!(verdict(run("3.10.8", None, &fast), "Celery"), Some(true));
+    }
+
+    #[test]
+    fn a_fault_of_ours_is_counted_and_nothing_measured_is_no_success() {
+        let mut faulty = run("4.3.6", None, &[("delayline", "equal", 1.0)]);
+        assert_eq!(verdict(faulty.clone(), "lost"), Some(true));
+        faulty.cells[0].early = 1;
+        assert_eq!(verdict(faulty.clone(), "lost"), Some(false));
+        faulty.cells[0] = Cell { confirmed: 0, early: 0, ..faulty.cells[0].clone() };
+        assert_eq!(verdict(faulty, "lost"), Some(false));
+        assert!(targets(&[run("4.3.6", None, &[])]).is_empty());
+    }
+}
