@@ -63,6 +63,7 @@ fn every_layout_delivers_and_the_report_can_be_made() {
     assert_eq!(written.len(), 6);
     let page = fs::read_to_string(docs.path().join("benchmarks.md")).unwrap();
     assert!(!page.contains("{{"), "every place is filled in: {page}");
+    assert!(page.contains("of a quick run"), "a test is no measurement");
     for (description, _) in layouts::all() {
         assert!(page.contains(&description.title), "{}", description.title);
     }

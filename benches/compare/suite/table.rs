@@ -122,7 +122,8 @@ pub fn knees(run: &Run) -> String {
     let rows = run.knees.iter().map(|knee| {
         let best = knee.steps.iter().filter(|step| step.holds && step.rate <= knee.rate);
         let p99 = best.max_by(|a, b| a.rate.total_cmp(&b.rate)).map_or(0.0, |step| step.p99_ms);
-        [run.title(&knee.layout).to_owned(), rate(Some(knee.rate)), ms(p99), knee.steps.len().to_string()]
+        let found = (knee.rate > 0.0).then_some(knee.rate);
+        [run.title(&knee.layout).to_owned(), rate(found), ms(p99), knee.steps.len().to_string()]
     });
     table(["layout", "sustained", "p99 there", "attempts"], rows)
 }

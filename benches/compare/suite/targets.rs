@@ -94,7 +94,8 @@ impl Targets {
         if let (Some(ours), Some(theirs)) = (ours, theirs) {
             let ratio = ours / theirs;
             let words = wanted.map_or_else(|| "–".to_owned(), |wanted| format!("at least {wanted}x"));
-            self.add(what, &words, format!("{ratio:.2}x"), wanted.map(|wanted| ratio >= wanted));
+            let found = if ratio.is_nan() { "neither".to_owned() } else { format!("{ratio:.2}x") };
+            self.add(what, &words, found, wanted.map(|wanted| ratio >= wanted));
         }
     }
 }

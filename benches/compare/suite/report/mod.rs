@@ -17,6 +17,9 @@ use super::{
     workload::Workload,
 };
 
+/// A load average from which on a machine is not free for measuring.
+const BUSY: f64 = 1.5;
+
 /// What does not depend on the figures.
 const TEMPLATE: &str = include_str!("template.md");
 
@@ -48,6 +51,7 @@ fn version(run: &Run) -> Vec<u32> {
 fn markdown(runs: &[Run]) -> String {
     let targets = targets::targets(runs);
     let parts = [
+        ("{{caution}}", caution(runs)),
         ("{{conditions}}", conditions(runs)),
         ("{{targets}}", targets::print(&targets)),
         ("{{summary}}", summary(runs)),
@@ -55,7 +59,30 @@ fn markdown(runs: &[Run]) -> String {
         ("{{cells}}", cells(runs)),
         ("{{series}}", series(runs)),
     ];
-    parts.into_iter().fold(TEMPLATE.to_owned(), |page, (name, part)| page.replace(name, part.trim_end()))
+    let page =
+        parts.into_iter().fold(TEMPLATE.to_owned(), |page, (name, part)| page.replace(name, part.trim_end()));
+    // A part with nothing in it leaves no gap.
+    page.replace("\n\n\n\n", "\n\n").replace("\n\n\n", "\n\n")
+}
+
+/// What speaks against believing these figures.
+fn caution(runs: &[Run]) -> String {
+    let conditions = || runs.iter().map(|run| &run.conditions);
+    let busy = |load: &str| load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0) > BUSY;
+    let mut reasons = Vec::new();
+    if conditions().any(|conditions| !conditions.scale.name.starts_with("full")) {
+        reasons.push("they are of a quick run");
+    }
+    if conditions().any(|conditions| busy(&conditions.load_before)) {
+        reasons.push("the machine was busy with something else");
+    }
+    if conditions().any(|conditions| conditions.client.contains("unoptimised")) {
+        reasons.push("the client was an unoptimised build");
+    }
+    if reasons.is_empty() {
+        return String::new();
+    }
+    format!("> **Do not judge by the figures on this page:** {}. Take them again.\n", reasons.join(", "))
 }
 
 fn conditions(runs: &[Run]) -> String {
