@@ -1,9 +1,17 @@
 //! What the pure core costs.
 
-use std::hint::black_box;
+use std::{hint::black_box, time::Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use delayline::codec::{AppKey, Delay, RoutingKey, Tolerance};
+use delayline::{
+    Message,
+    capacity::{Distribution, Load},
+    codec::{AppKey, Delay, RoutingKey, Tolerance},
+    message::{Properties, Schedule, Wire},
+    settings::Entry,
+    topology::Unit,
+};
+use jiff::Timestamp;
 
 fn codec(criterion: &mut Criterion) {
     let key = RoutingKey::new(Delay::from_seconds(90).unwrap(), AppKey::new("billing").unwrap());
@@ -14,5 +22,47 @@ fn codec(criterion: &mut Criterion) {
     criterion.bench_function("round a delay", |b| b.iter(|| black_box(tolerance).round(black_box(delay))));
 }
 
-criterion_group!(benches, codec);
+/// What the router does with each message before it hands it to the client library.
+fn prepare(criterion: &mut Criterion) {
+    let (now, taken) = (Timestamp::now(), Instant::now());
+    let plain = Message::after(AppKey::new("billing").unwrap(), Delay::from_seconds(90).unwrap(), "body");
+    let mut rich = plain.clone().with_properties(Properties {
+        message_id: Some("0190-7a".into()),
+        content_type: Some("application/json".into()),
+        expiration: Some("60000".into()),
+        ..Properties::default()
+    });
+    for number in 0..20 {
+        rich = rich.with_header(format!("header-{number}"), number);
+    }
+    // As it came from a queue, with what must not be sent on.
+    for name in ["x-death", "x-first-death-queue", "x-delivery-count", "CC"] {
+        rich = rich.with_header(name, "x");
+    }
+    for (name, message, entry) in [
+        ("prepare a plain message", &plain, Entry::Topic),
+        ("prepare a plain message for the express entry", &plain, Entry::Express),
+        ("prepare a message with 24 headers", &rich, Entry::Topic),
+    ] {
+        criterion.bench_function(name, |b| {
+            b.iter(|| {
+                let message = black_box(message);
+                let schedule =
+                    Schedule::new(message.when, message.tolerance, Unit::SECOND, now, taken).unwrap();
+                Wire::new(message, &schedule, entry, now, taken)
+            });
+        });
+    }
+}
+
+fn capacity(criterion: &mut Criterion) {
+    for delays in ["uniform:1s..60s", "uniform:1s..365d"] {
+        let distribution: Distribution = delays.parse().unwrap();
+        criterion.bench_function(&format!("the load of {delays}"), |b| {
+            b.iter(|| Load::new(1_000.0, black_box(&distribution), Tolerance::Relative(500)));
+        });
+    }
+}
+
+criterion_group!(benches, codec, prepare, capacity);
 criterion_main!(benches);

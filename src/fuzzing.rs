@@ -20,7 +20,7 @@ use crate::{
     management::{FeatureFlag, NodeInfo, Overview},
     message::{self, Headers, Properties, Schedule, Value, Wire},
     retry::{Decision, Failure, Policies, Policy},
-    settings::{Layers, parse},
+    settings::{Entry, Layers, parse},
     topology::{About, Names, Observed, SetName, Topology, TopologySettings, Unit, unsuitable},
 };
 
@@ -109,10 +109,12 @@ fn sendable(message: &Message) {
     let now = Timestamp::from_millisecond(NOW).expect("a time");
     let taken = Instant::now();
     if let Ok(schedule) = Schedule::new(message.when, message.tolerance, Unit::SECOND, now, taken) {
-        let wire = Wire::new(message, &schedule, now, taken);
-        assert!(wire.properties.expiration.is_none());
-        assert!(["CC", "BCC", "x-death"].iter().all(|name| !wire.headers.contains_key(*name)));
-        assert!(wire.exchange.is_some() || wire.routing_key.parse::<RoutingKey>().is_ok());
+        for entry in [Entry::Topic, Entry::Express] {
+            let wire = Wire::new(message, &schedule, entry, now, taken);
+            assert!(wire.properties.expiration.is_none());
+            assert!(["CC", "BCC", "x-death"].iter().all(|name| !wire.headers.contains_key(*name)));
+            assert!(wire.exchange.is_some() || wire.routing_key.parse::<RoutingKey>().is_ok());
+        }
     }
 }
 

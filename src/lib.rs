@@ -61,13 +61,17 @@
 //! Each module may use those before it: [`codec`] and [`topology`] and
 //! [`message`] are pure; [`settings`] reads files and variables; [`amqp`] and
 //! [`management`] are the only ones that talk to a broker, each in its protocol;
-//! [`router`], [`holding`] and [`admin`] are behaviour on top. The command line and the
+//! [`router`], [`holding`] and [`admin`] are behaviour on top. [`capacity`] reckons, without a
+//! broker, what a set carries. The command line, what it measures a broker with, and the
 //! private node of its demo come with the feature `cli`, which is on by default;
 //! an application that only publishes does without.
 
 pub mod admin;
 pub mod amqp;
+#[cfg(feature = "cli")]
+pub mod bench;
 pub mod canary;
+pub mod capacity;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;

@@ -47,6 +47,14 @@ need_pika() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check 'pika==1.3.2'
 }
 
+# Celery's messaging library, which declares its layout of delays for scripts/compare.
+need_kombu() {
+    need_pika
+    "$TEST_PYTHON" -c 'import kombu' 2>/dev/null && return
+    say "installing kombu into .cache/python"
+    "$TEST_PYTHON" -m pip install --quiet --disable-pip-version-check 'kombu==5.7.0'
+}
+
 # Node's client library, for the example in that language.
 need_amqplib() {
     export TEST_NODE_PATH="$PWD/.cache/node/node_modules"

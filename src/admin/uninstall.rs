@@ -89,8 +89,8 @@ impl fmt::Display for Refusal {
 
 /// Removes what [`install`](super::install()) declared, and nothing else.
 ///
-/// The entry exchange goes first, so that nothing new comes in; then the queues
-/// are counted again, and if something arrived meanwhile, the entry is put back.
+/// The entry exchanges go first, so that nothing new comes in; then the queues
+/// are counted again, and if something arrived meanwhile, they are put back.
 /// `force` removes queues with what they hold, and the set's own objects although
 /// others stand among them.
 ///
@@ -127,10 +127,13 @@ pub fn uninstall(
         let landing = landing.iter().filter_map(queue_name).map(str::to_owned).collect();
         return Ok(Err(Refusal { waiting, foreign: report.foreign, landing, unseen: report.unseen }));
     }
-    let entry = topology.names().entry();
-    let is_entry = |object: &&Object| matches!(object, Object::Exchange(exchange) if exchange.name == entry);
-    if ours.iter().any(is_entry) {
-        session.delete_exchange(&entry).map_err(doing("removing the entry exchange"))?;
+    let entries = [topology.names().entry(), topology.names().express()];
+    let is_entry =
+        |object: &&Object| matches!(object, Object::Exchange(exchange) if entries.contains(&exchange.name));
+    let closed: Vec<_> =
+        ours.iter().filter(|object| is_entry(object)).filter_map(|object| object.name()).collect();
+    for entry in &closed {
+        session.delete_exchange(entry).map_err(doing("removing the entry exchanges"))?;
         report.removed.push(format!("exchange `{entry}`"));
     }
     if !force && !ours.is_empty() {
@@ -140,7 +143,9 @@ pub fn uninstall(
     let again = look()?.ok();
     let waiting = count(&mut session, &ours, again.as_ref())?;
     if !force && !waiting.is_empty() {
-        restore_entry(&mut session, topology, observed.as_ref())?;
+        for entry in closed {
+            restore_entry(&mut session, topology, entry, observed.as_ref())?;
+        }
         return Ok(Err(Refusal { waiting, ..Refusal::default() }));
     }
     report.discarded = waiting;
@@ -215,13 +220,13 @@ fn count(
     Ok(waiting)
 }
 
-/// Puts the entry exchange back as it was, with the bindings others had made.
+/// Puts an entry exchange back as it was, with the bindings others had made.
 fn restore_entry(
     session: &mut Session,
     topology: &Topology,
+    entry: &str,
     before: Option<&Observed>,
 ) -> Result<(), AdminError> {
-    let entry = topology.names().entry();
     for object in topology.objects() {
         let restored = match object {
             Object::Exchange(exchange) if exchange.name == entry => session.declare_exchange(exchange),
@@ -230,7 +235,7 @@ fn restore_entry(
         };
         restored.map_err(doing("putting the entry exchange back"))?;
     }
-    for binding in before.map(|before| before.bindings_of(&entry)).unwrap_or_default() {
+    for binding in before.map(|before| before.bindings_of(entry)).unwrap_or_default() {
         session.bind(&binding).map_err(doing(format!("putting {binding} back")))?;
     }
     Ok(())

@@ -28,5 +28,7 @@ pub use error::AmqpError;
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
 pub(crate) use inspect::frames;
 pub use probe::Verdict;
-pub(crate) use publisher::{Event, Publisher, Returned};
+// The bare client, for measurements that compare it with what is built on it.
+#[doc(hidden)]
+pub use publisher::{Event, Publisher, Returned};
 pub use session::{QueueDepth, Session};

@@ -18,12 +18,22 @@ use super::{
 
 /// What the broker says about published messages.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub enum Event {
     /// It has taken responsibility for the message with this tag, and for all
     /// before it if `multiple`.
-    Ack { tag: u64, multiple: bool },
+    Ack {
+        /// The number of the message on its channel, from 1.
+        tag: u64,
+        /// Whether it speaks of all before it too.
+        multiple: bool,
+    },
     /// It has not.
-    Nack { tag: u64, multiple: bool },
+    Nack {
+        /// The number of the message on its channel, from 1.
+        tag: u64,
+        /// Whether it speaks of all before it too.
+        multiple: bool,
+    },
     /// It could route the message to no queue. Always comes before the ack of
     /// the same message.
     Returned(Box<Returned>),
@@ -37,18 +47,24 @@ pub(crate) enum Event {
 
 /// A message that came back.
 #[derive(Debug)]
-pub(crate) struct Returned {
-    pub(crate) code: u16,
-    pub(crate) text: String,
-    pub(crate) routing_key: String,
-    pub(crate) body: Vec<u8>,
-    pub(crate) properties: Properties,
-    pub(crate) headers: Headers,
+pub struct Returned {
+    /// The reply code: 312 where no queue takes it.
+    pub code: u16,
+    /// The reason in words.
+    pub text: String,
+    /// Its routing key.
+    pub routing_key: String,
+    /// The payload.
+    pub body: Vec<u8>,
+    /// Standard properties.
+    pub properties: Properties,
+    /// Headers.
+    pub headers: Headers,
 }
 
 /// A connection with one channel in confirm mode. Tags count from 1 on each
 /// channel.
-pub(crate) struct Publisher {
+pub struct Publisher {
     connection: Option<Connection>,
     channel: Option<Channel>,
     blocked: Receiver<ConnectionBlockedNotification>,
@@ -56,7 +72,11 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn open(broker: &Broker) -> Result<Self, AmqpError> {
+    /// Connects, and opens the channel.
+    ///
+    /// # Errors
+    /// Unreachable, TLS, or refused.
+    pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
         open_within(broker, "router", None, |mut connection| {
             let blocked = connection.listen_for_connection_blocked()?;
             let (channel, events) = channel(&mut connection, &blocked)?;
@@ -74,17 +94,23 @@ impl Publisher {
         Ok(())
     }
 
-    pub(crate) fn events(&self) -> &Receiver<Event> {
+    /// What the broker says.
+    #[must_use]
+    pub fn events(&self) -> &Receiver<Event> {
         &self.events
     }
 
     /// Writes a message. An error says nothing here; [`Event::Ended`] follows.
-    pub(crate) fn publish(
+    ///
+    /// By a `hidden_key` the exchange routes as by the routing key; the broker
+    /// removes it from what is delivered.
+    pub fn publish(
         &mut self,
         exchange: &str,
         routing_key: String,
         message_properties: &Properties,
         headers: &Headers,
+        hidden_key: Option<&str>,
         body: &[u8],
     ) {
         let Some(channel) = &self.channel else { return };
@@ -93,14 +119,14 @@ impl Publisher {
             routing_key,
             mandatory: true,
             immediate: false,
-            properties: properties(message_properties, headers),
+            properties: properties(message_properties, headers, hidden_key),
         };
         let _ = channel.basic_publish(exchange, publish);
     }
 
     /// Why the channel ended. After a refusal the connection still stands, and
     /// [`reopen`](Self::reopen) can be called.
-    pub(crate) fn end(&mut self, limit: Duration) -> AmqpError {
+    pub fn end(&mut self, limit: Duration) -> AmqpError {
         let lost = || AmqpError::Lost { reason: "the connection is closed".into() };
         let Some(channel) = self.channel.take() else {
             return lost();

@@ -148,6 +148,7 @@ impl Session {
     pub fn declare_exchange(&mut self, exchange: &Exchange) -> Result<(), AmqpError> {
         let kind = match exchange.kind {
             ExchangeKind::Topic => ExchangeType::Topic,
+            ExchangeKind::Direct => ExchangeType::Direct,
             ExchangeKind::Fanout => ExchangeType::Fanout,
         };
         let options = ExchangeDeclareOptions {

@@ -10,8 +10,8 @@ use crate::{
 };
 
 use super::{
-    Failure, app, decode, demo, doctor, install, key, listen, parked, probe, retry, send, serve, top,
-    uninstall, unroutable,
+    Failure, app, bench, decode, demo, doctor, install, key, listen, parked, plan, probe, retry, send, serve,
+    top, uninstall, unroutable,
 };
 
 const EXIT_CODES: &str = "\
@@ -178,6 +178,10 @@ Examples:
     Parked(parked::Args),
     /// Look at what could not be delivered, send it on, or discard it
     Unroutable(unroutable::Args),
+    /// Measure how much a broker carries, in a throw-away set
+    Bench(Box<bench::Args>),
+    /// Reckon what a workload does to the levels, and whether a broker carries it
+    Plan(plan::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
 }

@@ -3,6 +3,7 @@
 mod app;
 mod app_show;
 mod args;
+mod bench;
 mod decode;
 mod demo;
 mod doctor;
@@ -14,6 +15,7 @@ mod listen;
 mod logging;
 mod output;
 mod parked;
+mod plan;
 mod policies;
 mod probe;
 mod retry;
@@ -76,6 +78,8 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Probe(args) => probe::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Top(args) => top::run(args, settings()?, output),
+        Command::Bench(args) => bench::run(args, &settings()?, output),
+        Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

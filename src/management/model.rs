@@ -130,6 +130,16 @@ pub struct NodeInfo {
     /// Whether it takes no messages because its disk is full.
     #[serde(deserialize_with = "lenient")]
     pub disk_free_alarm: bool,
+    /// Its memory, in bytes.
+    pub mem_used: Option<u64>,
+    /// The memory at which it stops taking messages, in bytes.
+    pub mem_limit: Option<u64>,
+    /// Its free disk space, in bytes.
+    pub disk_free: Option<u64>,
+    /// The free disk space at which it stops taking messages, in bytes.
+    pub disk_free_limit: Option<u64>,
+    /// Its processors.
+    pub processors: Option<u64>,
 }
 
 /// One of `GET /api/exchanges/VHOST`
@@ -242,6 +252,8 @@ pub struct QueueInfo {
     pub(crate) messages_ready_details: Json,
     /// The same of `messages_unacknowledged`.
     pub(crate) messages_unacknowledged_details: Json,
+    /// The memory of its process on the leader's node, in bytes.
+    pub memory: Option<u64>,
     /// What policies set, operator policies included: an object, or an empty
     /// list.
     pub effective_policy_definition: Json,

@@ -14,8 +14,9 @@ use jiff::Timestamp;
 use crate::codec::{AppKey, Delay, Tolerance};
 
 pub use header::{Headers, Value};
+pub use prepare::Wire;
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
-pub(crate) use prepare::{Wire, check, check_parts};
+pub(crate) use prepare::{check, check_parts};
 pub use quota::{MaxDelay, MaxDelayError, Quota};
 pub(crate) use resend::resend;
 pub use schedule::Schedule;

@@ -4,7 +4,11 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::codec::{self, AppKey, Delay, DelayError};
+use crate::{
+    codec::{self, AppKey, Delay, DelayError},
+    settings::Entry,
+    topology,
+};
 
 use super::{
     Headers, Message, Properties, Schedule, Value,
@@ -80,14 +84,21 @@ pub enum InvalidMessage {
     },
 }
 
-/// A message as it is published.
+/// A message as it is published: for those who publish with a client of their own,
+/// and still want headers and keys as the [`Router`](crate::Router) writes them.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Wire {
+pub struct Wire {
     /// The exchange it is published to, if not the entry.
     pub(crate) exchange: Option<String>,
-    pub(crate) routing_key: String,
-    pub(crate) properties: Properties,
-    pub(crate) headers: Headers,
+    /// The routing key, with the delay that is left.
+    pub routing_key: String,
+    /// Standard properties; send it persistent as well.
+    pub properties: Properties,
+    /// Headers, without those that would move or lose the message.
+    pub headers: Headers,
+    /// For the express entry: the one text of the list in the header `BCC`. The
+    /// exchange routes by it beside the routing key, and removes it.
+    pub hidden_key: Option<String>,
 }
 
 /// Headers that would change where or when the message goes, or make a broker
@@ -153,8 +164,18 @@ pub(super) fn expiration_ms(text: &str) -> Option<u64> {
 
 impl Wire {
     /// The message as it is published at `sent`. `taken` is the wall-clock time
-    /// at which the router took it; its expiry counts from there.
-    pub(crate) fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
+    /// at which it was taken; its expiry counts from there.
+    ///
+    /// What AMQP cannot carry, such as a property of more than 255 bytes, is not
+    /// looked for.
+    #[must_use]
+    pub fn new(
+        message: &Message,
+        schedule: &Schedule,
+        entry: Entry,
+        taken: Timestamp,
+        sent: Instant,
+    ) -> Self {
         let mut headers: Headers = message
             .headers
             .iter()
@@ -169,11 +190,16 @@ impl Wire {
             let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
             headers.insert(EXPIRES.into(), Value::I64(taken.as_millisecond().saturating_add(lifetime)));
         }
-        let (exchange, routing_key) = match &message.direct {
-            Some(direct) => (Some(direct.exchange.clone()), direct.routing_key.clone()),
-            None => (None, codec::encode(schedule.remaining(sent), &message.app)),
+        let (exchange, routing_key, hidden_key) = match (&message.direct, entry) {
+            (Some(direct), _) => (Some(direct.exchange.clone()), direct.routing_key.clone(), None),
+            (None, entry) => {
+                let delay = schedule.remaining(sent);
+                let hidden_key =
+                    (entry == Entry::Express).then(|| topology::hidden_key(delay.levels().next()));
+                (None, codec::encode(delay, &message.app), hidden_key)
+            }
         };
-        Self { exchange, routing_key, properties, headers }
+        Self { exchange, routing_key, properties, headers, hidden_key }
     }
 }
 
@@ -191,9 +217,13 @@ mod tests {
     }
 
     fn wire(message: &Message) -> Wire {
+        wire_to(message, Entry::Topic)
+    }
+
+    fn wire_to(message: &Message, entry: Entry) -> Wire {
         let (taken, sent) = (Timestamp::UNIX_EPOCH, Instant::now());
         let schedule = Schedule::new(message.when, message.tolerance, Unit::SECOND, taken, sent).unwrap();
-        Wire::new(message, &schedule, taken, sent)
+        Wire::new(message, &schedule, entry, taken, sent)
     }
 
     #[test]
@@ -218,6 +248,23 @@ mod tests {
         assert_eq!(wire.exchange.as_deref(), Some("delay.parked"));
         assert_eq!(wire.routing_key, "billing");
         assert_eq!(wire.headers, Headers::from([(EXPIRES.into(), Value::I64(5))]));
+    }
+
+    #[test]
+    fn the_express_entry_is_told_the_first_level() {
+        let mut message = message();
+        for (seconds, hidden_key) in [(0, "dispatch"), (1, "00"), (3, "01"), (90, "06"), (1 << 27, "27")] {
+            message.when = super::super::When::After(Delay::from_seconds(seconds).unwrap());
+            let topic = wire(&message);
+            let express = wire_to(&message, Entry::Express);
+            assert_eq!(
+                (topic.hidden_key.as_deref(), express.hidden_key.as_deref()),
+                (None, Some(hidden_key))
+            );
+            assert_eq!(topic, Wire { hidden_key: None, ..express });
+        }
+        let direct = Message::direct(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
+        assert_eq!(wire_to(&direct, Entry::Express).hidden_key, None);
     }
 
     #[test]

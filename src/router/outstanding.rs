@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::message::Wire;
+use crate::{message::Wire, settings::Entry};
 
 use super::ticket::Job;
 
@@ -71,11 +71,16 @@ impl Outstanding {
     /// Takes out the message that came back. The broker says no tag with it, so
     /// it is the oldest one that is the same in every part. Two messages that
     /// are alike in all of this are interchangeable.
-    pub(super) fn take_returned(&mut self, body: &[u8], same: impl Fn(&Wire) -> bool) -> Option<Sent> {
+    pub(super) fn take_returned(
+        &mut self,
+        entry: Entry,
+        body: &[u8],
+        same: impl Fn(&Wire) -> bool,
+    ) -> Option<Sent> {
         let tag = self
             .by_tag
             .iter()
-            .find(|(_, sent)| sent.job.body() == body && same(&sent.job.wire(sent.at)))
+            .find(|(_, sent)| sent.job.body() == body && same(&sent.job.wire(entry, sent.at)))
             .map(|(tag, _)| *tag)?;
         self.settle(tag, false).pop()
     }

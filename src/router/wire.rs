@@ -33,7 +33,8 @@ pub(super) trait Connector: Send + 'static {
 
 impl Wire for Publisher {
     fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
-        Publisher::publish(self, exchange, message.routing_key, &message.properties, &message.headers, body);
+        let Prepared { routing_key, properties, headers, hidden_key, .. } = message;
+        Publisher::publish(self, exchange, routing_key, &properties, &headers, hidden_key.as_deref(), body);
     }
 
     fn events(&self) -> &Receiver<Event> {

@@ -13,7 +13,7 @@ use crate::{
     Settings,
     amqp::{AmqpError, Event, Returned},
     message::Wire as Prepared,
-    settings::RouterSettings,
+    settings::{Entry, RouterSettings},
     topology::Names,
 };
 
@@ -46,15 +46,20 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Limits {
     window: usize,
     confirm_timeout: Duration,
+    entry: Entry,
     exchange: String,
     stats: Arc<Stats>,
 }
 
 impl Limits {
     pub(super) fn new(settings: &Settings, stats: Arc<Stats>) -> Self {
-        let RouterSettings { window, confirm_timeout, .. } = settings.router;
-        let exchange = Names::new(settings.topology.set.clone()).entry();
-        Self { window, confirm_timeout, exchange, stats }
+        let RouterSettings { window, confirm_timeout, entry, .. } = settings.router;
+        let names = Names::new(settings.topology.set.clone());
+        let exchange = match entry {
+            Entry::Topic => names.entry(),
+            Entry::Express => names.express(),
+        };
+        Self { window, confirm_timeout, entry, exchange, stats }
     }
 }
 
@@ -236,7 +241,7 @@ impl<C: Connector> Worker<C> {
         };
         job.mark_sent();
         self.limits.stats.publish();
-        let prepared = job.wire(now);
+        let prepared = job.wire(self.limits.entry, now);
         let exchange = prepared.exchange.clone();
         let exchange = exchange.as_deref().unwrap_or(&self.limits.exchange);
         wire.publish(exchange, prepared, job.body());
@@ -330,7 +335,10 @@ impl<C: Connector> Worker<C> {
             wire.routing_key == *routing_key && wire.properties == *properties && wire.headers == *headers
         };
         let roughly = |wire: &Prepared| wire.routing_key == *routing_key;
-        self.outstanding.take_returned(body, exact).or_else(|| self.outstanding.take_returned(body, roughly))
+        let entry = self.limits.entry;
+        self.outstanding
+            .take_returned(entry, body, exact)
+            .or_else(|| self.outstanding.take_returned(entry, body, roughly))
     }
 
     /// Publishes again on a new connection what was not confirmed in time. A broker

@@ -16,6 +16,7 @@ mod settings;
 mod standing;
 mod suitable;
 
+pub(crate) use build::hidden_key;
 pub use compare::Observed;
 pub use finding::Finding;
 pub use names::{Names, SetName, SetNameError};
@@ -25,9 +26,9 @@ pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit
 pub use suitable::{About, unsuitable};
 
 /// Everything that belongs to one set, in the order in which it is safe to
-/// declare: what messages flow towards comes first, and the entry exchange last,
-/// so that a message published half-way finds a complete path or the unroutable
-/// queue. The reverse is the order in which it is safe to delete.
+/// declare: what messages flow towards comes first, and the two entry exchanges
+/// last, so that a message published half-way finds a complete path or the
+/// unroutable queue. The reverse is the order in which it is safe to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     settings: TopologySettings,

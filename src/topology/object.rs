@@ -50,6 +50,8 @@ pub(crate) type Arguments = BTreeMap<String, Argument>;
 pub enum ExchangeKind {
     /// By pattern.
     Topic,
+    /// By equal key.
+    Direct,
     /// To everything bound to it.
     Fanout,
 }
@@ -60,6 +62,7 @@ impl ExchangeKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Topic => "topic",
+            Self::Direct => "direct",
             Self::Fanout => "fanout",
         }
     }
@@ -143,4 +146,16 @@ pub enum Object {
     Queue(Queue),
     /// A binding between them.
     Binding(Binding),
+}
+
+impl Object {
+    /// The name of the exchange or queue; bindings have none.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Exchange(exchange) => Some(&exchange.name),
+            Self::Queue(queue) => Some(&queue.name),
+            Self::Binding(_) => None,
+        }
+    }
 }

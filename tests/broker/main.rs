@@ -4,11 +4,13 @@
 mod common;
 
 mod apps;
+mod bench;
 mod bulkhead;
 mod canary;
 mod cluster;
 mod delivery;
 mod doctor;
+mod express;
 mod faults;
 mod garbage;
 mod holding;

@@ -28,15 +28,15 @@ fn install_verify_status_and_uninstall() {
         .arg("install")
         .assert()
         .success()
-        .stdout(contains("created 63 exchanges and queues").and(contains("created 437 bindings")));
-    on(&settings).arg("install").assert().success().stdout(contains("63 exchanges and queues already stood"));
+        .stdout(contains("created 64 exchanges and queues").and(contains("created 466 bindings")));
+    on(&settings).arg("install").assert().success().stdout(contains("64 exchanges and queues already stood"));
     let report = json(on(&settings).args(["install", "--json"]));
-    assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &63.into()));
+    assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &64.into()));
     on(&settings)
         .arg("verify")
         .assert()
         .success()
-        .stdout(contains("63 objects and 437 bindings compared, no difference"));
+        .stdout(contains("64 objects and 466 bindings compared, no difference"));
     on(&settings)
         .arg("status")
         .assert()
@@ -56,7 +56,7 @@ fn install_verify_status_and_uninstall() {
         .args(["uninstall", "--force"])
         .assert()
         .success()
-        .stdout(contains("lost with `delay.level.16`: 1 message").and(contains("removed 63 objects")));
+        .stdout(contains("lost with `delay.level.16`: 1 message").and(contains("removed 64 objects")));
     on(&settings).arg("uninstall").assert().success().stdout(contains("not installed"));
 }
 
@@ -70,7 +70,7 @@ fn uninstall_does_not_guess_what_it_cannot_see() {
     };
     uninstall().assert().code(1).stdout(contains("cannot be told").and(contains("--management-url")));
     on(&settings).arg("verify").assert().success();
-    uninstall().arg("--force").assert().success().stdout(contains("removed 63 objects"));
+    uninstall().arg("--force").assert().success().stdout(contains("removed 64 objects"));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn verify_says_what_it_could_not_check() {
         .arg("verify")
         .assert()
         .success()
-        .stdout(contains("not checked: bindings").and(contains("63 objects compared, no difference")));
+        .stdout(contains("not checked: bindings").and(contains("64 objects compared, no difference")));
     let report = json(on(&settings).env("DELAYLINE_MANAGEMENT_URL", "none").args(["verify", "--json"]));
     assert!(!report["unchecked"].as_array().unwrap().is_empty());
     on(&settings)

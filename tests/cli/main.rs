@@ -4,6 +4,7 @@
 mod common;
 
 mod app;
+mod bench;
 mod broker;
 mod daemon;
 mod doctor;

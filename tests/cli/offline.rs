@@ -50,6 +50,15 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
         (&["send", "--app", "a", "--delay", "1s", "--file", "/nowhere"], 2, "/nowhere"),
         (&["send", "--delay", "1s", "--body", "x"], 2, "--app"),
         (&["send", "--app", "a", "--body", "x"], 2, "--delay"),
+        (&["plan", "--rate", "0", "--delays", "fixed:1s"], 2, "over 0"),
+        (&["plan", "--rate", "1", "--delays", "30s"], 2, "uniform:1s..60s"),
+        (&["plan", "--rate", "1", "--delays", "mix:1s=50%"], 2, "50.0%"),
+        (&["plan", "--rate", "1", "--delays", "fixed:1s", "--bench", "/nowhere"], 2, "/nowhere"),
+        (&["bench", "--hops", "0"], 2, "1 to 12"),
+        (&["bench", "--delays", "fixed:30d"], 2, "--speed"),
+        (&["bench", "--name", "a b"], 2, "a b"),
+        (&["bench", "--hdr", "/nowhere/file"], 2, "/nowhere/file"),
+        (&["bench", "--url", "amqp://127.0.0.1:1"], 3, "127.0.0.1:1"),
         (&["nonsense"], 2, "nonsense"),
         (&["verify", "--url", "amqp://127.0.0.1:1"], 3, "127.0.0.1:1"),
         (&["status", "--url", "http://h"], 2, "amqp"),
@@ -88,8 +97,20 @@ fn unknown_settings_are_named() {
 
 #[test]
 fn every_help_shows_examples() {
-    let commands =
-        ["install", "verify", "uninstall", "status", "key", "decode", "send", "listen", "unroutable", "demo"];
+    let commands = [
+        "install",
+        "verify",
+        "uninstall",
+        "status",
+        "key",
+        "decode",
+        "send",
+        "listen",
+        "unroutable",
+        "bench",
+        "plan",
+        "demo",
+    ];
     let help = stdout(delayline().arg("--help"));
     for command in commands {
         assert!(help.contains(command), "{command} is not in the overview");
@@ -121,4 +142,57 @@ fn a_reader_that_goes_away_is_no_error() {
 fn pipes_get_no_colours() {
     let output = delayline().args(["verify", "--url", "amqp://127.0.0.1:1"]).output().unwrap();
     assert!(!output.stderr.contains(&0x1b), "an escape sequence in a pipe");
+}
+
+#[test]
+fn plan_reckons_without_a_broker() {
+    let plan = |extra: &[&str]| {
+        let mut command = delayline();
+        command.args(["plan", "--rate", "1000", "--delays", "uniform:1s..60s"]).args(extra);
+        command
+    };
+    let report = json(plan(&["--json"]).arg("--tolerance").arg("5%"));
+    assert!(report["load"]["hops"].as_f64().unwrap() < 3.1);
+    assert_eq!(report["load"]["levels"].as_array().unwrap().len(), 28);
+    assert_eq!(report["tolerances"].as_array().unwrap().len(), 4);
+    let text = stdout(&mut plan(&[]));
+    for part in ["30,500 messages wait", "hottest", "What a tolerance would change", "not your broker"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let huge = stdout(delayline().args(["plan", "--rate", "100000", "--delays", "uniform:1s..365d"]));
+    for part in ["trillion messages wait", "It does not hold.", "such brokers", "sets", "24, 23, 22, 21"] {
+        assert!(huge.contains(part), "{part} is not in {huge}");
+    }
+}
+
+#[test]
+fn plan_judges_a_measured_broker() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bench.json");
+    let drained = |hops, rate| {
+        serde_json::json!({"hops": hops, "messages": 100, "per_second": rate,
+            "late_ms": {"p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1.0}})
+    };
+    let bench = serde_json::json!({
+        "delayline": "0.1.0", "at": "2026-01-01T00:00:00Z", "broker": {"version": "4.3.6", "nodes": 1},
+        "conditions": {"size": 256, "unit_ms": 50, "queue_type": "quorum", "replicas": null, "window": 1000, "client_processors": 2},
+        "publish": [{"way": "topic", "messages": 100, "per_second": 10_000.0}],
+        "drain": [drained(1, 5_000.0), drained(3, 2_000.0)],
+        "steady": null, "knee": null, "stock": null, "unseen": [], "meaning": ["words"],
+    });
+    std::fs::write(&file, bench.to_string()).unwrap();
+    let plan = |rate: &str, code| {
+        let mut command = delayline();
+        command.args(["plan", "--rate", rate, "--delays", "fixed:1s", "--bench"]).arg(&file);
+        command.assert().code(code).stdout(contains("On RabbitMQ 4.3.6, 1 node"));
+    };
+    plan("100", 0);
+    plan("10000", 1);
+    std::fs::write(&file, "{}").unwrap();
+    delayline()
+        .args(["plan", "--rate", "1", "--delays", "fixed:1s", "--bench"])
+        .arg(&file)
+        .assert()
+        .code(2)
+        .stderr(contains("delayline bench --json"));
 }

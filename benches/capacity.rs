@@ -1,0 +1,99 @@
+//! A broker with the dead-letter prefetch it is shipped with and with the one that is
+//! recommended, and how far the capacity model is off on it.
+//!
+//!     cargo bench --bench capacity                   about six minutes
+//!     cargo bench --bench capacity -- 512            with this prefetch only
+//!     RABBITMQ_ROOT=… cargo bench --bench capacity   for another version
+//!
+//! For each mix of delays, the rate that the model says the broker is full at, from
+//! the figures of one `bench`, stands beside the knee that was measured: the highest
+//! steady rate at which 99 in 100 messages are at most 50 ms late.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use delayline::{
+    Settings,
+    bench::{self, Plan, Report, Way},
+    capacity::{Figures, Load, Outlook},
+    codec::Tolerance,
+    node::{NodeOptions, PrivateNode},
+    topology::Unit,
+};
+
+/// One queue, a few, and what retries and reminders look like.
+const MIXES: [&str; 3] = ["fixed:32s", "uniform:1s..60s", "mix:1s=30%,5s=25%,30s=20%,1m=10%,5m=10%,15m=5%"];
+
+fn main() {
+    // `cargo test` passes this.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let asked = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
+    for prefetch in asked.map_or_else(|| vec![None, Some(512)], |prefetch| vec![Some(prefetch)]) {
+        let rabbit = prefetch.map(|prefetch| format!("{{dead_letter_worker_consumer_prefetch, {prefetch}}}"));
+        let options = NodeOptions { rabbit: rabbit.into_iter().collect(), ..NodeOptions::default() };
+        let node = PrivateNode::start(options).expect("a private node");
+        let settings = node.settings().build().unwrap();
+        let report = run(&settings, &Plan::default());
+        println!(
+            "\n{}, prefetch {}",
+            report.broker_name(),
+            prefetch.map_or_else(|| "as shipped".into(), |prefetch| prefetch.to_string())
+        );
+        show(&report);
+        let figures = report.figures();
+        println!("  {:55} {:>9} {:>9} {:>7}", "full at", "model", "measured", "error");
+        for mix in MIXES {
+            check(&settings, &figures, mix);
+        }
+    }
+}
+
+fn run(settings: &Settings, plan: &Plan) -> Report {
+    let plan = plan.clone().checked().unwrap();
+    bench::run(settings, &plan, None, &AtomicBool::new(false), &mut |_| ()).unwrap().0
+}
+
+fn show(report: &Report) {
+    let limit = report.published(Way::Queue).unwrap();
+    for published in &report.publish {
+        let (way, rate) = (format!("{:?}", published.way), published.per_second);
+        println!("  published by {way:10} {rate:>8.0}/s   {:.2} of the limit", rate / limit);
+    }
+    for drained in &report.drain {
+        let late = drained.late_ms;
+        println!(
+            "  drained, {} levels      {:>8.0}/s   {:.2} of the limit, p99 {:.0} ms late",
+            drained.hops,
+            drained.per_second,
+            drained.per_second / limit,
+            late.p99
+        );
+    }
+    if let Some(steady) = &report.steady {
+        let late = steady.late_ms;
+        println!(
+            "  steady {:>8.0}/s        p50 {:.1} ms, p99 {:.1} ms, at most {:.1} ms; lost {}, twice {}, early {}",
+            steady.per_second, late.p50, late.p99, late.max, steady.lost, steady.duplicates, steady.early
+        );
+    }
+}
+
+/// What the model says, and what is so.
+fn check(settings: &Settings, figures: &Figures, mix: &str) {
+    let delays = mix.parse().unwrap();
+    let load = Load::new(1_000.0, &delays, Tolerance::NONE);
+    let model = Outlook::new(&load, 256.0, figures).full_rate;
+    let plan = Plan {
+        count: 100,
+        hops: vec![],
+        delays,
+        duration: Duration::from_secs(2),
+        // A quarter of an hour in nine seconds.
+        unit: Unit::from_millis(10).unwrap(),
+        knee: true,
+        ..Plan::default()
+    };
+    let measured = f64::from(run(settings, &plan).knee.unwrap().rate);
+    println!("  {mix:55} {model:>7.0}/s {measured:>7.0}/s {:>+6.0}%", (model / measured - 1.0) * 100.0);
+}

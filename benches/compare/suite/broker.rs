@@ -1,0 +1,187 @@
+//! The private node, its vhosts, and what they cost.
+
+use std::{
+    cell::Cell,
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use delayline::{
+    Settings,
+    amqp::Session,
+    management::ManagementApi,
+    node::{NodeOptions, PrivateNode},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use serde_json::{Value as Json, json};
+
+use super::Fallible;
+
+/// The queue that every layout delivers into.
+pub const INBOX: &str = "inbox";
+
+/// How the names of exchanges begin that lead past the entry of a layout.
+pub const FILL: &str = "fill.";
+
+/// `USER_HZ`, the unit of times in `/proc`: 100 on all of today's architectures.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+pub struct Broker {
+    node: PrivateNode,
+    pub version: String,
+    pub has_delay_plugin: bool,
+    /// CPU seconds it takes per second with nothing to do.
+    pub idle: f64,
+    vhosts: Cell<u32>,
+}
+
+/// What a layout consists of.
+#[derive(Debug, Clone, Copy)]
+pub struct Objects {
+    pub queues: usize,
+    pub bindings: usize,
+    /// Messages in all queues, up to some seconds ago.
+    pub messages: u64,
+}
+
+impl Broker {
+    pub fn start(prefetch: Option<u32>, plugins: &[String]) -> Fallible<Self> {
+        let rabbit = prefetch.map(|number| format!("{{dead_letter_worker_consumer_prefetch, {number}}}"));
+        let node = PrivateNode::start(NodeOptions {
+            rabbit: rabbit.into_iter().collect(),
+            plugins: plugins.to_vec(),
+            ..NodeOptions::default()
+        })?;
+        let mut broker =
+            Self { node, version: String::new(), has_delay_plugin: false, idle: 0.0, vhosts: Cell::new(0) };
+        let overview = broker.http("GET", "overview", &Json::Null)?;
+        broker.version = overview["rabbitmq_version"].as_str().unwrap_or_default().to_owned();
+        let kinds = overview["exchange_types"].as_array().cloned().unwrap_or_default();
+        broker.has_delay_plugin = kinds.iter().any(|kind| kind["name"] == "x-delayed-message");
+        Ok(broker)
+    }
+
+    /// Measures what it takes with nothing to do.
+    pub fn rest(&mut self, time: Duration) {
+        let (cpu, started) = (self.cpu(), Instant::now());
+        thread::sleep(time);
+        self.idle = (self.cpu() - cpu) / started.elapsed().as_secs_f64();
+    }
+
+    /// CPU seconds its process has used.
+    pub fn cpu(&self) -> f64 {
+        let pid = fs::read_to_string(self.node.directory().join("pid")).unwrap_or_default();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        // After the name, which may hold spaces; the times are fields 14 and 15.
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let field = |index: usize| fields.get(index).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+        (field(11) + field(12)) / TICKS_PER_SECOND
+    }
+
+    /// Bytes of memory it holds.
+    pub fn memory(&self) -> u64 {
+        self.node.resident_memory().unwrap_or(0)
+    }
+
+    /// A new vhost with an empty inbox in it.
+    pub fn vhost(&self, unit_ms: u64) -> Fallible<Vhost<'_>> {
+        let number = self.vhosts.replace(self.vhosts.get() + 1);
+        let name = format!("compare-{number}");
+        self.http("PUT", &format!("vhosts/{name}"), &json!({}))?;
+        let url = format!("{}/{name}", self.node.url());
+        let settings = self.node.settings().set("url", url).set("unit_ms", unit_ms.to_string()).build()?;
+        let session = Session::open(&settings.broker)?;
+        let mut vhost = Vhost { broker: self, name, unit_ms, settings, session };
+        vhost.queue(INBOX, &[("x-queue-type", "quorum".into())])?;
+        Ok(vhost)
+    }
+
+    fn http(&self, method: &str, path: &str, body: &Json) -> Fallible<Json> {
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}/api/{path}", self.node.management_url()))
+            // guest:guest
+            .header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
+            .header("content-type", "application/json")
+            .body(if body.is_null() { String::new() } else { body.to_string() })?;
+        let agent: ureq::Agent =
+            ureq::Agent::config_builder().allow_non_standard_methods(true).build().into();
+        let text = agent.run(request).map_err(|error| format!("{method} {path}: {error}"))?;
+        let text = text.into_body().read_to_string()?;
+        Ok(serde_json::from_str(&text).unwrap_or(Json::Null))
+    }
+}
+
+/// A vhost that is deleted with all it holds when it is dropped.
+pub struct Vhost<'b> {
+    pub broker: &'b Broker,
+    name: String,
+    pub unit_ms: u64,
+    pub settings: Settings,
+    session: Session,
+}
+
+impl Vhost<'_> {
+    pub fn unit(&self) -> Duration {
+        Duration::from_millis(self.unit_ms)
+    }
+
+    /// How clients in other languages reach it.
+    pub fn url(&self) -> String {
+        let authority = self.broker.node.authority();
+        format!("amqp://guest:guest@{authority}/{}", self.name)
+    }
+
+    pub fn queue(&mut self, name: &str, arguments: &[(&str, Argument)]) -> Fallible<()> {
+        let arguments = arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Ok(self.session.declare_queue(&Queue { name: name.into(), level: None, arguments })?)
+    }
+
+    pub fn exchange(&mut self, name: &str, kind: ExchangeKind) -> Fallible<()> {
+        Ok(self.session.declare_exchange(&Exchange { name: name.into(), kind, arguments: [].into() })?)
+    }
+
+    /// An exchange of a kind that only a plugin knows.
+    pub fn delayed_exchange(&self, name: &str) -> Fallible<()> {
+        let body = json!({
+            "type": "x-delayed-message", "durable": true, "arguments": { "x-delayed-type": "direct" },
+        });
+        self.broker.http("PUT", &format!("exchanges/{}/{name}", self.name), &body).map(drop)
+    }
+
+    pub fn bind_queue(&mut self, source: &str, queue: &str, key: &str) -> Fallible<()> {
+        self.bind(source, Endpoint::Queue(queue.into()), key)
+    }
+
+    pub fn bind_exchange(&mut self, source: &str, exchange: &str, key: &str) -> Fallible<()> {
+        self.bind(source, Endpoint::Exchange(exchange.into()), key)
+    }
+
+    fn bind(&mut self, source: &str, destination: Endpoint, key: &str) -> Fallible<()> {
+        Ok(self.session.bind(&Binding { source: source.into(), destination, key: key.into() })?)
+    }
+
+    /// Everything in it, but for the inbox and what only measures.
+    pub fn objects(&self) -> Fallible<Objects> {
+        let api = ManagementApi::new(self.settings.management.as_ref().ok_or("no management API")?)?;
+        let queues = api.queues(&self.name)?;
+        let bindings = api.bindings(&self.name)?;
+        Ok(Objects {
+            queues: queues.iter().filter(|queue| queue.name != INBOX).count(),
+            bindings: bindings.iter().filter(|binding| !is_ours(&binding.source)).count(),
+            messages: queues.iter().map(|queue| queue.messages).sum(),
+        })
+    }
+}
+
+/// The default exchange, to which every queue is bound, and those that lead past the
+/// entry.
+fn is_ours(exchange: &str) -> bool {
+    exchange.is_empty() || exchange.starts_with(FILL)
+}
+
+impl Drop for Vhost<'_> {
+    fn drop(&mut self) {
+        let _ = self.broker.http("DELETE", &format!("vhosts/{}", self.name), &Json::Null);
+    }
+}

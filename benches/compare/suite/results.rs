@@ -1,0 +1,124 @@
+//! The figures, as they are kept in JSON.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fallible, conditions::Conditions, layouts::Description};
+
+/// All that was measured on one broker with one configuration.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    pub conditions: Conditions,
+    pub layouts: Vec<Description>,
+    pub cells: Vec<Cell>,
+    pub hops: Vec<Hops>,
+    pub waiting: Vec<Waiting>,
+    pub knees: Vec<Knee>,
+    /// Why series are missing.
+    pub failures: Vec<String>,
+}
+
+/// A layout under a workload.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Cell {
+    pub layout: String,
+    pub workload: String,
+    pub unit_ms: u64,
+    /// Messages per second through the entry, as fast as they are confirmed.
+    pub publish_rate: Option<f64>,
+    /// Messages per second that come out when many are due.
+    pub drain_rate: Option<f64>,
+    /// At so many messages per second, or as many as the layout took of them …
+    pub offered_rate: Option<f64>,
+    pub achieved_rate: Option<f64>,
+    /// … they were so late, in ms.
+    pub lateness: Option<Lateness>,
+    /// Over all phases that wait for messages.
+    pub confirmed: u64,
+    pub refused: u64,
+    pub lost: u64,
+    /// Confirmed, still in a queue long after they were due.
+    pub unfinished: u64,
+    pub duplicated: u64,
+    pub early: u64,
+    pub queues: usize,
+    pub bindings: usize,
+    pub cpu_s_per_1000: Option<f64>,
+    pub header_bytes: Option<f64>,
+    /// Why there is no figure.
+    pub failure: Option<String>,
+}
+
+/// Milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Lateness {
+    pub min: f64,
+    pub p50: f64,
+    pub p75: f64,
+    pub p90: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// What a number of hops costs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hops {
+    pub layout: String,
+    pub hops: u32,
+    pub delay: u64,
+    pub drain_rate: f64,
+    pub header_bytes: f64,
+    pub cpu_s_per_1000: f64,
+}
+
+/// What a number of waiting messages costs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Waiting {
+    pub layout: String,
+    pub waiting: u64,
+    /// Of other messages meanwhile.
+    pub lateness: Lateness,
+    /// Bytes that the broker holds.
+    pub memory: u64,
+    /// At which they came in.
+    pub fill_rate: Option<f64>,
+}
+
+/// The highest sustained rate at which the 99th percentile of lateness stays low.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Knee {
+    pub layout: String,
+    pub rate: f64,
+    pub steps: Vec<Step>,
+}
+
+/// One attempt of the search.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Step {
+    pub rate: f64,
+    pub achieved: f64,
+    pub p99_ms: f64,
+    pub holds: bool,
+}
+
+impl Run {
+    pub fn cell(&self, layout: &str, workload: &str) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.layout == layout && cell.workload == workload)
+    }
+
+    /// What there is, or a note why there is nothing.
+    pub fn noting<T>(&mut self, what: &str, result: Fallible<T>) -> Option<T> {
+        result.map_err(|error| self.failures.push(format!("{what}: {error}"))).ok()
+    }
+
+    pub fn title(&self, layout: &str) -> &str {
+        self.layouts.iter().find(|other| other.id == layout).map_or("", |other| other.title.as_str())
+    }
+
+    /// Such as "4.3.6" or "4.3.6, prefetch 512".
+    pub fn name(&self) -> String {
+        let Conditions { rabbitmq, prefetch, .. } = &self.conditions;
+        prefetch.map_or_else(|| rabbitmq.clone(), |number| format!("{rabbitmq}, prefetch {number}"))
+    }
+}

@@ -1,0 +1,87 @@
+//! One thing at a time: the number of hops, the number of waiting messages.
+
+use std::time::Duration;
+
+use super::{
+    Fallible,
+    broker::Broker,
+    layouts::{DelaylineSet, Layout, NServiceBus},
+    measure::{Stand, drain, paced, per_1000},
+    phase::{self, Plan},
+    results::{Hops, Waiting},
+    scale::Scale,
+    workload::Workload,
+};
+
+/// Six zeros below one bit, and so on to seven bits.
+const DELAYS: [u64; 7] = [64, 96, 112, 120, 124, 126, 127];
+
+/// A delay that outlasts every measurement.
+const FOR_EVER: u64 = 1 << 20;
+
+/// The layouts whose messages go through levels.
+pub fn layouts() -> [(&'static str, Box<dyn Layout>); 2] {
+    [("nservicebus", Box::new(NServiceBus)), ("delayline", Box::new(DelaylineSet { express: false }))]
+}
+
+pub fn hops(broker: &Broker, scale: &Scale) -> Fallible<Vec<Hops>> {
+    let workload = workload(scale, DELAYS.to_vec());
+    let mut lines = Vec::new();
+    for (id, mut layout) in layouts() {
+        let mut stand = Stand::new(broker, layout.as_mut(), &workload)?;
+        for delay in DELAYS {
+            let drained = drain(&mut stand.vhost, layout.as_mut(), delay, scale.hops, scale.patience)?;
+            lines.push(Hops {
+                layout: id.into(),
+                hops: delay.count_ones(),
+                delay,
+                drain_rate: drained.arrived_per_s,
+                header_bytes: drained.verdict.header_bytes,
+                cpu_s_per_1000: per_1000(&drained),
+            });
+        }
+    }
+    Ok(lines)
+}
+
+pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
+    let workload = workload(scale, (1..=60).collect());
+    let mut lines = Vec::new();
+    for (id, mut layout) in layouts() {
+        let mut stand = Stand::new(broker, layout.as_mut(), &workload)?;
+        let mut there = 0;
+        for &waiting in &scale.waiting {
+            let mut fill_rate = None;
+            if waiting > there {
+                let plan = Plan {
+                    delay: &|_| FOR_EVER,
+                    most: waiting - there,
+                    limit: Duration::from_secs(120),
+                    rate: None,
+                    fill: true,
+                    patience: None,
+                };
+                let filled = phase::run(&mut stand.vhost, layout.as_mut(), &plan)?;
+                there += filled.verdict.confirmed;
+                fill_rate = Some(filled.published_per_s);
+            }
+            let probe = paced(&mut stand.vhost, layout.as_mut(), &workload, scale)?;
+            let lateness = probe.verdict.lateness().ok_or("nothing arrived")?;
+            let memory = broker.memory();
+            lines.push(Waiting { layout: id.into(), waiting: there, lateness, memory, fill_rate });
+        }
+    }
+    Ok(lines)
+}
+
+fn workload(scale: &Scale, delays: Vec<u64>) -> Workload {
+    Workload {
+        id: "series",
+        title: "one thing at a time",
+        unit_ms: scale.series_unit,
+        cohorts: delays.clone(),
+        steps: vec![1, 5, 15],
+        delays,
+        is_burst: false,
+    }
+}

@@ -1,0 +1,174 @@
+//! What the figures must show, as ratios within one run.
+
+use super::{
+    knee,
+    results::{Cell, Run},
+    table::{ms, table},
+};
+
+/// "No worse than" means no more than this below: runs differ by as much.
+const NOISE: f64 = 0.95;
+
+/// A target, and how far it is met.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub broker: String,
+    pub what: String,
+    pub wanted: String,
+    pub found: String,
+    /// `None` where it is only told.
+    pub met: Option<bool>,
+}
+
+/// The targets that these runs can speak of. Runs of the same broker belong together.
+pub fn targets(runs: &[Run]) -> Vec<Target> {
+    runs.iter().flat_map(of_run).collect()
+}
+
+fn of_run(run: &Run) -> Vec<Target> {
+    let tuned = run.conditions.prefetch.is_some();
+    let is_43 = run.conditions.rabbitmq.starts_with("4.3");
+    let publish = |id: &str| run.cell(id, "equal").and_then(|cell| cell.publish_rate);
+    let drain = |id: &str, workload: &str| run.cell(id, workload).and_then(|cell| cell.drain_rate);
+    let p99 = |id: &str| run.cell(id, "mixed").and_then(|cell| cell.lateness).map(|lateness| lateness.p99);
+    let knee = |id: &str| run.knees.iter().find(|knee| knee.layout == id).map(|knee| knee.rate);
+    let mut targets = Targets { broker: run.name(), list: Vec::new() };
+
+    targets.ratio("publishing / Celery's", publish("delayline"), publish("celery"), Some(10.0));
+    targets.ratio("publishing / the limit", publish("delayline"), publish("straight"), is_43.then_some(0.6));
+    targets.ratio("publishing / NServiceBus'", publish("delayline"), publish("nservicebus"), Some(NOISE));
+    targets.ratio("express publishing / the limit", publish("express"), publish("straight"), Some(0.9));
+    let wanted = match (is_43, tuned) {
+        (true, false) => Some(2.0),
+        (true, true) => Some(3.0),
+        (false, _) => None,
+    };
+    targets.ratio(
+        "draining real-life delays / NServiceBus'",
+        drain("delayline", "real-life"),
+        drain("nservicebus", "real-life"),
+        wanted,
+    );
+    let one_hop = drain("delayline", "equal");
+    let wanted = (is_43 && tuned).then_some(0.85);
+    targets.ratio("one-hop drain / what comes straight through", one_hop, drain("straight", "equal"), wanted);
+    targets.ratio("one-hop drain / publishing at the limit", one_hop, publish("straight"), None);
+    if let Some(late) = p99("delayline") {
+        targets.add("p99 lateness, mixed delays", "under 15 ms", ms(late), Some(late < 15.0));
+    }
+    targets.ratio("per-message TTL's p99 / delayline's", p99("message-ttl"), p99("delayline"), Some(100.0));
+    let what = format!("knee (p99 under {:.0} ms) / NServiceBus'", knee::LIMIT_MS);
+    targets.ratio(&what, knee("delayline"), knee("nservicebus"), Some(2.0));
+    let ours: Vec<_> =
+        run.cells.iter().filter(|cell| ["delayline", "express"].contains(&cell.layout.as_str())).collect();
+    if !ours.is_empty() {
+        let (bad, of): (u64, u64) = (ours.iter().map(|cell| faults(cell)).sum(), sum(&ours));
+        let found = format!("{bad} of {of}");
+        targets.add("lost, early, twice or unfinished", "none", found, Some(bad == 0 && of > 0));
+    }
+    targets.list
+}
+
+fn faults(cell: &Cell) -> u64 {
+    let Cell { lost, early, duplicated, unfinished, refused, failure, .. } = cell;
+    lost + early + duplicated + unfinished + refused + u64::from(failure.is_some())
+}
+
+fn sum(cells: &[&Cell]) -> u64 {
+    cells.iter().map(|cell| cell.confirmed).sum()
+}
+
+struct Targets {
+    broker: String,
+    list: Vec<Target>,
+}
+
+impl Targets {
+    fn add(&mut self, what: &str, wanted: &str, found: String, met: Option<bool>) {
+        let (what, wanted) = (what.to_owned(), wanted.to_owned());
+        self.list.push(Target { broker: self.broker.clone(), what, wanted, found, met });
+    }
+
+    /// A ratio that must be at least `wanted`; only told if there is no such.
+    fn ratio(&mut self, what: &str, ours: Option<f64>, theirs: Option<f64>, wanted: Option<f64>) {
+        if let (Some(ours), Some(theirs)) = (ours, theirs) {
+            let ratio = ours / theirs;
+            let words = wanted.map_or_else(|| "–".to_owned(), |wanted| format!("at least {wanted}x"));
+            let found = if ratio.is_nan() { "neither".to_owned() } else { format!("{ratio:.2}x") };
+            self.add(what, &words, found, wanted.map(|wanted| ratio >= wanted));
+        }
+    }
+}
+
+pub fn print(targets: &[Target]) -> String {
+    let rows = targets.iter().map(|target| {
+        let met = match target.met {
+            Some(true) => "met",
+            Some(false) => "NOT MET",
+            None => "",
+        };
+        [
+            target.broker.clone(),
+            target.what.clone(),
+            target.wanted.clone(),
+            target.found.clone(),
+            met.to_owned(),
+        ]
+    });
+    table(["RabbitMQ", "what", "wanted", "found", ""], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::{conditions::Conditions, scale::Scale};
+
+    fn run(rabbitmq: &str, prefetch: Option<u32>, rates: &[(&str, &str, f64)]) -> Run {
+        let conditions =
+            Conditions { rabbitmq: rabbitmq.into(), prefetch, ..Conditions::new(&Scale::tiny()) };
+        let cell = |&(layout, workload, rate): &(&str, &str, f64)| Cell {
+            layout: layout.into(),
+            workload: workload.into(),
+            publish_rate: Some(rate),
+            drain_rate: Some(rate),
+            confirmed: 100,
+            ..Cell::default()
+        };
+        let cells = rates.iter().map(cell).collect();
+        let (layouts, hops, waiting, knees, failures) = Default::default();
+        Run { conditions, layouts, cells, hops, waiting, knees, failures }
+    }
+
+    fn verdict(run: Run, what: &str) -> Option<bool> {
+        let targets = targets(&[run]);
+        targets.iter().find(|target| target.what.contains(what)).expect(what).met
+    }
+
+    #[test]
+    fn what_is_wanted_depends_on_version_and_configuration() {
+        let rates = [("delayline", "real-life", 5_000.0), ("nservicebus", "real-life", 2_000.0)];
+        let what = "draining real-life delays";
+        assert_eq!(verdict(run("4.3.6", None, &rates), what), Some(true));
+        assert_eq!(verdict(run("4.3.6", Some(512), &rates), what), Some(false));
+        assert_eq!(verdict(run("3.10.8", None, &rates), what), None);
+    }
+
+    #[test]
+    fn a_ratio_is_met_or_not() {
+        let slow = [("delayline", "equal", 9_900.0), ("celery", "equal", 1_000.0)];
+        let fast = [("delayline", "equal", 10_000.0), ("celery", "equal", 1_000.0)];
+        assert_eq!(verdict(run("3.10.8", None, &slow), "Celery"), Some(false));
+        assert_eq!(verdict(run("3.10.8", None, &fast), "Celery"), Some(true));
+    }
+
+    #[test]
+    fn a_fault_of_ours_is_counted_and_nothing_measured_is_no_success() {
+        let mut faulty = run("4.3.6", None, &[("delayline", "equal", 1.0)]);
+        assert_eq!(verdict(faulty.clone(), "lost"), Some(true));
+        faulty.cells[0].early = 1;
+        assert_eq!(verdict(faulty.clone(), "lost"), Some(false));
+        faulty.cells[0] = Cell { confirmed: 0, early: 0, ..faulty.cells[0].clone() };
+        assert_eq!(verdict(faulty, "lost"), Some(false));
+        assert!(targets(&[run("4.3.6", None, &[])]).is_empty());
+    }
+}

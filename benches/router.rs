@@ -1,0 +1,79 @@
+//! What the router costs beside the client library it is built on: the same
+//! messages, to the same exchange, on a node of its own.
+//!
+//!     cargo bench --bench router
+
+#[path = "common/bare.rs"]
+mod bare;
+
+use std::time::Instant;
+
+use bare::Bare;
+use delayline::{
+    Message, Router, Settings, admin,
+    codec::{AppKey, Delay, RoutingKey},
+    node::{NodeOptions, PrivateNode},
+    settings::Entry,
+    topology::Topology,
+};
+
+const BODY: usize = 256;
+const MESSAGES: u64 = 30_000;
+const ROUNDS: usize = 3;
+const WINDOW: u64 = 1_000;
+
+/// So long that nothing falls due while this runs: level 20 alone.
+const SECONDS: u64 = 1 << 20;
+
+fn main() {
+    // `cargo test` passes this.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let node = PrivateNode::start(NodeOptions::default()).expect("a private node");
+    let settings = node.settings().build().unwrap();
+    admin::install(&settings, &Topology::new(settings.topology.clone()), false, || {}).unwrap();
+    println!("{MESSAGES} messages of {BODY} bytes, {WINDOW} in flight, the best of {ROUNDS} rounds each:");
+    for (name, entry) in [("topic", Entry::Topic), ("express", Entry::Express)] {
+        // In turns, so that both see the same broker and the same neighbours.
+        let (mut alone, mut routed) = (0.0_f64, 0.0_f64);
+        for _ in 0..ROUNDS {
+            alone = alone.max(bare(&settings, entry));
+            routed = routed.max(router(&settings, entry));
+        }
+        let part = routed / alone;
+        println!("  {name:8} entry: bare loop {alone:>7.0}/s, router {routed:>7.0}/s, {part:.2} of it");
+    }
+}
+
+fn router(settings: &Settings, entry: Entry) -> f64 {
+    let mut settings = settings.clone();
+    settings.router.entry = entry;
+    settings.router.window = usize::try_from(WINDOW).unwrap();
+    let (app, delay) = (AppKey::new("bench").unwrap(), Delay::from_seconds(SECONDS).unwrap());
+    let router = Router::connect(&settings).unwrap();
+    let started = Instant::now();
+    let mut pipeline = router.pipeline();
+    for _ in 0..MESSAGES {
+        if let Some(outcome) = pipeline.push((), Message::after(app.clone(), delay, vec![b'x'; BODY])) {
+            outcome.result.unwrap();
+        }
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    MESSAGES as f64 / started.elapsed().as_secs_f64()
+}
+
+fn bare(settings: &Settings, entry: Entry) -> f64 {
+    let delay = Delay::from_seconds(SECONDS).unwrap();
+    let key = RoutingKey::new(delay, AppKey::new("bench").unwrap()).encode();
+    let (exchange, hidden) = match entry {
+        Entry::Topic => ("delay", vec![]),
+        Entry::Express => ("delay.express", vec!["20".to_owned()]),
+    };
+    let publisher = Bare::open(settings);
+    let started = Instant::now();
+    publisher.publish(MESSAGES, WINDOW, exchange, &key, &hidden, BODY);
+    let rate = MESSAGES as f64 / started.elapsed().as_secs_f64();
+    publisher.close();
+    rate
+}

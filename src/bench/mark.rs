@@ -1,0 +1,93 @@
+//! What a measured message carries: its number, and when it is due.
+
+use std::time::{Duration, Instant};
+
+/// The length of a mark, in bytes: the shortest body.
+pub(super) const MARK: usize = 16;
+
+/// A body of `size` bytes, at least [`MARK`].
+pub(super) fn body(number: u64, due: Duration, size: usize) -> Vec<u8> {
+    let mut body = vec![b'.'; size.max(MARK)];
+    body[..8].copy_from_slice(&number.to_le_bytes());
+    body[8..MARK].copy_from_slice(&micros(due).to_le_bytes());
+    body
+}
+
+/// Reads a mark back; `None` if it is none of ours.
+fn read(body: &[u8]) -> Option<(u64, u64)> {
+    let number = |part: &[u8]| Some(u64::from_le_bytes(part.try_into().ok()?));
+    Some((number(body.get(..8)?)?, number(body.get(8..MARK)?)?))
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Keeps account of the messages of one measurement: which arrived, how often, and
+/// how late. Times count from `epoch`, on the monotonic clock.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    epoch: Instant,
+    first: u64,
+    seen: Vec<bool>,
+    pub(super) arrived: u64,
+    pub(super) duplicates: u64,
+    pub(super) early: u64,
+}
+
+/// The broker counts in whole milliseconds: a message that leaves by so much before
+/// its time is not early.
+const CLOCK: u64 = 1_000;
+
+impl Ledger {
+    /// An account of messages that are numbered from `first`.
+    pub(super) fn new(epoch: Instant, first: u64) -> Self {
+        Self { epoch, first, seen: Vec::new(), arrived: 0, duplicates: 0, early: 0 }
+    }
+
+    /// Notes an arrival. Returns how late it is in µs, if it is the first of its
+    /// number and one of this account.
+    pub(super) fn note(&mut self, body: &[u8], now: Instant) -> Option<u64> {
+        let (number, due) = read(body)?;
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        if index >= self.seen.len() {
+            // Numbers come nearly in order; one that is far off is not ours.
+            if index > self.seen.len() + 100_000_000 {
+                return None;
+            }
+            self.seen.resize(index + 1, false);
+        }
+        if std::mem::replace(&mut self.seen[index], true) {
+            self.duplicates += 1;
+            return None;
+        }
+        self.arrived += 1;
+        let now = micros(now.saturating_duration_since(self.epoch));
+        self.early += u64::from(now + CLOCK < due);
+        Some(now.saturating_sub(due))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_counts_once_and_never_before_its_time() {
+        let epoch = Instant::now();
+        let mut ledger = Ledger::new(epoch, 100);
+        let at = |ms| epoch + Duration::from_millis(ms);
+        let mark = |number, ms| body(number, Duration::from_millis(ms), 64);
+        assert_eq!(mark(7, 5).len(), 64);
+        assert_eq!(ledger.note(&mark(100, 50), at(53)), Some(3_000));
+        assert_eq!(ledger.note(&mark(102, 50), at(50)), Some(0));
+        assert_eq!(ledger.note(&mark(100, 50), at(60)), None);
+        assert_eq!(ledger.note(&mark(99, 50), at(60)), None);
+        assert_eq!(ledger.note(b"garbage", at(60)), None);
+        assert_eq!((ledger.arrived, ledger.duplicates, ledger.early), (2, 1, 0));
+        assert_eq!(ledger.note(&mark(101, 50), at(49)), Some(0));
+        assert_eq!(ledger.early, 0, "within the broker's clock");
+        ledger.note(&mark(103, 50), at(40));
+        assert_eq!(ledger.early, 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! A steady load: as many messages each second, and how late they are.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Router, Settings, capacity::Distribution};
+
+use super::{
+    BenchError, check,
+    drain::{Intake, Taken},
+    mark::Ledger,
+    publish::{Source, rate},
+};
+
+/// How often the publisher catches up with the clock.
+const BEAT: Duration = Duration::from_millis(1);
+
+/// Messages per second for some time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Steady<'a> {
+    pub(super) rate: u32,
+    pub(super) duration: Duration,
+    pub(super) delays: &'a Distribution,
+    /// How long the longest of these delays lasts.
+    pub(super) longest: Duration,
+}
+
+/// What became of it.
+pub(super) struct Outcome {
+    pub(super) published: u64,
+    pub(super) per_second: f64,
+    pub(super) taken: Taken,
+}
+
+impl Steady<'_> {
+    /// Publishes on a thread of its own, and takes in what comes.
+    pub(super) fn run(
+        self,
+        settings: &Settings,
+        source: &mut Source,
+        intake: &Intake,
+        stop: &AtomicBool,
+        progress: impl FnMut(u64),
+    ) -> Result<Outcome, BenchError> {
+        let router = Router::connect(settings)?;
+        let ledger = Ledger::new(source.epoch, source.next);
+        let expected = AtomicU64::new(u64::MAX);
+        let (taken, published) = thread::scope(|scope| {
+            let publisher = scope.spawn(|| {
+                let published = self.publish(&router, source, stop);
+                // After a failure nothing more is waited for.
+                let count = published.as_ref().map_or(0, |(count, _)| *count);
+                expected.store(count, Ordering::Release);
+                published
+            });
+            let taken = intake.take(ledger, &expected, self.duration + self.longest, stop, progress);
+            (taken, publisher.join())
+        });
+        let (published, took) = published.expect("the publisher does not panic")?;
+        Ok(Outcome { published, per_second: rate(published, took), taken: taken? })
+    }
+
+    /// Publishes by the clock; what is behind is caught up with at once.
+    fn publish(
+        self,
+        router: &Router,
+        source: &mut Source,
+        stop: &AtomicBool,
+    ) -> Result<(u64, Duration), BenchError> {
+        let mut random = fastrand::Rng::new();
+        let mut pipeline = router.pipeline();
+        let total =
+            u64::from(self.rate) * u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX) / 1_000;
+        let started = Instant::now();
+        let mut sent = 0;
+        while sent < total && started.elapsed() < self.duration {
+            check(stop)?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it is less than the total"
+            )]
+            let due = (started.elapsed().as_secs_f64() * f64::from(self.rate)) as u64 + 1;
+            // In portions, so that a broker which takes less ends no later.
+            let until = due.min(total).min(sent + 1_000);
+            while sent < until {
+                if let Some(outcome) = pipeline.push((), source.delayed(self.delays.sample(&mut random))) {
+                    outcome.result?;
+                }
+                sent += 1;
+            }
+            while let Some(outcome) = pipeline.try_next() {
+                outcome.result?;
+            }
+            if sent >= due {
+                thread::sleep(BEAT);
+            }
+        }
+        let took = started.elapsed();
+        for outcome in pipeline {
+            outcome.result?;
+        }
+        Ok((sent, took))
+    }
+}

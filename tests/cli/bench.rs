@@ -1,0 +1,94 @@
+//! `delayline bench`, from outside.
+
+use std::process::Stdio;
+
+use delayline::Settings;
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::{
+    common::{eventually, http, installed, shared_node, vhost},
+    json, on,
+};
+
+const SMALL: [&str; 11] = [
+    "bench",
+    "--count",
+    "200",
+    "--hops",
+    "1,2",
+    "--rate",
+    "100",
+    "--duration",
+    "1s",
+    "--delays",
+    "uniform:1s..10s",
+];
+
+/// How many exchanges of throw-away sets stand.
+fn left_over(settings: &Settings) -> usize {
+    let found = http(shared_node(), "GET", &format!("exchanges/{}", settings.broker.vhost), &json!({}));
+    let names = found.as_array().cloned().unwrap_or_default();
+    names
+        .iter()
+        .filter(|exchange| exchange["name"].as_str().unwrap_or_default().starts_with("bench-"))
+        .count()
+}
+
+#[test]
+fn prints_tables_that_a_plan_can_use() {
+    let settings = vhost().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let [hdr, file] = ["late.hlog", "bench.json"].map(|name| directory.path().join(name));
+    on(&settings).args(SMALL).arg("--hdr").arg(&hdr).assert().success().stdout(
+        contains("through the express entry")
+            .and(contains("2 levels"))
+            .and(contains("100/s"))
+            .and(contains("Level 0 drains at about")),
+    );
+    assert!(std::fs::read_to_string(&hdr).unwrap().contains("Tag=steady-100,"));
+    let report = json(on(&settings).args(SMALL).args(["--json"]));
+    assert_eq!((&report["steady"]["lost"], &report["problems"]), (&0.into(), &json!([])), "{report}");
+    std::fs::write(&file, report.to_string()).unwrap();
+    on(&settings)
+        .args(["plan", "--rate", "1", "--delays", "fixed:1s", "--bench"])
+        .arg(&file)
+        .assert()
+        .success()
+        .stdout(contains("It holds.").and(contains("On RabbitMQ ")));
+    assert_eq!(left_over(&settings), 0);
+}
+
+#[test]
+fn refuses_a_set_that_stands() {
+    let settings = installed(1_000);
+    on(&settings)
+        .args(["bench", "--name", "delay"])
+        .assert()
+        .code(2)
+        .stderr(contains("stands already"))
+        .stdout("");
+    on(&settings).arg("verify").assert().success();
+}
+
+#[test]
+fn an_interrupt_removes_the_set() {
+    let settings = vhost().build().unwrap();
+    let command = on(&settings);
+    let mut child = std::process::Command::new(command.get_program());
+    for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+        child.env(name, value);
+    }
+    // Long enough that it cannot be done before it is interrupted.
+    let mut child = child
+        .args(["bench", "--count", "100", "--rate", "50", "--duration", "10m"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("its set stands", || left_over(&settings) > 20);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(left_over(&settings), 0);
+}
