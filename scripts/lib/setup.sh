@@ -74,6 +74,17 @@ need_commands() {
     [ ${#packages[@]} -eq 0 ] || debian_packages "${packages[@]}"
 }
 
+# A browser for the tests of the page, and a font that looks the same everywhere.
+need_chromium() {
+    local packages=()
+    [ -x "${TEST_CHROMIUM:-/usr/bin/chromium}" ] || packages+=(chromium)
+    fc-list 2>/dev/null | grep -q 'Inter' || packages+=(fontconfig fonts-inter)
+    [ ${#packages[@]} -eq 0 ] || {
+        say "installing a browser from Debian's packages"
+        debian_packages "${packages[@]}"
+    }
+}
+
 # cargo-deny of our own; nobody's ~/.cargo is touched.
 need_cargo_deny() {
     export PATH="$PWD/.cache/tools/bin:$PATH"

@@ -10,8 +10,8 @@ use crate::{
 };
 
 use super::{
-    Failure, app, decode, demo, doctor, install, key, listen, parked, probe, retry, send, serve, uninstall,
-    unroutable,
+    Failure, app, decode, demo, doctor, install, key, listen, parked, probe, retry, send, serve, top,
+    uninstall, unroutable,
 };
 
 const EXIT_CODES: &str = "\
@@ -158,6 +158,8 @@ Examples:
   delayline status
   delayline status --json | jq '[.levels[].ready] | add'")]
     Status,
+    /// Watch a set: what waits where, what flows, what is stuck
+    Top(top::Args),
     /// Print the routing key for a delay and an application
     Key(key::Args),
     /// Say what a routing key means

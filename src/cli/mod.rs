@@ -22,6 +22,7 @@ mod serve;
 mod status;
 mod table;
 mod time;
+mod top;
 mod uninstall;
 mod unroutable;
 mod verify;
@@ -74,6 +75,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Probe(args) => probe::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
+        Command::Top(args) => top::run(args, settings()?, output),
         Command::Demo(args) => demo::run(args, output),
     }
 }

@@ -175,7 +175,10 @@ pub struct MessageStats {
     /// Messages that were published into a queue.
     #[serde(deserialize_with = "lenient")]
     pub publish: u64,
-    /// How fast messages are published to an exchange.
+    /// Messages that were published to an exchange.
+    #[serde(deserialize_with = "lenient")]
+    pub publish_in: u64,
+    /// How fast they are.
     #[serde(deserialize_with = "lenient")]
     pub publish_in_details: Rate,
 }

@@ -25,7 +25,7 @@ use super::{
 };
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
-const API_EVERY: Duration = Duration::from_secs(3);
+const API_EVERY: Duration = Duration::from_secs(2);
 
 /// How often the set is compared with what it should be, and how often until it is so:
 /// somebody is about to put it right.
@@ -69,9 +69,8 @@ pub struct Collector {
     asked_api: Option<Duration>,
     verified: Option<Duration>,
     /// What the management API said last, by level from 0.
-    messages: [Option<u64>; COUNT],
     published: [Option<u64>; COUNT],
-    entry: Option<f64>,
+    entered: Option<u64>,
 }
 
 impl Collector {
@@ -90,9 +89,8 @@ impl Collector {
             last: nothing(&settings, &topology),
             asked_api: None,
             verified: None,
-            messages: [None; COUNT],
             published: [None; COUNT],
-            entry: None,
+            entered: None,
             settings,
             topology,
             sources,
@@ -191,7 +189,13 @@ impl Collector {
                 self.asked_api = None;
             }
         }
-        (depths.messages, depths.published) = (self.messages, self.published);
+        (depths.published, depths.entered) = (self.published, self.entered);
+        // What is stuck is still there; the counts of publishes are older than those of
+        // depths, which makes too little of what passes for a moment, and never too much.
+        for level in &self.last.levels {
+            let messages = level.ready.map(|ready| ready + level.stuck.unwrap_or(0));
+            depths.messages[usize::from(level.level)] = messages;
+        }
         depths
     }
 
@@ -204,14 +208,13 @@ impl Collector {
         let vhost = &self.settings.broker.vhost;
         let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
         let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
-        self.entry = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in_details.rate);
+        self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
         let queues: BTreeMap<&str, &QueueInfo> =
             queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
         let at = self.last.at;
         for level in &mut self.last.levels {
             let index = usize::from(level.level);
             let queue = queues.get(level.queue.as_str());
-            self.messages[index] = queue.map(|queue| queue.messages);
             self.published[index] = queue.map(|queue| queue.message_stats.publish);
             level.stuck = queue.map(|queue| queue.messages_dlx);
             // Under load there are always some on their way, for less than a second each.
@@ -223,8 +226,8 @@ impl Collector {
     }
 
     fn forget_api(&mut self) {
-        self.entry = None;
-        (self.messages, self.published) = ([None; COUNT], [None; COUNT]);
+        self.entered = None;
+        self.published = [None; COUNT];
         for level in &mut self.last.levels {
             level.stuck = None;
         }
@@ -243,7 +246,8 @@ impl Collector {
         let levels = &self.last.levels;
         self.last.waiting = levels.iter().filter_map(|level| level.ready).sum();
         self.last.stuck = levels.iter().map(|level| level.stuck).sum();
-        self.last.rates = Rates { entry_per_s: self.entry, dispatch_per_s: history.passing_per_s(0) };
+        self.last.rates =
+            Rates { entry_per_s: history.entering_per_s(), dispatch_per_s: history.passing_per_s(0) };
         self.last.forecast = forecast(levels, |level, seconds| history.lowest(level, seconds));
     }
 

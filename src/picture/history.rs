@@ -32,17 +32,19 @@ pub struct Depths {
     pub at: Duration,
     /// Messages that wait.
     pub ready: [Option<u64>; COUNT],
-    /// All messages, as the management API says, stuck ones included.
+    /// Those and the stuck ones.
     pub messages: [Option<u64>; COUNT],
     /// Messages that publishers ever sent into a level, as the management API says.
     pub published: [Option<u64>; COUNT],
+    /// Messages that were ever published to the entry exchange, as the management API says.
+    pub entered: Option<u64>,
 }
 
 impl Depths {
     /// Nothing is known at this moment.
     #[must_use]
     pub fn unknown(at: Duration) -> Self {
-        Self { at, ready: [None; COUNT], messages: [None; COUNT], published: [None; COUNT] }
+        Self { at, ready: [None; COUNT], messages: [None; COUNT], published: [None; COUNT], entered: None }
     }
 }
 
@@ -133,6 +135,13 @@ impl History {
         let count = |moment: &Depths| moment.published[usize::from(level)];
         // It begins at 0 again when a broker forgets its statistics.
         Some(float(count(now)?.saturating_sub(count(then)?)) / seconds)
+    }
+
+    /// What is published to the entry exchange per second.
+    #[must_use]
+    pub fn entering_per_s(&self) -> Option<f64> {
+        let (now, then, seconds) = self.balance()?;
+        Some(float(now.entered?.saturating_sub(then.entered?)) / seconds)
     }
 
     /// What passes per second from this level or a higher one to below it: what was

@@ -10,8 +10,8 @@ use super::{Lateness, Level, Picture, Severity};
 /// From how late on a canary is worth a word, in ms.
 const LATE_MS: f64 = 5_000.0;
 
-/// How long messages must have been stuck to be worth a word: brokers renew their counts
-/// every five seconds.
+/// How long messages must have been stuck to be so for sure: brokers renew their counts
+/// every five seconds, and after a burst a level needs a second or two.
 const STUCK_FOR: Duration = Duration::from_secs(5);
 
 /// What a picture means.
@@ -98,11 +98,19 @@ fn stuck(picture: &Picture) -> Option<Remark> {
     let long = |since: Timestamp| {
         Duration::try_from(picture.at.duration_since(since)).is_ok_and(|time| time >= STUCK_FOR)
     };
-    let stuck: Vec<&Level> =
-        picture.levels.iter().filter(|level| level.stuck_since.is_some_and(long)).collect();
+    let since = |sure: bool| {
+        picture.levels.iter().filter(move |level| level.stuck_since.is_some_and(|at| long(at) == sure))
+    };
+    let stuck: Vec<&Level> = since(true).collect();
     let count: u64 = stuck.iter().filter_map(|level| level.stuck).sum();
     match stuck.as_slice() {
-        [] => None,
+        [] => since(false).next().map(|level| {
+            let count = messages(level.stuck.unwrap_or(0));
+            remark(
+                Severity::Warning,
+                format!("Level {:02} is slow: {count} should have gone on.", level.level),
+            )
+        }),
         [level] => Some(remark(
             Severity::Error,
             format!("Level {:02} is stuck: {} cannot go on.", level.level, messages(count)),
@@ -147,10 +155,7 @@ fn unroutable(picture: &Picture) -> Option<Remark> {
     Some(match picture.unroutable_last_minute {
         Some(new @ 1..) => {
             let new = u64::try_from(new).unwrap_or(0);
-            remark(
-                Severity::Warning,
-                format!("{} for nobody, {} of them new in the last minute.", messages(count), grouped(new)),
-            )
+            remark(Severity::Warning, format!("{} for nobody{}.", messages(count), lately(new, count)))
         }
         _ => remark(Severity::Info, format!("{} for nobody are kept as unroutable.", messages(count))),
     })
@@ -161,10 +166,7 @@ fn parked(picture: &Picture) -> Option<Remark> {
     Some(match picture.parked_last_minute {
         Some(new @ 1..) => {
             let new = u64::try_from(new).unwrap_or(0);
-            remark(
-                Severity::Warning,
-                format!("{} parked, {} of them in the last minute.", messages(count), grouped(new)),
-            )
+            remark(Severity::Warning, format!("{} parked{}.", messages(count), lately(new, count)))
         }
         _ => remark(Severity::Info, format!("{} parked.", messages(count))),
     })
@@ -182,6 +184,13 @@ fn findings(picture: &Picture) -> Option<Remark> {
 
 fn messages(count: u64) -> String {
     format!("{} message{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+fn lately(new: u64, all: u64) -> String {
+    if new >= all {
+        return " came in the last minute".into();
+    }
+    format!(", {} of them in the last minute", grouped(new))
 }
 
 /// With thousands apart: `12,345`.
@@ -218,9 +227,8 @@ mod tests {
         picture.at = Timestamp::from_second(100).unwrap();
         let level = &mut picture.levels[24];
         (level.stuck, level.stuck_since) = (Some(20), Timestamp::from_second(97).ok());
-        // Three seconds are nothing yet.
-        let headline = Verdict::of(&picture).headline;
-        assert_eq!(headline, "12,345 messages for nobody, 300 of them new in the last minute.");
+        // Three seconds may be only a burst.
+        assert_eq!(Verdict::of(&picture).headline, "Level 03 is slow: 20 messages should have gone on.");
         picture.levels[24].stuck_since = Timestamp::from_second(90).ok();
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot go on.");

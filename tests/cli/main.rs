@@ -8,8 +8,10 @@ mod daemon;
 mod doctor;
 mod offline;
 mod parked;
+mod probe;
 mod prometheus;
 mod secrets;
+mod top;
 mod unroutable;
 mod web;
 

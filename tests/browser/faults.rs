@@ -1,0 +1,122 @@
+//! What goes wrong becomes visible.
+
+use std::time::Instant;
+
+use delayline::{
+    Settings,
+    amqp::Session,
+    codec::RoutingKey,
+    node::{NodeOptions, PrivateNode},
+    topology::{Binding, Endpoint, Queue},
+};
+
+use serde_json::Value as Json;
+
+use crate::{
+    Daemon, cell,
+    common::{app, eventually, eventually_seen, http, install, installed, shared_node, topology},
+    open, send,
+};
+
+/// Says how long something took; how long it may take depends on the machine.
+fn visible(what: &str, since: Instant) {
+    println!("{what}: visible after {:.1} s", since.elapsed().as_secs_f64());
+}
+
+/// Binds a queue that takes one message and refuses all others.
+pub(crate) fn bind_full_queue(settings: &Settings, key: &str) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let name = format!("full.{key}");
+    let arguments = [
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-max-length".to_owned(), 1.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: name.clone(), level: None, arguments: arguments.into() }).unwrap();
+    session
+        .bind(&Binding {
+            source: topology(settings).names().dispatch(),
+            destination: Endpoint::Queue(name),
+            key: RoutingKey::binding_pattern(&app(key)),
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_stalled_level_and_a_flood_for_nobody() {
+    let settings = installed(1_000);
+    bind_full_queue(&settings, "slow");
+    let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
+    let page = open(&daemon);
+    eventually("all is well", || page.text("#headline") == "Nothing is held up.");
+
+    let since = Instant::now();
+    send(&settings, "nobody", 0, 500);
+    eventually("the flood is the headline", || {
+        page.text("#headline") == "500 messages for nobody came in the last minute."
+    });
+    visible("an unroutable flood", since);
+    assert_eq!(page.number("#unroutable .count"), Some(500));
+
+    send(&settings, "slow", 4, 40);
+    // It is a stall from when the first is due.
+    eventually("nothing waits any more", || page.number(&cell(2, ".ready")) == Some(0));
+    let since = Instant::now();
+    eventually("the stall is in its row", || {
+        page.eval("document.querySelector('[data-stuck]') !== null") == true
+    });
+    visible("a stall, in the row of its level", since);
+    eventually("the stall is the headline", || page.text("#headline").starts_with("Level 02 "));
+    visible("a stall, as the headline", since);
+    // How many a full queue takes after all is the broker's affair.
+    let vhost = &settings.broker.vhost;
+    let queue = || http(shared_node(), "GET", &format!("queues/{vhost}/delay.level.02"), &Json::Null);
+    let said = eventually_seen(
+        "page and broker say the same",
+        || (page.text(&cell(2, ".stuck span")), page.text("#headline"), queue()["messages_dlx"].to_string()),
+        |(row, headline, broker)| {
+            row == broker && *headline == format!("Level 02 is stuck: {broker} messages cannot go on.")
+        },
+    );
+    println!("{said:?}");
+    assert!(page.text("#more").contains("500 messages for nobody"));
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_broker_that_stops_and_comes_back_and_a_daemon_that_is_gone() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().build().unwrap();
+    install(&settings);
+    send(&settings, "billing", 1 << 20, 77);
+    let daemon = Daemon::start(&settings, &[]).has_looked();
+    let page = open(&daemon);
+    eventually("it is drawn", || page.number(&cell(20, ".ready")) == Some(77));
+
+    let since = Instant::now();
+    node.kill();
+    eventually("it says so", || page.text("#headline") == "The broker cannot be reached.");
+    visible("a broker that was killed", since);
+    let sub = page.text("#sub");
+    assert!(sub.starts_with("Since ") && sub.contains("Numbers below are from"), "{sub}");
+    // What was seen last stays, and looks old.
+    assert_eq!(page.number(&cell(20, ".ready")), Some(77));
+    assert_eq!(page.eval("document.body.hasAttribute('data-stale')"), true);
+    assert_eq!(page.complaints(), Vec::<String>::new());
+
+    node.restart().unwrap();
+    eventually("it is there again", || page.eval("document.body.hasAttribute('data-stale')") == false);
+    assert_ne!(page.text("#headline"), "The broker cannot be reached.");
+
+    let since = Instant::now();
+    node.pause();
+    eventually("a broker that is silent is noticed too", || {
+        page.text("#headline") == "The broker cannot be reached."
+    });
+    visible("a broker that fell silent", since);
+    node.resume();
+
+    drop(daemon);
+    eventually("the daemon is gone", || page.text("#headline") == "The daemon does not answer.");
+    assert!(page.text("#sub").starts_with("Since "), "{}", page.text("#sub"));
+}

@@ -1,0 +1,59 @@
+//! Whoever may publish may choose what stands in a message.
+
+use serde_json::json;
+
+use crate::{
+    Daemon,
+    common::{
+        eventually, installed,
+        raw::{message, publish},
+    },
+    open,
+};
+
+const IMAGE: &str = "<img src=x onerror=window.taken=1>";
+
+#[test]
+fn what_comes_from_messages_is_text_and_nothing_else() {
+    let settings = installed(1_000);
+    let bits = "0.".repeat(28);
+    // As app key it may have no white space.
+    let app = "<img/src=x/onerror=window.taken=2>.<script>taken=3</script>";
+    let headers = json!({ "headers": { "delayline-reason": IMAGE, "delayline-failure": "</td><script>taken=4</script>" } });
+    publish(
+        &settings,
+        [
+            message("delay", &format!("delay.{bits}{app}"), "x", &json!({})),
+            message("delay", IMAGE, "x", &json!({})),
+            message("delay", "\u{202e}\u{0}<b>", "x", &json!({})),
+            message("delay.parked", app, "x", &headers),
+        ],
+    );
+    let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
+    let page = open(&daemon);
+    eventually("it is counted", || page.number("#unroutable .count") == Some(3));
+    for (which, texts) in [("unroutable", vec![app, IMAGE]), ("parked", vec![app, IMAGE, "</td><script>"])] {
+        page.eval(&format!("(document.querySelector('#{which} summary').focus(), 0)"));
+        page.press("Enter");
+        eventually(&format!("{which} is looked into"), || {
+            let shown = page.text(&format!("#{which} .body"));
+            texts.iter().all(|text| shown.contains(text))
+        });
+    }
+    let inside =
+        page.eval("document.querySelectorAll('main img, main script, main b:not([id]):not(li b)').length");
+    assert_eq!(inside, 0);
+    assert_eq!(page.eval("window.taken === undefined"), true);
+    assert_eq!(page.complaints(), Vec::<String>::new());
+
+    // Even a script that somehow came into the page would not run.
+    page.eval(
+        "(() => { const script = document.createElement('script'); script.textContent = 'window.taken = 5'; \
+           document.body.append(script); document.body.insertAdjacentHTML('beforeend', \
+           '<img src=x onerror=\"window.taken=6\">'); return 0; })()",
+    );
+    eventually("the browser refuses it", || {
+        page.complaints().iter().any(|text| text.contains("Content Security Policy"))
+    });
+    assert_eq!(page.eval("window.taken === undefined"), true);
+}

@@ -1,0 +1,51 @@
+//! The page as a browser shows it, with a real broker behind it.
+//!
+//! These tests need Chromium. scripts/test installs it; without it, say
+//! `cargo test` without this target.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod chromium;
+mod daemon;
+mod faults;
+mod hostile;
+mod reading;
+mod screenshots;
+
+use delayline::{Message, Router, Settings, codec::Delay};
+
+use chromium::Seen;
+use common::app;
+use daemon::Daemon;
+
+/// A window of a desk.
+const DESK: (u32, u32) = (1_360, 1_300);
+
+/// Sends so many messages with a delay, and returns once the broker has them.
+fn send(settings: &Settings, key: &str, seconds: u64, count: usize) {
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    let delay = Delay::from_seconds(seconds).unwrap();
+    let mut sent = 0;
+    for number in 0..count {
+        if let Some(outcome) = pipeline.push(number, Message::after(app(key), delay, "x")) {
+            outcome.result.unwrap();
+            sent += 1;
+        }
+    }
+    for outcome in pipeline {
+        outcome.result.unwrap();
+        sent += 1;
+    }
+    assert_eq!(sent, count);
+}
+
+/// The text of a level's cell: `.ready`, `.stuck`, `.in`.
+fn cell(level: u8, kind: &str) -> String {
+    format!("#levels tr[data-level=\"{level}\"] {kind}")
+}
+
+fn open(daemon: &Daemon) -> Seen {
+    Seen::open(&daemon.url, DESK)
+}

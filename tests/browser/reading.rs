@@ -1,0 +1,137 @@
+//! What the page says when all is well, and to whom.
+
+use serde_json::{Value as Json, json};
+
+use crate::{
+    Daemon, cell,
+    common::{Inbox, eventually, eventually_seen, http, installed, shared_node},
+    open, send,
+};
+
+/// How many messages of a queue the broker has, as its management API says.
+fn depths(settings: &delayline::Settings) -> Vec<(String, u64)> {
+    let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
+    let queues = queues.as_array().cloned().unwrap_or_default();
+    let depth = |queue: &Json| Some((queue["name"].as_str()?.to_owned(), queue["messages_ready"].as_u64()?));
+    queues.iter().filter_map(depth).collect()
+}
+
+#[test]
+fn the_numbers_are_the_brokers() {
+    let settings = installed(1_000);
+    let _inbox = Inbox::open(&settings, "billing");
+    // So long that nothing moves while it is compared; the canary keeps below level 7.
+    for (level, count) in [(27, 1), (26, 3), (20, 17), (14, 1_234), (12, 250), (11, 60)] {
+        send(&settings, "billing", 1 << level, count);
+    }
+    send(&settings, "nobody", 0, 42);
+    let daemon = Daemon::start(&settings, &[]).has_looked();
+    let page = open(&daemon);
+    let seen = || {
+        let on_page = |queue: &str| match queue.strip_prefix("delay.level.") {
+            Some(level) => page.number(&cell(level.parse().unwrap(), ".ready")),
+            None => page.number(&format!("#{} .count", queue.strip_prefix("delay.").unwrap())),
+        };
+        let queues = depths(&settings).into_iter().filter(|(name, _)| {
+            let long = |level: &str| level.parse::<u8>().unwrap() > 6;
+            name.strip_prefix("delay.level.").is_some_and(long)
+                || name == "delay.unroutable"
+                || name == "delay.parked"
+        });
+        queues.map(|(name, broker)| (on_page(&name), Some(broker), name)).collect::<Vec<_>>()
+    };
+    let same = eventually_seen("the page says what the broker says", seen, |seen| {
+        seen.len() == 23
+            && seen.iter().all(|(page, broker, _)| page == broker)
+            && seen.iter().filter_map(|(_, broker, _)| *broker).sum::<u64>() == 1_607
+    });
+    println!("{same:?}");
+
+    // And what it makes of them: the same as whoever asks the daemon.
+    let total = page.text("#total");
+    assert!(total.contains("messages wait"), "{total}");
+    eventually("the canary has arrived", || page.text("#headline") == "Delays are on time.");
+    eventually("its lateness is drawn", || {
+        page.eval("document.querySelector('.mid').getAttribute('d')") != ""
+    });
+    eventually("what passes is drawn", || {
+        page.eval("getComputedStyle(document.querySelector('.drift')).display") != "none"
+    });
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn it_changes_in_place() {
+    let settings = installed(1_000);
+    let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
+    let page = open(&daemon);
+    eventually("it is drawn", || page.number(&cell(16, ".ready")) == Some(0));
+    page.eval(
+        "(window.removed = 0, window.row = document.querySelector('#levels tr[data-level=\"16\"]'), \
+         new MutationObserver(all => all.forEach(one => one.removedNodes.forEach(node => { \
+             if (node.nodeType === 1) window.removed++; }))).observe(document.body, {childList: true, subtree: true}), 0)",
+    );
+    for count in [5, 6] {
+        send(&settings, "billing", 1 << 16, count);
+    }
+    eventually("it has changed", || page.number(&cell(16, ".ready")) == Some(11));
+    // The same row, and no element was taken away; text changes within them.
+    assert_eq!(page.eval("[window.row.isConnected, window.removed]"), json!([true, 0]));
+    // Stopped, it stays as it is.
+    page.eval("(document.querySelector('#pause').focus(), 0)");
+    page.press("Enter");
+    eventually("it is paused", || page.text("#age") == "paused");
+    send(&settings, "billing", 1 << 16, 1);
+    eventually("the daemon has seen more", || {
+        let picture = daemon.json("api/picture");
+        picture["levels"][11]["ready"] == 12
+    });
+    assert_eq!(page.number(&cell(16, ".ready")), Some(11));
+    page.press("Enter");
+    eventually("it goes on", || page.number(&cell(16, ".ready")) == Some(12));
+}
+
+#[test]
+fn it_fits_a_telephone_and_suits_its_reader() {
+    let settings = installed(1_000);
+    send(&settings, "billing", 1 << 12, 12_345);
+    let daemon = Daemon::start(&settings, &[]).has_looked();
+    let page = open(&daemon);
+    eventually("it is drawn", || page.number(&cell(12, ".ready")) == Some(12_345));
+    for width in [320, 390, 768, 1_360] {
+        page.resize((width, 900));
+        eventually_seen(
+            "nothing sticks out",
+            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
+            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
+        );
+    }
+    // Text and paper differ enough, in both schemes: 4.5 to 1, as WCAG asks for.
+    let contrast = "['--ink', '--soft', '--held', '--wait'].map(name => { \
+        const of = name => { const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim(); \
+            const [r, g, b] = [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16) / 255) \
+                .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4); \
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b; }; \
+        const [a, b] = [of(name), of('--paper')].sort((a, b) => b - a); return (a + 0.05) / (b + 0.05); })";
+    let mut papers = Vec::new();
+    for scheme in ["light", "dark"] {
+        page.prefer(&[("prefers-color-scheme", scheme), ("prefers-reduced-motion", "no-preference")]);
+        let all = page.eval(contrast);
+        assert!(all.as_array().unwrap().iter().all(|one| one.as_f64().unwrap() >= 4.5), "{scheme}: {all}");
+        papers.push(page.eval("getComputedStyle(document.body).backgroundColor"));
+        assert_eq!(page.eval("getComputedStyle(document.querySelector('.drift')).animationName"), "drift");
+    }
+    assert_ne!(papers[0], papers[1]);
+    page.prefer(&[("prefers-reduced-motion", "reduce")]);
+    assert_eq!(page.eval("getComputedStyle(document.querySelector('.drift')).animationName"), "none");
+    // By keyboard, everything that does something is reached, in the order of the page.
+    let mut reached = Vec::new();
+    page.eval("(document.activeElement.blur(), 0)");
+    for _ in 0..4 {
+        page.press("Tab");
+        let focused = "(document.activeElement.closest('details') || document.activeElement)";
+        reached.push(page.eval(&format!("{focused}.id || {focused}.className")));
+    }
+    assert_eq!(json!(reached), json!(["skip", "pause", "unroutable", "parked"]));
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}

@@ -1,0 +1,127 @@
+//! Pictures for the documentation, with traffic as it is in a company: made by
+//! scripts/screenshots, which takes some minutes.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use delayline::{Message, Router, Settings, codec::Delay};
+use serde_json::json;
+
+use crate::{
+    DESK, Daemon,
+    common::{
+        Inbox, app, eventually, installed,
+        raw::{message, publish},
+    },
+    open,
+};
+
+const APPS: [&str; 4] = ["billing", "mail", "invoices.eu", "search"];
+
+/// How long traffic flows before the pictures are taken, in seconds.
+const LIVELY: u64 = 150;
+
+/// A delay as applications ask for: some favour round numbers, the rest lies between
+/// seconds and months, each order of size as often as the next.
+fn delay(random: &mut fastrand::Rng) -> Delay {
+    let seconds = match random.u8(..) {
+        0..70 => random.choice([5, 30, 60, 90, 300, 3_600, 86_400]).unwrap(),
+        _ => 10_f64.powf(random.f64() * 6.6) as u64 + 1,
+    };
+    Delay::from_seconds(seconds).unwrap()
+}
+
+fn traffic(settings: &Settings, stop: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    let mut next = Instant::now();
+    for number in 0..u64::MAX {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let key = random.choice(APPS).unwrap();
+        let message = Message::after(app(key), delay(&mut random), "x".repeat(200));
+        if let Some(outcome) = pipeline.push(number, message) {
+            outcome.result.unwrap();
+        }
+        // First a day's stock at once.
+        if number >= 9_000 {
+            next = next.max(Instant::now()) + Duration::from_secs_f64(-random.f64().max(1e-6).ln() / 45.0);
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+    pipeline.for_each(|outcome| drop(outcome.result));
+}
+
+#[test]
+#[ignore = "makes the pictures of the documentation: scripts/screenshots"]
+fn light_dark_and_telephone() {
+    let directory =
+        PathBuf::from(std::env::var_os("SCREENSHOTS").expect("scripts/screenshots names a directory"));
+    let settings = installed(1_000);
+    let stop = AtomicBool::new(false);
+    let inboxes: Vec<_> = APPS.map(|key| Inbox::open(&settings, key)).into();
+    let daemon = Daemon::start(&settings, &[]).has_looked();
+    thread::scope(|scope| {
+        scope.spawn(|| traffic(&settings, &stop));
+        let stopped = &stop;
+        scope.spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                inboxes.iter().for_each(|inbox| drop(inbox.next(Duration::from_millis(5))));
+            }
+        });
+        scope.spawn(|| fail(&settings, &stop));
+        let page = open(&daemon);
+        page.prefer(&[("prefers-color-scheme", "light"), ("prefers-reduced-motion", "reduce")]);
+        let since = Instant::now();
+        eventually("the page is alive", || page.text("#headline") != "Looking …");
+        while since.elapsed() < Duration::from_secs(LIVELY) {
+            thread::sleep(Duration::from_secs(1));
+        }
+        let full = |width: u32| {
+            page.resize((width, 900));
+            // The scale of the window follows a moment later.
+            thread::sleep(Duration::from_secs(2));
+            let height = page.eval("Math.ceil(document.body.getBoundingClientRect().height)");
+            page.resize((width, u32::try_from(height.as_u64().unwrap()).unwrap()));
+            thread::sleep(Duration::from_secs(2));
+        };
+        full(DESK.0);
+        page.screenshot(&directory.join("dashboard-light.png"));
+        page.prefer(&[("prefers-color-scheme", "dark"), ("prefers-reduced-motion", "reduce")]);
+        thread::sleep(Duration::from_secs(2));
+        page.screenshot(&directory.join("dashboard-dark.png"));
+        page.prefer(&[("prefers-color-scheme", "light"), ("prefers-reduced-motion", "reduce")]);
+        full(390);
+        page.screenshot(&directory.join("dashboard-phone.png"));
+        // On a bad day: an application that takes nothing, and one that is not there.
+        crate::faults::bind_full_queue(&settings, "reports");
+        crate::send(&settings, "reports", 8, 160);
+        crate::send(&settings, "newsletter", 2, 320);
+        eventually("it is bad", || page.text("#headline").contains("is stuck"));
+        page.eval("(document.querySelector('#unroutable').open = true, 0)");
+        eventually("it is looked into", || page.text("#unroutable .body").contains("newsletter"));
+        full(DESK.0);
+        page.screenshot(&directory.join("dashboard-stuck.png"));
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Has messages fail now and then, so that they are tried again, and some given up.
+fn fail(settings: &Settings, stop: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(3);
+    while !stop.load(Ordering::Relaxed) {
+        let failed = (0..random.usize(1..6)).map(|_| {
+            let key = random.choice(["billing", "mail", "search"]).unwrap();
+            let attempt = if random.u8(..) < 30 { 100 } else { 1 };
+            message("delay.retry", key, "x", &json!({ "headers": { "delayline-attempt": attempt } }))
+        });
+        publish(settings, failed.collect::<Vec<_>>());
+        thread::sleep(Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,172 @@
+//! `delayline top`, in a terminal and in a pipe.
+
+use std::{
+    io::{Read, Write},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use delayline::{
+    Settings,
+    node::{NodeOptions, PrivateNode},
+};
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use predicates::str::contains;
+use serde_json::Value as Json;
+
+use crate::{
+    common::{eventually, eventually_seen, install, installed, vhost},
+    delayline, on, stdout,
+};
+
+/// The command in a terminal.
+struct Terminal {
+    child: Box<dyn Child + Send + Sync>,
+    master: Box<dyn MasterPty + Send>,
+    keys: Box<dyn Write + Send>,
+    screen: Arc<Mutex<vt100::Parser>>,
+    before: String,
+}
+
+impl Terminal {
+    fn start(settings: &Settings, (rows, cols): (u16, u16)) -> Self {
+        let size = PtySize { rows, cols, ..PtySize::default() };
+        let pty = native_pty_system().openpty(size).unwrap();
+        let before = format!("{:?}", pty.master.get_termios());
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_delayline"));
+        for (name, _) in std::env::vars() {
+            if name.starts_with("DELAYLINE_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("DELAYLINE_URL", settings.broker.to_string());
+        command.env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str());
+        command.env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
+        command.env("TERM", "xterm-256color");
+        command.cwd(std::env::temp_dir());
+        command.arg("top");
+        let child = pty.slave.spawn_command(command).unwrap();
+        let screen =
+            Arc::new(Mutex::new(vt100::Parser::new(rows.try_into().unwrap(), cols.try_into().unwrap(), 0)));
+        let mut reader = pty.master.try_clone_reader().unwrap();
+        let drawn = Arc::clone(&screen);
+        thread::spawn(move || {
+            let mut part = [0; 4_096];
+            // A terminal whose other end is closed gives an error, not an end.
+            while let Ok(length @ 1..) = reader.read(&mut part) {
+                drawn.lock().unwrap().process(&part[..length]);
+            }
+        });
+        let keys = pty.master.take_writer().unwrap();
+        Self { child, master: pty.master, keys, screen, before }
+    }
+
+    fn shows(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    fn eventually_shows(&self, text: &str) -> String {
+        eventually_seen(text, || self.shows(), |screen| screen.contains(text))
+    }
+
+    fn press(&mut self, key: &str) {
+        self.keys.write_all(key.as_bytes()).unwrap();
+    }
+
+    /// It ends, well, and the terminal is as it was.
+    fn leaves_it_clean(mut self) {
+        let mut ended = None;
+        eventually("it ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| status.success()));
+        let state = || {
+            let parser = self.screen.lock().unwrap();
+            (parser.screen().alternate_screen(), parser.screen().hide_cursor())
+        };
+        eventually_seen("the screen is clean", state, |state| *state == (false, false));
+        assert_eq!(format!("{:?}", self.master.get_termios()), self.before);
+        assert_eq!(self.shows().trim(), "");
+    }
+}
+
+#[test]
+fn shows_what_is_there_and_ends_with_q() {
+    let settings = installed(1_000);
+    for (seconds, count) in [(1 << 20, 3), (1 << 12, 1)] {
+        for _ in 0..count {
+            let delay = format!("{seconds}s");
+            on(&settings).args(["send", "--app", "a", "--delay", &delay, "--body", "x"]).assert().success();
+        }
+    }
+    let mut terminal = Terminal::start(&settings, (42, 130));
+    let screen = terminal.eventually_shows("Nothing is held up.");
+    assert!(screen.contains("set verified"), "{screen}");
+    let row = |wait: &str, screen: &str| {
+        let row = screen.lines().find(|line| line.trim_start().starts_with(wait)).unwrap_or_default();
+        row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let screen = terminal.eventually_shows("Due next");
+    assert_eq!(row("12 d", &screen)[3], "3", "{screen}");
+    assert_eq!(row("1.1 h", &screen)[3], "1", "{screen}");
+    // It goes on by itself.
+    on(&settings).args(["send", "--app", "a", "--delay", "1048576s", "--body", "x"]).assert().success();
+    eventually_seen("it is fresh", || row("12 d", &terminal.shows()), |row| row[3] == "4");
+    println!("{}", terminal.shows());
+    terminal.press("q");
+    terminal.leaves_it_clean();
+}
+
+#[test]
+fn ctrl_c_and_a_signal_end_it_on_a_small_screen() {
+    let settings = installed(1_000);
+    let mut terminal = Terminal::start(&settings, (24, 80));
+    let screen = terminal.eventually_shows("Nothing is held up.");
+    println!("{screen}");
+    terminal.press("\u{3}");
+    terminal.leaves_it_clean();
+
+    let terminal = Terminal::start(&settings, (24, 80));
+    terminal.eventually_shows("Nothing is held up.");
+    let id = terminal.child.process_id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    terminal.leaves_it_clean();
+}
+
+#[test]
+fn says_that_the_broker_is_gone() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().build().unwrap();
+    install(&settings);
+    let mut terminal = Terminal::start(&settings, (42, 130));
+    terminal.eventually_shows("Nothing is held up.");
+    node.kill();
+    let screen = terminal.eventually_shows("The broker cannot be reached.");
+    let sentence = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(sentence.contains("Numbers below are"), "{screen}");
+    terminal.press("q");
+    terminal.leaves_it_clean();
+    let mut once = delayline();
+    once.env("DELAYLINE_URL", settings.broker.to_string()).args(["top", "--once"]);
+    once.assert().code(3).stdout(contains("The broker cannot be reached."));
+}
+
+#[test]
+fn in_a_pipe_it_looks_once() {
+    let settings = installed(1_000);
+    on(&settings).args(["send", "--app", "a", "--delay", "2d", "--body", "x"]).assert().success();
+    let text = stdout(on(&settings).arg("top"));
+    println!("{text}");
+    assert!(text.starts_with("Nothing is held up.\n") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("27 levels empty") && text.contains("1 message, 0 stuck"), "{text}");
+    let json: Json = serde_json::from_str(&stdout(on(&settings).args(["top", "--json"]))).unwrap();
+    assert_eq!((&json["waiting"], &json["levels"][10]["ready"]), (&1.into(), &1.into()), "{json}");
+    // Nothing leaves its level of 1.5 days within the hour, unless it came earlier than it
+    // was seen; it cannot stay for more than twice as long.
+    assert_eq!(json["forecast"][2]["within"], "day");
+    assert_eq!(json["verdict"]["severity"], Json::Null);
+
+    let nothing = vhost().build().unwrap();
+    on(&nothing).arg("top").assert().code(1).stdout(contains("is not installed"));
+}
