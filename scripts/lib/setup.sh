@@ -78,7 +78,7 @@ need_commands() {
 need_chromium() {
     local packages=()
     [ -x "${TEST_CHROMIUM:-/usr/bin/chromium}" ] || packages+=(chromium)
-    fc-list 2>/dev/null | grep -q 'Inter' || packages+=(fontconfig fonts-inter)
+    [ -n "$(fc-list Inter 2>/dev/null)" ] || packages+=(fontconfig fonts-inter)
     [ ${#packages[@]} -eq 0 ] || {
         say "installing a browser from Debian's packages"
         debian_packages "${packages[@]}"

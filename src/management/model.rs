@@ -178,7 +178,7 @@ pub struct MessageStats {
     /// Messages that were published to an exchange.
     #[serde(deserialize_with = "lenient")]
     pub publish_in: u64,
-    /// How fast they are.
+    /// How fast messages are published to an exchange, by the broker's own reckoning.
     #[serde(deserialize_with = "lenient")]
     pub publish_in_details: Rate,
 }

@@ -19,9 +19,10 @@ use crate::{
     topology::Topology,
 };
 
+use super::peeking::Peeking;
 use super::{
-    AppRetries, BrokerView, CanaryView, Depths, Findings, History, Level, Picture, Rates, SetView, Verdict,
-    forecast,
+    AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
+    Verdict, forecast,
 };
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
@@ -71,6 +72,10 @@ pub struct Collector {
     /// What the management API said last, by level from 0.
     published: [Option<u64>; COUNT],
     entered: Option<u64>,
+    /// How many messages queues have together with those that somebody holds, where
+    /// somebody does.
+    in_hands: BTreeMap<String, u64>,
+    peeking: Arc<Peeking>,
 }
 
 impl Collector {
@@ -91,10 +96,17 @@ impl Collector {
             verified: None,
             published: [None; COUNT],
             entered: None,
+            in_hands: BTreeMap::new(),
+            peeking: Arc::default(),
             settings,
             topology,
             sources,
         }
+    }
+
+    /// Who says when kept messages are being looked at.
+    pub(super) fn peeking(&self) -> Arc<Peeking> {
+        Arc::clone(&self.peeking)
     }
 
     /// The settings it was made with.
@@ -134,10 +146,17 @@ impl Collector {
 
     /// How many messages each queue of the set has ready, by its name.
     fn count(&mut self) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
-        let mut session = match self.session.take() {
-            Some(session) => session,
-            None => Session::open_for(&self.settings.broker, "picture")?,
-        };
+        // A connection that was lost meanwhile says nothing about now.
+        if let Some(session) = self.session.take()
+            && let Ok(ready) = self.count_over(session)
+        {
+            return Ok(ready);
+        }
+        self.last.unseen.clear();
+        self.count_over(Session::open_for(&self.settings.broker, "picture")?)
+    }
+
+    fn count_over(&mut self, mut session: Session) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
         let mut ready = BTreeMap::new();
         for queue in self.topology.queues() {
             match session.queue_depth(&queue.name) {
@@ -172,8 +191,13 @@ impl Collector {
         let names = self.topology.names();
         let of = |name: &str| ready.get(name).copied().flatten();
         self.last.counted = Some(self.last.at);
-        self.last.unroutable = of(&names.unroutable());
-        self.last.parked = of(&names.parked());
+        // Whoever looks at kept messages has them for a moment, but they are there.
+        let kept = |which: Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
+            true => last.or(of(name)),
+            false => of(name).max(of(name).and(self.in_hands.get(name).copied())),
+        };
+        self.last.unroutable = kept(Kept::Unroutable, &names.unroutable(), self.last.unroutable);
+        self.last.parked = kept(Kept::Parked, &names.parked(), self.last.parked);
         self.last.retry_queue = of(&names.retry());
         let mut depths = Depths::unknown(now);
         for level in &mut self.last.levels {
@@ -209,6 +233,8 @@ impl Collector {
         let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
         let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
         self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
+        let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
+        self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
         let queues: BTreeMap<&str, &QueueInfo> =
             queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
         let at = self.last.at;
@@ -217,9 +243,9 @@ impl Collector {
             let queue = queues.get(level.queue.as_str());
             self.published[index] = queue.map(|queue| queue.message_stats.publish);
             level.stuck = queue.map(|queue| queue.messages_dlx);
-            // Under load there are always some on their way, for less than a second each.
+            // Under load there are always some on their way, for less than two seconds each.
             let flow = self.history.in_per_s(level.level).unwrap_or(0.0);
-            let held = level.stuck.filter(|stuck| *stuck > 0 && float(*stuck) >= flow);
+            let held = level.stuck.filter(|stuck| *stuck > 0 && float(*stuck) >= 2.0 * flow);
             level.stuck_since = held.and(level.stuck_since.or(Some(at)));
         }
         Ok(())
@@ -227,6 +253,7 @@ impl Collector {
 
     fn forget_api(&mut self) {
         self.entered = None;
+        self.in_hands.clear();
         self.published = [None; COUNT];
         for level in &mut self.last.levels {
             level.stuck = None;

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::{settings::Settings, topology::Topology};
 
+use super::peeking::Peeking;
 use super::{Collector, Kept, KeptReport, Picture, Sources, Verdict};
 
 /// How often a picture is taken while somebody looks, and while nobody does.
@@ -175,7 +176,8 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
     let settings = collector.settings().clone();
     thread::scope(|scope| {
         // A long look at kept messages must not hold up the picture.
-        scope.spawn(|| peek(&settings, live, stop));
+        let peeking = collector.peeking();
+        scope.spawn(move || peek(&settings, &peeking, live, stop));
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -199,7 +201,7 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
     });
 }
 
-fn peek(settings: &Settings, live: &Live, stop: &AtomicBool) {
+fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) {
     let topology = Topology::new(settings.topology.clone());
     while !stop.load(Ordering::Relaxed) {
         let wanted = live.lock().kept.iter().find(|(_, peek)| peek.is_due()).map(|(which, _)| *which);
@@ -207,7 +209,9 @@ fn peek(settings: &Settings, live: &Live, stop: &AtomicBool) {
             live.wait(TICK);
             continue;
         };
+        peeking.begin(which);
         let report = which.look(settings, &topology);
+        peeking.end(which);
         let report = report.unwrap_or_else(|error| KeptReport::failed(error.to_string()));
         let ended = Some(Instant::now());
         live.lock().kept.insert(which, Peek { wanted: false, ended, report: Some(report) });

@@ -31,6 +31,7 @@ mod history;
 mod kept;
 mod live;
 mod model;
+mod peeking;
 #[doc(hidden)]
 pub mod sample;
 mod verdict;

@@ -101,8 +101,8 @@ pub struct Level {
     /// Messages whose time is up and that the next queue has not confirmed. Under load
     /// there are always some, for a moment each. `None` without the management API.
     pub stuck: Option<u64>,
-    /// Since when there have been more stuck messages than come in within a second: since
-    /// when something holds them.
+    /// Since when there have been more stuck messages than come in within two seconds:
+    /// since when something holds them.
     pub stuck_since: Option<Timestamp>,
     /// What comes in: the mean over the level's own time, or ten seconds if that is
     /// less.

@@ -12,6 +12,7 @@ mod garbage;
 mod holding;
 mod install;
 mod message;
+mod picture;
 mod pika;
 mod quotas;
 mod refusals;

@@ -162,8 +162,6 @@ fn in_a_pipe_it_looks_once() {
     assert!(text.contains("27 levels empty") && text.contains("1 message, 0 stuck"), "{text}");
     let json: Json = serde_json::from_str(&stdout(on(&settings).args(["top", "--json"]))).unwrap();
     assert_eq!((&json["waiting"], &json["levels"][10]["ready"]), (&1.into(), &1.into()), "{json}");
-    // Nothing leaves its level of 1.5 days within the hour, unless it came earlier than it
-    // was seen; it cannot stay for more than twice as long.
     assert_eq!(json["forecast"][2]["within"], "day");
     assert_eq!(json["verdict"]["severity"], Json::Null);
 

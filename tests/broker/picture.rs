@@ -1,0 +1,128 @@
+//! A picture is what the broker says, and what follows from it.
+
+use delayline::{
+    Message, Router,
+    codec::Delay,
+    management::ManagementApi,
+    picture::{Collector, Kept, Picture, Severity, Sources, Watch},
+};
+
+use crate::common::{Inbox, app, eventually, eventually_seen, installed, topology, vhost};
+
+fn send(settings: &delayline::Settings, key: &str, units: u64, count: usize) {
+    let router = Router::connect(settings).unwrap();
+    let delay = Delay::from_seconds(units).unwrap();
+    for _ in 0..count {
+        router.publish(Message::after(app(key), delay, "x")).unwrap();
+    }
+}
+
+fn level(picture: &Picture, level: u8) -> &delayline::picture::Level {
+    picture.levels.iter().find(|found| found.level == level).unwrap()
+}
+
+#[test]
+fn brokers_count_what_is_published_and_not_what_they_move() {
+    let settings = installed(1);
+    let inbox = Inbox::open(&settings, "billing");
+    // 2^10 and 2^9 ms: however slow the machine, what is published goes into the first.
+    send(&settings, "billing", 3 << 9, 60);
+    assert_eq!(inbox.collect(60, std::time::Duration::from_secs(60)).len(), 60);
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    let published = || {
+        let queues = api.queue_counts(&settings.broker.vhost).unwrap();
+        let of = |name: &str| queues.iter().find(|queue| queue.name == name).unwrap().message_stats.publish;
+        let entry = api.exchange(&settings.broker.vhost, "delay").unwrap().unwrap();
+        (of("delay.level.10"), of("delay.level.09"), entry.message_stats.publish_in)
+    };
+    eventually_seen("what was published is counted where it went in", published, |seen| *seen == (60, 0, 60));
+}
+
+#[test]
+fn depths_rates_and_bounds_follow_from_what_waits() {
+    let settings = installed(1_000);
+    send(&settings, "billing", 1 << 14, 40);
+    send(&settings, "billing", 1 << 5, 64);
+    let mut collector = Collector::new(settings.clone(), Sources::default());
+    let picture = collector.look().clone();
+    assert!(picture.broker.reachable && picture.verified.ok == Some(true), "{picture:?}");
+    assert_eq!(picture.verdict.headline, "Nothing is held up.");
+    assert_eq!(level(&picture, 14).ready, Some(40));
+    // 32 s and 31 s of lower bits at most, so it is due within the hour; 4.6 h is not sure
+    // within it, and sure within a day.
+    let [minute, hour, day] = &picture.forecast[..] else { panic!("{picture:?}") };
+    let short = level(&picture, 5).ready.unwrap();
+    assert_eq!((minute.at_least, hour.at_least, day.at_least), (0, short, short + 40));
+    assert_eq!(day.at_most, short + 40);
+    // Once all have gone that came before it was watched, what came in and what went out
+    // are what was there.
+    let seen = eventually_seen(
+        "32 s later, what went out is known",
+        || collector.look().clone(),
+        |picture| level(picture, 5).out_per_s.is_some(),
+    );
+    let out = level(&seen, 5).out_per_s.unwrap();
+    assert!((0.0..=2.0).contains(&out), "{out}");
+    assert_eq!(level(&seen, 14).out_per_s, None);
+    // All that ever came: 104 into the entry exchange, and what was seen of it by the
+    // first look is not counted again.
+    assert!(seen.rates.entry_per_s.is_some_and(|rate| rate <= 104.0 / 30.0), "{:?}", seen.rates);
+}
+
+#[test]
+fn kept_messages_are_grouped_and_stay() {
+    let settings = installed(1_000);
+    send(&settings, "nobody", 0, 7);
+    send(&settings, "noone.else", 0, 2);
+    let report = Kept::Unroutable.look(&settings, &topology(&settings)).unwrap();
+    assert_eq!((report.waiting, report.examined, report.others), (9, 9, 0));
+    let groups: Vec<_> = report.groups.iter().map(|group| (group.app.as_deref(), group.count)).collect();
+    assert_eq!(groups, [(Some("nobody"), 7), (Some("noone.else"), 2)]);
+    assert_eq!(Kept::Parked.look(&settings, &topology(&settings)).unwrap().waiting, 0);
+
+    // Looked at again and again, none is gone, and the count does not dip.
+    let watch = Watch::start(settings, Sources::default());
+    let live = watch.live();
+    eventually("it is counted", || live.picture().unroutable == Some(9));
+    for _ in 0..2 {
+        let before = live.kept(Kept::Unroutable).map(|report| report.at);
+        eventually("it is looked at again", || {
+            assert_eq!(live.picture().unroutable, Some(9));
+            live.kept(Kept::Unroutable).is_some_and(|report| Some(report.at) != before)
+        });
+    }
+    let report = live.kept(Kept::Unroutable).unwrap();
+    assert_eq!((report.waiting, report.unseen), (9, Vec::new()));
+}
+
+#[test]
+fn says_what_cannot_be_seen() {
+    let nothing = vhost().build().unwrap();
+    let mut collector = Collector::new(nothing, Sources::default());
+    let picture = collector.look();
+    assert_eq!(picture.verdict.headline, "The set `delay` is not installed.");
+    assert!(picture.levels.iter().all(|level| level.ready.is_none()) && picture.unroutable.is_none());
+
+    let settings = installed(1_000);
+    send(&settings, "billing", 1 << 20, 3);
+    let mut without = settings.clone();
+    without.management = None;
+    let mut collector = Collector::new(without, Sources::default());
+    let picture = collector.look();
+    assert_eq!((level(picture, 20).ready, level(picture, 20).stuck), (Some(3), None));
+    assert_eq!((picture.stuck, picture.rates.entry_per_s), (None, None));
+    assert!(picture.unseen[0].contains("stuck messages and what is published"), "{:?}", picture.unseen);
+
+    let mut unreachable = settings;
+    // Nobody listens on the port of nothing.
+    unreachable.broker.port = 1;
+    let mut collector = Collector::new(unreachable, Sources::default());
+    let first = collector.look().clone();
+    assert_eq!(first.verdict.severity, Some(Severity::Error));
+    assert!(
+        first.broker.problem.as_ref().is_some_and(|problem| problem.contains("127.0.0.1:1")),
+        "{first:?}"
+    );
+    // Since the first time, not since the last.
+    assert_eq!(collector.look().broker.since, first.broker.since);
+}
