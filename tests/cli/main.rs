@@ -8,6 +8,7 @@ mod daemon;
 mod doctor;
 mod offline;
 mod parked;
+mod probe;
 mod prometheus;
 mod secrets;
 mod top;
