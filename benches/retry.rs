@@ -113,7 +113,7 @@ impl Service {
         let url = format!("amqp://guest:guest@127.0.0.1:{}", settings.broker.port);
         let log_file = fs::File::create(directory.join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
-            .args(["serve", "--policies", "policies.toml"])
+            .args(["serve", "--policies", "policies.toml", "--no-canary", "--no-web"])
             .current_dir(directory)
             .env("DELAYLINE_URL", url)
             .env("DELAYLINE_LOG", log)

@@ -21,11 +21,15 @@ const FORGET_AFTER: Duration = Duration::from_secs(3_600);
 /// The same for one that was never confirmed.
 const UNCONFIRMED_FOR: Duration = Duration::from_secs(120);
 
+/// How long before the end of a connection acknowledgements may have got lost with it: as
+/// long as it may take to notice that the other end is gone, and something on top.
+const DOUBTFUL: Duration = Duration::from_secs(30);
+
 /// Every message of one canary. Times count from when it started.
 #[derive(Debug, Default)]
 pub struct Ledger {
     expected: BTreeMap<u64, Expected>,
-    arrived: VecDeque<u64>,
+    arrived: VecDeque<(u64, Duration)>,
     /// Since when messages could arrive; `None` while there is no connection.
     listening: Option<Duration>,
     probes: BTreeMap<Probe, ProbeCounts>,
@@ -102,10 +106,11 @@ impl Ledger {
 
     /// Notes that no message can arrive, and no confirm either: what the broker has not
     /// confirmed until now may have been lost with the connection, and nobody can blame
-    /// it for that.
-    pub fn disconnected(&mut self) {
+    /// it for that. Nor for handing out again what was acknowledged just before.
+    pub fn disconnected(&mut self, now: Duration) {
         self.listening = None;
         self.expected.retain(|_, expected| expected.confirmed);
+        self.arrived.retain(|(_, at)| now.saturating_sub(*at) > DOUBTFUL);
     }
 
     /// Notes that nobody looked for a while although there was a connection, as when the
@@ -144,7 +149,7 @@ impl Ledger {
     /// Notes an arrival.
     pub fn arrived(&mut self, id: u64, now: Duration) -> Arrival {
         let Some(expected) = self.expected.remove(&id) else {
-            if !self.arrived.contains(&id) {
+            if !self.arrived.iter().any(|(arrived, _)| *arrived == id) {
                 return Arrival::Unknown;
             }
             return Arrival::Twice;
@@ -152,7 +157,7 @@ impl Ledger {
         let counts = self.probes.entry(expected.probe).or_default();
         counts.sent += u64::from(!expected.confirmed);
         counts.arrived += 1;
-        self.arrived.push_back(id);
+        self.arrived.push_back((id, now));
         if self.arrived.len() > REMEMBERED {
             self.arrived.pop_front();
         }
@@ -279,7 +284,7 @@ mod tests {
     fn the_time_without_a_connection_is_no_messages_fault() {
         let mut ledger = ledger();
         send(&mut ledger, 1, 10);
-        ledger.disconnected();
+        ledger.disconnected(s(5));
         assert_eq!(overdue_and_missing(&mut ledger, 1_000), (0, 0));
         ledger.connected(s(1_000));
         let seen = [1_004, 1_005, 1_060].map(|now| overdue_and_missing(&mut ledger, now));
@@ -307,11 +312,26 @@ mod tests {
         // With the connection, hope is gone as well.
         ledger.sent(2, probe(4), s(200));
         send(&mut ledger, 3, 200);
-        ledger.disconnected();
+        ledger.disconnected(s(190));
         assert_eq!(ledger.figures(s(200)).expected, 1);
         ledger.connected(s(200));
         assert_eq!(ledger.arrived(2, s(200)), Arrival::Unknown);
         assert_eq!(ledger.arrived(3, s(200)), Arrival::Late(probe(4), s(0)));
+    }
+
+    #[test]
+    fn what_is_handed_out_again_after_a_lost_connection_does_not_come_twice() {
+        let mut ledger = ledger();
+        for (id, at) in [(1, 50), (2, 99)] {
+            send(&mut ledger, id, at);
+            ledger.arrived(id, s(at));
+        }
+        ledger.disconnected(s(100));
+        ledger.connected(s(110));
+        assert_eq!(
+            (ledger.arrived(1, s(110)), ledger.arrived(2, s(110))),
+            (Arrival::Twice, Arrival::Unknown)
+        );
     }
 
     #[test]

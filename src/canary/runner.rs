@@ -246,7 +246,7 @@ impl Canary {
             let Err(error) = self.fly(&run, &mut next_id, stop) else { break };
             let reason = error.to_string();
             self.watched.with(|inner| {
-                inner.ledger.disconnected();
+                inner.ledger.disconnected(inner.started.elapsed());
                 inner.state = State::Grounded(reason.clone());
             });
             // The same every few seconds would fill a log while a broker is down.

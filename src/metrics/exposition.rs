@@ -105,13 +105,13 @@ impl Exposition {
         )?;
         out.number(f::SET_VERIFIED, verified.ok.map(flag))?;
         out.number(f::SET_PROBLEMS, verified.ok.map(|_| count(verified.problems.len())))?;
-        let findings = self.picture.findings.as_ref().map(|findings| {
-            [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Info, "info")].map(
-                |(severity, name)| {
-                    let found = findings.notes.iter().filter(|note| note.severity == severity).count();
-                    (name.to_owned(), count(found))
-                },
-            )
+        // One that could not look has found nothing out.
+        let looked = self.picture.findings.as_ref().filter(|findings| findings.at.is_some());
+        let findings = looked.map(|findings| {
+            [(Severity::Error, "problem"), (Severity::Warning, "advice")].map(|(severity, name)| {
+                let found = findings.notes.iter().filter(|note| note.severity == severity).count();
+                (name.to_owned(), count(found))
+            })
         });
         out.labelled(f::FINDINGS, "severity", findings.into_iter().flatten())?;
         out.number(f::REACHABLE, Some(flag(broker.reachable)))?;

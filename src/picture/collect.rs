@@ -231,18 +231,22 @@ impl Collector {
         };
         let vhost = &self.settings.broker.vhost;
         let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
+        let totals = api.queue_totals(vhost).map_err(|error| error.to_string())?;
         let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
         self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
         let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
         self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
         let queues: BTreeMap<&str, &QueueInfo> =
             queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
+        let totals: BTreeMap<&str, &QueueInfo> =
+            totals.iter().map(|queue| (queue.name.as_str(), queue)).collect();
         let at = self.last.at;
         for level in &mut self.last.levels {
             let index = usize::from(level.level);
             let queue = queues.get(level.queue.as_str());
             self.published[index] = queue.map(|queue| queue.message_stats.publish);
-            level.stuck = queue.map(|queue| queue.messages_dlx);
+            let sooner = totals.get(level.queue.as_str()).copied().map_or(0, gone);
+            level.stuck = queue.map(|queue| queue.messages_dlx.max(sooner));
             // Under load there are always some on their way, for less than two seconds each.
             let flow = self.history.in_per_s(level.level).unwrap_or(0.0);
             let held = level.stuck.filter(|stuck| *stuck > 0 && float(*stuck) >= 2.0 * flow);
@@ -343,6 +347,16 @@ impl Collector {
 #[expect(clippy::cast_precision_loss, reason = "a count of messages, to be compared")]
 fn float(count: u64) -> f64 {
     count as f64
+}
+
+/// Messages that are neither ready nor held, as the queue's own node says: those that have
+/// left it and are not confirmed. With several replicas a node may remember what was so
+/// when it had the leader.
+fn gone(queue: &QueueInfo) -> u64 {
+    match queue.members.len() {
+        1 => queue.messages.saturating_sub(queue.messages_ready + queue.messages_unacknowledged),
+        _ => 0,
+    }
 }
 
 /// A picture before anything was seen.

@@ -137,6 +137,12 @@ impl Names {
     pub fn canary(&self, slot: u8) -> String {
         format!("{}.canary.{slot}", self.set)
     }
+
+    /// Whether this is the queue of a canary.
+    #[must_use]
+    pub fn is_canary(&self, queue: &str) -> bool {
+        queue.strip_prefix(self.set.as_str()).is_some_and(|rest| rest.starts_with(".canary."))
+    }
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
 fn a_level_that_is_held_up_is_overdue_and_named() {
     let settings = installed(100);
     let canary = Flying::start(&settings);
-    canary.rounds(1);
+    eventually("canaries come back", || canary.arrived() > 0);
     stall_level_0(&settings);
     let figures = eventually_seen(
         "what passes level 0 is overdue",
@@ -229,4 +229,25 @@ fn without_the_permissions_it_says_which_it_needs() {
     permit(r"^delay\.canary\.", r"^delay(\.canary\..*)?$", r"^delay\.(dispatch|canary\..*)$");
     let canary = Flying::start(&watcher);
     canary.rounds(1);
+}
+
+#[test]
+fn verify_and_the_doctor_have_nothing_against_it() {
+    let settings = installed(20);
+    let about_canaries = || {
+        let report =
+            admin::doctor(&settings, &topology(&settings), &admin::DoctorOptions::default()).unwrap();
+        let findings = report.findings.into_iter();
+        findings.filter(|finding| format!("{finding:?}").contains("canary")).collect::<Vec<_>>()
+    };
+    let canary = Flying::start(&settings);
+    eventually("it flies", || canary.arrived() > 0);
+    eventually("the management API has its binding", || {
+        status(&settings).apps.unwrap().iter().any(|app| app.app.as_deref() == Some("delayline-canary.0"))
+    });
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    assert_eq!(about_canaries(), []);
+    // Nor while nobody consumes its queue.
+    drop(canary);
+    assert_eq!(about_canaries(), []);
 }

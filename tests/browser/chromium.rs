@@ -1,25 +1,38 @@
-//! A Chromium without a window, and the page in it.
+//! A Chromium without a window, and the page in it, by its DevTools protocol: JSON over
+//! a web socket, of which the tests need seven methods.
 
 use std::{
+    cell::RefCell,
+    io::{BufRead, BufReader},
+    net::TcpStream,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
-use headless_chrome::{
-    Browser, LaunchOptions, Tab,
-    protocol::cdp::{Emulation, Log, Page, Runtime, types::Event},
-};
-use serde_json::Value as Json;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+use tungstenite::{Message, WebSocket};
+
+use crate::common::eventually;
 
 /// How long the browser may take over anything; a busy machine is slow to draw.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A page, and everything that went wrong in it.
 pub(crate) struct Seen {
-    tab: Arc<Tab>,
-    complaints: Arc<Mutex<Vec<String>>>,
-    _browser: Browser,
+    wire: RefCell<Wire>,
+    process: Child,
+    _profile: TempDir,
+}
+
+struct Wire {
+    socket: WebSocket<TcpStream>,
+    session: Option<String>,
+    calls: u64,
+    complaints: Vec<String>,
 }
 
 /// Where Chromium is.
@@ -34,61 +47,101 @@ fn chromium() -> PathBuf {
     path
 }
 
+impl Wire {
+    /// Calls a method and returns its result; what happens meanwhile is noted.
+    fn call(&mut self, method: &str, params: &Json) -> Json {
+        self.calls += 1;
+        let id = self.calls;
+        let mut call = json!({ "id": id, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            call["sessionId"] = session.as_str().into();
+        }
+        self.socket.send(Message::text(call.to_string())).unwrap();
+        loop {
+            let Message::Text(text) = self.socket.read().unwrap_or_else(|error| panic!("{method}: {error}"))
+            else {
+                continue;
+            };
+            let mut said: Json = serde_json::from_str(&text).unwrap();
+            if said["id"] == id {
+                assert!(said["error"].is_null(), "{method}: {}", said["error"]);
+                return said["result"].take();
+            }
+            self.note(&said);
+        }
+    }
+
+    fn note(&mut self, event: &Json) {
+        let params = &event["params"];
+        let complaint = match event["method"].as_str() {
+            Some("Runtime.exceptionThrown") => &params["exceptionDetails"],
+            Some("Log.entryAdded") if params["entry"]["level"] == "error" => &params["entry"],
+            Some("Runtime.consoleAPICalled") if params["type"] == "error" => &params["args"],
+            _ => return,
+        };
+        self.complaints.push(complaint.to_string());
+    }
+}
+
 impl Seen {
     /// Opens a page in a browser of its own, in a window of this size.
     pub(crate) fn open(url: &str, size: (u32, u32)) -> Self {
-        let options = LaunchOptions::default_builder()
-            .path(Some(chromium()))
+        let profile = tempfile::tempdir().unwrap();
+        let mut process = Command::new(chromium())
             // Whoever runs tests in a container is root, and root has no sandbox.
-            .sandbox(false)
-            .window_size(Some(size))
-            .idle_browser_timeout(Duration::from_secs(3_600))
-            .args(vec!["--disable-dev-shm-usage".as_ref(), "--hide-scrollbars".as_ref()])
-            .build()
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--hide-scrollbars", "--no-first-run", "--remote-debugging-port=0"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("about:blank")
+            .stderr(Stdio::piped())
+            .spawn()
             .unwrap();
-        let browser = Browser::new(options).expect("a browser");
-        let tab = browser.new_tab().unwrap();
-        tab.set_default_timeout(PATIENCE);
-        let complaints = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&complaints);
-        tab.add_event_listener(Arc::new(move |event: &Event| {
-            let complaint = match event {
-                Event::RuntimeExceptionThrown(event) => Some(format!("{:?}", event.params.exception_details)),
-                Event::LogEntryAdded(event) if event.params.entry.level == Log::LogEntryLevel::Error => {
-                    Some(event.params.entry.text.clone())
-                }
-                Event::RuntimeConsoleAPICalled(event)
-                    if event.params.Type == Runtime::ConsoleAPICalledEventTypeOption::Error =>
-                {
-                    Some(format!("{:?}", event.params.args))
-                }
-                _ => None,
-            };
-            if let Some(complaint) = complaint {
-                heard.lock().unwrap().push(complaint);
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let address = loop {
+            let line = lines.next().expect("Chromium says where it listens").unwrap();
+            if let Some((_, address)) = line.split_once("DevTools listening on ") {
+                break address.trim().to_owned();
             }
-        }))
-        .unwrap();
-        tab.enable_log().unwrap().enable_runtime().unwrap();
-        tab.navigate_to(url).unwrap().wait_until_navigated().unwrap();
-        let seen = Self { tab, complaints, _browser: browser };
+        };
+        // Somebody has to read on, or it stands still.
+        thread::spawn(move || lines.for_each(drop));
+        let host = address.trim_start_matches("ws://").split('/').next().unwrap();
+        let stream = TcpStream::connect(host).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (socket, _) = tungstenite::client(address.as_str(), stream).unwrap();
+        let mut wire = Wire { socket, session: None, calls: 0, complaints: Vec::new() };
+        let target = wire.call("Target.createTarget", &json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let attached = wire.call("Target.attachToTarget", &attach);
+        wire.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Log", "Runtime"] {
+            wire.call(&format!("{domain}.enable"), &json!({}));
+        }
+        let seen = Self { wire: RefCell::new(wire), process, _profile: profile };
         seen.resize(size);
+        seen.call("Page.navigate", &json!({ "url": url }));
+        let loaded = format!("location.href.startsWith({url:?}) && document.readyState === 'complete'");
+        eventually("the page is loaded", || seen.eval(&loaded) == true);
         seen
+    }
+
+    fn call(&self, method: &str, params: &Json) -> Json {
+        self.wire.borrow_mut().call(method, params)
     }
 
     /// Errors of the console, of scripts and of the content security policy so far.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        self.complaints.lock().unwrap().clone()
+        // What was said before the answer to this was heard with it.
+        self.eval("0");
+        self.wire.borrow().complaints.clone()
     }
 
     /// What an expression is.
     pub(crate) fn eval(&self, expression: &str) -> Json {
-        let text = format!("JSON.stringify({expression})");
-        let result = self.tab.evaluate(&text, false).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        match result.value {
-            Some(Json::String(text)) => serde_json::from_str(&text).unwrap(),
-            _ => Json::Null,
-        }
+        let params = json!({ "expression": expression, "returnByValue": true });
+        let mut result = self.call("Runtime.evaluate", &params);
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
+        result["result"]["value"].take()
     }
 
     /// The text of the first element that fits; empty if there is none.
@@ -105,46 +158,39 @@ impl Seen {
         }
     }
 
+    /// Presses `Enter` or `Tab`.
     pub(crate) fn press(&self, key: &str) {
-        self.tab.press_key(key).unwrap();
+        let (number, text) = if key == "Enter" { (13, "\r") } else { (9, "") };
+        let mut event = json!({
+            "type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": number, "text": text,
+        });
+        self.call("Input.dispatchKeyEvent", &event);
+        (event["type"], event["text"]) = ("keyUp".into(), "".into());
+        self.call("Input.dispatchKeyEvent", &event);
     }
 
     /// Gives the page this size, as a telephone or a window has.
     pub(crate) fn resize(&self, (width, height): (u32, u32)) {
-        self.tab
-            .call_method(Emulation::SetDeviceMetricsOverride {
-                width,
-                height,
-                device_scale_factor: 1.0,
-                mobile: false,
-                scale: None,
-                screen_width: None,
-                screen_height: None,
-                position_x: None,
-                position_y: None,
-                dont_set_visible_size: None,
-                screen_orientation: None,
-                viewport: None,
-                display_feature: None,
-                device_posture: None,
-            })
-            .unwrap();
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", &size);
     }
 
     /// What the reader prefers: `prefers-color-scheme` and the like.
     pub(crate) fn prefer(&self, features: &[(&str, &str)]) {
-        let features = features
-            .iter()
-            .map(|(name, value)| Emulation::MediaFeature { name: (*name).into(), value: (*value).into() });
-        self.tab
-            .call_method(Emulation::SetEmulatedMedia { media: None, features: Some(features.collect()) })
-            .unwrap();
+        let features = features.iter().map(|(name, value)| json!({ "name": name, "value": value }));
+        self.call("Emulation.setEmulatedMedia", &json!({ "features": features.collect::<Vec<_>>() }));
     }
 
     /// Takes a picture of the window.
     pub(crate) fn screenshot(&self, file: &Path) {
-        let format = Page::CaptureScreenshotFormatOption::Png;
-        let png = self.tab.capture_screenshot(format, None, None, true).unwrap();
-        std::fs::write(file, png).unwrap();
+        let taken = self.call("Page.captureScreenshot", &json!({ "format": "png" }));
+        std::fs::write(file, BASE64_STANDARD.decode(taken["data"].as_str().unwrap()).unwrap()).unwrap();
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

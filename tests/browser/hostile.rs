@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::{
     Daemon,
     common::{
-        eventually, installed,
+        eventually, eventually_seen, installed,
         raw::{message, publish},
     },
     open,
@@ -32,13 +32,17 @@ fn what_comes_from_messages_is_text_and_nothing_else() {
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
     eventually("it is counted", || page.number("#unroutable .count") == Some(3));
-    for (which, texts) in [("unroutable", vec![app, IMAGE]), ("parked", vec![app, IMAGE, "</td><script>"])] {
+    for (which, texts) in [
+        ("unroutable", vec![app, "its routing key is not one"]),
+        ("parked", vec![app, IMAGE, "</td><script>"]),
+    ] {
         page.eval(&format!("(document.querySelector('#{which} summary').focus(), 0)"));
         page.press("Enter");
-        eventually(&format!("{which} is looked into"), || {
-            let shown = page.text(&format!("#{which} .body"));
-            texts.iter().all(|text| shown.contains(text))
-        });
+        eventually_seen(
+            &format!("{which} is looked into"),
+            || page.text(&format!("#{which} .body")),
+            |shown| texts.iter().all(|text| shown.contains(text)),
+        );
     }
     let inside =
         page.eval("document.querySelectorAll('main img, main script, main b:not([id]):not(li b)').length");

@@ -11,6 +11,7 @@ mod doctor;
 mod offline;
 mod panics;
 mod parked;
+mod probe;
 mod prometheus;
 mod secrets;
 mod top;

@@ -49,6 +49,7 @@ fn metrics_are_what_the_broker_has() {
         ("delayline_broker_reachable", 1.0),
         ("delayline_set_verified", 1.0),
         ("delayline_canary_flying", 1.0),
+        ("delayline_findings{severity=\"problem\"}", 0.0),
     ] {
         eventually_seen(series, || daemon.metric(series), |found| *found == Some(value));
     }

@@ -1,5 +1,6 @@
 //! `delayline serve`
 
+mod checkup;
 mod site;
 
 use std::{
@@ -111,7 +112,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     };
     let counters = site::Counters::new(!args.no_retry);
     let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
-    let watch = bound.is_some().then(|| site::watch(&settings, &counters));
+    let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
     let ages = live.as_ref().map(|live| Ages::start(settings.clone(), Arc::clone(live)));
     let site = live.zip(ages.as_ref()).map(|(live, ages)| site::site(&counters, &live, ages.oldest()));

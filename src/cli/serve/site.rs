@@ -1,6 +1,6 @@
 //! What the daemon's web server says.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -14,6 +14,8 @@ use crate::{
     router::Stats,
     web::{Check, DASHBOARD, Readiness, Site},
 };
+
+use super::checkup;
 
 /// What is counted inside this process.
 #[derive(Debug, Clone, Default)]
@@ -48,12 +50,13 @@ impl Counters {
 }
 
 /// Begins to watch the set, for whoever looks at the site.
-pub(super) fn watch(settings: &Settings, counters: &Counters) -> Watch {
+pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicBool>) -> Watch {
     let sources = Sources {
         tally: counters.tally.clone(),
         canary: Some(Arc::clone(&counters.watched)),
         ..Sources::default()
     };
+    checkup::start(settings.clone(), Arc::clone(&sources.findings), Arc::clone(stop));
     Watch::start(settings.clone(), sources)
 }
 

@@ -1,0 +1,43 @@
+//! `delayline probe`
+
+use predicates::str::contains;
+
+use crate::{
+    common::{installed, vhost},
+    delayline, json, on, stdout,
+};
+
+#[test]
+fn says_how_late_each_level_is() {
+    let settings = installed(100);
+    let report = json(on(&settings).args(["probe", "--horizon", "2", "--max-late", "10m", "--json"]));
+    let probes = report["probes"].as_array().unwrap();
+    let levels: Vec<_> = probes.iter().map(|probe| probe["levels"].as_str().unwrap()).collect();
+    assert_eq!(levels, ["00", "01", "02", "02+01+00", "02+00"]);
+    assert_eq!((&report["missing"], &report["twice"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["sent"], report["arrived"], "{report}");
+    // One that waited in a router for a unit went another way, and does not count.
+    assert!(
+        report["arrived"].as_u64() > Some(0) && report["worst_late_seconds"].as_f64() > Some(0.0),
+        "{report}"
+    );
+
+    let text = stdout(on(&settings).args(["probe", "--horizon", "0", "--max-late", "10m"]));
+    assert!(text.contains("late, mean") && text.contains("0 missing, 0 twice"), "{text}");
+}
+
+#[test]
+fn late_is_a_problem() {
+    let settings = installed(100);
+    on(&settings).args(["probe", "--horizon", "0", "--max-late", "0s"]).assert().code(1);
+}
+
+#[test]
+fn what_is_not_there_is_said_at_once() {
+    let settings = vhost().build().unwrap();
+    on(&settings).arg("probe").assert().code(3).stderr(contains("delayline install"));
+    let mut nowhere = delayline();
+    nowhere.args(["probe", "--url", "amqp://127.0.0.1:1"]);
+    nowhere.assert().code(3).stderr(contains("cannot reach the broker"));
+    on(&settings).args(["probe", "--horizon", "10"]).assert().code(2);
+}
