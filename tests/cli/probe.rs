@@ -17,7 +17,10 @@ fn says_how_late_each_level_is() {
     assert_eq!((&report["missing"], &report["twice"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["sent"], report["arrived"], "{report}");
     // One that waited in a router for a unit went another way, and does not count.
-    assert!(report["arrived"].as_u64() > Some(0) && report["worst_late_seconds"].as_f64() > Some(0.0), "{report}");
+    assert!(
+        report["arrived"].as_u64() > Some(0) && report["worst_late_seconds"].as_f64() > Some(0.0),
+        "{report}"
+    );
 
     let text = stdout(on(&settings).args(["probe", "--horizon", "0", "--max-late", "10m"]));
     assert!(text.contains("late, mean") && text.contains("0 missing, 0 twice"), "{text}");
