@@ -35,7 +35,7 @@ Examples:
   delayline app add billing --landing
   delayline app add billing --to-exchange billing.events --to-key invoice.due --queue invoices
   delayline app add shop --publish-only --may-publish billing,orders
-  delayline app add billing --print rabbitmqctl | ssh broker sudo sh
+  delayline app add billing --print rabbitmqctl > billing.sh
 
 The user gets permission to publish the application's own key and to consume its queue,
 and no other. If it does not exist, it is made with the password in
@@ -43,7 +43,7 @@ DELAYLINE_APP_PASSWORD or --app-password-file. Adding again changes nothing. If
 something else stands in the way, it is named, nothing is changed, and the exit code
 is 1.")]
     Add(Box<Add>),
-    /// Take an application out: permissions, binding, landing queue, queue
+    /// Take an application out: binding, permissions, landing queue, queue
     #[command(after_help = "\
 Examples:
   delayline app remove billing --dry-run

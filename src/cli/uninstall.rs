@@ -10,9 +10,10 @@ Examples:
   delayline uninstall
   delayline uninstall --set reminders --force
 
-Refuses, with exit code 1, while messages wait, or if an object of the set stands with
-other arguments than it declares: give the settings it was installed with (--queue-type,
---replicas). --force removes the set's own objects all the same, and only those.")]
+Refuses, with exit code 1, while messages wait, while landing queues of applications
+stand, or if an object of the set stands with other arguments than it declares: give the
+settings it was installed with (--queue-type, --replicas). --force removes the set's own
+objects and the landing queues all the same, and only those.")]
 pub(super) struct Args {
     /// Remove the queues although messages wait in them, which are lost
     #[arg(long)]

@@ -10,7 +10,7 @@ use delayline::{
     },
     amqp::{Next, Session},
     codec::{Delay, RoutingKey},
-    settings::Secret,
+    settings::{Broker, Credentials, Secret},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use serde_json::{Value as Json, json};
@@ -240,6 +240,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
         "consume or purge `delay.level.27`",
         "bind every key",
         "declare or delete `delay`",
+        "declare or delete anything at all (`.*`)",
     ] {
         assert!(wrong.iter().any(|wrong| wrong.starts_with(what)), "{what} in {wrong:?}");
     }
@@ -392,20 +393,32 @@ fn what_is_printed_does_the_same() {
     // The shell takes the lines apart; a node of our own carries them out.
     let lines = admin::rabbitmqctl(&topology, &spec, vhost).join("\n");
     let script = format!(
-        "rabbitmqctl() {{ case $1 in import_definitions) cat >definitions;; *) printf '%s\\0' \"$@\" >>calls; echo >>calls;; esac; }}\n{lines}\n"
+        r#"rabbitmqctl() {{
+            case $1 in
+                -q) ;;
+                import_definitions) cat >definitions ;;
+                add_user) printf '%s\0' "$@" "$(cat)" >>calls; echo >>calls ;;
+                *) printf '%s\0' "$@" >>calls; echo >>calls ;;
+            esac
+        }}
+        {lines}
+"#
     );
     let directory = tempfile::tempdir().unwrap();
-    let status =
-        std::process::Command::new("sh").arg("-c").arg(script).current_dir(&directory).status().unwrap();
+    std::fs::write(directory.path().join("password"), PASSWORD).unwrap();
+    let status = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .env("APP_PASSWORD_FILE", "password")
+        .current_dir(&directory)
+        .status()
+        .unwrap();
     assert!(status.success());
     let definitions = std::fs::read_to_string(directory.path().join("definitions")).unwrap();
     api("POST", &format!("definitions/{vhost}"), &serde_json::from_str(&definitions).unwrap());
     let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
     for call in calls.split("\0\n").filter(|call| !call.is_empty()) {
-        let mut words: Vec<_> = call.split('\0').collect();
-        if words[0] == "add_user" {
-            words.push(PASSWORD);
-        }
+        let words: Vec<_> = call.split('\0').collect();
         let output = common::shared_node().ctl(&words).unwrap();
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -417,4 +430,25 @@ fn what_is_printed_does_the_same() {
     api("POST", "definitions", &admin::definitions(&topology, &spec, vhost));
     let report = add(&settings, &spec);
     assert!(report.outcome == Outcome::Installed && report.steps.iter().all(|step| step.stood), "{report:?}");
+}
+
+#[test]
+fn a_user_that_may_bind_can_make_its_messages_go_round_and_verify_finds_it() {
+    let settings = common::installed(1_000);
+    let mut spec = direct(&settings, "billing");
+    spec.user.as_mut().unwrap().may_bind = true;
+    added(&settings, &spec);
+    let user = spec.user.as_ref().unwrap();
+    let credentials = Credentials::Plain { username: user.name.clone(), password: Secret::new(PASSWORD) };
+    let mut session = Session::open(&Broker { credentials, ..settings.broker.clone() }).unwrap();
+    let own = topology(&settings).app_binding(&spec.app, "billing");
+    session.unbind(&own).unwrap();
+    session.bind(&own).unwrap();
+    let all = Binding { key: "#".into(), ..own.clone() };
+    assert_eq!(session.bind(&all).unwrap_err().code(), Some(403));
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    // What docs/security.md says of --may-bind.
+    session.bind(&Binding { destination: Endpoint::Exchange("delay".into()), ..own }).unwrap();
+    let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
+    assert!(findings.iter().any(|finding| finding.to_string().contains("exchange `delay`")), "{findings:?}");
 }

@@ -10,11 +10,13 @@ use delayline::{
     Settings,
     admin::{self, AppQueue, AppSpec, AppUser, Delivery, Outcome},
     amqp::Session,
-    settings::Secret,
+    codec::{Delay, RoutingKey},
+    settings::{Broker, Credentials, Secret},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use serde_json::json;
 
-use crate::common;
+use crate::common::{self, raw};
 
 const DOCUMENT: &str = include_str!("../../docs/security.md");
 const PASSWORD: &str = "tenant's own";
@@ -156,4 +158,44 @@ fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() 
     assert!(wrong.is_empty(), "{wrong:#?}");
     // Nothing that was refused has left a trace either.
     assert_eq!(harm(&settings, &mut session), Vec::<String>::new());
+}
+
+/// Why `app add` never gives `configure`: with it, the rules on keys mean nothing.
+#[test]
+fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
+    let settings = common::installed(1_000);
+    register(&settings, "billing", None);
+    register(&settings, "orders", None);
+    let node = common::shared_node();
+    let path = format!("permissions/{}/tenant-billing", settings.broker.vhost);
+    let own = r"^(mine|mine\.\w+)\z";
+    let body = json!({ "configure": own, "write": r"^(delay|mine|mine\.\w+)\z", "read": own });
+    common::http(node, "PUT", &path, &body);
+    let credentials =
+        Credentials::Plain { username: "tenant-billing".into(), password: Secret::new(PASSWORD) };
+    let mut session = Session::open(&Broker { credentials, ..settings.broker.clone() }).unwrap();
+    let stolen = RoutingKey::new(Delay::ZERO, common::app("orders")).encode();
+
+    // By a queue that dead-letters under the other's key.
+    let exchange = |name: &str, arguments: &[(&str, &str)]| Exchange {
+        name: name.into(),
+        kind: ExchangeKind::Fanout,
+        arguments: arguments.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect(),
+    };
+    let mut arguments =
+        exchange("", &[("x-dead-letter-exchange", "delay"), ("x-dead-letter-routing-key", &stolen)])
+            .arguments;
+    arguments.insert("x-queue-type".into(), "quorum".into());
+    arguments.insert("x-message-ttl".into(), 0.into());
+    session.declare_exchange(&exchange("mine", &[])).unwrap();
+    session.declare_queue(&Queue { name: "mine".into(), level: None, arguments }).unwrap();
+    let binding =
+        Binding { source: "mine".into(), destination: Endpoint::Queue("mine".into()), key: String::new() };
+    session.bind(&binding).unwrap();
+    // By an exchange that has the entry behind it.
+    session.declare_exchange(&exchange("mine.too", &[("alternate-exchange", "delay")])).unwrap();
+    let harm = [("mine", "any"), ("mine.too", stolen.as_str())];
+    raw::publish(&settings, harm.map(|(exchange, key)| raw::message(exchange, key, "harm", &json!({}))));
+    let mut root = Session::open(&settings.broker).unwrap();
+    common::eventually("both are there", || root.queue_depth("orders").unwrap().unwrap().ready == 2);
 }

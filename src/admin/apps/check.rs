@@ -14,6 +14,7 @@ use crate::{
 use super::{
     super::{AdminError, doing},
     AppSpec, AppUser, observe,
+    rights::NOTHING,
 };
 
 /// An app key that nobody has been given.
@@ -83,6 +84,7 @@ pub fn check_app(
         check.reading(topology, spec, &others)?;
         check.binding(topology, spec, user)?;
         check.configuring(topology, spec)?;
+        check.patterns(settings, user, &mut unchecked);
     }
     Ok(AppCheck { user: user.name.clone(), probes: check.probes, unchecked })
 }
@@ -129,6 +131,19 @@ fn others(
     others
 }
 
+/// What the broker lets a user declare, and whether it has the tag that overrides
+/// everything; `None` if it does not know the user.
+fn patterns(settings: &Settings, user: &AppUser) -> Result<Option<(String, bool)>, String> {
+    let management =
+        settings.management.as_ref().ok_or("no management API is configured (--management-url)")?;
+    let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
+    let permissions = api.permissions(&settings.broker.vhost).map_err(|error| error.to_string())?;
+    let users = api.users().map_err(|error| error.to_string())?;
+    let administrator = users.iter().any(|known| known.name == user.name && known.has_tag("administrator"));
+    let own = permissions.into_iter().find(|permission| permission.user == user.name);
+    Ok(own.map(|own| (own.configure, administrator)))
+}
+
 struct Checking<'a> {
     session: &'a mut Session,
     probes: Vec<Probe>,
@@ -149,6 +164,23 @@ impl Checking<'_> {
             self.session.probe_publish(exchange, key).map_err(doing(format!("trying to {what}")))?;
         self.note(what, expected, verdict);
         Ok(())
+    }
+
+    /// Names that nobody would think of trying cannot be tried.
+    fn patterns(&mut self, settings: &Settings, user: &AppUser, unchecked: &mut Vec<String>) {
+        match patterns(settings, user) {
+            Ok(None) => {}
+            Ok(Some((configure, administrator))) => {
+                let mut note = |what: String, allowed: bool| {
+                    self.probes.push(Probe { what, expected: false, allowed: Some(allowed), reason: None });
+                };
+                let any = !configure.is_empty() && configure != NOTHING;
+                let pattern = if any { format!(" (`{configure}`)") } else { String::new() };
+                note(format!("declare or delete anything at all{pattern}"), any);
+                note("do everything, as an administrator".into(), administrator);
+            }
+            Err(reason) => unchecked.push(format!("which names it may declare: {reason}")),
+        }
     }
 
     fn publishing(

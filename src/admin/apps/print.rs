@@ -45,7 +45,8 @@ pub fn definitions(topology: &Topology, spec: &AppSpec, vhost: &str) -> Json {
 }
 
 /// The commands for a shell on the broker's machine. `rabbitmqctl` can declare
-/// neither queues nor bindings, so it imports these; it asks for the password itself.
+/// neither queues nor bindings, so it imports these. The password of a user that does
+/// not exist comes from the file that the variable `APP_PASSWORD_FILE` names.
 #[must_use]
 pub fn rabbitmqctl(topology: &Topology, spec: &AppSpec, vhost: &str) -> Vec<String> {
     let mut lines = Vec::new();
@@ -61,8 +62,12 @@ pub fn rabbitmqctl(topology: &Topology, spec: &AppSpec, vhost: &str) -> Vec<Stri
     for step in steps(topology, spec) {
         let words = match &step {
             Step::User(name, _) => {
-                lines.push("# asks for the password; leave it out if the user exists".into());
-                vec!["add_user", name]
+                let name = quoted(name);
+                lines.push(format!(
+                    "rabbitmqctl -q list_users | cut -f 1 | grep -qxF -e {name} || rabbitmqctl add_user {name} \
+                     <\"${{APP_PASSWORD_FILE:?names the file with the password of the new user}}\""
+                ));
+                continue;
             }
             Step::Topic(it) => {
                 vec!["set_topic_permissions", "-p", vhost, &it.user, &it.exchange, &it.write, &it.read]
@@ -114,7 +119,7 @@ mod tests {
         let topology = Topology::new(TopologySettings::default());
         let text = rabbitmqctl(&topology, &spec(), "/").join("\n");
         assert!(!text.contains("hunter2"), "{text}");
-        assert!(text.contains(r"rabbitmqctl add_user 'it'\''s'"), "{text}");
+        assert!(text.contains(r"rabbitmqctl add_user 'it'\''s' <"), "{text}");
         assert!(
             text.contains(r"set_topic_permissions -p / 'it'\''s' delay '^delay(\.[01]){28}\.billing\z' '^$'")
         );

@@ -86,8 +86,9 @@ struct Belongings {
     queue: Option<String>,
 }
 
-/// Removes an application: permissions, then the rules on its keys, its binding, its
-/// landing queue, its queue.
+/// Removes an application: its binding, its permissions and then the rules on its keys,
+/// its landing queue, its queue. The binding comes first, as only then it can be told
+/// that nothing waits, and it is put back if something does.
 ///
 /// # Errors
 /// If the broker refuses or is lost, or there is no management API; removing again
@@ -113,7 +114,6 @@ pub fn remove_app(
         report.discarded = refusal.waiting;
         return Ok(Ok(report));
     }
-    // The binding first for a moment: only then can it be told that nothing waits.
     for binding in &belongings.bindings {
         session.unbind(binding).map_err(doing(format!("removing the {binding}")))?;
     }
