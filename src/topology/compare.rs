@@ -123,7 +123,7 @@ impl Topology {
         }
     }
 
-    /// Whether what gets there comes to the dispatch exchange again.
+    /// Whether what gets there from the dispatch exchange comes to it again.
     #[must_use]
     pub fn leads_back(&self, destination: &Endpoint) -> bool {
         match destination {
@@ -131,7 +131,7 @@ impl Topology {
             Endpoint::Exchange(name) => {
                 let names = self.names();
                 let keeping = [names.unroutable(), names.retry(), names.parked()];
-                self.exchanges().any(|exchange| exchange.name == *name) && !keeping.contains(name)
+                self.owns_exchange(name) && !keeping.contains(name)
             }
         }
     }
@@ -148,8 +148,12 @@ impl Topology {
         let mut extra: Vec<_> = found.iter().filter(|&binding| !wanted.contains(binding)).collect();
         extra.sort();
         for binding in extra {
-            let effect = if binding.source == dispatch && self.leads_back(&binding.destination) {
-                "what is due goes back into the set, and round for ever"
+            let into_the_set = match &binding.destination {
+                Endpoint::Queue(name) => queues.contains(name.as_str()),
+                Endpoint::Exchange(name) => exchanges.contains(name.as_str()),
+            };
+            let effect = if binding.source == dispatch && into_the_set {
+                "it sends messages back into the set that should be delivered, and they can go round for ever"
             } else if binding.source == dispatch {
                 match RoutingKey::app_of_pattern(&binding.key) {
                     Ok(_) => continue,
@@ -160,12 +164,7 @@ impl Topology {
             } else if exchanges.contains(binding.source.as_str()) {
                 "it copies or diverts messages that are still waiting"
             } else {
-                let ours = match &binding.destination {
-                    Endpoint::Queue(name) => queues.contains(name.as_str()),
-                    Endpoint::Exchange(name) => {
-                        exchanges.contains(name.as_str()) && *name != self.names().entry()
-                    }
-                };
+                let ours = into_the_set && binding.destination != Endpoint::Exchange(self.names().entry());
                 if !ours || binding.source.is_empty() {
                     continue;
                 }
@@ -392,6 +391,7 @@ mod tests {
     #[test]
     fn finds_bindings_that_would_copy_or_divert_messages() {
         let (topology, observed) = setup();
+        let own = RoutingKey::binding_pattern(&AppKey::new("orders").unwrap());
         for (source, queue, key, effect) in [
             ("delay", "spy", "#", "copies or diverts"),
             ("delay.level.05", "spy", "delay.#", "copies or diverts"),
@@ -399,7 +399,7 @@ mod tests {
             ("delay.unroutable", "spy", "", "copies or diverts"),
             ("delay.dispatch", "orders", "#.orders", "other apps"),
             ("delay.dispatch", "orders", "#", "other apps"),
-            ("delay.dispatch", "delay.level.03", "delay.#", "round for ever"),
+            ("delay.dispatch", "delay.level.05", &own, "go round"),
             ("amq.topic", "delay.level.05", "#", "did not come through"),
         ] {
             let mut observed = observed.clone();

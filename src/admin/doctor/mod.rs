@@ -212,6 +212,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_bound_back_into_the_set_is_said_once() {
+        let topology = Topology::new(TopologySettings::default());
+        for (kind, name, code) in [
+            ("exchange", "delay", "target-loop"),
+            ("exchange", "delay.level.04", "target-loop"),
+            ("queue", "delay.level.04", "target-loop"),
+            ("exchange", "delay.unroutable", "set-differs"),
+            ("queue", "delay.parked", "set-differs"),
+        ] {
+            let mut facts = facts(&topology);
+            let binding = facts.observed.bindings.last_mut().unwrap();
+            (binding.destination, binding.destination_type) = (name.into(), kind.into());
+            let findings = found(&topology, &facts);
+            assert_eq!(findings.len(), 1, "{kind} {name}: {findings:#?}");
+            assert_eq!(findings[0].code.as_str(), code, "{kind} {name}");
+            assert!(findings[0].subject.contains(name), "{findings:#?}");
+        }
+    }
+
+    #[test]
     fn dead_letters_that_nothing_explains() {
         let topology = Topology::new(TopologySettings::default());
         let mut facts = facts(&topology);

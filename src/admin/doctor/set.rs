@@ -1,6 +1,6 @@
 //! The set itself: what `verify` finds, with advice.
 
-use crate::topology::{Finding, Topology, unsuitable};
+use crate::topology::{Endpoint, Finding, Topology, unsuitable};
 
 use super::{FindingCode, HealthFinding, facts::Facts};
 
@@ -19,6 +19,15 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     }
     findings.extend(topology.compare(&facts.observed).iter().filter_map(|it| finding(topology, it)));
     findings
+}
+
+/// Whether it is a queue or exchange of the set that keeps what it gets.
+fn keeps(topology: &Topology, destination: &Endpoint) -> bool {
+    let ours = match destination {
+        Endpoint::Queue(name) => topology.queues().any(|queue| queue.name == *name),
+        Endpoint::Exchange(name) => topology.owns_exchange(name),
+    };
+    ours && !topology.leads_back(destination)
 }
 
 fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
@@ -40,8 +49,11 @@ fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
             "if the set was installed with other settings, use those; if somebody declared it by hand, let it \
              run empty, delete it, and run `delayline install`",
         ),
-        // What is wrong with these is said by the check of bindings, with names.
-        Finding::ExtraBinding { binding, .. } if binding.source == topology.names().dispatch() => {
+        // What is wrong with most of these is said by the check of targets and bindings,
+        // with names.
+        Finding::ExtraBinding { binding, .. }
+            if binding.source == topology.names().dispatch() && !keeps(topology, &binding.destination) =>
+        {
             return None;
         }
         Finding::ExtraBinding { binding, effect } => HealthFinding::new(

@@ -71,7 +71,7 @@ pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Ta
         let mut walk = Walk { topology, observed, landing: None, ends: Vec::new() };
         match &binding.destination {
             // It holds nothing that anybody would miss.
-            Endpoint::Queue(queue) if names.is_canary(queue) => {}
+            Endpoint::Queue(queue) if topology.names().is_canary(queue) => {}
             Endpoint::Queue(queue) => walk.queue(queue, &key, DEPTH),
             Endpoint::Exchange(exchange) => walk.exchange(exchange, &key, DEPTH),
         }
