@@ -19,3 +19,4 @@ mod suitable;
 mod tls;
 mod uninstall;
 mod verify;
+mod versions;

@@ -1,0 +1,72 @@
+//! Where versions of RabbitMQ differ, as `docs/compatibility.md` says.
+
+use std::time::Duration;
+
+use delayline::{
+    Message, Router, Settings, amqp::Session, codec::Delay, management::ManagementApi, router::Cause,
+};
+use serde_json::json;
+
+use crate::common::{Inbox, app, http, installed, shared_node};
+
+/// The broker's major and minor version.
+fn version(settings: &Settings) -> (u32, u32) {
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    let version = api.overview().unwrap().rabbitmq_version;
+    let mut parts = version.split('.').map(|part| part.parse().unwrap());
+    (parts.next().unwrap(), parts.next().unwrap())
+}
+
+#[test]
+fn a_body_over_the_brokers_limit_fails_alone() {
+    let settings = installed(1);
+    let inbox = Inbox::open(&settings, "app");
+    let router = Router::connect(&settings).unwrap();
+    let publish = |size: usize| {
+        router.publish(Message::after(app("app"), Delay::from_seconds(1).unwrap(), vec![7; size]))
+    };
+    let large = 17 * 1024 * 1024;
+    let result = publish(large);
+    publish(1).unwrap();
+    let expected = match version(&settings) {
+        // 128 MiB before 4.0, 16 MiB from then on.
+        (..4, _) => {
+            result.unwrap();
+            vec![1, large]
+        }
+        _ => {
+            let error = result.unwrap_err();
+            assert!(matches!(error.cause(), Cause::Rejected { code: 406, .. }), "{error}");
+            vec![1]
+        }
+    };
+    let mut sizes: Vec<_> =
+        expected.iter().map(|_| inbox.next(Duration::from_secs(60)).unwrap().body.len()).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, expected);
+}
+
+#[test]
+fn who_may_ask_how_many_messages_a_queue_has() {
+    let settings = installed(1);
+    let (node, vhost) = (shared_node(), settings.broker.vhost.clone());
+    let asks = |name: &str, configure: &str, write: &str| {
+        http(node, "PUT", &format!("users/{name}"), &json!({"password": "secret", "tags": ""}));
+        let rights = json!({"configure": configure, "write": write, "read": "^$"});
+        http(node, "PUT", &format!("permissions/{vhost}/{name}"), &rights);
+        let url = format!("{}/{vhost}", node.url());
+        let layers = node.settings().set("url", url).set("username", name).set("password", "secret");
+        let mut session = Session::open(&layers.build().unwrap().broker).unwrap();
+        session.queue_depth("delay.level.00").is_ok()
+    };
+    let allowed = [
+        asks("nobody", "^$", "^delay$"),
+        asks("writer", "^$", "^delay\\.level"),
+        asks("owner", "^delay\\.level", "^$"),
+    ];
+    match version(&settings) {
+        (..4, _) | (4, ..=1) => assert_eq!(allowed, [true, true, true]),
+        // It takes a right to the queue, whichever.
+        _ => assert_eq!(allowed, [false, true, true]),
+    }
+}
