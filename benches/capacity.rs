@@ -95,5 +95,9 @@ fn check(settings: &Settings, figures: &Figures, mix: &str) {
         ..Plan::default()
     };
     let measured = f64::from(run(settings, &plan).knee.unwrap().rate);
-    println!("  {mix:55} {model:>7.0}/s {measured:>7.0}/s {:>+6.0}%", (model / measured - 1.0) * 100.0);
+    let error = match measured {
+        0.0 => "nothing was in time".into(),
+        measured => format!("{:+.0}%", (model / measured - 1.0) * 100.0),
+    };
+    println!("  {mix:55} {model:>7.0}/s {measured:>7.0}/s {error:>7}");
 }

@@ -45,13 +45,17 @@ impl Report {
             ));
         }
         if let Some(stock) = &self.stock {
-            lines.push(format!(
-                "A waiting message takes about {:.0} bytes of memory for as long as it waits: {} for a million. The \
-                 newest take {:.0} more, until the write-ahead log is written out.",
+            let mut line = format!(
+                "A waiting message takes about {:.0} bytes of memory for as long as it waits: {} for a million.",
                 stock.memory_each,
                 bytes(stock.memory_each * 1e6),
-                (stock.fresh_each - stock.memory_each).max(0.0),
-            ));
+            );
+            if let Some(fresh) = stock.fresh_each {
+                let more = (fresh - stock.memory_each).max(0.0);
+                line +=
+                    &format!(" The newest take {more:.0} more, until the write-ahead log is written out.");
+            }
+            lines.push(line);
         }
         lines
     }
@@ -221,7 +225,7 @@ pub(super) mod tests {
                 late_ms: Late::default(),
             }),
             knee: None,
-            stock: Some(Stock { messages: 40_000, memory_each: 80.0, fresh_each: 1_200.0 }),
+            stock: Some(Stock { messages: 40_000, memory_each: 80.0, fresh_each: Some(1_200.0) }),
             unseen: vec![],
         }
     }

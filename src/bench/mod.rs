@@ -35,6 +35,9 @@ pub use run::{Progress, run};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
+    /// What was asked for cannot be measured.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// A connection could not be made or was lost.
     #[error(transparent)]
     Amqp(#[from] AmqpError),

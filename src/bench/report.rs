@@ -154,10 +154,11 @@ pub struct Stock {
     pub messages: u64,
     /// The queue's memory for each, in bytes: it stays for as long as they wait.
     pub memory_each: f64,
-    /// The growth of the memory of all nodes for each, in bytes. Most of it is the
-    /// write-ahead log, which holds the messages of the last while in memory too, so
-    /// it does not grow with what waits.
-    pub fresh_each: f64,
+    /// The growth of the memory of all nodes for each, in bytes; `None` if the API
+    /// did not know their memory before. Most of it is the write-ahead log, which
+    /// holds the messages of the last while in memory too, so it does not grow with
+    /// what waits.
+    pub fresh_each: Option<f64>,
 }
 
 impl Report {

@@ -65,7 +65,8 @@ pub enum Progress {
 /// else has. When `stop` is set it ends soon with [`BenchError::Interrupted`].
 ///
 /// # Errors
-/// See [`BenchError`]; the set is removed in any case.
+/// See [`BenchError`]; the set is removed in any case. A plan that cannot be
+/// carried out touches nothing.
 pub fn run(
     settings: &Settings,
     plan: &Plan,
@@ -73,6 +74,7 @@ pub fn run(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Report, Histograms), BenchError> {
+    plan.clone().checked()?;
     let observer = Observer::new(settings.management.as_ref(), &settings.broker.vhost);
     let objects = crate::topology::Topology::new(settings.topology.clone()).objects().len() as u64;
     progress(Progress::Step { what: "installing".into(), total: objects });
@@ -118,7 +120,6 @@ impl Bench<'_> {
                 None
             }
         };
-        let broker = self.broker(observer.as_ref())?;
         let (publish, stock) = self.publish(observer.as_ref())?;
         let intake = Intake::open(self.settings, &self.site.sink)?;
         let drain = self.drain(&intake, &publish)?;
@@ -131,6 +132,8 @@ impl Bench<'_> {
             }
             steady = Some(found);
         }
+        // Last, because a broker that was just started knows its size only after a while.
+        let broker = self.broker(observer.as_ref())?;
         (self.progress)(Progress::Step { what: "removing".into(), total: 0 });
         Ok(Report {
             delayline: env!("CARGO_PKG_VERSION").into(),
@@ -173,7 +176,7 @@ impl Bench<'_> {
         &mut self,
         observer: Option<&Observer>,
     ) -> Result<(Vec<Published>, Option<Stock>), BenchError> {
-        let before = observer.and_then(|observer| observer.memory().ok());
+        let before = observer.and_then(|observer| observer.memory().ok().flatten());
         let far = Delay::from_seconds(1 << STOCK_LEVEL).expect("it is within 28 levels");
         let mut published = Vec::new();
         for way in [Way::Topic, Way::Express, Way::Queue] {
@@ -203,7 +206,7 @@ impl Bench<'_> {
         waiting: u64,
         before: Option<u64>,
     ) -> Result<Option<Stock>, BenchError> {
-        let (Some(observer), Some(before)) = (observer, before) else { return Ok(None) };
+        let Some(observer) = observer else { return Ok(None) };
         self.begin("counting what waits", 0);
         let queue = self.site.level_queue(STOCK_LEVEL);
         match observer.stock(&queue, waiting, before, self.stop)? {
@@ -227,12 +230,15 @@ impl Bench<'_> {
         // Those that were published straight into it.
         let ledger = Ledger::new(self.source.epoch, self.source.next - straight);
         let mut drained = vec![self.take(intake, ledger, 0, straight, Duration::ZERO)?];
-        let mut passed = drained[0].per_second;
+        // The first hop costs what publishing to the topic entry does: a match and a
+        // stored copy.
+        let topic = published.iter().find(|one| one.way == Way::Topic).map_or(f64::MAX, |one| one.per_second);
+        let mut passed = drained[0].per_second.min(topic);
         for &hops in &self.plan.hops {
             // As many as can be expected to come in time; each further queue costs.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
             let count = ((passed / f64::from(hops) * self.plan.patience.as_secs_f64()) as u64)
-                .clamp(100, self.plan.count);
+                .clamp(1, self.plan.count);
             #[expect(clippy::cast_precision_loss, reason = "a duration to wait")]
             let fill = Duration::from_secs_f64(0.2 + 1.5 * count as f64 / filling);
             let delay = delay_of(hops, fill, self.plan.unit);

@@ -45,9 +45,9 @@ impl Observer {
         Ok(())
     }
 
-    /// The memory of all nodes together.
-    pub(super) fn memory(&self) -> Result<u64, ManagementError> {
-        Ok(self.api.nodes()?.iter().filter_map(|node| node.mem_used).sum())
+    /// The memory of all nodes together, once it is known of each.
+    pub(super) fn memory(&self) -> Result<Option<u64>, ManagementError> {
+        Ok(self.api.nodes()?.iter().map(|node| node.mem_used).sum())
     }
 
     /// What a queue that holds `count` messages takes for
@@ -56,7 +56,7 @@ impl Observer {
         &self,
         queue: &str,
         count: u64,
-        before: u64,
+        before: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<Result<Stock, String>, BenchError> {
         let deadline = Instant::now() + PATIENCE;
@@ -67,7 +67,7 @@ impl Observer {
                 Ok((info, memory))
                     if info.messages >= count || (info.messages > 0 && Instant::now() >= deadline) =>
                 {
-                    return Ok(Ok(stock(&info, memory.saturating_sub(before))));
+                    return Ok(Ok(stock(&info, before.zip(memory))));
                 }
                 Ok(_) if Instant::now() < deadline => thread::sleep(TICK),
                 Ok(_) => return Ok(Err("the management API knows of no message that waits".into())),
@@ -76,7 +76,7 @@ impl Observer {
         }
     }
 
-    fn look(&self, queue: &str) -> Result<(QueueInfo, u64), String> {
+    fn look(&self, queue: &str) -> Result<(QueueInfo, Option<u64>), String> {
         let info = self.api.queue(&self.vhost, queue).map_err(|error| error.to_string())?;
         let memory = self.memory().map_err(|error| error.to_string())?;
         Ok((info.unwrap_or_default(), memory))
@@ -84,7 +84,11 @@ impl Observer {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "sizes to look at")]
-fn stock(info: &QueueInfo, growth: u64) -> Stock {
+fn stock(info: &QueueInfo, memory: Option<(u64, u64)>) -> Stock {
     let each = |bytes: u64| bytes as f64 / info.messages.max(1) as f64;
-    Stock { messages: info.messages, memory_each: each(info.memory.unwrap_or(0)), fresh_each: each(growth) }
+    Stock {
+        messages: info.messages,
+        memory_each: each(info.memory.unwrap_or(0)),
+        fresh_each: memory.map(|(before, after)| each(after.saturating_sub(before))),
+    }
 }

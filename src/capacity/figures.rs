@@ -42,7 +42,7 @@ impl Figures {
             broker: "a reference: RabbitMQ 4.3 with 2 cores, shared with its clients, 4 GB and 50 GB of disk"
                 .into(),
             publish: 19_000.0,
-            drain: vec![(1, 17_000.0), (3, 9_000.0), (6, 5_000.0)],
+            drain: vec![(1, 18_700.0), (3, 16_500.0), (6, 4_800.0)],
             memory_per_message: 80.0,
             disk_overhead: Self::DISK_OVERHEAD,
             memory_limit: Some(1.6e9),

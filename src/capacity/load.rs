@@ -68,11 +68,14 @@ impl Load {
         self.levels.iter().map(|level| level.waiting).sum()
     }
 
-    /// The level that most messages pass; the highest of them if there are several.
+    /// The level that most messages pass; the lowest of them if there are several,
+    /// as nearly as shares are known.
     #[must_use]
     pub fn hottest(&self) -> LevelLoad {
-        let hottest = self.levels.iter().max_by(|a, b| a.share.total_cmp(&b.share));
-        *hottest.expect("there are 28 levels")
+        const ALIKE: f64 = 0.002;
+        let most = self.levels.iter().map(|level| level.share).fold(0.0, f64::max);
+        let hottest = self.levels.iter().find(|level| level.share + ALIKE >= most);
+        *hottest.expect("the level with the most is one of them")
     }
 
     /// The levels that hold the most messages, in this order, until together they

@@ -12,7 +12,7 @@
 //! let delays: Distribution = "uniform:1s..60s".parse()?;
 //! let load = Load::new(1_000.0, &delays, Tolerance::NONE);
 //! assert_eq!(load.waiting().round(), 30_500.0); // 1,000/s × 30.5 s
-//! assert_eq!(load.levels[0].per_second, 500.0); // every odd delay
+//! assert_eq!(load.levels[0].per_second.round(), 500.0); // every odd delay
 //! # Ok::<(), delayline::capacity::DistributionError>(())
 //! ```
 

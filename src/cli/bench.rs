@@ -163,7 +163,7 @@ fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Amqp(error) => error.into(),
         BenchError::Admin(error) => error.into(),
-        error @ BenchError::Exists { .. } => Failure::usage(error),
+        error @ (BenchError::Exists { .. } | BenchError::Plan(_)) => Failure::usage(error),
         error => Failure::new(Code::Broker, error),
     }
 }
