@@ -33,7 +33,8 @@ brokers_at_hand() {
 make_broker() {
     local version=$1 release=${BROKER_RELEASE[$1]-} root partial
     [ -n "$release" ] || { echo "there is no RabbitMQ $version here; there are ${BROKERS[*]}" >&2; return 1; }
-    if brokers_at_hand | grep -q "^$version\."; then return 0; fi
+    # Not through a pipe: grep ends at the first match, and who writes on would fail.
+    if grep -q "^$version\." <<<"$(brokers_at_hand)"; then return 0; fi
     root=$(root_of "$version")
     partial="$root.partial"
     say "RabbitMQ $version, from Debian $release, into $root (about a minute)"

@@ -57,7 +57,8 @@ fn a_damaged_set_returns_the_message() {
 
 #[test]
 fn a_full_queue_nacks() {
-    let settings = vhost().build().unwrap();
+    // A message that should wait is tried again for so long.
+    let settings = vhost().set("publish_timeout", "2s").build().unwrap();
     let mut session = entry_exchange(&settings);
     let arguments = [
         ("x-queue-type".to_owned(), "classic".into()),

@@ -42,6 +42,7 @@ use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 const UNIT_MS: u64 = 100;
 
 #[derive(Debug, Parser)]
+#[command(args_override_self = true)]
 #[command(about = "Faults on a private broker or cluster, with a ledger of every message")]
 struct Args {
     /// Only the faults whose names hold one of these; by default the short form
