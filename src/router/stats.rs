@@ -21,6 +21,7 @@ pub struct Stats {
     returned: AtomicU64,
     rejected: AtomicU64,
     connections: AtomicU64,
+    lost: AtomicU64,
     confirm: Histogram,
 }
 
@@ -40,6 +41,8 @@ pub struct Counts {
     pub rejected: u64,
     /// Connections after the first one.
     pub reconnects: u64,
+    /// Connections that were lost, or given up as the broker was silent.
+    pub lost: u64,
     /// From the last write of a message to its confirm.
     pub confirm: Counted,
 }
@@ -54,6 +57,7 @@ impl Default for Stats {
             returned: zero(),
             rejected: zero(),
             connections: zero(),
+            lost: zero(),
             confirm: Histogram::new(CONFIRM_BOUNDS),
         }
     }
@@ -70,6 +74,7 @@ impl Stats {
             returned: self.returned.load(Relaxed),
             rejected: self.rejected.load(Relaxed),
             reconnects: self.connections.load(Relaxed).saturating_sub(1),
+            lost: self.lost.load(Relaxed),
             confirm: self.confirm.counted(),
         }
     }
@@ -93,6 +98,10 @@ impl Stats {
 
     pub(super) fn reject(&self) {
         self.rejected.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.fetch_add(1, Relaxed);
     }
 
     pub(super) fn connect(&self) {

@@ -366,6 +366,7 @@ impl<C: Connector> Worker<C> {
         let mut unsettled: VecDeque<Job> = self.outstanding.take_all().collect();
         let refusal = cause.refusal();
         if refusal.is_none() {
+            self.limits.stats.lose();
             unsettled.iter().for_each(Job::mark_in_doubt);
         }
         if let Some((code, text)) = refusal {

@@ -15,10 +15,10 @@ use delayline::{
     codec::Delay,
     message::Properties,
     node::{NodeOptions, PrivateNode},
-    router::Cause,
+    router::{Cause, Stats},
 };
 
-use crate::common::{Inbox, app, install};
+use crate::common::{Inbox, app, eventually, install};
 
 fn message(id: u64, delay: u64) -> Message {
     let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
@@ -177,15 +177,16 @@ fn closing_and_dropping_end_during_an_alarm() {
 #[test]
 fn a_silent_node_is_given_up_and_found_again() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "30s");
+    let settings = settings(&node, "2m");
     let mut inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let stats = Arc::new(Stats::default());
+    let router = Router::connect_counted(&settings, Arc::clone(&stats)).unwrap();
     router.publish(message(0, 1)).unwrap();
     node.pause();
     let receipt = thread::scope(|scope| {
         let publishing = scope.spawn(|| router.publish(message(1, 1)));
         // Heartbeats every second; the connection is given up after two.
-        thread::sleep(Duration::from_secs(6));
+        eventually("the connection is given up", || stats.counts().lost > 0);
         node.resume();
         publishing.join().unwrap().unwrap()
     });
