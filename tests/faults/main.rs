@@ -115,6 +115,13 @@ fn main() -> ExitCode {
     if let Some(messages) = args.waiting {
         return waiting::run(messages, &args);
     }
+    // The test runner gives the names of other tests too; `--all` is somebody who means faults.
+    let known = |name: &String| SCENARIOS.iter().any(|scenario| scenario.name.contains(name.as_str()));
+    if let Some(unknown) = args.names.iter().find(|name| args.all && !known(name)) {
+        let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
+        eprintln!("error: there is no fault `{unknown}`; there are {names}");
+        return ExitCode::from(2);
+    }
     let both = args.single == args.cluster;
     let mut lines = Vec::new();
     for cluster in [false, true] {
