@@ -115,7 +115,27 @@ impl PrivateNode {
         Layers::new().set("url", self.url()).set("management_url", management)
     }
 
-    /// Kills the broker at once, as a power cut would.
+    /// Makes the broker write to disk now which queues it has.
+    ///
+    /// By itself it does so within three seconds. A quorum queue that was declared later
+    /// than that before [`kill`](Self::kill) comes back as an empty replica that knows of
+    /// no others, never has a leader, and answers nobody (measured: three of four such
+    /// queues on 3.10.8, some on 4.0.5, none on 4.3.6).
+    ///
+    /// # Errors
+    /// If the broker cannot be asked or refuses.
+    pub fn write_down_queues(&self) -> Result<(), NodeError> {
+        let output = self
+            .ctl(&["eval", "[dets:sync(Table) || Table <- dets:all()], ok."])
+            .map_err(NodeError::io("cannot run rabbitmqctl"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(self.failed(&String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+
+    /// Kills the broker at once, as a power cut would. Queues that are only just declared
+    /// may not come back: see [`write_down_queues`](Self::write_down_queues).
     pub fn kill(&mut self) {
         if let Some(pid) = self.broker_pid() {
             let _ = kill_process(pid, Signal::KILL);

@@ -146,6 +146,7 @@ fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
     grounded("delayline install");
     install(&settings);
     canary.rounds(1);
+    node.write_down_queues().unwrap();
     node.kill();
     grounded("cannot reach the broker");
     assert_eq!(canary.watched.figures().total(|probe| probe.overdue), 0);

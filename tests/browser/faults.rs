@@ -94,6 +94,7 @@ fn a_broker_that_stops_and_comes_back_and_a_daemon_that_is_gone() {
     let page = open(&daemon);
     eventually("it is drawn", || page.number(&cell(20, ".ready")) == Some(77));
 
+    node.write_down_queues().unwrap();
     let since = Instant::now();
     node.kill();
     eventually("it says so", || page.text("#headline") == "The broker cannot be reached.");

@@ -89,12 +89,11 @@ impl Lab {
         }
     }
 
-    /// Makes the nodes write to disk which queues there are. By themselves they do so
-    /// within three seconds; a queue that a node did not write down before it was
-    /// killed comes back as an empty replica that knows of no others, never has a
-    /// leader, and answers nobody (3.10.8).
-    pub fn write_down_what_was_declared(&mut self) {
-        self.eval("[dets:sync(Table) || Table <- dets:all()], ok.");
+    /// Makes every node write to disk now which queues there are.
+    pub fn write_down_queues(&mut self) {
+        for index in 0..self.size() {
+            self.node(index).write_down_queues().expect("the queues are written down");
+        }
     }
 
     /// The broker's version, such as `4.3.6`.

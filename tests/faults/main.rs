@@ -10,6 +10,8 @@ mod consumer;
 mod lab;
 mod ledger;
 mod publisher;
+#[path = "../../benches/common/rank.rs"]
+mod rank;
 mod report;
 mod scenarios;
 mod waiting;
@@ -37,6 +39,9 @@ use ledger::{Ledger, Verdict, clock_ms};
 use publisher::{Delays, Job, Publisher};
 use report::Line;
 use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
+
+/// How long the first quarter may take at any rate.
+const PUBLISHING: Duration = Duration::from_secs(600);
 
 /// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
@@ -197,7 +202,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let mut session = Session::open(&settings.broker).expect("a session");
     scenarios::declare_app(&mut session, &settings, APP, scenario.needs);
     drop(session);
-    lab.write_down_what_was_declared();
+    lab.write_down_queues();
 
     let ledger = Arc::new(Ledger::default());
     let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), false);
@@ -224,7 +229,9 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let mut publisher = Publisher::start(job, clock, Arc::clone(&ledger));
 
     // In the middle of the publishing.
+    let until = Instant::now() + PUBLISHING;
     while ledger.progress().0 < usize::try_from(args.messages / 4).expect("a count") {
+        assert!(Instant::now() < until, "a quarter is not published: {:?}", ledger.progress());
         thread::sleep(Duration::from_millis(20));
     }
     let mut stage = Stage {
@@ -258,7 +265,8 @@ fn wait_for_arrivals(ledger: &Ledger, patience: Duration) {
     let started = Instant::now();
     loop {
         let silence =
-            Duration::from_millis(ledger.silence_ms().unwrap_or(0).unsigned_abs()).min(started.elapsed());
+            ledger.silence_ms().map_or(Duration::MAX, |ms| Duration::from_millis(ms.unsigned_abs()));
+        let silence = silence.min(started.elapsed());
         let limit = if ledger.progress().1 == 0 { Duration::from_secs(3) } else { patience };
         if silence > limit {
             return;

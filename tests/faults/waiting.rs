@@ -16,6 +16,7 @@ use crate::{
     lab::Lab,
     ledger::{Ledger, Verdict, clock_ms},
     publisher::{Delays, Job, Publisher},
+    rank,
     scenarios::{APP, Needs, declare_app},
     wait_for_arrivals,
 };
@@ -65,7 +66,7 @@ pub fn run(messages: u64, args: &Args) -> ExitCode {
         declare_app(&mut session, &settings, app, Needs::Nothing);
     }
     drop(session);
-    lab.write_down_what_was_declared();
+    lab.write_down_queues();
     let mut given = vec![("url".to_owned(), lab.node(0).url())];
     given.extend(values.map(|(key, value)| (key.to_owned(), value)));
     let given = Given { settings, given };
@@ -176,8 +177,8 @@ struct Lateness {
 impl Lateness {
     fn of(ledger: &Ledger) -> Self {
         let sorted = ledger.lateness_ms();
-        let at = |share: usize| sorted.get((sorted.len() * share / 100).min(sorted.len().saturating_sub(1)));
-        let [p50_ms, p99_ms, most_ms] = [50, 99, 100].map(|share| at(share).copied().unwrap_or(0));
+        let [p50_ms, p99_ms, most_ms] =
+            [50.0, 99.0, 100.0].map(|per_cent| rank::at(&sorted, per_cent).unwrap_or(0));
         Self { arrived: sorted.len(), p50_ms, p99_ms, most_ms }
     }
 }

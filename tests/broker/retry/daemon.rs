@@ -90,6 +90,7 @@ fn it_waits_for_the_broker_and_for_the_set() {
     dead_letters(&settings, "app", 0..1);
     assert!(inbox.next(Duration::from_secs(60)).is_some());
     drop(inbox);
+    node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();
     let inbox = Inbox::open(&settings, "app");

