@@ -247,7 +247,10 @@ impl Router {
     }
 
     fn failure(&self, ticket: Arc<Ticket>, cause: Cause) -> PublishError {
-        let maybe_delivered = ticket.is_in_doubt() || (cause.leaves_doubt() && ticket.was_sent());
+        let refused = matches!(cause, Cause::Rejected { .. });
+        let maybe_delivered = ticket.is_in_doubt()
+            || (ticket.is_suspected() && !refused)
+            || (cause.leaves_doubt() && ticket.was_sent());
         PublishError::new(cause, Ticket::into_message(ticket), maybe_delivered)
     }
 

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     sync::Arc,
+    time::Instant,
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Select, Sender, unbounded};
@@ -84,7 +85,8 @@ impl<'r, T> Pipeline<'r, T> {
         self.in_flight.len()
     }
 
-    /// An outcome, if there is one already.
+    /// An outcome, if there is one already: an answer of the broker, or that there was
+    /// none in time.
     pub fn try_next(&mut self) -> Option<Outcome<T>> {
         if let Some(outcome) = self.ready.pop_front() {
             return Some(outcome);
@@ -94,7 +96,9 @@ impl<'r, T> Pipeline<'r, T> {
                 return Some(outcome);
             }
         }
-        None
+        // The worker says nothing of what it drops because it is too late.
+        let (&oldest, (_, ticket)) = self.in_flight.first_key_value()?;
+        (Instant::now() >= ticket.deadline + GRACE).then(|| self.give_up(oldest)).flatten()
     }
 
     /// Lets a `select` wake up when there may be an outcome.
@@ -105,6 +109,11 @@ impl<'r, T> Pipeline<'r, T> {
     fn settle(&mut self, id: u64, verdict: Verdict) -> Option<Outcome<T>> {
         let (tag, ticket) = self.in_flight.remove(&id)?;
         Some(Outcome { tag, result: self.router.settle(ticket, verdict) })
+    }
+
+    fn give_up(&mut self, id: u64) -> Option<Outcome<T>> {
+        let (tag, ticket) = self.in_flight.remove(&id)?;
+        Some(Outcome { tag, result: Err(self.router.late(ticket)) })
     }
 
     /// Waits for an answer; `None` when no message is in flight.
@@ -118,10 +127,7 @@ impl<'r, T> Pipeline<'r, T> {
                         return Some(outcome);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    let (tag, ticket) = self.in_flight.remove(&oldest)?;
-                    return Some(Outcome { tag, result: Err(self.router.late(ticket)) });
-                }
+                Err(RecvTimeoutError::Timeout) => return self.give_up(oldest),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
             }
         }

@@ -487,3 +487,22 @@ fn a_message_that_waits_in_the_router_is_not_late_for_it() {
     assert_eq!(receipt.publishes, 2);
     assert!(receipt.delay.seconds() <= 990, "{receipt:?}");
 }
+
+#[test]
+fn what_is_never_confirmed_has_an_outcome_for_who_does_not_wait_too() {
+    let mut broker = Scripted::new(|_, _, _| vec![]);
+    for refuses in [false, true] {
+        broker.refuse = if refuses { |_| true } else { |_| false };
+        let router = broker.router(SHORT, 10);
+        let mut pipeline = router.pipeline();
+        assert!(pipeline.push("a", message("a")).is_none() && pipeline.push("b", message("b")).is_none());
+        let mut outcomes = Vec::new();
+        let until = Instant::now() + LONG;
+        while outcomes.len() < 2 && Instant::now() < until {
+            outcomes.extend(pipeline.try_next().map(|outcome| (outcome.tag, outcome.result.is_err())));
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(outcomes, [("a", true), ("b", true)]);
+        assert_eq!(pipeline.in_flight(), 0);
+    }
+}

@@ -32,6 +32,7 @@ pub(super) struct Ticket {
     pub(super) deadline: Instant,
     sent: AtomicBool,
     in_doubt: AtomicBool,
+    suspected: AtomicBool,
     nacked: AtomicBool,
 }
 
@@ -44,6 +45,7 @@ impl Ticket {
             deadline,
             sent: AtomicBool::new(false),
             in_doubt: AtomicBool::new(false),
+            suspected: AtomicBool::new(false),
             nacked: AtomicBool::new(false),
         }
     }
@@ -57,6 +59,12 @@ impl Ticket {
     /// that the broker may have it whatever it answers now.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Whether the broker refused it or one beside it, by closing the channel. Unless it
+    /// turns out to be this one, the broker may have it.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.suspected.load(Ordering::Acquire)
     }
 
     /// Whether the last answer was a refusal, and it was not sent since.
@@ -111,6 +119,11 @@ impl Job {
         self.publishes += 1;
         self.ticket.nacked.store(false, Ordering::Release);
         self.ticket.sent.store(true, Ordering::Release);
+    }
+
+    /// Notes that the broker refused it or one beside it.
+    pub(super) fn mark_suspected(&self) {
+        self.ticket.suspected.store(true, Ordering::Release);
     }
 
     /// Notes that the broker refused it for now.

@@ -381,6 +381,7 @@ impl<C: Connector> Worker<C> {
             } else {
                 debug!("{cause}; finding out over which message");
                 self.suspects = unsettled.len();
+                unsettled.iter().for_each(Job::mark_suspected);
             }
         }
         let reopened = if cause.is_connection() { Err(cause) } else { wire.reopen() };

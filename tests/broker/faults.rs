@@ -1,10 +1,10 @@
 //! Nothing that was confirmed is lost, whatever happens to the broker.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -76,6 +76,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
         })
     };
     thread::sleep(Duration::from_millis(500));
+    node.write_down_queues().unwrap();
     node.kill();
     thread::sleep(Duration::from_secs(2));
     node.restart().unwrap();
@@ -201,33 +202,44 @@ fn a_silent_node_is_given_up_and_found_again() {
 fn closed_connections_are_opened_again() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = settings(&node, "30s");
-    let router = Router::connect(&settings).unwrap();
-    let confirmed = Mutex::new(0);
+    let mut inbox = Inbox::open(&settings, "app");
+    let stats = Arc::new(Stats::default());
+    let router = Router::connect_counted(&settings, Arc::clone(&stats)).unwrap();
+    let confirmed = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                router.publish(message(*confirmed.lock().unwrap(), 1)).unwrap();
-                *confirmed.lock().unwrap() += 1;
+                router.publish(message(confirmed.load(Ordering::Relaxed), 1)).unwrap();
+                confirmed.fetch_add(1, Ordering::Relaxed);
             }
         });
         for _ in 0..3 {
+            let before = confirmed.load(Ordering::Relaxed);
+            eventually("it publishes", || confirmed.load(Ordering::Relaxed) > before + 10);
             let output = node.ctl(&["close_all_connections", "test"]).unwrap();
             assert!(output.status.success(), "{output:?}");
         }
-        thread::sleep(Duration::from_millis(500));
+        let before = confirmed.load(Ordering::Relaxed);
+        eventually("it publishes again", || confirmed.load(Ordering::Relaxed) > before + 10);
         stop.store(true, Ordering::Relaxed);
     });
-    let confirmed = *confirmed.lock().unwrap();
-    let inbox = Inbox::open(&settings, "app");
-    drop(inbox);
-    assert!(confirmed > 10);
+    assert!(stats.counts().reconnects >= 3, "{:?}", stats.counts());
+    inbox.reopen();
+    let confirmed = confirmed.into_inner();
+    let mut missing: BTreeSet<_> = (0..confirmed).map(|id| id.to_string()).collect();
+    while !missing.is_empty() {
+        let arrival =
+            inbox.next(Duration::from_secs(60)).unwrap_or_else(|| panic!("{missing:?} are missing"));
+        missing.remove(&arrival.id);
+    }
 }
 
 #[test]
 fn a_router_can_start_before_its_broker() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = settings(&node, "60s");
+    node.write_down_queues().unwrap();
     node.kill();
     assert!(Router::connect(&settings).is_err());
     let router = Router::connect_later(&settings);
