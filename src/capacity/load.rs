@@ -72,9 +72,9 @@ impl Load {
     /// as nearly as shares are known.
     #[must_use]
     pub fn hottest(&self) -> LevelLoad {
-        const ALIKE: f64 = 0.002;
+        const ALIKE: f64 = 0.004;
         let most = self.levels.iter().map(|level| level.share).fold(0.0, f64::max);
-        let hottest = self.levels.iter().find(|level| level.share + ALIKE >= most);
+        let hottest = self.levels.iter().find(|level| level.share >= most * (1.0 - ALIKE));
         *hottest.expect("the level with the most is one of them")
     }
 
@@ -125,6 +125,11 @@ mod tests {
         assert!((load.waiting() / (100_000.0 * 365.0 * 43_200.0) - 1.0).abs() < 0.001);
         let fullest: Vec<_> = load.fullest(0.9).iter().map(|level| level.level).collect();
         assert_eq!(fullest, [24, 23, 22, 21]);
+    }
+
+    #[test]
+    fn a_level_that_few_pass_is_hotter_than_one_that_none_passes() {
+        assert_eq!(load(100.0, "mix:0s=99.9%,8s=0.1%", "0%").hottest().level, 3);
     }
 
     #[test]

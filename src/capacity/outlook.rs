@@ -57,8 +57,6 @@ impl Outlook {
         let disk = waiting * (size + figures.disk_overhead);
         let level = part(hottest.per_second, figures.level_limit());
         let work = load.rate * figures.work(load.hops);
-        // What grows with the rate.
-        let busiest = level.max(work);
         let mut limits = vec![
             Limit { what: format!("level {:02}, which most messages pass", hottest.level), used: level },
             Limit { what: "the broker's work".into(), used: work },
@@ -80,8 +78,9 @@ impl Outlook {
                 used if used <= 1.0 => Verdict::Tight,
                 _ => Verdict::TooMuch,
             },
-            safe_rate: part(load.rate * SAFE_LOAD, busiest),
-            full_rate: part(load.rate, busiest),
+            // All of it grows with the rate, what waits too.
+            safe_rate: part(load.rate * SAFE_LOAD, most),
+            full_rate: part(load.rate, most),
             sets: pieces(level),
             brokers: pieces(others),
             memory,
@@ -150,6 +149,9 @@ mod tests {
         let waiting = 100.0 * 30.0 * 86_400.0;
         assert_eq!((outlook.memory, outlook.disk), (waiting * 100.0, waiting * 456.0));
         assert_eq!(outlook.brokers, (waiting * 100.0 / 1e9 / SAFE_LOAD).ceil() as u64);
+        // A rate that is said to be safe is one that holds.
+        assert!(outlook.safe_rate < outlook.full_rate && outlook.full_rate < 100.0, "{outlook:?}");
+        assert_eq!(self::outlook(outlook.safe_rate * 0.999, "fixed:30d").verdict, Verdict::Holds);
     }
 
     #[test]

@@ -181,11 +181,15 @@ impl Jitter {
     }
 }
 
+/// What is no fraction of a second but an error of floats: 100 s x 1.1 are
+/// 110.00000000000001 s.
+const ROUNDING: f64 = 1e-6;
+
 /// So many seconds, rounded up, 2^28 - 1 at most.
 fn delay(seconds: f64) -> Delay {
     // A cast saturates, and makes 0 of what is no number.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
-    Delay::from_seconds(seconds.ceil() as u64).unwrap_or(Delay::MAX)
+    Delay::from_seconds((seconds - ROUNDING).ceil() as u64).unwrap_or(Delay::MAX)
 }
 
 #[cfg(test)]
@@ -202,6 +206,13 @@ mod tests {
 
     fn delays(policy: &Policy) -> Vec<u32> {
         (1..=5).map(|attempt| policy.delay(attempt, 0.0).seconds()).collect()
+    }
+
+    #[test]
+    fn an_error_of_floats_is_no_second() {
+        let backoff = Backoff::Exponential { base: seconds(100), factor: 1.1, cap: seconds(1_000) };
+        // 100 x 1.1 is 110.00000000000001 in floats.
+        assert_eq!(delays(&policy(backoff, Jitter::None)), [100, 110, 121, 134, 147]);
     }
 
     #[test]

@@ -13,9 +13,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::RecvTimeoutError;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -33,6 +35,12 @@ use super::{
 };
 
 use input::{Format, Template};
+
+/// How many lines may be read before they are sent.
+const READ_AHEAD: usize = 1_000;
+
+/// How often it is looked for an interrupt while there is nothing to read.
+const TICK: Duration = Duration::from_millis(100);
 
 /// How many failures are shown one by one.
 const SHOWN: usize = 20;
@@ -179,7 +187,7 @@ fn send_many(
     settings: &Settings,
     output: &Output,
 ) -> Result<Report, Failure> {
-    let (reader, total): (Box<dyn BufRead>, _) = match &args.file {
+    let (reader, total): (Box<dyn BufRead + Send>, _) = match &args.file {
         // What can be read only once is not checked beforehand.
         Some(file) if !file.is_file() => (Box::new(BufReader::new(open(file)?)), None),
         Some(file) => {
@@ -198,11 +206,22 @@ fn send_many(
     let bar = output.progress(total, "sending");
     let mut report = Report::default();
     let mut pipeline = router.pipeline();
-    for (number, line) in input::lines(reader) {
+    // On a thread of its own, which nobody waits for: reading may take for ever.
+    let (sender, lines) = crossbeam_channel::bounded(READ_AHEAD);
+    thread::spawn(move || input::lines(reader).try_for_each(|line| sender.send(line)));
+    loop {
         if interrupted.load(Ordering::Relaxed) {
             report.interrupted = true;
             break;
         }
+        let (number, line) = match lines.recv_timeout(TICK) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                report.extend(std::iter::from_fn(|| pipeline.try_next()), || bar.inc(1));
+                continue;
+            }
+        };
         match line.map_err(|error| error.to_string()).and_then(|line| format.message(&line, template)) {
             Ok(Some(message)) => {
                 let outcome = pipeline.push(number, message);
