@@ -207,6 +207,14 @@ impl Session {
         })
     }
 
+    /// Removes the ready messages of a queue. Returns how many.
+    ///
+    /// # Errors
+    /// 404 without such a queue, 403 without read permission.
+    pub fn purge_queue(&mut self, name: &str) -> Result<u32, AmqpError> {
+        self.call(|channel| channel.queue_purge(name))
+    }
+
     /// Deletes a queue with all it holds; no error if it is not there. Returns
     /// how many ready messages went with it.
     ///

@@ -30,19 +30,23 @@ pub(super) struct Ledger {
     epoch: Instant,
     first: u64,
     seen: Vec<bool>,
+    /// How much before its time a message is not early, in µs.
+    grain: u64,
     pub(super) arrived: u64,
     pub(super) duplicates: u64,
     pub(super) early: u64,
 }
 
-/// The broker counts in whole milliseconds: a message that leaves by so much before
-/// its time is not early.
+/// The broker counts in whole milliseconds, and cuts off what is less at every level: a
+/// message may leave each by so much before its time.
 const CLOCK: u64 = 1_000;
 
 impl Ledger {
-    /// An account of messages that are numbered from `first`.
-    pub(super) fn new(epoch: Instant, first: u64) -> Self {
-        Self { epoch, first, seen: Vec::new(), arrived: 0, duplicates: 0, early: 0 }
+    /// An account of messages that are numbered from `first` and pass so many levels at
+    /// most.
+    pub(super) fn new(epoch: Instant, first: u64, levels: u32) -> Self {
+        let grain = CLOCK * u64::from(levels.max(1));
+        Self { epoch, first, seen: Vec::new(), grain, arrived: 0, duplicates: 0, early: 0 }
     }
 
     /// Notes an arrival. Returns how late it is in µs, if it is the first of its
@@ -63,7 +67,7 @@ impl Ledger {
         }
         self.arrived += 1;
         let now = micros(now.saturating_duration_since(self.epoch));
-        self.early += u64::from(now + CLOCK < due);
+        self.early += u64::from(now + self.grain < due);
         Some(now.saturating_sub(due))
     }
 }
@@ -75,7 +79,7 @@ mod tests {
     #[test]
     fn each_message_counts_once_and_never_before_its_time() {
         let epoch = Instant::now();
-        let mut ledger = Ledger::new(epoch, 100);
+        let mut ledger = Ledger::new(epoch, 100, 3);
         let at = |ms| epoch + Duration::from_millis(ms);
         let mark = |number, ms| body(number, Duration::from_millis(ms), 64);
         assert_eq!(mark(7, 5).len(), 64);
@@ -85,7 +89,7 @@ mod tests {
         assert_eq!(ledger.note(&mark(99, 50), at(60)), None);
         assert_eq!(ledger.note(b"garbage", at(60)), None);
         assert_eq!((ledger.arrived, ledger.duplicates, ledger.early), (2, 1, 0));
-        assert_eq!(ledger.note(&mark(101, 50), at(49)), Some(0));
+        assert_eq!(ledger.note(&mark(101, 50), at(47)), Some(0));
         assert_eq!(ledger.early, 0, "within the broker's clock");
         ledger.note(&mark(103, 50), at(40));
         assert_eq!(ledger.early, 1);

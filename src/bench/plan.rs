@@ -66,6 +66,9 @@ pub enum PlanError {
         /// How much faster than in life it is already.
         speed: u64,
     },
+    /// A steady load that lasts no time.
+    #[error("a steady load must last a second or more (--duration); a rate of 0 leaves it out")]
+    Duration,
     /// More than is sensible.
     #[error("{messages} messages cannot be kept track of; use a lower rate or a shorter duration")]
     Load {
@@ -94,6 +97,9 @@ impl Plan {
         }
         if let Some(&hops) = self.hops.iter().find(|hops| !(1..=MOST_HOPS).contains(*hops)) {
             return Err(PlanError::Hops { hops });
+        }
+        if self.steady() && self.duration.is_zero() {
+            return Err(PlanError::Duration);
         }
         let longest = self.longest();
         if self.steady() && longest > Self::LONGEST {
@@ -166,6 +172,7 @@ mod tests {
             (Plan { hops: vec![13], ..plan.clone() }, "1 to 12"),
             (Plan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() }, "4320 s even 20 times"),
             (Plan { rate: 1_000_000, duration: Duration::from_secs(60), ..plan.clone() }, "60000000"),
+            (Plan { duration: Duration::ZERO, ..plan.clone() }, "a second or more"),
         ] {
             let error = plan.checked().expect_err(word).to_string();
             assert!(error.contains(word), "{word}: {error}");

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     Message, Router,
-    codec::{AppKey, Delay},
+    codec::{self, AppKey, Delay},
     topology::Unit,
 };
 
@@ -21,7 +21,7 @@ pub(super) struct Source {
     /// The number of the next message.
     pub(super) next: u64,
     app: AppKey,
-    unit: Unit,
+    pub(super) unit: Unit,
     size: usize,
 }
 
@@ -34,6 +34,13 @@ impl Source {
     pub(super) fn delayed(&mut self, delay: Delay) -> Message {
         let body = self.body(delay.duration(self.unit.duration()));
         Message::after(self.app.clone(), delay, body)
+    }
+
+    /// A message that passes just the levels of this delay. The router would take off
+    /// what it waited there, and 32 s pass one level where 31 s pass five.
+    pub(super) fn fixed(&mut self, delay: Delay, entry: String) -> Message {
+        let body = self.body(delay.duration(self.unit.duration()));
+        Message::keyed(self.app.clone(), entry, codec::encode(delay, &self.app), body)
     }
 
     /// A message that goes straight into a queue.

@@ -11,8 +11,7 @@ use jiff::Timestamp;
 use crate::{
     Router, Settings,
     amqp::Session,
-    capacity::Load,
-    codec::{AppKey, Delay, Tolerance},
+    codec::{AppKey, Delay},
     settings::Entry,
     topology::SetName,
 };
@@ -32,6 +31,10 @@ use super::{
 /// The level in which the published messages wait until they go with the set: with
 /// any unit far longer than a measurement, even 1 ms (4.6 hours).
 const STOCK_LEVEL: u8 = 24;
+
+/// Their delay. The second bit is there so that the router can take off what a message
+/// waited there, and it still waits in that level first.
+const STOCK_DELAY: u64 = (1 << STOCK_LEVEL) | (1 << (STOCK_LEVEL - 4));
 
 /// How late 99 in 100 messages may be at the knee.
 const KNEE_MS: f64 = 50.0;
@@ -177,13 +180,19 @@ impl Bench<'_> {
         observer: Option<&Observer>,
     ) -> Result<(Vec<Published>, Option<Stock>), BenchError> {
         let before = observer.and_then(|observer| observer.memory().ok().flatten());
-        let far = Delay::from_seconds(1 << STOCK_LEVEL).expect("it is within 28 levels");
-        let mut published = Vec::new();
+        let far = Delay::from_seconds(STOCK_DELAY).expect("it is within 28 levels");
+        let mut published: Vec<Published> = Vec::new();
+        let mut stock = None;
         for way in [Way::Topic, Way::Express, Way::Queue] {
             let what = match way {
                 Way::Topic => "publishing through the topic entry",
                 Way::Express => "publishing through the express entry",
-                Way::Queue => "publishing straight into a queue",
+                Way::Queue => {
+                    // Before there is anything in the plain queue, which takes memory too.
+                    let waiting = published.iter().map(|one| one.messages).sum();
+                    stock = self.stock(observer, waiting, before)?;
+                    "publishing straight into a queue"
+                }
             };
             self.begin(what, self.plan.count);
             let entry = if way == Way::Express { Entry::Express } else { Entry::Topic };
@@ -195,8 +204,6 @@ impl Bench<'_> {
             let (messages, took) = publish(&router, limit, make, stop, |n| progress(Progress::Done(n)))?;
             published.push(Published { way, messages, per_second: rate(messages, took) });
         }
-        let waiting = published.iter().filter(|one| one.way != Way::Queue).map(|one| one.messages).sum();
-        let stock = self.stock(observer, waiting, before)?;
         Ok((published, stock))
     }
 
@@ -221,19 +228,15 @@ impl Bench<'_> {
     /// Lets messages fall due together, and counts how fast they come.
     fn drain(&mut self, intake: &Intake, published: &[Published]) -> Result<Vec<Drained>, BenchError> {
         let straight = published.iter().find(|one| one.way == Way::Queue).map_or(0, |one| one.messages);
-        let filling = published
-            .iter()
-            .find(|one| one.way == Way::Express)
-            .map_or(1_000.0, |one| one.per_second)
-            .max(1.0);
+        let topic = published.iter().find(|one| one.way == Way::Topic).map(|one| one.per_second);
+        let filling = topic.unwrap_or(1_000.0).max(1.0);
         self.begin("draining a plain queue", straight);
         // Those that were published straight into it.
-        let ledger = Ledger::new(self.source.epoch, self.source.next - straight);
+        let ledger = Ledger::new(self.source.epoch, self.source.next - straight, 0);
         let mut drained = vec![self.take(intake, ledger, 0, straight, Duration::ZERO)?];
         // The first hop costs what publishing to the topic entry does: a match and a
         // stored copy.
-        let topic = published.iter().find(|one| one.way == Way::Topic).map_or(f64::MAX, |one| one.per_second);
-        let mut passed = drained[0].per_second.min(topic);
+        let mut passed = drained[0].per_second.min(topic.unwrap_or(f64::MAX));
         for &hops in &self.plan.hops {
             // As many as can be expected to come in time; each further queue costs.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
@@ -245,10 +248,11 @@ impl Bench<'_> {
             let wait = delay.duration(self.plan.unit.duration());
             let queues = if hops == 1 { "1 queue".into() } else { format!("{hops} queues") };
             self.begin(&format!("draining through {queues}"), count);
-            let ledger = Ledger::new(self.source.epoch, self.source.next);
-            let router = Router::connect(&self.site.settings(Entry::Express))?;
-            let Self { source, stop, .. } = self;
-            publish(&router, (count, Duration::MAX), || source.delayed(delay), stop, |_| ())?;
+            let ledger = Ledger::new(self.source.epoch, self.source.next, hops);
+            let router = Router::connect(&self.site.settings(Entry::Topic))?;
+            let Self { source, stop, site, .. } = self;
+            let make = || source.fixed(delay, site.entry());
+            publish(&router, (count, Duration::MAX), make, stop, |_| ())?;
             let one = self.take(intake, ledger, hops, count, wait)?;
             // What a message through one queue would have come to.
             passed = one.per_second * f64::from(hops);
@@ -304,7 +308,7 @@ impl Bench<'_> {
             rate: per_second,
             per_second: found.per_second,
             delays: plan.delays.to_string(),
-            hops: Load::new(1.0, &plan.delays, Tolerance::NONE).hops,
+            hops: found.hops,
             messages: found.published,
             lost: found.published.saturating_sub(taken.ledger.arrived),
             duplicates: taken.ledger.duplicates,

@@ -96,6 +96,11 @@ impl Site {
         settings
     }
 
+    /// The name of the topic entry.
+    pub(super) fn entry(&self) -> String {
+        self.topology.names().entry()
+    }
+
     /// The name of the queue of a level.
     pub(super) fn level_queue(&self, level: u8) -> String {
         self.topology.names().level_queue(level)

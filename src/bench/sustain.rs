@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Router, Settings, capacity::Distribution};
+use crate::{Router, Settings, capacity::Distribution, topology::Unit};
 
 use super::{
     BenchError, check,
@@ -32,7 +32,22 @@ pub(super) struct Steady<'a> {
 pub(super) struct Outcome {
     pub(super) published: u64,
     pub(super) per_second: f64,
+    /// How many levels a message passed, on average.
+    pub(super) hops: f64,
     pub(super) taken: Taken,
+}
+
+/// How many levels messages with delays up to this pass at most.
+fn levels(longest: Duration, unit: Unit) -> u32 {
+    let units = longest.as_millis().div_ceil(u128::from(unit.millis()));
+    u128::BITS - units.leading_zeros()
+}
+
+struct Published {
+    count: u64,
+    took: Duration,
+    /// How many levels they passed, all together.
+    hops: u64,
 }
 
 impl Steady<'_> {
@@ -46,21 +61,23 @@ impl Steady<'_> {
         progress: impl FnMut(u64),
     ) -> Result<Outcome, BenchError> {
         let router = Router::connect(settings)?;
-        let ledger = Ledger::new(source.epoch, source.next);
+        let ledger = Ledger::new(source.epoch, source.next, levels(self.longest, source.unit));
         let expected = AtomicU64::new(u64::MAX);
         let (taken, published) = thread::scope(|scope| {
             let publisher = scope.spawn(|| {
                 let published = self.publish(&router, source, stop);
                 // After a failure nothing more is waited for.
-                let count = published.as_ref().map_or(0, |(count, _)| *count);
+                let count = published.as_ref().map_or(0, |published| published.count);
                 expected.store(count, Ordering::Release);
                 published
             });
             let taken = intake.take(ledger, &expected, self.duration + self.longest, stop, progress);
             (taken, publisher.join())
         });
-        let (published, took) = published.expect("the publisher does not panic")?;
-        Ok(Outcome { published, per_second: rate(published, took), taken: taken? })
+        let Published { count, took, hops } = published.expect("the publisher does not panic")?;
+        #[expect(clippy::cast_precision_loss, reason = "an average to look at")]
+        let hops = hops as f64 / count.max(1) as f64;
+        Ok(Outcome { published: count, per_second: rate(count, took), hops, taken: taken? })
     }
 
     /// Publishes by the clock; what is behind is caught up with at once.
@@ -69,13 +86,18 @@ impl Steady<'_> {
         router: &Router,
         source: &mut Source,
         stop: &AtomicBool,
-    ) -> Result<(u64, Duration), BenchError> {
+    ) -> Result<Published, BenchError> {
         let mut random = fastrand::Rng::new();
         let mut pipeline = router.pipeline();
         let total =
             u64::from(self.rate) * u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX) / 1_000;
         let started = Instant::now();
-        let mut sent = 0;
+        let (mut sent, mut hops) = (0, 0);
+        // The router takes off what a message waited there, and so it may pass others.
+        let mut note = |outcome: crate::router::Outcome<()>| -> Result<(), BenchError> {
+            hops += u64::from(outcome.result?.delay.hops());
+            Ok(())
+        };
         while sent < total && started.elapsed() < self.duration {
             check(stop)?;
             #[expect(
@@ -88,21 +110,21 @@ impl Steady<'_> {
             let until = due.min(total).min(sent + 1_000);
             while sent < until {
                 if let Some(outcome) = pipeline.push((), source.delayed(self.delays.sample(&mut random))) {
-                    outcome.result?;
+                    note(outcome)?;
                 }
                 sent += 1;
             }
             while let Some(outcome) = pipeline.try_next() {
-                outcome.result?;
+                note(outcome)?;
             }
             if sent >= due {
                 thread::sleep(BEAT);
             }
         }
-        let took = started.elapsed();
         for outcome in pipeline {
-            outcome.result?;
+            note(outcome)?;
         }
-        Ok((sent, took))
+        // What is not confirmed is not taken.
+        Ok(Published { count: sent, took: started.elapsed(), hops })
     }
 }

@@ -163,6 +163,8 @@ fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Amqp(error) => error.into(),
         BenchError::Admin(error) => error.into(),
+        // It looked, and messages are missing.
+        error @ BenchError::Stalled { .. } => Failure::new(Code::Problem, error),
         error @ (BenchError::Exists { .. } | BenchError::Plan(_)) => Failure::usage(error),
         error => Failure::new(Code::Broker, error),
     }

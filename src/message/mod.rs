@@ -173,7 +173,19 @@ impl Message {
 
     /// A message that goes to an exchange at once, past the levels.
     pub(crate) fn direct(app: AppKey, exchange: String, body: impl Into<Vec<u8>>) -> Self {
-        let direct = Some(Direct { exchange, routing_key: app.to_string() });
+        let routing_key = app.to_string();
+        Self::keyed(app, exchange, routing_key, body)
+    }
+
+    /// A message that goes to an exchange at once, with a routing key that stays as it
+    /// is however long the message waits in the router.
+    pub(crate) fn keyed(
+        app: AppKey,
+        exchange: String,
+        routing_key: String,
+        body: impl Into<Vec<u8>>,
+    ) -> Self {
+        let direct = Some(Direct { exchange, routing_key });
         Self { direct, ..Self::after(app, Delay::ZERO, body) }
     }
 
