@@ -12,6 +12,9 @@
 //! queue. What counts is how late the first application's messages are, compared
 //! with how late they are alone.
 
+#[path = "common/rank.rs"]
+mod rank;
+
 use std::{
     fs,
     sync::{
@@ -246,10 +249,7 @@ fn watch(settings: &Settings, sent: &OnceLock<u32>) -> Vec<i64> {
 
 fn report(title: &str, sent: u32, mut late: Vec<i64>) {
     late.sort_unstable();
-    let at = |part: usize| match late.get((late.len() * part / 100).min(late.len().saturating_sub(1))) {
-        Some(ms) => ms.to_string(),
-        None => "-".into(),
-    };
+    let at = |per_cent| rank::at(&late, per_cent).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
     let arrived = format!("{} of {sent}", late.len());
-    println!("  {title:46} {:>6} {:>6} {:>6} {arrived:>12}", at(50), at(99), at(100));
+    println!("  {title:46} {:>6} {:>6} {:>6} {arrived:>12}", at(50.0), at(99.0), at(100.0));
 }

@@ -4,6 +4,9 @@
 //!     cargo bench --bench landing                   about two minutes
 //!     cargo bench --bench landing -- quick          a tenth of the messages
 
+#[path = "common/rank.rs"]
+mod rank;
+
 use std::time::{Duration, Instant};
 
 use delayline::{
@@ -107,7 +110,8 @@ fn one_by_one(settings: &Settings, session: &mut Session, app: &str, count: usiz
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    (times[count / 2], times[count * 99 / 100])
+    let at = |per_cent| rank::at(&times, per_cent).expect("there are some");
+    (at(50.0), at(99.0))
 }
 
 /// How many messages a second arrive that fall due together.

@@ -7,6 +7,9 @@
 //! The rate is shown beside that of the router alone, publishing the same
 //! messages to the same levels in the same run.
 
+#[path = "common/rank.rs"]
+mod rank;
+
 use std::{
     fs,
     process::{Child, Command, Stdio},
@@ -201,5 +204,6 @@ fn single(inbox: &Inbox, into: &Settings) -> (f64, f64) {
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    (times[times.len() / 2], times[times.len() * 99 / 100])
+    let at = |per_cent| rank::at(&times, per_cent).expect("there are some");
+    (at(50.0), at(99.0))
 }

@@ -4,6 +4,8 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../../benches/common/rank.rs"]
+mod rank;
 pub mod raw;
 
 use std::{
@@ -180,10 +182,8 @@ impl Inbox {
 pub fn lateness(arrivals: &[Arrival]) -> String {
     let mut late: Vec<_> = arrivals.iter().map(Arrival::late_ms).collect();
     late.sort_unstable();
-    let at = |part: usize| {
-        late.get((late.len() * part / 100).min(late.len().saturating_sub(1))).copied().unwrap_or(0)
-    };
-    format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50), at(99), at(100))
+    let at = |per_cent| rank::at(&late, per_cent).unwrap_or(0);
+    format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50.0), at(99.0), at(100.0))
 }
 
 /// How long something that must happen is waited for. Far longer than it takes

@@ -1,6 +1,8 @@
 //! `scripts/compare` in its smallest form: every layout delays, everything that was
 //! confirmed arrives once and not early, and the report can be made. No rates.
 
+#[path = "../../benches/common/rank.rs"]
+mod rank;
 #[path = "../../benches/compare/suite/mod.rs"]
 #[allow(dead_code, reason = "the long form uses all of it")]
 mod suite;
@@ -11,7 +13,7 @@ use suite::{
     broker::Broker,
     conditions::Conditions,
     layouts,
-    measure::measure,
+    measure::{Reference, measure},
     report,
     results::{Knee, Run, Step},
     scale::Scale,
@@ -32,6 +34,7 @@ fn every_layout_delivers_and_the_report_can_be_made() {
         knees: ["delayline", "nservicebus"].map(knee).into(),
         failures: Vec::new(),
     };
+    let mut reference = Reference::new(&broker, &Workload::all(&scale)[0]).unwrap();
     // All that differs between the workloads is the delays, so one is enough for most.
     for workload in Workload::all(&scale) {
         for (description, make) in layouts::all() {
@@ -43,7 +46,7 @@ fn every_layout_delivers_and_the_report_can_be_made() {
             if !is_wanted {
                 continue;
             }
-            let cell = measure(&broker, &description.id, make().as_mut(), &workload, &scale);
+            let cell = measure(&broker, &description.id, make().as_mut(), &workload, &scale, &mut reference);
             assert_eq!(cell.failure, None, "{cell:?}");
             assert!(cell.confirmed > 0, "{cell:?}");
             assert_eq!((cell.lost, cell.unfinished, cell.early), (0, 0, 0), "{cell:?}");

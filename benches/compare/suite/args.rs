@@ -4,6 +4,7 @@ use std::{
     fs, iter,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use super::{
     conditions::{Conditions, load},
     knee,
     layouts::{self, DelaylineSet, Description, Layout},
-    measure::measure,
+    measure::{Reference, measure},
     report,
     results::Run,
     scale::Scale,
@@ -33,7 +34,7 @@ const TUNED: [&str; 3] = ["nservicebus", "delayline", "straight"];
     about = "Ways to delay messages with RabbitMQ, measured in one run",
     after_help = "\
 Examples:
-  scripts/compare                              every broker at hand; about 12 minutes for each
+  scripts/compare                              every broker at hand; about 15 minutes for each
   scripts/compare --no-series --prefetch 0     only the comparison itself; about 7 minutes
   scripts/compare --quick                      roughly where things stand; two or three minutes
   scripts/compare --versions 4.3               only this broker
@@ -159,11 +160,12 @@ impl Args {
         let (scale, started) = (self.scale(), Instant::now());
         let mut conditions = Conditions::new(&scale);
         let mut broker = Broker::start(prefetch, &self.plugin)?;
-        warm_up(&broker);
+        warm_up(&broker)?;
         broker.rest(scale.rest);
         conditions.rabbitmq.clone_from(&broker.version);
         conditions.prefetch = prefetch;
         conditions.idle_cpu = broker.idle;
+        conditions.foreign_cpu = broker.foreign;
         conditions.kombu = kombu_version();
         let wanted = |description: &Description| {
             let id = description.id.as_str();
@@ -187,10 +189,12 @@ impl Args {
         workloads.retain(|workload| {
             self.workloads.is_empty() || self.workloads.iter().any(|id| id == workload.id)
         });
+        let mut reference = Reference::new(&broker, &Workload::all(&scale)[0])?;
         for workload in &workloads {
             for (description, make) in &layouts {
                 say(started, &format!("{}: {}", workload.title, description.title));
-                let cell = measure(&broker, &description.id, make().as_mut(), workload, &scale);
+                let cell =
+                    measure(&broker, &description.id, make().as_mut(), workload, &scale, &mut reference);
                 if let Some(failure) = &cell.failure {
                     eprintln!("   {}: {failure}", description.title);
                 }
@@ -198,10 +202,15 @@ impl Args {
             }
             println!("\n{}\n{}", workload.title, table::cells(&run, workload.id));
         }
+        drop(reference);
         if !self.no_series && self.layouts.is_empty() {
             series(&broker, &scale, &mut run, started);
         }
         run.conditions.load_after = load();
+        // What was published and not waited for is still on its way.
+        thread::sleep(scale.rest * 2);
+        broker.rest(scale.rest);
+        run.conditions.foreign_cpu = run.conditions.foreign_cpu.max(broker.foreign);
         run.conditions.seconds = started.elapsed().as_secs_f64();
         Ok(run)
     }
@@ -234,15 +243,17 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
 
 /// Has the broker do a little of everything, so that the first layout does not pay for
 /// what is loaded once.
-fn warm_up(broker: &Broker) {
+fn warm_up(broker: &Broker) -> Fallible<()> {
     let scale = Scale::tiny();
+    let mut reference = Reference::new(broker, &Workload::all(&scale)[0])?;
     for workload in Workload::all(&scale).iter().filter(|workload| workload.id == "equal") {
         for (description, make) in layouts::all() {
             if ["straight", "message-ttl", "delayline"].contains(&description.id.as_str()) {
-                measure(broker, &description.id, make().as_mut(), workload, &scale);
+                measure(broker, &description.id, make().as_mut(), workload, &scale, &mut reference);
             }
         }
     }
+    Ok(())
 }
 
 /// Progress, for who waits; it is no result.

@@ -23,6 +23,9 @@ pub const INBOX: &str = "inbox";
 /// How the names of exchanges begin that lead past the entry of a layout.
 pub const FILL: &str = "fill.";
 
+/// How long it takes until what was being handed on has arrived.
+const CALM: Duration = Duration::from_millis(200);
+
 /// `USER_HZ`, the unit of times in `/proc`: 100 on all of today's architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -32,7 +35,19 @@ pub struct Broker {
     pub has_delay_plugin: bool,
     /// CPU seconds it takes per second with nothing to do.
     pub idle: f64,
+    /// CPU seconds that everything else on the machine took per second meanwhile.
+    pub foreign: f64,
     vhosts: Cell<u32>,
+}
+
+/// CPU seconds that all processes of the machine have used, the kernel's work included.
+fn machine_cpu() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields: Vec<f64> =
+        stat.split_whitespace().skip(1).take(8).filter_map(|text| text.parse().ok()).collect();
+    // user, nice, system, idle, waiting for disks, interrupts (2), stolen
+    let idle: f64 = fields.iter().skip(3).take(2).sum();
+    (fields.iter().sum::<f64>() - idle) / TICKS_PER_SECOND
 }
 
 /// What a layout consists of.
@@ -52,8 +67,14 @@ impl Broker {
             plugins: plugins.to_vec(),
             ..NodeOptions::default()
         })?;
-        let mut broker =
-            Self { node, version: String::new(), has_delay_plugin: false, idle: 0.0, vhosts: Cell::new(0) };
+        let mut broker = Self {
+            node,
+            version: String::new(),
+            has_delay_plugin: false,
+            idle: 0.0,
+            foreign: 0.0,
+            vhosts: Cell::new(0),
+        };
         let overview = broker.http("GET", "overview", &Json::Null)?;
         broker.version = overview["rabbitmq_version"].as_str().unwrap_or_default().to_owned();
         let kinds = overview["exchange_types"].as_array().cloned().unwrap_or_default();
@@ -61,11 +82,14 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Measures what it takes with nothing to do.
+    /// Measures what it takes with nothing to do, and what else the machine does.
     pub fn rest(&mut self, time: Duration) {
-        let (cpu, started) = (self.cpu(), Instant::now());
+        let (cpu, machine, started) = (self.cpu(), machine_cpu(), Instant::now());
         thread::sleep(time);
-        self.idle = (self.cpu() - cpu) / started.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
+        let cpu = self.cpu() - cpu;
+        self.idle = cpu / seconds;
+        self.foreign = ((machine_cpu() - machine - cpu) / seconds).max(0.0);
     }
 
     /// CPU seconds its process has used.
@@ -141,6 +165,11 @@ impl Vhost<'_> {
         Ok(self.session.declare_exchange(&Exchange { name: name.into(), kind, arguments: [].into() })?)
     }
 
+    /// Throws away what has arrived and nobody has taken.
+    pub fn empty_inbox(&mut self) -> Fallible<()> {
+        Ok(self.session.purge_queue(INBOX).map(drop)?)
+    }
+
     /// An exchange of a kind that only a plugin knows.
     pub fn delayed_exchange(&self, name: &str) -> Fallible<()> {
         let body = json!({
@@ -174,6 +203,32 @@ impl Vhost<'_> {
     }
 }
 
+impl Vhost<'_> {
+    /// Removes the queues once nothing flows between them any more.
+    ///
+    /// On 4.3.6 the dead-letter worker of a queue that is deleted while it hands messages
+    /// on may crash, a hundred times at once since its queue is gone, upon which the node
+    /// dead-letters nothing any more, for nobody, until it is started again.
+    fn remove_queues(&mut self) {
+        let queues = || Some(ManagementApi::new(self.settings.management.as_ref()?).ok()?.queues(&self.name));
+        let Some(Ok(queues)) = queues() else { return };
+        let mut names: Vec<_> = queues.into_iter().map(|queue| queue.name).collect();
+        // From the longest delay to the shortest where messages pass several.
+        names.sort_unstable();
+        names.reverse();
+        // What was being handed on at first is in the next queue at the second time.
+        for _ in 0..2 {
+            for name in &names {
+                let _ = self.session.purge_queue(name);
+            }
+            thread::sleep(CALM);
+        }
+        for name in &names {
+            let _ = self.session.delete_queue(name);
+        }
+    }
+}
+
 /// The default exchange, to which every queue is bound, and those that lead past the
 /// entry.
 fn is_ours(exchange: &str) -> bool {
@@ -182,6 +237,7 @@ fn is_ours(exchange: &str) -> bool {
 
 impl Drop for Vhost<'_> {
     fn drop(&mut self) {
+        self.remove_queues();
         let _ = self.broker.http("DELETE", &format!("vhosts/{}", self.name), &Json::Null);
     }
 }

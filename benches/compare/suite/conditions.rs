@@ -22,6 +22,10 @@ pub struct Conditions {
     /// The CPU seconds that the broker takes per second with nothing to do; they are
     /// not counted.
     pub idle_cpu: f64,
+    /// The CPU seconds that the rest of the machine took per second before or after, the
+    /// larger of both, while this one had nothing to do.
+    #[serde(default)]
+    pub foreign_cpu: f64,
     pub body_bytes: usize,
     pub window: usize,
     pub consumer_prefetch: u16,
@@ -44,6 +48,7 @@ impl Conditions {
             load_before: load(),
             load_after: String::new(),
             idle_cpu: 0.0,
+            foreign_cpu: 0.0,
             body_bytes: BODY,
             window: WINDOW,
             consumer_prefetch: PREFETCH,

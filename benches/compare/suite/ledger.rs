@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::rank;
+
 use super::{inbox::Arrival, outbox::Answer, results::Lateness};
 
 /// How much before it is due a message may come: the broker counts in whole
@@ -66,9 +68,7 @@ impl Verdict {
 
     /// The least lateness, in ms, of the slowest of so many per cent.
     pub fn late_ms(&self, per_cent: f64) -> f64 {
-        // Without the last digits, which 99.9 / 100 does not have exactly.
-        let rank = (per_cent / 100.0 * self.late_us.len() as f64 - 1e-6).ceil() as usize;
-        self.late_us.get(rank.saturating_sub(1)).map_or(0.0, |&late| late as f64 / 1_000.0)
+        rank::at(&self.late_us, per_cent).map_or(0.0, |late| late as f64 / 1_000.0)
     }
 
     pub fn lateness(&self) -> Option<Lateness> {

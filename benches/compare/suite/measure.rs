@@ -2,10 +2,12 @@
 
 use std::{any::Any, thread, time::Duration};
 
+use crate::rank;
+
 use super::{
     Fallible,
     broker::{Broker, Vhost},
-    layouts::Layout,
+    layouts::{Layout, Straight},
     ledger::Verdict,
     phase::{self, Outcome, Plan, per_second},
     results::Cell,
@@ -50,6 +52,7 @@ pub fn measure(
     layout: &mut dyn Layout,
     workload: &Workload,
     scale: &Scale,
+    reference: &mut Reference<'_>,
 ) -> Cell {
     let mut cell = Cell {
         layout: id.into(),
@@ -57,7 +60,7 @@ pub fn measure(
         unit_ms: workload.unit_ms,
         ..Cell::default()
     };
-    if let Err(error) = fill_in(&mut cell, broker, layout, workload, scale) {
+    if let Err(error) = fill_in(&mut cell, broker, layout, workload, scale, reference) {
         cell.failure = Some(error.to_string());
     }
     cell
@@ -69,6 +72,7 @@ fn fill_in(
     layout: &mut dyn Layout,
     workload: &Workload,
     scale: &Scale,
+    reference: &mut Reference<'_>,
 ) -> Fallible<()> {
     let mut stand = Stand::new(broker, layout, workload)?;
     let mut total = Verdict::default();
@@ -84,47 +88,136 @@ fn fill_in(
         (cell.queues, cell.bindings) = (objects.queues, objects.bindings);
         if paced.verdict.missing > 0 {
             note_missing(cell, &stand.vhost, paced.verdict.missing)?;
-            drop(stand);
-            stand = Stand::new(broker, layout, workload)?;
         }
     }
-    let (mut arrived, mut arriving) = (0, Duration::ZERO);
-    for &delay in &workload.cohorts {
-        let count = if workload.cohorts.len() == 1 { scale.drain } else { scale.cohort };
-        let drained = drain(&mut stand.vhost, layout, delay, count, scale.patience)?;
-        arrived += drained.verdict.confirmed - drained.verdict.missing;
-        arriving += drained.arriving;
-        total.add(&drained.verdict);
-        if workload.is_burst {
-            cell.lateness = drained.verdict.lateness();
-            cell.header_bytes = Some(drained.verdict.header_bytes);
-            cell.cpu_s_per_1000 = Some(per_1000(&drained));
-            let objects = stand.vhost.objects()?;
-            (cell.queues, cell.bindings) = (objects.queues, objects.bindings);
-        }
-        if drained.verdict.missing > 0 {
-            note_missing(cell, &stand.vhost, drained.verdict.missing)?;
-            drop(stand);
-            stand = Stand::new(broker, layout, workload)?;
-        }
-    }
-    cell.drain_rate = Some(per_second(usize::try_from(arrived)?, arriving));
+    drop(stand);
+    drained(cell, &mut total, broker, layout, workload, scale, reference)?;
     if !workload.is_burst {
-        let flood = Plan {
-            delay: &|id| workload.delay(id),
-            most: scale.flood_most,
-            limit: scale.flood,
-            rate: None,
-            fill: false,
-            patience: None,
-        };
-        cell.publish_rate = Some(phase::run(&mut stand.vhost, layout, &flood)?.published_per_s);
+        flood(cell, broker, layout, workload, scale, reference)?;
     }
     cell.confirmed = total.confirmed;
     cell.refused = total.refused;
     cell.duplicated = total.duplicated;
     cell.early = total.early;
     Ok(())
+}
+
+/// Messages that fall due together, in turns with as many that go straight through.
+fn drained(
+    cell: &mut Cell,
+    total: &mut Verdict,
+    broker: &Broker,
+    layout: &mut dyn Layout,
+    workload: &Workload,
+    scale: &Scale,
+    reference: &mut Reference<'_>,
+) -> Fallible<()> {
+    let cohorts: usize = workload.cohorts.iter().map(|(_, delays)| delays.len()).sum();
+    let count = if cohorts == 1 { scale.drain } else { scale.cohort };
+    let (mut ours, mut straight) = (Sum::default(), Sum::default());
+    for (unit, delays) in &workload.cohorts {
+        let workload = workload.in_unit(*unit);
+        let mut stand = Stand::new(broker, layout, &workload)?;
+        for &delay in delays {
+            let drained = drain(&mut stand.vhost, layout, delay, count, scale.patience)?;
+            straight.add(&reference.drain(count, scale)?);
+            ours.add(&drained);
+            total.add(&drained.verdict);
+            if workload.is_burst {
+                cell.lateness = drained.verdict.lateness();
+                cell.header_bytes = Some(drained.verdict.header_bytes);
+                cell.cpu_s_per_1000 = Some(per_1000(&drained));
+                let objects = stand.vhost.objects()?;
+                (cell.queues, cell.bindings) = (objects.queues, objects.bindings);
+            }
+            if drained.verdict.missing > 0 {
+                note_missing(cell, &stand.vhost, drained.verdict.missing)?;
+                drop(stand);
+                stand = Stand::new(broker, layout, &workload)?;
+            }
+        }
+    }
+    cell.drain_rate = Some(ours.rate());
+    cell.drain_share = Some(ours.rate() / straight.rate());
+    Ok(())
+}
+
+/// What arrived, and in what time.
+#[derive(Default)]
+struct Sum {
+    arrived: u64,
+    arriving: Duration,
+}
+
+impl Sum {
+    fn add(&mut self, outcome: &Outcome) {
+        self.arrived += outcome.verdict.confirmed - outcome.verdict.missing;
+        self.arriving += outcome.arriving;
+    }
+
+    fn rate(&self) -> f64 {
+        per_second(usize::try_from(self.arrived).unwrap_or(usize::MAX), self.arriving)
+    }
+}
+
+/// As fast as they are confirmed, through the entry, while nothing falls due; in turns
+/// with the limit. What counts is the middle of several.
+fn flood(
+    cell: &mut Cell,
+    broker: &Broker,
+    layout: &mut dyn Layout,
+    workload: &Workload,
+    scale: &Scale,
+    reference: &mut Reference<'_>,
+) -> Fallible<()> {
+    let far = workload.far();
+    let mut stand = Stand::new(broker, layout, &far)?;
+    let (mut rates, mut shares) = (Vec::new(), Vec::new());
+    for _ in 0..scale.floods {
+        let limit = reference.publish(scale)?;
+        let rate = publish(&mut stand.vhost, layout, &|id| far.delay(id), scale)?;
+        rates.push(rate);
+        shares.push(rate / limit);
+    }
+    let middle = |mut figures: Vec<f64>| {
+        figures.sort_by(f64::total_cmp);
+        rank::at(&figures, 50.0)
+    };
+    (cell.publish_rate, cell.publish_share) = (middle(rates), middle(shares));
+    Ok(())
+}
+
+fn publish(
+    vhost: &mut Vhost<'_>,
+    layout: &mut dyn Layout,
+    delay: &dyn Fn(u64) -> u64,
+    scale: &Scale,
+) -> Fallible<f64> {
+    let plan =
+        Plan { delay, most: scale.flood_most, limit: scale.flood, rate: None, fill: false, patience: None };
+    Ok(phase::run(vhost, layout, &plan)?.published_per_s)
+}
+
+/// The limit, to measure in turns with every layout: machines get faster and slower
+/// within minutes.
+pub struct Reference<'b> {
+    stand: Stand<'b>,
+}
+
+impl<'b> Reference<'b> {
+    pub fn new(broker: &'b Broker, workload: &Workload) -> Fallible<Self> {
+        Ok(Self { stand: Stand::new(broker, &mut Straight, workload)? })
+    }
+
+    fn publish(&mut self, scale: &Scale) -> Fallible<f64> {
+        let rate = publish(&mut self.stand.vhost, &mut Straight, &|_| 1, scale)?;
+        self.stand.vhost.empty_inbox()?;
+        Ok(rate)
+    }
+
+    fn drain(&mut self, count: u64, scale: &Scale) -> Fallible<Outcome> {
+        drain(&mut self.stand.vhost, &mut Straight, 1, count, scale.patience)
+    }
 }
 
 /// At a steady rate, through the entry.

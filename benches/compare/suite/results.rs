@@ -25,8 +25,14 @@ pub struct Cell {
     pub unit_ms: u64,
     /// Messages per second through the entry, as fast as they are confirmed.
     pub publish_rate: Option<f64>,
+    /// The share of what went straight into a queue in turns with it.
+    #[serde(default)]
+    pub publish_share: Option<f64>,
     /// Messages per second that come out when many are due.
     pub drain_rate: Option<f64>,
+    /// The share of what came straight through in turns with it.
+    #[serde(default)]
+    pub drain_share: Option<f64>,
     /// At so many messages per second, or as many as the layout took of them …
     pub offered_rate: Option<f64>,
     pub achieved_rate: Option<f64>,
@@ -79,7 +85,7 @@ pub struct Waiting {
     pub waiting: u64,
     /// Of other messages meanwhile.
     pub lateness: Lateness,
-    /// Bytes that the broker holds.
+    /// Bytes that the broker holds beside those it held before.
     pub memory: u64,
     /// At which they came in.
     pub fill_rate: Option<f64>,

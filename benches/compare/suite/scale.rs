@@ -14,6 +14,8 @@ pub struct Scale {
     /// Publishing without a limit: for so long, and so many messages at most.
     pub flood: Duration,
     pub flood_most: u64,
+    /// How often; what counts is the one in the middle.
+    pub floods: u32,
     /// Messages that fall due together, and of each delay where there are several.
     pub drain: u64,
     pub cohort: u64,
@@ -21,6 +23,9 @@ pub struct Scale {
     pub equal_unit: u64,
     pub mixed_unit: u64,
     pub real_life_unit: u64,
+    /// The units in which messages of a real-life delay fall due together: up to 30, up
+    /// to 300, and longer.
+    pub cohort_units: [u64; 3],
     /// And of the series.
     pub series_unit: u64,
     /// The longest of the real-life delays that is used, in units.
@@ -38,7 +43,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// About 12 minutes for each version, with both configurations.
+    /// About 15 minutes for each version, with both configurations.
     pub fn full() -> Self {
         Self {
             name: "full".into(),
@@ -46,11 +51,13 @@ impl Scale {
             paced: Duration::from_secs(3),
             flood: Duration::from_millis(1_500),
             flood_most: 30_000,
+            floods: 3,
             drain: 6_000,
             cohort: 1_500,
             equal_unit: 1_000,
             mixed_unit: 50,
             real_life_unit: 1,
+            cohort_units: [200, 10, 2],
             series_unit: 10,
             longest: 3_600,
             hops: 3_000,
@@ -68,6 +75,7 @@ impl Scale {
             paced: Duration::from_secs(1),
             flood: Duration::from_millis(400),
             flood_most: 5_000,
+            floods: 1,
             drain: 1_500,
             cohort: 400,
             equal_unit: 500,
@@ -89,10 +97,12 @@ impl Scale {
             paced: Duration::from_millis(300),
             flood: Duration::from_millis(50),
             flood_most: 50,
+            floods: 1,
             drain: 60,
             cohort: 20,
             equal_unit: 100,
             mixed_unit: 5,
+            cohort_units: [5, 1, 1],
             series_unit: 1,
             longest: 60,
             hops: 20,

@@ -49,7 +49,8 @@ pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
     let mut lines = Vec::new();
     for (id, mut layout) in layouts() {
         let mut stand = Stand::new(broker, layout.as_mut(), &workload)?;
-        let mut there = 0;
+        // What the layout before has left behind is not this one's.
+        let (mut there, before) = (0, broker.memory());
         for &waiting in &scale.waiting {
             let mut fill_rate = None;
             if waiting > there {
@@ -67,7 +68,7 @@ pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
             }
             let probe = paced(&mut stand.vhost, layout.as_mut(), &workload, scale)?;
             let lateness = probe.verdict.lateness().ok_or("nothing arrived")?;
-            let memory = broker.memory();
+            let memory = broker.memory().saturating_sub(before);
             lines.push(Waiting { layout: id.into(), waiting: there, lateness, memory, fill_rate });
         }
     }
@@ -79,7 +80,7 @@ fn workload(scale: &Scale, delays: Vec<u64>) -> Workload {
         id: "series",
         title: "one thing at a time",
         unit_ms: scale.series_unit,
-        cohorts: delays.clone(),
+        cohorts: vec![(scale.series_unit, delays.clone())],
         steps: vec![1, 5, 15],
         delays,
         is_burst: false,

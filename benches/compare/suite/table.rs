@@ -75,8 +75,8 @@ fn row(run: &Run, cell: &Cell) -> [String; 14] {
     };
     [
         title,
-        rate(cell.publish_rate),
-        rate(cell.drain_rate),
+        rate_and_share(cell.publish_rate, cell.publish_share),
+        rate_and_share(cell.drain_rate, cell.drain_share),
         late(|lateness| lateness.p50),
         late(|lateness| lateness.p99),
         late(|lateness| lateness.max),
@@ -89,6 +89,11 @@ fn row(run: &Run, cell: &Cell) -> [String; 14] {
         number(cell.cpu_s_per_1000, 2),
         number(cell.header_bytes, 0),
     ]
+}
+
+/// Such as "12,346/s (0.31)": the rate and its share of the limit.
+pub fn rate_and_share(figure: Option<f64>, share: Option<f64>) -> String {
+    rate(figure) + &share.map_or_else(String::new, |share| format!(" ({share:.2})"))
 }
 
 pub fn hops(run: &Run) -> String {
@@ -115,7 +120,7 @@ pub fn waiting(run: &Run) -> String {
             rate(line.fill_rate),
         ]
     });
-    table(["layout", "waiting", "p50", "p99", "broker memory", "came in at"], rows)
+    table(["layout", "waiting", "p50", "p99", "more memory", "came in at"], rows)
 }
 
 pub fn knees(run: &Run) -> String {

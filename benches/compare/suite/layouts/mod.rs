@@ -16,6 +16,7 @@ use super::{Fallible, broker::Vhost, outbox::Address, workload::Workload};
 
 pub use delayline_set::DelaylineSet;
 pub use nservicebus::NServiceBus;
+pub use straight::Straight;
 pub use tick::now_ms;
 
 /// A way to delay a message.

@@ -110,6 +110,6 @@ fn memory(runs: &[Run]) -> String {
         let lines = run.waiting.iter().filter(|line| line.layout == layout);
         lines.map(|line| (line.waiting as f64, line.memory as f64 / 1e6)).collect()
     };
-    let title = "The broker's memory while many messages wait";
-    lines(title, "messages that wait", "MB, with the broker itself", &LEGEND, &plots(runs, points))
+    let title = "What the broker's memory grows by while many messages wait";
+    lines(title, "messages that wait", "MB", &LEGEND, &plots(runs, points))
 }

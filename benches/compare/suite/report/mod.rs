@@ -12,13 +12,14 @@ use std::{
 use super::{
     Fallible,
     layouts::{Description, Guarantee},
-    results::Run,
+    results::{Cell, Run},
     table, targets,
     workload::Workload,
 };
 
-/// A load average from which on a machine is not free for measuring.
-const BUSY: f64 = 1.5;
+/// CPU seconds per second of other processes from which on a machine is not free for
+/// measuring.
+const BUSY: f64 = 0.1;
 
 /// What does not depend on the figures.
 const TEMPLATE: &str = include_str!("template.md");
@@ -68,12 +69,11 @@ fn markdown(runs: &[Run]) -> String {
 /// What speaks against believing these figures.
 fn caution(runs: &[Run]) -> String {
     let conditions = || runs.iter().map(|run| &run.conditions);
-    let busy = |load: &str| load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0) > BUSY;
     let mut reasons = Vec::new();
     if conditions().any(|conditions| !conditions.scale.name.starts_with("full")) {
         reasons.push("they are of a quick run");
     }
-    if conditions().any(|conditions| busy(&conditions.load_before)) {
+    if conditions().any(|conditions| conditions.foreign_cpu > BUSY) {
         reasons.push("the machine was busy with something else");
     }
     if conditions().any(|conditions| conditions.client.contains("unoptimised")) {
@@ -110,11 +110,21 @@ fn conditions(runs: &[Run]) -> String {
             conditions.load_after.clone(),
             format!("{:.0} s", conditions.seconds),
             format!("{:.2}", conditions.idle_cpu),
+            format!("{:.2}", conditions.foreign_cpu),
         ]
     });
-    let header = ["RabbitMQ", "when", "scale", "load before", "load after", "took", "idle CPU"];
+    let header =
+        ["RabbitMQ", "when", "scale", "load before", "load after", "took", "CPU idle", "CPU of others"];
     text += &table::table(header, rows);
     text
+}
+
+fn publishing(cell: Option<&Cell>) -> String {
+    cell.map_or_else(|| "–".into(), |cell| table::rate_and_share(cell.publish_rate, cell.publish_share))
+}
+
+fn draining(cell: Option<&Cell>) -> String {
+    cell.map_or_else(|| "–".into(), |cell| table::rate_and_share(cell.drain_rate, cell.drain_share))
 }
 
 /// The figures most people look for, side by side.
@@ -136,9 +146,9 @@ fn summary(runs: &[Run]) -> String {
                 .sum();
             [
                 layout.title.clone(),
-                table::rate(equal.and_then(|cell| cell.publish_rate)),
-                table::rate(equal.and_then(|cell| cell.drain_rate)),
-                table::rate(real.and_then(|cell| cell.drain_rate)),
+                publishing(equal),
+                draining(equal),
+                draining(real),
                 mixed.and_then(|cell| cell.lateness).map_or_else(|| "–".into(), |late| table::ms(late.p99)),
                 mixed.map_or_else(|| "–".into(), |cell| cell.queues.to_string()),
                 wrong.to_string(),
