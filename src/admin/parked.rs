@@ -177,7 +177,9 @@ pub fn parked_messages(
 ) -> Result<Sifted, AdminError> {
     let stop = AtomicBool::new(count == 0);
     let mut left = count;
-    let sifted = Holding::new(settings, queue(topology)).until(&stop).sift(
+    // No more are taken out of the queue, and sent to us, than must be.
+    let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
+    let sifted = Holding::new(settings, queue(topology)).at_most(limit).until(&stop).sift(
         |delivery| {
             if left > 0 && selection.fits(delivery) {
                 left -= 1;

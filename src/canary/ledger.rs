@@ -113,10 +113,11 @@ impl Ledger {
         self.arrived.retain(|(_, at)| now.saturating_sub(*at) > DOUBTFUL);
     }
 
-    /// Notes that nobody looked for a while although there was a connection, as when the
-    /// process was stopped. When the messages that were due meanwhile came, is not known.
-    pub fn slept(&mut self, now: Duration) {
-        self.expected.retain(|_, expected| expected.due > now);
+    /// Notes that nobody looked since then although there was a connection, as when the
+    /// process was stopped. When the messages that were due meanwhile came, is not known;
+    /// those that were overdue before are so still.
+    pub fn slept(&mut self, looked: Duration, now: Duration) {
+        self.expected.retain(|_, expected| expected.due > now || expected.due + GRACE <= looked);
     }
 
     /// Notes a message that is handed over now and due then.
@@ -339,9 +340,20 @@ mod tests {
         let mut ledger = ledger();
         send(&mut ledger, 1, 10);
         send(&mut ledger, 2, 101);
-        ledger.slept(s(100));
+        ledger.slept(s(9), s(100));
         assert_eq!(ledger.arrived(1, s(100)), Arrival::Unknown);
         assert_eq!(ledger.arrived(2, s(102)), Arrival::Late(probe(4), s(1)));
+    }
+
+    #[test]
+    fn a_pause_wipes_out_nothing_that_was_missing_before() {
+        let mut ledger = ledger();
+        for (id, due) in [(1, 10), (2, 95), (3, 96)] {
+            send(&mut ledger, id, due);
+        }
+        assert_eq!(overdue_and_missing(&mut ledger, 100), (2, 1));
+        ledger.slept(s(100), s(104));
+        assert_eq!(overdue_and_missing(&mut ledger, 110), (2, 1));
     }
 
     #[test]

@@ -19,13 +19,15 @@ mod flight;
 mod ledger;
 mod plan;
 mod runner;
+mod watched;
 
 use std::time::Duration;
 
 pub use flight::{Flight, FlightError, Received};
 pub use ledger::{Arrival, Figures, Ledger, ProbeFigures};
 pub use plan::{HORIZON, Pace, Plan, Probe};
-pub use runner::{Canary, State, Watched};
+pub use runner::Canary;
+pub use watched::{State, Watched};
 
 /// How long after it was due a message counts as overdue.
 pub const GRACE: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
@@ -24,6 +24,9 @@ use super::{Code, Failure, Output, output::counted, table::table};
 /// How often the figures are looked at.
 const TICK: Duration = Duration::from_millis(200);
 
+/// How long a broker that is gone, or takes nothing, is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +38,8 @@ Examples:
 Sends small messages of its own through each level up to 2^6 s alone and through
 combinations of them, to an app key of its own, and says how late each came, which did
 not come within a minute, and which came twice. Applications never see them. Exit code 1
-if one was missing, came twice, or was later than --max-late.")]
+if one was missing, came twice, or was later than --max-late; or if none could be sent, or
+the broker has been away for a minute.")]
 pub(super) struct Args {
     /// How often each message is sent
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -66,7 +70,7 @@ struct Report {
     twice: u64,
     worst_late_seconds: Option<f64>,
     probes: Vec<Row>,
-    /// Why nothing could be sent, if so.
+    /// Why the last message could not be sent, if so.
     problem: Option<String>,
 }
 
@@ -107,6 +111,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     };
     let mut was_flying = false;
     let mut grounded = None;
+    let mut down = Down::default();
     while !interrupted.load(Ordering::Relaxed) && !flying.is_finished() {
         let figures = watched.figures();
         bar.set_position(figures.total(|probe| probe.arrived));
@@ -118,6 +123,10 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
                 break;
             }
             State::Grounded(_) | State::Off => {}
+        }
+        // Who goes on until Ctrl-C goes on through that, too.
+        if was_flying && down.for_long(&watched.state(), Instant::now()) && !args.forever {
+            break;
         }
         let on_the_way = figures.expected as u64 - figures.total(|probe| probe.missing);
         if total.is_some_and(|total| watched.handed_over() >= total) && on_the_way == 0 {
@@ -137,14 +146,30 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     } else {
         report.show(output)?;
     }
-    let late = report.worst_late_seconds.is_some_and(|late| late > args.max_late.as_secs_f64());
-    Ok(if report.missing + report.twice > 0 || late {
+    let interrupted = interrupted.load(Ordering::Relaxed);
+    Ok(if report.is_bad(args.max_late, !args.forever && !interrupted) {
         Code::Problem
-    } else if interrupted.load(Ordering::Relaxed) && !args.forever {
+    } else if interrupted && !args.forever {
         Code::Interrupted
     } else {
         Code::Done
     })
+}
+
+/// Since when nothing could be sent.
+#[derive(Debug, Default)]
+struct Down(Option<Instant>);
+
+impl Down {
+    fn for_long(&mut self, state: &State, now: Instant) -> bool {
+        match state {
+            State::Grounded(_) => now.saturating_duration_since(*self.0.get_or_insert(now)) >= PATIENCE,
+            State::Flying(_) | State::Off => {
+                self.0 = None;
+                false
+            }
+        }
+    }
 }
 
 impl Report {
@@ -179,9 +204,17 @@ impl Report {
             probes,
             problem: match watched.state() {
                 State::Grounded(reason) => Some(reason),
-                State::Flying(_) | State::Off => None,
+                State::Flying(_) | State::Off => watched.refusal(),
             },
         }
+    }
+
+    /// Whether delays are not kept, or nobody knows. `ended` is whether all that was sent
+    /// should be here.
+    fn is_bad(&self, max_late: Duration, ended: bool) -> bool {
+        let late = self.worst_late_seconds.is_some_and(|late| late > max_late.as_secs_f64());
+        let unknown = self.problem.is_some() || (ended && (self.arrived == 0 || self.arrived < self.sent));
+        self.missing + self.twice > 0 || late || unknown
     }
 
     fn show(&self, output: &mut Output) -> Result<(), Failure> {
@@ -210,6 +243,8 @@ impl Report {
         output.line(line)?;
         if let Some(problem) = &self.problem {
             output.line(format!("it could not go on: {problem}"))?;
+        } else if self.arrived == 0 {
+            output.line("nothing was measured: no message was published in time; run it again")?;
         }
         Ok(())
     }
@@ -218,4 +253,40 @@ impl Report {
 fn mean(counted: &Counted) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a number of messages")]
     (counted.count > 0).then(|| counted.seconds / counted.count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_came_in_time_is_well() {
+        let report = |sent, arrived| Report {
+            sent,
+            arrived,
+            missing: 0,
+            twice: 0,
+            worst_late_seconds: (arrived > 0).then_some(1.5),
+            probes: Vec::new(),
+            problem: None,
+        };
+        let (strict, patient) = (Duration::from_secs(1), Duration::from_secs(5));
+        assert!(!report(3, 3).is_bad(patient, true));
+        assert!(report(3, 3).is_bad(strict, true));
+        assert!(report(0, 0).is_bad(patient, true), "nobody knows");
+        assert!(report(3, 2).is_bad(patient, true));
+        assert!(!report(3, 2).is_bad(patient, false), "it was told to end before");
+        assert!(Report { missing: 1, ..report(3, 2) }.is_bad(patient, false));
+        assert!(Report { twice: 1, ..report(3, 3) }.is_bad(patient, true));
+        assert!(Report { problem: Some("403".into()), ..report(3, 3) }.is_bad(patient, false));
+    }
+
+    #[test]
+    fn a_broker_that_is_gone_is_not_waited_for_without_end() {
+        let (mut down, start) = (Down::default(), Instant::now());
+        let mut long = |state: State, seconds| down.for_long(&state, start + Duration::from_secs(seconds));
+        let gone = || State::Grounded("gone".into());
+        assert!(!long(gone(), 0) && !long(gone(), 59) && long(gone(), 60));
+        assert!(!long(State::Flying(0), 61) && !long(gone(), 62) && !long(gone(), 121) && long(gone(), 122));
+    }
 }

@@ -85,9 +85,15 @@ impl ManagementApi {
     /// # Errors
     /// If the TLS files of the settings cannot be used.
     pub fn new(settings: &Management) -> Result<Self, ManagementError> {
+        Self::within(settings, TIMEOUT)
+    }
+
+    /// One that waits no longer than this for an answer, for whoever would rather go on
+    /// without it.
+    pub(crate) fn within(settings: &Management, timeout: Duration) -> Result<Self, ManagementError> {
         let config = Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(timeout))
+            .timeout_connect(Some(CONNECT_TIMEOUT.min(timeout)))
             .http_status_as_error(false)
             .user_agent(concat!("delayline/", env!("CARGO_PKG_VERSION")));
         let config = if settings.url.scheme() == "https" {

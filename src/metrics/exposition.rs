@@ -42,23 +42,11 @@ pub struct Inside {
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
 }
 
-/// Since when the oldest message has been in the queues that keep messages; `None` if there
-/// is none, or nobody knows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Oldest {
-    /// In the unroutable queue.
-    pub unroutable: Option<Timestamp>,
-    /// In the parked queue.
-    pub parked: Option<Timestamp>,
-}
-
 /// Everything that one scrape tells.
 #[derive(Debug, Clone)]
 pub struct Exposition {
     /// The latest picture.
     pub picture: Picture,
-    /// Since when the oldest messages are there.
-    pub oldest: Oldest,
     /// What is counted inside.
     pub inside: Inside,
 }
@@ -103,10 +91,13 @@ impl Exposition {
                 ("broker_version", broker.version.as_deref().unwrap_or_default()),
             ],
         )?;
-        out.number(f::SET_VERIFIED, verified.ok.map(flag))?;
-        out.number(f::SET_PROBLEMS, verified.ok.map(|_| count(verified.problems.len())))?;
+        // Half a comparison that finds nothing says nothing.
+        let compared = verified.ok.filter(|_| broker.reachable && !verified.is_partial());
+        out.number(f::SET_VERIFIED, compared.map(flag))?;
+        out.number(f::SET_PROBLEMS, compared.map(|_| count(verified.problems.len())))?;
         // One that could not look has found nothing out.
-        let looked = self.picture.findings.as_ref().filter(|findings| findings.at.is_some());
+        let looked = self.picture.findings.as_ref();
+        let looked = looked.filter(|findings| findings.at.is_some() && broker.reachable);
         let findings = looked.map(|findings| {
             [(Severity::Error, "problem"), (Severity::Warning, "advice")].map(|(severity, name)| {
                 let found = findings.notes.iter().filter(|note| note.severity == severity).count();
@@ -131,15 +122,16 @@ impl Exposition {
 
     fn kept(&self, out: &mut Out<'_>) -> Result<(), Error> {
         let Picture { broker, at, unroutable, parked, retry_queue, .. } = &self.picture;
+        let Picture { unroutable_oldest, parked_oldest, .. } = &self.picture;
         let known = |depth: &Option<u64>| depth.filter(|_| broker.reachable).map(number);
         let age = |depth: &Option<u64>, oldest: Option<Timestamp>| match known(depth)? {
             depth if depth > 0.0 => oldest.map(|oldest| (seconds(*at) - seconds(oldest)).max(0.0)),
             _ => Some(0.0),
         };
         out.number(f::UNROUTABLE, known(unroutable))?;
-        out.number(f::UNROUTABLE_AGE, age(unroutable, self.oldest.unroutable))?;
+        out.number(f::UNROUTABLE_AGE, age(unroutable, *unroutable_oldest))?;
         out.number(f::PARKED, known(parked))?;
-        out.number(f::PARKED_AGE, age(parked, self.oldest.parked))?;
+        out.number(f::PARKED_AGE, age(parked, *parked_oldest))?;
         out.number(f::RETRY_QUEUE, known(retry_queue))
     }
 
@@ -307,4 +299,59 @@ fn number(count: u64) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are exact")]
 fn seconds(time: Timestamp) -> f64 {
     time.as_millisecond() as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::picture::{Findings, SetView, sample};
+
+    fn seen() -> Picture {
+        let mut picture = sample::nothing();
+        picture.broker.reachable = true;
+        picture.verified = SetView { ok: Some(true), bindings_compared: true, ..SetView::default() };
+        picture.findings = Some(Findings { at: Some(picture.at), ..Findings::default() });
+        picture
+    }
+
+    /// The names of the metrics about the set that have a value.
+    fn told(picture: Picture) -> Vec<String> {
+        let text = Exposition { picture, inside: Inside::default() }.text();
+        let values = text.lines().filter(|line| !line.starts_with('#'));
+        let names = values.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));
+        let mut names: Vec<_> = names
+            .filter(|name| {
+                ["delayline_set_verified", "delayline_set_problems", "delayline_findings"]
+                    .contains(&name.as_str())
+            })
+            .collect();
+        names.dedup();
+        names
+    }
+
+    #[test]
+    fn what_is_not_known_now_is_left_out() {
+        let all = ["delayline_set_verified", "delayline_set_problems", "delayline_findings"];
+        assert_eq!(told(seen()), all);
+        let mut away = seen();
+        away.broker.reachable = false;
+        assert_eq!(told(away), [""; 0]);
+        let mut half = seen();
+        half.verified.bindings_compared = false;
+        assert_eq!(told(half.clone()), ["delayline_findings"]);
+        // What differs does so whatever else is not known.
+        half.verified.ok = Some(false);
+        assert_eq!(told(half), all);
+    }
+
+    #[test]
+    fn the_age_of_what_is_kept_is_the_pictures() {
+        let mut picture = seen();
+        picture.at = Timestamp::from_second(100).unwrap();
+        (picture.unroutable, picture.unroutable_oldest) = (Some(3), Timestamp::from_second(40).ok());
+        (picture.parked, picture.parked_oldest) = (Some(0), None);
+        let text = Exposition { picture, inside: Inside::default() }.text();
+        assert!(text.contains("\ndelayline_unroutable_oldest_age_seconds 60.0\n"), "{text}");
+        assert!(text.contains("\ndelayline_parked_oldest_age_seconds 0.0\n"), "{text}");
+    }
 }

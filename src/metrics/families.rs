@@ -54,7 +54,7 @@ families! {
     BUILD: Info "delayline_build" None, "The version of delayline";
     SET: Info "delayline_set" None, "The set that is looked after";
     SET_VERIFIED: Gauge "delayline_set_verified" None,
-        "1 if every object and binding of the set is as it should be, 0 if not";
+        "1 if every object and binding of the set is as it should be, 0 if not; left out if that is not known";
     SET_PROBLEMS: Gauge "delayline_set_problems" None, "What differs from the set as it should be";
     FINDINGS: Gauge "delayline_findings" None, "What a check of the whole broker found, by severity";
     REACHABLE: Gauge "delayline_broker_reachable" None, "1 if the broker answers, 0 if not";
@@ -75,7 +75,7 @@ families! {
     RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
     RETRIES: Counter "delayline_retries" None, "Failed messages that were sent back to be tried again";
     PARKINGS: Counter "delayline_parkings" None, "Failed messages that were parked, by reason";
-    CANARY_FLYING: Gauge "delayline_canary_flying" None, "1 if the canary can send and receive, 0 if not";
+    CANARY_FLYING: Gauge "delayline_canary_flying" None, "1 if the canary can send and receive and is answered, 0 if not";
     CANARY_LATENESS: Histogram "delayline_canary_lateness" Some("seconds"),
         "How late canary messages arrived, by the levels they pass";
     CANARY_SENT: Counter "delayline_canary_sent" None, "Canary messages that the broker confirmed";

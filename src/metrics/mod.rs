@@ -16,11 +16,9 @@
 //! reasons for parking. Apps alone could be many: 100 of them have their own series, and
 //! all further ones share the app `other`.
 
-mod ages;
 mod exposition;
 mod families;
 mod process;
 
-pub use ages::Ages;
-pub use exposition::{Exposition, Inside, Oldest};
+pub use exposition::{Exposition, Inside};
 pub use families::{Family, Kind, NAMES};

@@ -9,7 +9,6 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
-    admin,
     amqp::{AmqpError, Session},
     canary::Watched,
     codec::LEVELS,
@@ -19,19 +18,20 @@ use crate::{
     topology::Topology,
 };
 
-use super::peeking::Peeking;
 use super::{
     AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
     Verdict, forecast,
 };
+use super::{compare::Comparison, peeking::Peeking};
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
 const API_EVERY: Duration = Duration::from_secs(2);
 
-/// How often the set is compared with what it should be, and how often until it is so:
-/// somebody is about to put it right.
-const VERIFY_EVERY: Duration = Duration::from_secs(60);
-const VERIFY_AGAIN: Duration = Duration::from_secs(5);
+/// How soon it is asked again after it did not answer.
+const API_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long it may take for one answer: the picture waits for it.
+const API_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
@@ -51,6 +51,10 @@ pub struct Sources {
     pub canary: Option<Arc<Watched>>,
     /// What the last check of the whole broker found; whoever does it puts it here.
     pub findings: Arc<Mutex<Option<Findings>>>,
+    /// Whether to find out since when the oldest kept messages have been there. That takes
+    /// the first one of a queue out of it for a moment, every five minutes and whenever
+    /// there may be another.
+    pub ages: bool,
 }
 
 /// Takes pictures of one set, one after the other, over one connection.
@@ -68,7 +72,9 @@ pub struct Collector {
     kept: VecDeque<(Duration, Option<u64>, Option<u64>)>,
     last: Picture,
     asked_api: Option<Duration>,
-    verified: Option<Duration>,
+    /// Why the management API said nothing when it was asked last.
+    api_problem: Option<String>,
+    comparison: Comparison,
     /// What the management API said last, by level from 0.
     published: [Option<u64>; COUNT],
     entered: Option<u64>,
@@ -85,7 +91,7 @@ impl Collector {
         let topology = Topology::new(settings.topology.clone());
         let unit = topology.settings().unit;
         Self {
-            api: settings.management.as_ref().map(ManagementApi::new),
+            api: settings.management.as_ref().map(|api| ManagementApi::within(api, API_PATIENCE)),
             session: None,
             started: Instant::now(),
             history: History::new(|level| unit.wait(level)),
@@ -93,7 +99,8 @@ impl Collector {
             kept: VecDeque::new(),
             last: nothing(&settings, &topology),
             asked_api: None,
-            verified: None,
+            api_problem: None,
+            comparison: Comparison::default(),
             published: [None; COUNT],
             entered: None,
             in_hands: BTreeMap::new(),
@@ -107,6 +114,18 @@ impl Collector {
     /// Who says when kept messages are being looked at.
     pub(super) fn peeking(&self) -> Arc<Peeking> {
         Arc::clone(&self.peeking)
+    }
+
+    /// Leaves it to somebody else to compare the set, who puts what was found here.
+    pub(super) fn compared_elsewhere(&mut self) -> Arc<Mutex<Option<SetView>>> {
+        let found = Arc::default();
+        self.comparison = Comparison::Elsewhere(Arc::clone(&found));
+        found
+    }
+
+    /// Whether it is to be found out since when the oldest kept messages are there.
+    pub(super) fn wants_ages(&self) -> bool {
+        self.sources.ages
     }
 
     /// The settings it was made with.
@@ -124,19 +143,25 @@ impl Collector {
     /// Takes a picture. A broker that cannot be reached is part of it: the depths are then
     /// those of the last time.
     pub fn look(&mut self) -> &Picture {
+        self.look_with(|| {})
+    }
+
+    /// The same; calls `answered` as soon as the broker has: what else is asked for may take
+    /// its time.
+    pub(super) fn look_with(&mut self, answered: impl FnOnce()) -> &Picture {
         let now = self.started.elapsed();
         self.last.at = Timestamp::now();
         self.last.unseen.clear();
         let counted = self.count();
         self.note_broker(counted.as_ref().err().map(ToString::to_string));
         if let Ok(ready) = counted {
+            answered();
             let depths = self.depths(now, &ready);
             self.history.push(depths);
             self.note_levels();
             self.note_kept(now);
-            let every = if self.last.verified.ok == Some(true) { VERIFY_EVERY } else { VERIFY_AGAIN };
-            if self.verified.is_none_or(|at| now.saturating_sub(at) >= every) {
-                self.verify(now);
+            if let Some(found) = self.comparison.result(&self.last.broker, &self.settings, &self.topology) {
+                self.last.verified = found;
             }
         }
         self.note_sources(now);
@@ -181,7 +206,7 @@ impl Collector {
         if broker.since.is_none() || broker.reachable != reachable {
             broker.since = Some(self.last.at);
             // Whatever happened meanwhile: everything is looked at again.
-            (self.asked_api, self.verified) = (None, None);
+            self.asked_api = None;
         }
         (broker.reachable, broker.problem) = (reachable, problem);
     }
@@ -204,14 +229,16 @@ impl Collector {
             level.ready = of(&level.queue);
             depths.ready[usize::from(level.level)] = level.ready;
         }
-        if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= API_EVERY) {
-            self.asked_api = Some(now);
-            if let Err(reason) = self.ask_api() {
-                self.forget_api();
-                self.last.unseen.push(format!("stuck messages and what is published: {reason}"));
-                // Said by every picture until it works again.
-                self.asked_api = None;
-            }
+        let every = if self.api_problem.is_none() { API_EVERY } else { API_AGAIN };
+        if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= every) {
+            self.api_problem = self.ask_api().err();
+            // It may have taken long.
+            self.asked_api = Some(self.started.elapsed());
+        }
+        // Said by every picture until it works again.
+        if let Some(reason) = &self.api_problem {
+            self.last.unseen.push(format!("stuck messages and what is published: {reason}"));
+            self.forget_api();
         }
         (depths.published, depths.entered) = (self.published, self.entered);
         // What is stuck is still there; the counts of publishes are older than those of
@@ -260,7 +287,7 @@ impl Collector {
         self.in_hands.clear();
         self.published = [None; COUNT];
         for level in &mut self.last.levels {
-            level.stuck = None;
+            (level.stuck, level.stuck_since) = (None, None);
         }
     }
 
@@ -296,20 +323,6 @@ impl Collector {
         if self.kept.back().is_none_or(|(at, ..)| now.saturating_sub(*at) >= NOTED_EVERY) {
             self.kept.push_back((now, unroutable, parked));
         }
-    }
-
-    fn verify(&mut self, now: Duration) {
-        let verified = match admin::verify(&self.settings, &self.topology) {
-            Ok(report) => SetView {
-                ok: Some(report.findings.is_empty()),
-                at: Some(self.last.at),
-                problems: report.findings.iter().map(ToString::to_string).collect(),
-                unchecked: report.unchecked,
-            },
-            Err(error) => SetView { unchecked: vec![error.to_string()], ..SetView::default() },
-        };
-        self.verified = Some(now);
-        self.last.verified = verified;
     }
 
     fn note_sources(&mut self, now: Duration) {
@@ -395,13 +408,31 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         forecast: Vec::new(),
         unroutable: None,
         unroutable_last_minute: None,
+        unroutable_oldest: None,
         parked: None,
         parked_last_minute: None,
+        parked_oldest: None,
         retry_queue: None,
         retries: None,
         canary: None,
         findings: None,
         unseen: Vec::new(),
         verdict: Verdict::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_management_api_nothing_is_known_to_be_stuck() {
+        let settings = Settings::from_url("amqp://localhost").unwrap();
+        let mut collector = Collector::new(settings, Sources::default());
+        let level = &mut collector.last.levels[0];
+        (level.stuck, level.stuck_since) = (Some(20), Some(Timestamp::UNIX_EPOCH));
+        collector.forget_api();
+        let level = &collector.last.levels[0];
+        assert_eq!((level.stuck, level.stuck_since), (None, None));
     }
 }

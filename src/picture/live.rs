@@ -1,7 +1,6 @@
 //! The latest picture, for many readers.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,8 +13,12 @@ use jiff::Timestamp;
 
 use crate::{settings::Settings, topology::Topology};
 
-use super::peeking::Peeking;
-use super::{Collector, Kept, KeptReport, Picture, Sources, Verdict};
+use super::{Collector, Kept, KeptReport, Picture, SetView, Sources};
+use super::{
+    compare::Turn,
+    peeking::Peeking,
+    state::{State, Task},
+};
 
 /// How often a picture is taken while somebody looks, and while nobody does.
 const BUSY: Duration = Duration::from_secs(1);
@@ -23,12 +26,6 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// For how long after the last question somebody counts as looking.
 const LOOKING: Duration = Duration::from_secs(10);
-
-/// How long a look may take until the broker counts as silent.
-const SILENT: Duration = Duration::from_secs(5);
-
-/// How often the kept messages may be looked at, however many ask for it.
-const PEEK: Duration = Duration::from_secs(5);
 
 /// How long ending waits for a look that is under way.
 const FINISH: Duration = Duration::from_secs(2);
@@ -42,22 +39,6 @@ const TICK: Duration = Duration::from_millis(250);
 pub struct Live {
     state: Mutex<State>,
     changed: Condvar,
-}
-
-#[derive(Debug)]
-struct State {
-    picture: Picture,
-    /// When the look that is under way began.
-    looking: Option<(Instant, Timestamp)>,
-    asked: Option<Instant>,
-    kept: BTreeMap<Kept, Peek>,
-}
-
-#[derive(Debug, Default)]
-struct Peek {
-    wanted: bool,
-    ended: Option<Instant>,
-    report: Option<KeptReport>,
 }
 
 /// Has pictures taken until it is dropped.
@@ -81,8 +62,7 @@ impl Watch {
     #[must_use]
     pub fn start(settings: Settings, sources: Sources) -> Self {
         let collector = Collector::new(settings, sources);
-        let state =
-            State { picture: collector.last().clone(), looking: None, asked: None, kept: BTreeMap::new() };
+        let state = State::new(collector.last().clone(), collector.wants_ages());
         let live = Arc::new(Live { state: Mutex::new(state), changed: Condvar::new() });
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
@@ -155,29 +135,14 @@ impl Live {
     }
 }
 
-impl State {
-    fn current(&self) -> Picture {
-        let mut picture = self.picture.clone();
-        if let Some((began, at)) = self.looking
-            && began.elapsed() > SILENT
-            && picture.broker.reachable
-        {
-            picture.broker.reachable = false;
-            picture.broker.since = Some(at);
-            picture.broker.problem = Some("it does not answer".into());
-            picture.verdict = Verdict::of(&picture);
-        }
-        picture
-    }
-}
-
 /// Takes pictures until `stop` is set.
 fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
     let settings = collector.settings().clone();
+    let (peeking, found) = (collector.peeking(), collector.compared_elsewhere());
     thread::scope(|scope| {
-        // A long look at kept messages must not hold up the picture.
-        let peeking = collector.peeking();
-        scope.spawn(move || peek(&settings, &peeking, live, stop));
+        // A long look at kept messages, or at the whole set, must not hold up the picture.
+        scope.spawn(|| peek(&settings, &peeking, live, stop));
+        scope.spawn(|| compare(&settings, &found, live, stop));
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -192,9 +157,13 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
                 continue;
             }
             live.lock().looking = Some((now, Timestamp::now()));
-            let picture = collector.look().clone();
+            // Who has said how much waits is not silent, whatever else there is to wait for.
+            let picture = collector.look_with(|| live.lock().looking = None).clone();
             let mut state = live.lock();
             (state.picture, state.looking) = (picture, None);
+            if state.picture.broker.reachable {
+                state.note_depths(|which| !peeking.is_at(which));
+            }
             drop(state);
             next = Instant::now() + if looked_at { BUSY } else { IDLE };
         }
@@ -204,22 +173,36 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
 fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) {
     let topology = Topology::new(settings.topology.clone());
     while !stop.load(Ordering::Relaxed) {
-        let wanted = live.lock().kept.iter().find(|(_, peek)| peek.is_due()).map(|(which, _)| *which);
-        let Some(which) = wanted else {
+        let task = live.lock().task(Instant::now());
+        let Some((which, task)) = task else {
             live.wait(TICK);
             continue;
         };
         peeking.begin(which);
-        let report = which.look(settings, &topology);
+        let (report, first) = match task {
+            Task::All => {
+                let report = which.look(settings, &topology).map_err(|error| error.to_string());
+                let first = report.as_ref().map(|report| report.first).map_err(Clone::clone);
+                (Some(report), first)
+            }
+            Task::First => (None, which.first(settings, &topology)),
+        };
         peeking.end(which);
-        let report = report.unwrap_or_else(|error| KeptReport::failed(error.to_string()));
-        let ended = Some(Instant::now());
-        live.lock().kept.insert(which, Peek { wanted: false, ended, report: Some(report) });
+        live.lock().kept.entry(which).or_default().found(report, first, Instant::now());
     }
 }
 
-impl Peek {
-    fn is_due(&self) -> bool {
-        self.wanted && self.ended.is_none_or(|ended| ended.elapsed() >= PEEK)
+/// Compares the set with what it should be until `stop` is set.
+fn compare(settings: &Settings, found: &Mutex<Option<SetView>>, live: &Live, stop: &AtomicBool) {
+    let topology = Topology::new(settings.topology.clone());
+    let mut turn = Turn::default();
+    while !stop.load(Ordering::Relaxed) {
+        if !turn.is_due(&live.lock().picture.broker, Instant::now()) {
+            live.wait(TICK);
+            continue;
+        }
+        let view = SetView::compare(settings, &topology);
+        turn.made(&view, Instant::now());
+        *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
     }
 }

@@ -26,7 +26,9 @@
 
 mod canary;
 mod collect;
+mod compare;
 mod forecast;
+mod head;
 mod history;
 mod kept;
 mod live;
@@ -34,6 +36,7 @@ mod model;
 mod peeking;
 #[doc(hidden)]
 pub mod sample;
+mod state;
 mod verdict;
 
 pub use collect::{Collector, Sources};

@@ -39,10 +39,15 @@ pub struct Picture {
     pub unroutable: Option<u64>,
     /// By how many it grew over the last minute, or since the first look.
     pub unroutable_last_minute: Option<i64>,
+    /// Since when the oldest has been there, as far as it says, or since when there has been
+    /// one; `None` if there is none, or nobody looks ([`Sources::ages`](super::Sources)).
+    pub unroutable_oldest: Option<Timestamp>,
     /// Messages in the parked queue; `None` if that is not known.
     pub parked: Option<u64>,
     /// By how many it grew over the last minute, or since the first look.
     pub parked_last_minute: Option<i64>,
+    /// Since when the oldest has been there, likewise.
+    pub parked_oldest: Option<Timestamp>,
     /// Failed messages that no retry service has taken yet; `None` if that is not
     /// known.
     pub retry_queue: Option<u64>,
@@ -81,6 +86,8 @@ pub struct SetView {
     pub ok: Option<bool>,
     /// When it was compared last.
     pub at: Option<Timestamp>,
+    /// Whether bindings were compared too: only the management API knows them.
+    pub bindings_compared: bool,
     /// What differs.
     pub problems: Vec<String>,
     /// What could not be compared, and why.
@@ -101,8 +108,8 @@ pub struct Level {
     /// Messages whose time is up and that the next queue has not confirmed. Under load
     /// there are always some, for a moment each. `None` without the management API.
     pub stuck: Option<u64>,
-    /// Since when there have been more stuck messages than come in within two seconds:
-    /// since when something holds them.
+    /// Since when there have been at least as many stuck messages as come in within two
+    /// seconds: since when something holds them.
     pub stuck_since: Option<Timestamp>,
     /// What comes in: the mean over the level's own time, or ten seconds if that is
     /// less.

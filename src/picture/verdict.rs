@@ -59,6 +59,9 @@ fn remark(severity: Severity, text: impl Into<String>) -> Remark {
 fn well(picture: &Picture) -> String {
     match &picture.canary {
         Some(canary) if canary.flying && canary.arrived > 0 => "Delays are on time.".into(),
+        _ if picture.stuck.is_none() => {
+            "Nothing is known to be held up; stuck messages cannot be seen.".into()
+        }
         _ => "Nothing is held up.".into(),
     }
 }
@@ -73,6 +76,10 @@ fn broker(picture: &Picture) -> Option<Remark> {
 
 fn set(picture: &Picture) -> Option<Remark> {
     let (set, problems) = (&picture.set, &picture.verified.problems);
+    let none_seen = || picture.levels.iter().all(|level| level.ready.is_none());
+    if picture.verified.ok.is_none() && picture.counted.is_some() && none_seen() {
+        return Some(remark(Severity::Warning, format!("No queue of the set `{set}` can be seen.")));
+    }
     if picture.verified.ok != Some(false) {
         return None;
     }
@@ -81,9 +88,7 @@ fn set(picture: &Picture) -> Option<Remark> {
             let what = problems.first().map_or("something differs", String::as_str);
             remark(Severity::Error, format!("The set `{set}` is not as it should be: {what}."))
         }
-        [_, ..] if picture.levels.iter().all(|level| level.ready.is_none()) => {
-            remark(Severity::Error, format!("The set `{set}` is not installed."))
-        }
+        [_, ..] if none_seen() => remark(Severity::Error, format!("The set `{set}` is not installed.")),
         all => {
             let count = all.len();
             remark(
@@ -210,7 +215,25 @@ mod tests {
         picture.broker.reachable = true;
         picture.broker.since = Some(picture.at);
         picture.verified.ok = Some(true);
+        picture.stuck = Some(0);
         picture
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_not_called_well() {
+        let mut picture = seen();
+        picture.stuck = None;
+        let said = Verdict::of(&picture);
+        assert_eq!(said.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
+        assert_eq!(said.severity, None);
+        // What arrives says more than a count.
+        picture.canary = Some(CanaryView { flying: true, arrived: 3, ..CanaryView::default() });
+        assert_eq!(Verdict::of(&picture).headline, "Delays are on time.");
+        // Before it was compared with what it should be.
+        picture.verified.ok = None;
+        assert_eq!(Verdict::of(&picture).headline, "Delays are on time.");
+        picture.counted = Some(picture.at);
+        assert_eq!(Verdict::of(&picture).headline, "No queue of the set `delay` can be seen.");
     }
 
     #[test]

@@ -233,6 +233,33 @@ fn without_the_permissions_it_says_which_it_needs() {
 }
 
 #[test]
+fn one_that_may_not_publish_does_not_fly_and_flies_once_it_may() {
+    let settings = installed(20);
+    let node = shared_node();
+    http(node, "PUT", "users/listener", &serde_json::json!({ "password": "listener", "tags": "" }));
+    let vhost = &settings.broker.vhost;
+    let permit = |write: &str| {
+        let (configure, read) = (r"^delay\.canary\.", r"^delay\.(dispatch|canary\..*)$");
+        let permissions = serde_json::json!({ "configure": configure, "write": write, "read": read });
+        http(node, "PUT", &format!("permissions/{vhost}/listener"), &permissions);
+    };
+    permit(r"^delay\.canary\.");
+    let mut listener = settings.clone();
+    let url = format!("amqp://listener:listener@127.0.0.1:{}/{vhost}", settings.broker.port);
+    listener.broker = Settings::from_url(&url).unwrap().broker;
+    let canary = Flying::start(&listener);
+    eventually_seen(
+        "it says that it may not",
+        || canary.watched.state(),
+        |state| matches!(state, State::Grounded(reason) if reason.contains("exchange 'delay'")),
+    );
+    assert_eq!(canary.watched.figures().total(|probe| probe.sent), 0);
+    permit(r"^delay(\.canary\..*)?$");
+    assert_clean(&canary.rounds(1));
+    assert!(canary.slot().is_some() && canary.watched.refusal().is_none());
+}
+
+#[test]
 fn verify_and_the_doctor_have_nothing_against_it() {
     let settings = installed(20);
     let about_canaries = || {

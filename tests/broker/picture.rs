@@ -1,15 +1,25 @@
 //! A picture is what the broker says, and what follows from it.
 
+use std::{net::TcpListener, time::Duration};
+
 use delayline::{
-    Message, Router,
+    Message, Router, Settings,
+    admin::{self, ParkedSelection, Selection},
+    amqp::{Next, Session},
     codec::Delay,
     management::ManagementApi,
     picture::{Collector, Kept, Picture, Severity, Sources, Watch},
 };
+use jiff::Timestamp;
+use serde_json::json;
 
-use crate::common::{Inbox, app, eventually, eventually_seen, installed, topology, vhost};
+use crate::common::{
+    Inbox, app, eventually, eventually_seen, installed,
+    raw::{message, publish},
+    topology, vhost,
+};
 
-fn send(settings: &delayline::Settings, key: &str, units: u64, count: usize) {
+fn send(settings: &Settings, key: &str, units: u64, count: usize) {
     let router = Router::connect(settings).unwrap();
     let delay = Delay::from_seconds(units).unwrap();
     for _ in 0..count {
@@ -96,6 +106,78 @@ fn kept_messages_are_grouped_and_stay() {
 }
 
 #[test]
+fn who_looks_for_one_message_takes_one_out_of_the_queue() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    publish(&settings, (0..30).map(|_| message("delay", "nonsense", "x", &json!({}))).collect::<Vec<_>>());
+    publish(&settings, (0..30).map(|_| message("delay.parked", "app", "x", &json!({}))).collect::<Vec<_>>());
+    let (all_unroutable, all_parked) = (Selection::default(), ParkedSelection::default());
+    let looks = [
+        admin::unroutable_messages(&settings, &topology, &all_unroutable, (1, 0), |_| {}).unwrap(),
+        admin::parked_messages(&settings, &topology, &all_parked, (1, 0), |_| {}).unwrap(),
+    ];
+    for (look, queue) in looks.iter().zip(["delay.unroutable", "delay.parked"]) {
+        assert_eq!((look.waiting, look.examined, &look.failure), (30, 1, &None), "{queue}");
+        // The broker marks what it has handed out before.
+        let mut session = Session::open(&settings.broker).unwrap();
+        let consumer = session.consume(queue, 30).unwrap();
+        let marks = (0..30).map(|_| match consumer.next(Duration::from_secs(120)) {
+            Next::Delivery(delivery) => delivery.redelivered,
+            other => panic!("{queue}: {other:?}"),
+        });
+        assert_eq!(marks.filter(|marked| *marked).count(), 1, "{queue}");
+    }
+}
+
+#[test]
+fn the_age_of_the_oldest_is_found_out_for_whoever_wants_it() {
+    let settings = installed(1_000);
+    send(&settings, "nobody", 0, 3);
+    let sent = Timestamp::now();
+    let watch = Watch::start(settings, Sources { ages: true, ..Sources::default() });
+    let live = watch.live();
+    let picture = eventually_seen(
+        "the first message was looked at",
+        || live.picture(),
+        // Until then it is as old as it has been seen to be there.
+        |picture| picture.unroutable_oldest.is_some_and(|oldest| oldest <= sent),
+    );
+    assert_eq!((picture.unroutable, picture.parked_oldest), (Some(3), None));
+    // It stays known, and the count does not dip, while all are looked at.
+    eventually("all are looked at", || {
+        let picture = live.picture();
+        assert_eq!((picture.unroutable, picture.unroutable_last_minute.unwrap_or(0)), (Some(3), 0));
+        assert!(picture.unroutable_oldest.is_some_and(|oldest| oldest <= sent));
+        live.kept(Kept::Unroutable).is_some_and(|report| report.examined == 3 && report.first.is_some())
+    });
+}
+
+#[test]
+fn a_management_api_that_does_not_answer_is_not_a_broker_that_does_not() {
+    let mut settings = installed(1_000);
+    // Its system takes connections, and nobody reads them.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", deaf.local_addr().unwrap());
+    settings.management.as_mut().unwrap().url = url.parse().unwrap();
+    let watch = Watch::start(settings, Sources::default());
+    let live = watch.live();
+    let mut seen = Vec::new();
+    eventually("it is asked, in vain, more than once", || {
+        let picture = live.picture();
+        assert!(picture.broker.reachable || picture.counted.is_none(), "{:?}", picture.broker);
+        if picture.unseen.iter().any(|unseen| unseen.contains("management API"))
+            && !seen.contains(&picture.at)
+        {
+            seen.push(picture.at);
+        }
+        seen.len() == 10
+    });
+    let picture = live.picture();
+    assert_eq!(picture.verdict.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
+    assert!(picture.levels.iter().all(|level| level.ready == Some(0) && level.stuck.is_none()));
+}
+
+#[test]
 fn says_what_cannot_be_seen() {
     let nothing = vhost().build().unwrap();
     let mut collector = Collector::new(nothing, Sources::default());
@@ -111,6 +193,8 @@ fn says_what_cannot_be_seen() {
     let picture = collector.look();
     assert_eq!((level(picture, 20).ready, level(picture, 20).stuck), (Some(3), None));
     assert_eq!((picture.stuck, picture.rates.entry_per_s), (None, None));
+    assert_eq!(picture.verdict.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
+    assert!(picture.verified.ok == Some(true) && picture.verified.is_partial(), "{:?}", picture.verified);
     assert!(picture.unseen[0].contains("stuck messages and what is published"), "{:?}", picture.unseen);
 
     let mut unreachable = settings;

@@ -61,6 +61,55 @@ fn the_numbers_are_the_brokers() {
 }
 
 #[test]
+fn what_is_old_or_unknown_is_said_in_words() {
+    let settings = installed(1_000);
+    let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
+    let page = open(&daemon);
+    eventually("it is drawn", || page.number(&cell(16, ".ready")) == Some(0));
+    assert_eq!(page.eval("document.querySelector('#places').hidden"), true);
+    assert_eq!(page.eval("document.querySelectorAll('h1:not([role])').length"), 1);
+    let row = page.eval("document.querySelector('#levels tr[data-level=\"16\"] th').textContent");
+    assert!(row.as_str().unwrap().ends_with("level 16, queue delay.level.16"), "{row}");
+    // The same daemon, had it seen this a minute ago.
+    page.eval(
+        "(() => { const real = window.fetch; window.fetch = async (path, options) => { \
+            const answer = await real(path, options), headers = { date: answer.headers.get('date') }; \
+            let seen = await answer.json(); \
+            if (path === 'api/picture') { \
+                seen.at = new Date(Date.parse(headers.date) - 60000).toISOString(); \
+                seen.verified = { ...seen.verified, ok: false, problems: ['one is missing', 'two differs'], unchecked: ['three'] }; \
+                seen.canary = { flying: true, problem: null, sent: 1, arrived: 0, overdue: 1, missing: 0, twice: 0, lateness: [], \
+                    probes: [{ levels: '06+04', late_ms: null, overdue: 1, missing: 0 }] }; \
+            } else if (seen) { seen.failure = 'the queue is gone'; } \
+            return new Response(JSON.stringify(seen), { headers }); }; return 0; })()",
+    );
+    eventually("its age is said", || page.text("#age") == "seen 60 s ago");
+    page.eval("(document.querySelector('#places summary').focus(), 0)");
+    page.press("Enter");
+    eventually_seen(
+        "what differs is listed",
+        || page.text("#places"),
+        |text| {
+            ["2 places", "1 thing not compared", "one is missing", "two differs", "Not compared: three"]
+                .iter()
+                .all(|part| text.contains(part))
+        },
+    );
+    eventually_seen(
+        "the way is named",
+        || page.text("#ways"),
+        |text| text.contains("06+") && text.contains("1 overdue"),
+    );
+    page.eval("(document.querySelector('#unroutable').open = true, 0)");
+    eventually_seen(
+        "a look that failed is not one at nothing",
+        || page.text("#unroutable .body"),
+        |text| text.contains("It could not be looked at.") && text.contains("The queue is gone."),
+    );
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn it_changes_in_place() {
     let settings = installed(1_000);
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();

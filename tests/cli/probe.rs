@@ -1,9 +1,11 @@
 //! `delayline probe`
 
-use predicates::str::contains;
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+
+use serde_json::json as value;
 
 use crate::{
-    common::{installed, vhost},
+    common::{http, installed, shared_node, vhost},
     delayline, json, on, stdout,
 };
 
@@ -22,7 +24,9 @@ fn says_how_late_each_level_is() {
         "{report}"
     );
 
-    let text = stdout(on(&settings).args(["probe", "--horizon", "0", "--max-late", "10m"]));
+    // Three, because one that waited in the router for a unit is not counted.
+    let probe = ["probe", "--horizon", "0", "--rounds", "3", "--max-late", "10m"];
+    let text = stdout(on(&settings).args(probe));
     assert!(text.contains("late, mean") && text.contains("0 missing, 0 twice"), "{text}");
 }
 
@@ -40,4 +44,24 @@ fn what_is_not_there_is_said_at_once() {
     nowhere.args(["probe", "--url", "amqp://127.0.0.1:1"]);
     nowhere.assert().code(3).stderr(contains("cannot reach the broker"));
     on(&settings).args(["probe", "--horizon", "10"]).assert().code(2);
+}
+
+#[test]
+fn what_could_not_be_sent_is_a_problem() {
+    let settings = installed(100);
+    let node = shared_node();
+    http(node, "PUT", "users/deaf", &value!({ "password": "deaf", "tags": "" }));
+    let (canary, read) = (r"^delay\.canary\.", r"^delay\.(dispatch|canary\..*)$");
+    let permissions = value!({ "configure": canary, "write": canary, "read": read });
+    http(node, "PUT", &format!("permissions/{}/deaf", settings.broker.vhost), &permissions);
+    let probe = || {
+        let mut command = on(&settings);
+        let url = format!("amqp://deaf:deaf@{}/{}", node.authority(), settings.broker.vhost);
+        command.env("DELAYLINE_URL", url).args(["probe", "--horizon", "0"]);
+        command
+    };
+    probe().assert().code(1).stdout(contains("it could not go on: ").and(contains("exchange 'delay'")));
+    let report = json(probe().arg("--json"));
+    assert_eq!((&report["sent"], &report["arrived"]), (&0.into(), &0.into()), "{report}");
+    assert!(report["problem"].as_str().is_some_and(|problem| problem.contains("403")), "{report}");
 }

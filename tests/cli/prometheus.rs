@@ -195,6 +195,7 @@ fn each_fault_fires_its_alert() {
     prometheus.fires(&["DelaylineLevelStuck"], &["DelaylineBrokerUnreachable"]);
     let stuck = prometheus.json("api/v1/query?query=delayline_level_held_up_seconds%3E30");
     let stuck = stuck["data"]["result"].as_array().unwrap();
+    assert!(!stuck.is_empty());
     assert!(stuck.iter().all(|level| level["metric"]["level"] == "00"), "{stuck:?}");
 
     drop(session);
@@ -264,6 +265,22 @@ fn rules_dashboards_and_documents_name_only_metrics_that_exist() {
         .filter(|name| !name.ends_with("_sum") && !name.ends_with("_count") && !explained.contains(*name))
         .collect();
     assert!(silent.is_empty(), "docs/operations.md says nothing of {silent:?}");
+}
+
+#[test]
+fn a_dashboard_does_not_show_what_was_so_before_as_if_it_were_now() {
+    // A range query shows the last value of hours; one for this moment shows that there is none.
+    let dashboard: Json = serde_json::from_str(&text("packaging/grafana/delayline.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let figures: Vec<_> = panels.iter().filter(|panel| panel["type"] == "stat").collect();
+    assert!(figures.len() > 5);
+    for panel in figures {
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty());
+        for target in targets {
+            assert_eq!((&target["instant"], &target["range"]), (&true.into(), &false.into()), "{panel}");
+        }
+    }
 }
 
 /// All queries of a dashboard.

@@ -190,7 +190,9 @@ pub fn unroutable_messages(
 ) -> Result<Sifted, AdminError> {
     let enough = AtomicBool::new(count == 0);
     let mut shown = 0;
-    let sifted = Holding::new(settings, queue(topology)).until(&enough).sift(
+    // No more are taken out of the queue, and sent to us, than must be.
+    let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
+    let sifted = Holding::new(settings, queue(topology)).at_most(limit).until(&enough).sift(
         |delivery| {
             let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
             if shown < count && selection.fits(&diagnosis, delivery) {

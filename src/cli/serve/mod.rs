@@ -22,7 +22,6 @@ use signal_hook::{
 use crate::{
     Settings,
     canary::Canary,
-    metrics::Ages,
     picture::Watch,
     retry::{Policies, Service, SharedPolicies},
     settings::WebSettings,
@@ -114,8 +113,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
-    let ages = live.as_ref().map(|live| Ages::start(settings.clone(), Arc::clone(live)));
-    let site = live.zip(ages.as_ref()).map(|(live, ages)| site::site(&counters, &live, ages.oldest()));
+    let site = live.map(|live| site::site(&counters, &live));
     let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
     let web = web.transpose().map_err(|error| {
         stop.store(true, Ordering::Relaxed);
@@ -131,7 +129,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         let service = Service::new(settings, policies).with_prefetch(args.prefetch).counting(tally, stats);
         service.run(&stop)
     };
-    drop((web, ages, watch));
+    drop((web, watch));
     if let Some(canary) = canary {
         let _ = canary.join();
     }

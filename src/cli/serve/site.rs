@@ -1,6 +1,6 @@
 //! What the daemon's web server says.
 
-use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     Settings,
     canary::Watched,
-    metrics::{Exposition, Inside, Oldest},
+    metrics::{Exposition, Inside},
     picture::{Kept, Live, Picture, Sources, Watch},
     retry::Tally,
     router::Stats,
@@ -54,13 +54,14 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
     let sources = Sources {
         tally: counters.tally.clone(),
         canary: Some(Arc::clone(&counters.watched)),
+        ages: true,
         ..Sources::default()
     };
     checkup::start(settings.clone(), Arc::clone(&sources.findings), Arc::clone(stop));
     Watch::start(settings.clone(), sources)
 }
 
-pub(super) fn site(counters: &Counters, live: &Arc<Live>, oldest: Arc<Mutex<Oldest>>) -> Site {
+pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
     let inside = counters.inside();
     let (metrics, ready) = (Arc::clone(live), Arc::clone(live));
     let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
@@ -68,10 +69,7 @@ pub(super) fn site(counters: &Counters, live: &Arc<Live>, oldest: Arc<Mutex<Olde
         .with_json("/api/picture", move || json!(picture.picture()))
         .with_json("/api/unroutable", move || json!(unroutable.kept(Kept::Unroutable)))
         .with_json("/api/parked", move || json!(parked.kept(Kept::Parked)))
-        .with_metrics(move || {
-            let oldest = *oldest.lock().unwrap_or_else(PoisonError::into_inner);
-            Exposition { picture: metrics.latest(), oldest, inside: inside.clone() }.text()
-        })
+        .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())
         .with_readiness(move || readiness(&ready.latest()))
 }
 
@@ -84,6 +82,10 @@ fn readiness(picture: &Picture) -> Readiness {
         None => format!("{} answers", broker.address),
     };
     let verified = match (set.ok, set.problems.first(), set.unchecked.first()) {
+        (Some(true), _, not) if set.is_partial() => {
+            let not = not.map_or("bindings", String::as_str);
+            format!("set `{}` is as it should be; not compared: {not}", picture.set)
+        }
         (Some(true), _, _) => format!("set `{}` is as it should be", picture.set),
         (Some(false), Some(first), _) if set.problems.len() == 1 => first.clone(),
         (Some(false), Some(first), _) => format!("{first}; and {} more", set.problems.len() - 1),

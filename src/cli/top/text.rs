@@ -73,6 +73,7 @@ pub(super) fn place(picture: &Picture) -> String {
         (false, _) => format!("no answer from {}", broker.address),
     };
     let verified = match picture.verified.ok {
+        Some(true) if picture.verified.is_partial() => "set verified except bindings",
         Some(true) => "set verified",
         Some(false) => "set differs",
         None => "set not verified",
