@@ -5,10 +5,14 @@
 
 mod about;
 mod apps;
+mod contents;
 mod doctor;
 mod examine;
 mod install;
+mod leader;
+mod limit;
 mod parked;
+mod permitted;
 mod status;
 mod uninstall;
 mod unroutable;
@@ -27,6 +31,7 @@ pub use apps::{
     AppUserEntry, Delivery, LandingEntry, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
     check_app, definitions, list_apps, rabbitmqctl, remove_app,
 };
+pub use contents::Waiting;
 pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
 pub use examine::{Conflict, State};
 pub use install::{InstallReport, Outcome, Plan, install, plan};
@@ -35,7 +40,7 @@ pub use parked::{
     parked_messages, replay_parked,
 };
 pub use status::{AppBinding, LevelStatus, Status, status};
-pub use uninstall::{Refusal, UninstallReport, Waiting, uninstall};
+pub use uninstall::{Refusal, UninstallReport, uninstall};
 pub use unroutable::{
     Diagnosis, Reason, ReplayRefusal, ReplayReport, Selection, UnroutableGroup, UnroutableMessage,
     UnroutableReport, diagnose, purge, replay, unroutable, unroutable_messages,
@@ -54,6 +59,18 @@ pub enum AdminError {
         /// What went wrong.
         source: AmqpError,
     },
+    /// The broker can declare no queue that dead-letters at least once.
+    #[error(
+        "{doing}: {reason}. The dead-letter workers of a node have given up; until it is restarted, no queue \
+         that it leads hands on what is due, of any set. Restart that node: rabbitmq-upgrade drain, then stop \
+         and start it. Nothing is lost (docs/compatibility.md)"
+    )]
+    WorkersGone {
+        /// What was being done.
+        doing: String,
+        /// What the broker said.
+        reason: AmqpError,
+    },
     /// The management API failed.
     #[error(transparent)]
     Management(#[from] ManagementError),
@@ -70,7 +87,25 @@ pub enum AdminError {
 
 /// Puts what was being done in front of an AMQP error.
 fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
-    move |source| AdminError::Amqp { doing: what.into(), source }
+    /// What a broker calls an error of its own.
+    const INTERNAL_ERROR: u16 = 541;
+    move |source| {
+        let doing = what.into();
+        match source.code() == Some(INTERNAL_ERROR) && source.to_string().contains("cluster_not_formed") {
+            true => AdminError::WorkersGone { doing, reason: source },
+            false => AdminError::Amqp { doing, source },
+        }
+    }
+}
+
+/// What the management API sees of a vhost.
+fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, ManagementError> {
+    Ok(Observed {
+        exchanges: api.exchanges(vhost)?,
+        queues: api.queues(vhost)?,
+        bindings: api.bindings(vhost)?,
+        nodes: None,
+    })
 }
 
 /// What the management API sees of a vhost, or why it cannot be asked.
@@ -85,17 +120,24 @@ pub(crate) fn observe(
     let Some(settings) = settings else {
         return Ok(Err("no management API is configured (--management-url)".into()));
     };
-    let observed = ManagementApi::new(settings).and_then(|api| {
-        Ok(Observed {
-            exchanges: api.exchanges(vhost)?,
-            queues: api.queues(vhost)?,
-            bindings: api.bindings(vhost)?,
-            nodes: None,
-        })
-    });
-    match observed {
+    match ManagementApi::new(settings).and_then(|api| observe_with(&api, vhost)) {
         Ok(observed) => Ok(Ok(observed)),
         Err(error) if settings.explicit => Err(error.into()),
         Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_to_do_when_the_dead_letter_workers_are_gone() {
+        let error =
+            |text: &str| doing("declaring queue `q`")(AmqpError::Closed { code: 541, text: text.into() });
+        let gone = error("INTERNAL_ERROR - Cannot declare a queue 'q': cluster_not_formed").to_string();
+        assert!(gone.starts_with("declaring queue `q`: the broker closed the connection with 541"), "{gone}");
+        assert!(gone.contains("Restart that node: rabbitmq-upgrade drain"), "{gone}");
+        assert!(!error("INTERNAL_ERROR").to_string().contains("drain"));
     }
 }

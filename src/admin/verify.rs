@@ -4,11 +4,12 @@ use serde::Serialize;
 
 use crate::{
     amqp::Session,
+    management::ManagementApi,
     settings::Settings,
     topology::{Finding, Topology, unsuitable},
 };
 
-use super::{AdminError, State, about::about, doing, examine, observe};
+use super::{AdminError, State, about::about, doing, examine, leader::mark_leaderless, observe};
 
 /// What was found, and what could not be looked at.
 #[derive(Debug, Clone, Serialize)]
@@ -39,6 +40,11 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
     match observed {
         Ok(mut observed) => {
             observed.nodes = about.nodes;
+            if let Some(management) = &settings.management {
+                let api = ManagementApi::new(management)?;
+                let queues = topology.queues().map(|queue| queue.name.clone()).collect();
+                mark_leaderless(&api, &settings.broker.vhost, &mut observed, &queues)?;
+            }
             findings.extend(topology.compare(&observed));
             Ok(VerifyReport { findings, unchecked, objects, bindings: topology.bindings().count() })
         }

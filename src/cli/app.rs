@@ -52,8 +52,8 @@ Examples:
   delayline app remove billing --delete-user --force
 
 Refuses, with exit code 1, while messages wait in its queues or somebody consumes them.
-A queue that `app add` did not declare is left alone. Messages that are still delayed
-wait in the unroutable queue afterwards.")]
+A queue that `app add` did not declare is left alone. It unbinds, counts again six seconds
+later, and binds again if there is anything. Messages that are still delayed wait in the unroutable queue afterwards.")]
     Remove(Remove),
     /// Show who is registered: binding, queue, consumers, users, permissions
     #[command(after_help = "\
@@ -254,8 +254,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 force: args.force,
                 dry_run: args.dry_run,
             };
-            let outcome = admin::remove_app(settings, &topology, &args.who.app, &options)?;
-            app_show::removed(&args.who.app, &outcome, output)
+            let bar = output.spinner("removing");
+            let outcome = admin::remove_app(settings, &topology, &args.who.app, &options);
+            bar.finish_and_clear();
+            app_show::removed(&args.who.app, &outcome?, output)
         }
         Command::List => app_show::list(&admin::list_apps(settings, &topology)?, output),
         Command::Check(args) => check(args, settings, &topology, output),

@@ -59,6 +59,12 @@ pub(super) fn removed(
                 output.json(&serde_json::json!({ "refused": refusal }))?;
             } else {
                 output.line(format!("nothing was removed: {refusal}"))?;
+                if refusal.unbound_meanwhile {
+                    output.line(format!(
+                        "Its binding was gone for some seconds and is back. What fell due meanwhile is \
+                         unroutable: delayline unroutable replay --app {app}"
+                    ))?;
+                }
                 if refusal.conflicts.is_empty() {
                     output.line(
                         "Wait until the messages are processed and stop the consumers, or use --force to lose them \

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use indicatif::ProgressStyle;
 use owo_colors::OwoColorize;
 
 use crate::{
@@ -38,10 +37,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let options = DoctorOptions { trusted: args.trusted.clone(), ..DoctorOptions::default() };
-    let bar = output.progress(None, "looking");
-    bar.set_style(
-        ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
-    );
+    let bar = output.spinner("looking");
     let report = admin::doctor(settings, &topology, &options);
     bar.finish_and_clear();
     let mut report = report?;

@@ -51,6 +51,14 @@ impl Output {
         bar.enable_steady_tick(Duration::from_millis(100));
         bar.with_message(what)
     }
+
+    /// A sign of life on standard error for work that cannot be counted, hidden unless
+    /// that is a terminal.
+    pub(super) fn spinner(&self, what: &'static str) -> ProgressBar {
+        let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}")).with_message(what);
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -12,7 +12,9 @@ Examples:
 
 Refuses, with exit code 1, while messages wait, while landing queues of applications
 stand, or if an object of the set stands with other arguments than it declares: give the
-settings it was installed with (--queue-type, --replicas). --force removes the set's own
+settings it was installed with (--queue-type, --replicas). It closes the entry, counts
+again six seconds later, when the broker's counts are up to date, and opens it again if
+there is anything. Uninstall a set before its vhost is deleted: docs/compatibility.md. --force removes the set's own
 objects and the landing queues all the same, and only those.")]
 pub(super) struct Args {
     /// Remove the queues although messages wait in them, which are lost
@@ -22,7 +24,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let report = match admin::uninstall(settings, &topology, args.force)? {
+    let bar = output.spinner("removing");
+    let outcome = admin::uninstall(settings, &topology, args.force);
+    bar.finish_and_clear();
+    let report = match outcome? {
         Ok(report) => report,
         Err(refusal) => {
             if output.json {

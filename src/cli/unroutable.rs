@@ -162,9 +162,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 }
 
 fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure> {
+    let code = if report.failure.is_some() { Code::Broker } else { Code::Done };
     if output.json {
         output.json(report)?;
-        return Ok(Code::Done);
+        return Ok(code);
     }
     let now = Timestamp::now();
     let age = |time: Option<Timestamp>| time.map_or_else(|| "?".into(), |time| age(now, time));
@@ -199,7 +200,10 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
     for unseen in &report.unseen {
         output.line(format!("not seen: {unseen}"))?;
     }
-    Ok(Code::Done)
+    if let Some(failure) = &report.failure {
+        anstream::eprintln!("{} {failure}", "ended early:".red().bold());
+    }
+    Ok(code)
 }
 
 fn show(messages: &[UnroutableMessage], sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
@@ -246,4 +250,26 @@ fn replayed(report: &ReplayReport, output: &mut Output) -> Result<Code, Failure>
     }
     ending(sifted, output)?;
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_ended_early_is_a_failure() {
+        let report = |failure: Option<&str>| UnroutableReport {
+            waiting: 5,
+            examined: 2,
+            groups: Vec::new(),
+            other: None,
+            unseen: Vec::new(),
+            failure: failure.map(str::to_owned),
+        };
+        for json in [false, true] {
+            let code = |failure| list(&report(failure), &mut Output::new(json)).unwrap();
+            assert_eq!(code(None), Code::Done);
+            assert_eq!(code(Some("the connection was lost")), Code::Broker);
+        }
+    }
 }

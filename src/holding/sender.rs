@@ -57,6 +57,8 @@ pub(super) struct Sender {
     bytes: usize,
     blocked: Option<String>,
     refusals: u32,
+    /// Why it is not worth going on.
+    gave_up: Option<AmqpError>,
     losses: u32,
     patience: Duration,
     last_answer: Instant,
@@ -73,6 +75,7 @@ impl Sender {
             bytes: 0,
             blocked: None,
             refusals: 0,
+            gave_up: None,
             losses: 0,
             patience,
             last_answer: Instant::now(),
@@ -107,17 +110,19 @@ impl Sender {
         self.next_tag += 1;
     }
 
-    /// What the broker has said, waiting for it no longer than `limit`.
+    /// Appends what the broker has said, waiting for it no longer than `limit`.
     ///
     /// # Errors
-    /// It says nothing any more, or refuses everything. What was not confirmed
-    /// until then stays in its queue.
-    pub(super) fn verdicts(&mut self, limit: Duration) -> Result<Vec<Verdict>, AmqpError> {
-        let mut verdicts = Vec::new();
+    /// It says nothing any more, or refuses everything. What was said until then is
+    /// appended all the same; what was not confirmed stays in its queue.
+    pub(super) fn verdicts(&mut self, limit: Duration, verdicts: &mut Vec<Verdict>) -> Result<(), AmqpError> {
         let mut event = self.publisher.events().recv_timeout(limit).ok();
         while let Some(next) = event {
             self.last_answer = Instant::now();
-            self.on(next, &mut verdicts)?;
+            self.on(next, verdicts)?;
+            if let Some(error) = self.gave_up.take() {
+                return Err(error);
+            }
             event = self.publisher.events().try_recv().ok();
         }
         if self.outstanding.is_empty()
@@ -133,7 +138,7 @@ impl Sender {
             };
             return Err(AmqpError::Lost { reason });
         }
-        Ok(verdicts)
+        Ok(())
     }
 
     fn on(&mut self, event: Event, verdicts: &mut Vec<Verdict>) -> Result<(), AmqpError> {
@@ -145,13 +150,13 @@ impl Sender {
                             self.refusals = 0;
                             verdicts.push(Verdict::Confirmed(sent.delivery));
                         }
-                        Some(reason) => self.refused(reason, verdicts)?,
+                        Some(reason) => self.refused(reason, verdicts),
                     }
                 }
             }
             Event::Nack { tag, multiple } => {
                 for _ in self.take(tag, multiple) {
-                    self.refused("the broker refused to store the message".into(), verdicts)?;
+                    self.refused("the broker refused to store the message".into(), verdicts);
                 }
             }
             Event::Returned(returned) => self.came_back(&returned),
@@ -174,15 +179,15 @@ impl Sender {
         taken
     }
 
-    fn refused(&mut self, reason: String, verdicts: &mut Vec<Verdict>) -> Result<(), AmqpError> {
+    /// An answer can be about many messages, so that the others of it are still told.
+    fn refused(&mut self, reason: String, verdicts: &mut Vec<Verdict>) {
         self.refusals += 1;
-        if self.refusals >= REFUSALS {
-            return Err(AmqpError::Lost {
+        if self.refusals == REFUSALS {
+            self.gave_up = Some(AmqpError::Lost {
                 reason: format!("{REFUSALS} messages in a row were refused, the last because {reason}"),
             });
         }
         verdicts.push(Verdict::Refused(reason));
-        Ok(())
     }
 
     /// A message that no queue took; its ack follows. The broker names no tag, so
@@ -214,16 +219,18 @@ impl Sender {
             }
         }
         let mut unsettled: VecDeque<_> = std::mem::take(&mut self.outstanding).into_values().collect();
+        let alone = unsettled.len() == 1;
+        // First, as they are in flight still if there is no going on.
+        unsettled.append(&mut self.suspects);
+        self.suspects = unsettled;
         (self.bytes, self.next_tag) = (0, 1);
         match cause.is_connection() {
             true => self.publisher = Publisher::open(&self.broker)?,
             false => self.publisher.reopen()?,
         }
-        if unsettled.len() == 1 && cause.refusal().is_some() {
-            self.refused(cause.to_string(), verdicts)?;
-        } else {
-            unsettled.append(&mut self.suspects);
-            self.suspects = unsettled;
+        if alone && cause.refusal().is_some() {
+            self.suspects.pop_front();
+            self.refused(cause.to_string(), verdicts);
         }
         Ok(())
     }

@@ -91,8 +91,8 @@ pub struct Sifted {
     pub refused: u64,
     /// Why the first of those was refused.
     pub refusal: Option<String>,
-    /// How many were sent and not confirmed when it ended: they are still in the
-    /// queue, and may come twice.
+    /// How many were sent, and not confirmed or not removed here when it ended: they are
+    /// still in the queue, and may come twice.
     pub in_doubt: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
@@ -193,7 +193,7 @@ impl<'a> Holding<'a> {
             run.report.failure = Some(error.to_string());
         }
         if let Some(sender) = run.sender.take() {
-            run.report.in_doubt = sender.in_flight() as u64;
+            run.report.in_doubt += sender.in_flight() as u64;
             sender.close();
         }
         Ok(run.report)
@@ -239,21 +239,34 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
             }
             let wait = if room { Duration::ZERO } else { TICK };
             if let Some(sender) = &mut self.sender {
-                for verdict in sender.verdicts(wait)? {
-                    match verdict {
-                        Verdict::Confirmed(delivery) => {
-                            self.reader.forget(delivery)?;
-                            self.report.sent += 1;
-                        }
-                        Verdict::Refused(reason) => {
-                            self.reader.keep();
-                            self.report.refuse(reason);
-                        }
-                    }
-                }
+                let mut verdicts = Vec::new();
+                let said = sender.verdicts(wait, &mut verdicts);
+                self.carry_out(verdicts)?;
+                said?;
             }
             (self.progress)(Progress { total: self.total, settled: self.report.settled() });
         }
+    }
+
+    fn carry_out(&mut self, verdicts: Vec<Verdict>) -> Result<(), AmqpError> {
+        let mut verdicts = verdicts.into_iter();
+        while let Some(verdict) = verdicts.next() {
+            match verdict {
+                Verdict::Confirmed(delivery) => {
+                    if let Err(error) = self.reader.forget(delivery) {
+                        let others = verdicts.filter(|verdict| matches!(verdict, Verdict::Confirmed(_)));
+                        self.report.in_doubt += 1 + others.count() as u64;
+                        return Err(error);
+                    }
+                    self.report.sent += 1;
+                }
+                Verdict::Refused(reason) => {
+                    self.reader.keep();
+                    self.report.refuse(reason);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn settle(&mut self, delivery: Delivery) -> Result<(), AmqpError> {

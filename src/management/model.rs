@@ -24,6 +24,9 @@ pub struct Overview {
     /// The name of the cluster.
     #[serde(deserialize_with = "lenient")]
     pub cluster_name: String,
+    /// Whether it keeps no statistics.
+    #[serde(deserialize_with = "lenient")]
+    pub disable_stats: bool,
 }
 
 /// One of `GET /api/feature-flags`
@@ -270,9 +273,19 @@ pub struct QueueInfo {
     /// The node of its leader.
     #[serde(deserialize_with = "lenient")]
     pub leader: String,
+    /// Whether its replicas run and none of them leads. The API does not tell: `doctor`
+    /// and `verify` find out with a second look.
+    #[serde(skip)]
+    pub leaderless: bool,
 }
 
 impl QueueInfo {
+    /// Whether more than half of its replicas run; so of every queue that has none.
+    #[must_use]
+    pub fn has_majority(&self) -> bool {
+        self.members.is_empty() || self.online.len() * 2 > self.members.len()
+    }
+
     /// How many messages there were over time, the oldest first; empty unless asked
     /// for.
     #[must_use]

@@ -137,7 +137,8 @@ impl Kept {
                     let why = (diagnosis.reason.to_string(), diagnosis.detail);
                     KeptGroup::new(diagnosis.app, why, group.bound, &group.group)
                 });
-                KeptReport::new((report.waiting, report.examined), groups, report.other, report.unseen)
+                let unseen = report.unseen.into_iter().chain(report.failure);
+                KeptReport::new((report.waiting, report.examined), groups, report.other, unseen)
             }
             Self::Parked => {
                 let report = admin::parked(settings, topology, limit, |_| {})?;

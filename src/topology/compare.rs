@@ -47,6 +47,13 @@ const HARMFUL_TO_KEEPING: [(&str, &str); 5] = [
     ("delivery-limit", "messages are dropped after they were looked at so often"),
 ];
 
+/// The same for a landing queue, which an application does not consume, and which hands
+/// on at once.
+const HARMFUL_TO_LANDING: [(&str, &str); 2] = [
+    ("expires", "the broker deletes the queue with all its messages, as nobody consumes a landing queue"),
+    ("dead-letter-routing-key", "it replaces the key that the application's messages should arrive with"),
+];
+
 /// How many replicas a quorum queue gets if nobody says otherwise and the cluster has
 /// as many nodes (RabbitMQ's own default; up to 3.10 it is 5).
 const DEFAULT_REPLICAS: usize = 3;
@@ -112,8 +119,11 @@ impl Topology {
         let offline: Vec<_> =
             info.members.iter().filter(|member| !info.online.contains(member)).cloned().collect();
         if !offline.is_empty() {
-            let stalled = info.online.len() * 2 <= info.members.len();
+            let stalled = !info.has_majority();
             findings.push(Finding::ReplicasOffline { queue: info.name.clone(), offline, stalled });
+        }
+        if info.leaderless {
+            findings.push(Finding::NoLeader { queue: info.name.clone() });
         }
         let asked = self.settings().replicas.map_or(DEFAULT_REPLICAS, |number| number.get().into());
         let wanted = nodes.map_or(0, |nodes| asked.min(nodes));
@@ -121,6 +131,12 @@ impl Topology {
             let (queue, members) = (info.name.clone(), info.members.clone());
             findings.push(Finding::MissingReplicas { queue, members, wanted });
         }
+    }
+
+    /// The policies that change what a landing queue does. Limits on its length are not
+    /// among them: they are looked for as with every queue that messages end in.
+    pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Finding> {
+        policies(info, &HARMFUL_TO_LANDING).collect()
     }
 
     /// Whether what gets there from the dispatch exchange comes to it again.
@@ -230,10 +246,15 @@ fn policies<'a>(
         if key == "delivery-limit" && value.as_i64().is_some_and(|limit| limit < 0) {
             return None;
         }
-        // A limit above the level's own TTL changes nothing.
+        // A limit above the level's own TTL changes nothing. What keeps has none.
         if key == "message-ttl"
-            && value.as_i64() >= queue.arguments.get("x-message-ttl").and_then(Json::as_i64)
+            && let Some(own) = queue.arguments.get("x-message-ttl").and_then(Json::as_i64)
+            && value.as_i64() >= Some(own)
         {
+            return None;
+        }
+        // The queue's own argument goes before the policy.
+        if key == "dead-letter-routing-key" && queue.arguments.contains_key("x-dead-letter-routing-key") {
             return None;
         }
         let names: Vec<_> = [&queue.policy, &queue.operator_policy]
@@ -422,5 +443,45 @@ mod tests {
         let queue = observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap();
         queue.effective_policy_definition = serde_json::json!({"message-ttl": 8_000});
         assert_eq!(topology.compare(&observed), []);
+    }
+
+    #[test]
+    fn finds_policies_that_drop_what_is_kept() {
+        let (topology, observed) = setup();
+        for name in ["delay.unroutable", "delay.retry", "delay.parked"] {
+            let mut observed = observed.clone();
+            let queue = observed.queues.iter_mut().find(|queue| queue.name == name).unwrap();
+            queue.effective_policy_definition = serde_json::json!({"message-ttl": 60_000});
+            let texts: Vec<_> = topology.compare(&observed).iter().map(ToString::to_string).collect();
+            assert!(texts.len() == 1 && texts[0].contains("dropped after that time"), "{name}: {texts:?}");
+        }
+    }
+
+    #[test]
+    fn finds_policies_that_hurt_a_landing_queue() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut info = QueueInfo { name: "delay.landing.billing".into(), ..QueueInfo::default() };
+        let found = |info: &QueueInfo| Topology::landing_policies(info).len();
+        info.effective_policy_definition =
+            serde_json::json!({"expires": 60_000, "message-ttl": 60_000, "dead-letter-routing-key": "x"});
+        assert_eq!(found(&info), 2);
+        info.arguments.insert("x-dead-letter-routing-key".into(), "billing".into());
+        assert_eq!(found(&info), 1);
+        assert!(topology.names().app_of_landing(&info.name).is_some());
+    }
+
+    #[test]
+    fn finds_a_queue_without_a_leader() {
+        let (topology, mut observed) = setup();
+        let queue = observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap();
+        (queue.members, queue.online) = (vec!["a".into()], vec!["a".into()]);
+        observed.nodes = Some(1);
+        let texts = |observed: &Observed| -> Vec<String> {
+            topology.compare(observed).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(texts(&observed), [""; 0]);
+        observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap().leaderless = true;
+        let found = texts(&observed);
+        assert!(found.len() == 1 && found[0].contains("`delay.level.03` has no leader"), "{found:?}");
     }
 }

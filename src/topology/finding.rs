@@ -64,6 +64,12 @@ pub enum Finding {
         /// Whether the others are too few for the queue to work.
         stalled: bool,
     },
+    /// A queue's replicas run, and none of them leads: it neither takes nor hands on
+    /// messages, and does not come back by itself.
+    NoLeader {
+        /// Which queue.
+        queue: String,
+    },
     /// A policy changes how one of our queues works.
     Policy {
         /// Which queue.
@@ -97,6 +103,11 @@ impl fmt::Display for Finding {
                 "queue `{queue}` has no running replica on {}{}",
                 offline.join(", "),
                 if *stalled { "; it has no majority, and everything in it waits" } else { "" }
+            ),
+            Self::NoLeader { queue } => write!(
+                f,
+                "queue `{queue}` has no leader although its replicas run: nothing gets in or out, and \
+                 restarting does not help; to do: docs/doctor.md, no-leader"
             ),
             Self::Policy { queue, policy, effect } => write!(f, "queue `{queue}`: {policy}: {effect}"),
         }

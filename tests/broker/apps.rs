@@ -213,6 +213,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     assert!(found.passed() && found.probes.len() > 50 && found.unchecked.is_empty(), "{found:?}");
     let tried = |what: &str| found.probes.iter().any(|probe| probe.what.contains(what));
     assert!(tried("publish the key `orders`") && tried("consume or purge `orders`"), "{found:?}");
+    assert!(tried("publish to `delay.express`"), "{found:?}");
 
     // It is more than an application without these flags may do.
     let wrong = |user: &AppUser| -> Vec<String> {
@@ -237,6 +238,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     for what in [
         "publish the key `orders`",
         "publish to `delay.dispatch`",
+        "publish to `delay.express`",
         "consume or purge `delay.level.27`",
         "bind every key",
         "declare or delete `delay`",
@@ -244,6 +246,14 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     ] {
         assert!(wrong.iter().any(|wrong| wrong.starts_with(what)), "{what} in {wrong:?}");
     }
+    // What a tag gives cannot be tried, but it can be seen.
+    api("PUT", &format!("users/{}", user.name), &json!({ "password": PASSWORD, "tags": "policymaker" }));
+    let found = check(&user);
+    let probe = found.probes.iter().find(|probe| probe.what.contains("policymaker")).unwrap();
+    assert!(!probe.passed(), "{probe:?}");
+    let spec = direct(&settings, "billing");
+    let report = add(&settings, &spec);
+    assert!(report.conflicts.iter().any(|it| it.contains("tag policymaker")), "{report:?}");
     // None of it has left anything behind.
     let after = picture(&settings);
     for kind in ["queues", "bindings"] {
@@ -379,6 +389,41 @@ fn removing_waits_for_messages_and_leaves_what_is_not_its_own() {
     let before = picture(&settings);
     let refusal = remove(&settings, &spec, RemoveOptions { force: true, ..Default::default() }).unwrap_err();
     assert!(refusal.conflicts[0].contains("configure `^mine`"), "{refusal:?}");
+    assert_eq!(picture(&settings), before);
+}
+
+#[test]
+fn what_arrives_while_an_application_is_removed_is_not_lost() {
+    let settings = common::installed(1_000);
+    let spec = direct(&settings, "billing");
+    added(&settings, &spec);
+    let before = picture(&settings);
+    let removing = {
+        let (settings, spec) = (settings.clone(), spec.clone());
+        std::thread::spawn(move || remove(&settings, &spec, RemoveOptions::default()))
+    };
+    let bindings = format!("exchanges/{}/delay.dispatch/bindings/source", settings.broker.vhost);
+    common::eventually("it is unbound", || {
+        api("GET", &bindings, &json!(null)).as_array().unwrap().is_empty()
+    });
+    raw::publish(&settings, [raw::message("", "billing", "late", &json!({}))]);
+    let refusal = removing.join().unwrap().unwrap_err();
+    assert!(refusal.unbound_meanwhile && refusal.waiting[0].messages == 1, "{refusal:?}");
+    assert_eq!(picture(&settings), before);
+}
+
+#[test]
+fn an_administrator_is_not_deleted_with_an_application() {
+    let settings = common::installed(1_000);
+    let mut spec = direct(&settings, "billing");
+    added(&settings, &spec);
+    let name = format!("admin-of-{}", settings.broker.vhost);
+    api("PUT", &format!("users/{name}"), &json!({ "password": PASSWORD, "tags": "administrator" }));
+    spec.user.as_mut().unwrap().name = name.clone();
+    let before = picture(&settings);
+    let options = RemoveOptions { delete_user: true, force: true, ..RemoveOptions::default() };
+    let refusal = remove(&settings, &spec, options).unwrap_err();
+    assert!(refusal.conflicts[0].contains("administrator"), "{refusal:?}");
     assert_eq!(picture(&settings), before);
 }
 

@@ -6,15 +6,16 @@ use std::{
 };
 
 use delayline::{
-    Settings,
+    Settings, admin,
     amqp::{Delivery, Session},
     holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
     message::{Properties, Value},
+    settings::{Credentials, Secret},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
-use crate::common::{eventually, http, raw, shared_node, vhost};
+use crate::common::{eventually, eventually_seen, http, installed, raw, shared_node, topology, vhost};
 
 fn queue(name: &str, arguments: &[(&str, Argument)]) -> Queue {
     let kind = [("x-queue-type", Argument::from("quorum"))];
@@ -187,6 +188,85 @@ fn what_is_refused_stays_and_the_others_go() {
     assert_eq!((report.sent, report.refused, refused), (0, 4, 4));
     assert!(report.refusal.unwrap().contains("no queue takes it"));
     eventually("they are back", || ready(&mut session, "kept") == 4);
+}
+
+#[test]
+fn where_nothing_is_taken_it_ends_and_tells_of_all_it_sent() {
+    let (settings, mut session) = holding(30);
+    let report = Holding::new(&settings, &kept())
+        .sift(|delivery| Decision::Send(Outgoing::of(delivery, "", "nowhere").into()), |_| {})
+        .unwrap();
+    assert!(report.failure.as_ref().unwrap().contains("10 messages in a row"), "{report:?}");
+    assert!(report.refused >= 10 && report.sent == 0, "{report:?}");
+    // What it had sent and had no answer for is in doubt, and none is forgotten.
+    assert_eq!(report.refused + report.in_doubt, report.examined, "{report:?}");
+    eventually("they are back", || ready(&mut session, "kept") == 30);
+}
+
+#[test]
+fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
+    const LAST: usize = 50;
+    let (mut settings, mut session) = holding(100);
+    session.declare_queue(&queue("target", &[])).unwrap();
+    // As a user who can be locked out.
+    let (vhost, node) = (settings.broker.vhost.clone(), shared_node());
+    let user = format!("sender-of-{vhost}");
+    let password = |password: &str| {
+        http(node, "PUT", &format!("users/{user}"), &json!({ "password": password, "tags": "" }));
+    };
+    password("first");
+    let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
+    http(node, "PUT", &format!("permissions/{vhost}/{user}"), &all);
+    settings.broker.credentials =
+        Credentials::Plain { username: user.clone(), password: Secret::new("first") };
+    let cut_off = || {
+        password("second");
+        let publisher = |all: &Json| -> Option<String> {
+            let ours = |one: &&Json| {
+                let purpose = one["client_properties"]["information"].as_str().unwrap_or_default();
+                one["user"] == user.as_str() && purpose.contains("(router)")
+            };
+            let one = all.as_array()?.iter().find(ours)?;
+            Some(one["name"].as_str()?.replace(' ', "%20").replace('>', "%3E"))
+        };
+        let look = || publisher(&http(node, "GET", "connections", &json!(null)));
+        let name = eventually_seen("the API lists the publisher", look, Option::is_some).unwrap();
+        http(node, "DELETE", &format!("connections/{name}"), &json!(null));
+    };
+    let report = Holding::new(&settings, &kept())
+        .sift(
+            |delivery| {
+                // Sent into a connection that is closed already, and no other can be opened.
+                if number(delivery) == LAST {
+                    cut_off();
+                }
+                Decision::Send(Outgoing::of(delivery, "", "target").into())
+            },
+            |_| {},
+        )
+        .unwrap();
+    assert!(report.failure.is_some() && report.in_doubt > 0, "{report:?}");
+    assert_eq!(report.sent + report.in_doubt, report.examined, "{report:?}");
+    eventually("what was not confirmed is back", || {
+        u64::from(ready(&mut session, "kept")) == 100 - report.sent
+    });
+}
+
+#[test]
+fn a_look_that_ends_early_says_so() {
+    let settings = installed(1_000);
+    raw::publish(&settings, (0..2_500).map(|n| raw::message("delay", "garbage", n, &json!({}))));
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("all are unroutable", || ready(&mut session, "delay.unroutable") == 2_500);
+    let mut gone = false;
+    let report = admin::unroutable(&settings, &topology(&settings), 10_000, |_| {
+        if !std::mem::replace(&mut gone, true) {
+            session.delete_queue("delay.unroutable").unwrap();
+        }
+    })
+    .unwrap();
+    assert!(report.failure.is_some() && report.unseen.is_empty(), "{report:?}");
+    assert!(report.examined < 2_500, "{report:?}");
 }
 
 #[test]

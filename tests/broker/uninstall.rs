@@ -1,11 +1,21 @@
+use std::{
+    io,
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
 use delayline::{
-    Message, Router, admin,
+    Message, Router, Settings, admin,
     amqp::Session,
     codec::{Delay, RoutingKey},
+    node::{NodeOptions, PrivateNode},
+    settings::Broker,
     topology::{Binding, Endpoint, Queue},
 };
 
-use crate::common::{Inbox, app, eventually, installed, topology};
+use crate::common::{Inbox, app, eventually, install, installed, topology};
 
 #[test]
 fn removes_only_what_it_declared() {
@@ -118,4 +128,105 @@ fn status_shows_the_levels_the_apps_and_the_unroutable() {
     let status = admin::status(&absent, &topology(&absent)).unwrap();
     assert!(status.levels.iter().all(|level| level.ready.is_none()) && status.unroutable.is_none());
     assert!(status.apps.is_none() && !status.unseen.is_empty());
+}
+
+/// A way to the management API that is there as long as the entry exchange is; returns
+/// its port.
+fn api_while_open(broker: Broker, api: (String, u16)) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for near in listener.incoming() {
+            let near = near.unwrap();
+            if !Session::open(&broker).unwrap().exchange_exists("delay").unwrap() {
+                continue;
+            }
+            let far = TcpStream::connect((api.0.as_str(), api.1)).unwrap();
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn an_entry_is_put_back_when_the_second_look_fails() {
+    let settings = installed(1_000);
+    let mut lame = settings.clone();
+    let management = lame.management.as_mut().unwrap();
+    let api = (management.url.host_str().unwrap().to_owned(), management.url.port().unwrap());
+    management.url.set_port(Some(api_while_open(settings.broker.clone(), api))).unwrap();
+
+    // An API that was named must answer; one that was only guessed may be absent, but
+    // then nobody knows what is stuck.
+    let error = admin::uninstall(&lame, &topology(&lame), false).unwrap_err();
+    assert!(error.to_string().contains("cannot be reached"), "{error}");
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    lame.management.as_mut().unwrap().explicit = false;
+    let refusal = admin::uninstall(&lame, &topology(&lame), false).unwrap().unwrap_err();
+    assert!(refusal.unseen[0].contains("stuck between two levels"), "{refusal:?}");
+    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+}
+
+fn deliver(settings: &Settings, count: usize) {
+    let inbox = Inbox::open(settings, "after");
+    let router = Router::connect(settings).unwrap();
+    for _ in 0..count {
+        router.publish(Message::after(app("after"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
+    }
+    assert_eq!(inbox.collect(count, Duration::from_secs(120)).len(), count);
+}
+
+#[test]
+fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
+    // A node of its own, as it could be of no use to others afterwards.
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "20").build().unwrap();
+    for _ in 0..3 {
+        install(&settings);
+        let _inbox = Inbox::open(&settings, "app");
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let router = Router::connect(&settings).unwrap();
+                let mut pipeline = router.pipeline();
+                // Until the entry is gone.
+                for n in (0_u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    let delay = Delay::from_seconds(n % 64).unwrap();
+                    drop(pipeline.push(n, Message::after(app("app"), delay, "x")));
+                }
+            });
+            let mut session = Session::open(&settings.broker).unwrap();
+            eventually("they are on their way", || {
+                (0..4).all(|level| {
+                    let queue = format!("delay.level.{level:02}");
+                    session.queue_depth(&queue).unwrap().unwrap().ready > 0
+                })
+            });
+            admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+            stop.store(true, Ordering::Relaxed);
+        });
+        Session::open(&settings.broker).unwrap().delete_queue("in.app").unwrap();
+    }
+    install(&settings);
+    deliver(&settings, 20);
+}
+
+#[test]
+fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "20").build().unwrap();
+    let ended = node.ctl(&["eval", "supervisor:terminate_child(rabbit_sup, rabbit_fifo_dlx_sup)."]).unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let error = admin::install(&settings, &topology(&settings), false, || {}).unwrap_err();
+    // 3.10 does not say which error of its own it is; nobody has seen it happen there either.
+    let says = error.to_string();
+    assert!(says.contains("541"), "{says}");
+    if says.contains("cluster_not_formed") {
+        assert!(says.contains("Restart that node: rabbitmq-upgrade drain"), "{says}");
+    }
 }

@@ -1,12 +1,16 @@
+use std::collections::BTreeSet;
+
 use delayline::{
-    Settings, admin,
+    Settings,
+    admin::{self, DoctorOptions, FindingCode},
     amqp::Session,
     codec::RoutingKey,
+    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use serde_json::json;
 
-use crate::common::{app, eventually, http, installed, shared_node, topology};
+use crate::common::{app, eventually, http, install, installed, shared_node, topology};
 
 fn findings(settings: &Settings) -> Vec<String> {
     let report = admin::verify(settings, &topology(settings)).unwrap();
@@ -131,4 +135,53 @@ fn a_management_api_that_was_named_must_answer() {
     settings.management.as_mut().unwrap().explicit = false;
     let report = admin::verify(&settings, &topology(&settings)).unwrap();
     assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
+}
+
+#[test]
+fn finds_queues_that_come_back_without_a_leader() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "1000").build().unwrap();
+    install(&settings);
+    let mut found = BTreeSet::new();
+    for round in 0..4 {
+        let names: Vec<_> = (0..4).map(|n| format!("app-{round}-{n}")).collect();
+        let mut session = Session::open(&settings.broker).unwrap();
+        for name in &names {
+            declare(&mut session, name);
+            bind(&mut session, "delay.dispatch", name, &RoutingKey::binding_pattern(&app(name)));
+        }
+        drop(session);
+        // Before it has written down which queues there are: a single node comes back with
+        // some that nobody leads, up to 4.0 and as it happens.
+        node.kill();
+        node.restart().unwrap();
+        // Ra, which the queues are made of, knows for certain.
+        let leaderless: BTreeSet<_> = names.iter().filter(|name| !is_led(&node, name)).cloned().collect();
+        let report = admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
+        let apps = report.findings.iter().filter(|finding| finding.code == FindingCode::NoLeader);
+        found = apps.flat_map(|finding| finding.apps.clone()).collect();
+        assert_eq!(found, leaderless, "{report:#?}");
+        if !found.is_empty() {
+            break;
+        }
+    }
+    // What the advice says helps.
+    let mut session = Session::open(&settings.broker).unwrap();
+    for name in &found {
+        session.delete_queue(name).unwrap();
+        declare(&mut session, name);
+        assert!(is_led(&node, name), "{name}");
+    }
+}
+
+fn declare(session: &mut Session, name: &str) {
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
+    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+}
+
+/// Whether a queue of the default vhost has a leader.
+fn is_led(node: &PrivateNode, queue: &str) -> bool {
+    let asked =
+        node.ctl(&["eval", &format!("element(1, ra:members({{'%2F_{queue}', node()}}, 5000)).")]).unwrap();
+    String::from_utf8_lossy(&asked.stdout).trim() == "ok"
 }

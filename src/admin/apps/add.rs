@@ -9,7 +9,7 @@ use crate::{
 };
 
 use super::{
-    super::{AdminError, Outcome, doing},
+    super::{AdminError, Outcome, doing, limit::limit},
     AppSpec, Delivery, api,
     steps::{Found, Standing, steps},
     unchecked_keys,
@@ -107,19 +107,11 @@ fn warnings(
     if let Delivery::Direct(queue) = &spec.delivery
         && let Some(info) = observed.queues.iter().find(|info| info.name == queue.name)
     {
-        let set = |key: &str, policy: &str| {
-            info.arguments.get(key).or_else(|| info.policy_value(policy)).and_then(|value| value.as_str())
-        };
-        if set("x-overflow", "overflow").is_some_and(|overflow| overflow.starts_with("reject-publish"))
-            && (info.arguments.contains_key("x-max-length")
-                || info.arguments.contains_key("x-max-length-bytes")
-                || info.policy_value("max-length").is_some()
-                || info.policy_value("max-length-bytes").is_some())
-        {
+        if let Some(limit) = limit(info) {
             warnings.push(format!(
-                "queue `{}` refuses messages when it is full, and 32 refused ones hold up a level for every \
+                "queue `{}` refuses messages when it is full ({}), and 32 refused ones hold up a level for every \
                  application; put a landing queue before it (--landing)",
-                info.name
+                info.name, limit.text
             ));
         }
         if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {

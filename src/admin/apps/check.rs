@@ -12,8 +12,8 @@ use crate::{
 };
 
 use super::{
-    super::{AdminError, doing},
-    AppSpec, AppUser, observe,
+    super::{AdminError, doing, observe_with},
+    AppSpec, AppUser,
     rights::NOTHING,
     unchecked_keys,
 };
@@ -110,7 +110,7 @@ fn others(
         .ok_or_else(|| "no management API is configured (--management-url)".to_owned())
         .and_then(|management| {
             let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
-            observe(&api, &settings.broker.vhost).map_err(|error| error.to_string())
+            observe_with(&api, &settings.broker.vhost).map_err(|error| error.to_string())
         });
     let bindings = match observed {
         Ok(observed) => observed.dispatch_bindings(topology),
@@ -135,17 +135,28 @@ fn others(
     others
 }
 
-/// What the broker lets a user declare, and whether it has the tag that overrides
-/// everything; `None` if it does not know the user.
-fn patterns(settings: &Settings, user: &AppUser) -> Result<Option<(String, bool)>, String> {
+/// What holds for a user beyond names that can be tried.
+struct Standing {
+    /// What the broker lets it declare.
+    configure: String,
+    administrator: bool,
+    policymaker: bool,
+}
+
+/// How a user stands; `None` if the broker does not know it.
+fn standing(settings: &Settings, user: &AppUser) -> Result<Option<Standing>, String> {
     let management =
         settings.management.as_ref().ok_or("no management API is configured (--management-url)")?;
     let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
     let permissions = api.permissions(&settings.broker.vhost).map_err(|error| error.to_string())?;
     let users = api.users().map_err(|error| error.to_string())?;
-    let administrator = users.iter().any(|known| known.name == user.name && known.has_tag("administrator"));
+    let has_tag = |tag: &str| users.iter().any(|known| known.name == user.name && known.has_tag(tag));
     let own = permissions.into_iter().find(|permission| permission.user == user.name);
-    Ok(own.map(|own| (own.configure, administrator)))
+    Ok(own.map(|own| Standing {
+        configure: own.configure,
+        administrator: has_tag("administrator"),
+        policymaker: has_tag("policymaker"),
+    }))
 }
 
 struct Checking<'a> {
@@ -172,9 +183,9 @@ impl Checking<'_> {
 
     /// Names that nobody would think of trying cannot be tried.
     fn patterns(&mut self, settings: &Settings, user: &AppUser, unchecked: &mut Vec<String>) {
-        match patterns(settings, user) {
+        match standing(settings, user) {
             Ok(None) => {}
-            Ok(Some((configure, administrator))) => {
+            Ok(Some(Standing { configure, administrator, policymaker })) => {
                 let mut note = |what: String, allowed: bool| {
                     self.probes.push(Probe { what, expected: false, allowed: Some(allowed), reason: None });
                 };
@@ -182,6 +193,7 @@ impl Checking<'_> {
                 let pattern = if any { format!(" (`{configure}`)") } else { String::new() };
                 note(format!("declare or delete anything at all{pattern}"), any);
                 note("do everything, as an administrator".into(), administrator);
+                note("set policies on every queue, as a policymaker".into(), policymaker);
             }
             Err(reason) => unchecked.push(format!("which names it may declare: {reason}")),
         }
@@ -222,9 +234,13 @@ impl Checking<'_> {
         }
         let garbage = "delayline-check";
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
-        for exchange in
-            [names.level_exchange(0), names.level_exchange(26), names.dispatch(), names.unroutable()]
-        {
+        for exchange in [
+            names.express(),
+            names.level_exchange(0),
+            names.level_exchange(26),
+            names.dispatch(),
+            names.unroutable(),
+        ] {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
         for exchange in [names.retry(), names.parked()] {
@@ -281,6 +297,7 @@ impl Checking<'_> {
         let own = spec.queue_name().map(str::to_owned);
         let theirs = [
             names.entry(),
+            names.express(),
             names.dispatch(),
             names.level_queue(0),
             names.unroutable(),

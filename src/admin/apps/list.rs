@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use regex::Regex;
 use serde::Serialize;
 
 use crate::{
@@ -12,7 +11,13 @@ use crate::{
     topology::{Endpoint, Observed, Topology},
 };
 
-use super::{super::AdminError, api, observe};
+use super::{
+    super::{
+        AdminError, observe_with,
+        permitted::{key_matches, matches},
+    },
+    api,
+};
 
 /// The applications of a set.
 #[derive(Debug, Clone, Serialize)]
@@ -83,7 +88,7 @@ pub struct AppUserEntry {
 pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, AdminError> {
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
-    let observed = observe(&api, vhost)?;
+    let observed = observe_with(&api, vhost)?;
     let access = (|| Ok((api.users()?, api.permissions(vhost)?, api.topic_permissions(vhost)?)))();
     let (access, unseen) = match access {
         Ok((users, permissions, topics)) => (Some(Access { vhost, users, permissions, topics }), Vec::new()),
@@ -196,17 +201,14 @@ impl Access<'_> {
                 continue;
             }
             let of_user = |topic: &&TopicPermission| topic.user == permission.user;
-            let consumes = queue.map_or(Some(false), |queue| matches(&permission.read, queue));
+            let consumes = queue.map_or(Some(false), |queue| matches(&permission.read, queue).ok());
             let publishes = app.map_or(Some(false), |app| {
-                if !matches(&permission.write, &entry)? {
+                if !matches(&permission.write, &entry).ok()? {
                     return Some(false);
                 }
-                let rule = self.topics.iter().filter(of_user).find(|topic| topic.exchange == entry);
-                rule.map_or(Some(true), |rule| {
-                    let rule =
-                        rule.write.replace("{username}", &permission.user).replace("{vhost}", self.vhost);
-                    matches(&rule, &RoutingKey::new(Delay::ZERO, app.clone()).encode())
-                })
+                let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
+                let user = (permission.user.as_str(), self.vhost);
+                key_matches(&self.topics, user, &entry, &key, |topic| &topic.write).ok()
             });
             if consumes == Some(false) && publishes == Some(false) {
                 continue;
@@ -227,13 +229,4 @@ impl Access<'_> {
         }
         users
     }
-}
-
-/// Whether a permission's pattern matches; an empty one never does. `None` if it is
-/// in words of PCRE that we do not know.
-fn matches(pattern: &str, text: &str) -> Option<bool> {
-    if pattern.is_empty() {
-        return Some(false);
-    }
-    Regex::new(pattern).ok().map(|pattern| pattern.is_match(text))
 }

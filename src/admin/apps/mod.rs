@@ -21,7 +21,7 @@ pub use print::{definitions, rabbitmqctl};
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
 
-use crate::{management::ManagementApi, settings::Settings, topology::Observed};
+use crate::{management::ManagementApi, settings::Settings};
 
 use super::AdminError;
 
@@ -31,15 +31,6 @@ fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
         reason: "none is configured (--management-url), and only it knows bindings and permissions".into(),
     })?;
     Ok(ManagementApi::new(management)?)
-}
-
-fn observe(api: &ManagementApi, vhost: &str) -> Result<Observed, AdminError> {
-    Ok(Observed {
-        exchanges: api.exchanges(vhost)?,
-        queues: api.queues(vhost)?,
-        bindings: api.bindings(vhost)?,
-        nodes: None,
-    })
 }
 
 /// What a broker does not check of the keys that a user publishes with. Measured:

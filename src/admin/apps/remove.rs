@@ -1,6 +1,6 @@
 //! Taking an application out again: what adding does, backwards.
 
-use std::{fmt, thread, time::Duration};
+use std::{fmt, thread};
 
 use serde::Serialize;
 
@@ -13,16 +13,16 @@ use crate::{
 };
 
 use super::{
-    super::{AdminError, State, Waiting, doing, examine},
+    super::{
+        AdminError, State, Waiting,
+        contents::{self, SETTLE, contents},
+        doing, examine,
+    },
     api,
     list::landing,
     rights::NOTHING,
     steps::Standing,
 };
-
-/// How long to wait between unbinding and counting again: a message that was just
-/// being handed on is in its queue by then.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// What to remove.
 #[derive(Debug, Clone, Default)]
@@ -63,6 +63,9 @@ pub struct RemoveRefusal {
     pub consumed: Vec<(String, u64)>,
     /// What is not as adding makes it.
     pub conflicts: Vec<String>,
+    /// Whether the binding was gone for some seconds before it was put back: what fell
+    /// due for the application meanwhile is unroutable, and can be replayed.
+    pub unbound_meanwhile: bool,
 }
 
 impl fmt::Display for RemoveRefusal {
@@ -118,15 +121,20 @@ pub fn remove_app(
         session.unbind(binding).map_err(doing(format!("removing the {binding}")))?;
     }
     if !options.force && (belongings.queue.is_some() || belongings.landing.is_some()) {
+        // A message that was just being handed on is in its queue by then.
         thread::sleep(SETTLE);
-        let mut late = RemoveRefusal::default();
-        count(&mut session, &Standing::look(&api, vhost, false)?, &belongings, &mut late)?;
-        if refused(&late, false) {
-            for binding in &belongings.bindings {
-                session.bind(binding).map_err(doing(format!("putting the {binding} back")))?;
-            }
+        let mut late =
+            RemoveRefusal { unbound_meanwhile: !belongings.bindings.is_empty(), ..RemoveRefusal::default() };
+        let counted = Standing::look(&api, vhost, false)
+            .and_then(|standing| count(&mut session, &standing, &belongings, &mut late));
+        if counted.is_err() || refused(&late, false) {
+            bind_again(settings, &belongings.bindings)?;
+            counted?;
             return Ok(Err(late));
         }
+    }
+    if !refusal.waiting.is_empty() {
+        contents::calm(&mut session, belongings.landing.iter().chain(&belongings.queue).map(String::as_str));
     }
     report.discarded = refusal.waiting;
     if let Some(user) = &belongings.user {
@@ -136,7 +144,7 @@ pub fn remove_app(
         }
     }
     for queue in belongings.landing.iter().chain(&belongings.queue) {
-        session.delete_queue(queue).map_err(doing(format!("removing queue `{queue}`")))?;
+        contents::delete(&mut session, queue, &mut report.discarded)?;
     }
     report.removed = belongings.names();
     if options.delete_user
@@ -208,6 +216,14 @@ fn look(
             ours
         }) || options.delete_user && standing.users.iter().any(|known| known.name == *user)
     });
+    if let Some(user) = options.user.as_ref().filter(|_| options.delete_user)
+        && standing.users.iter().any(|known| known.name == *user && known.has_tag("administrator"))
+    {
+        refusal.conflicts.push(format!(
+            "user `{user}` is an administrator, and adding an application makes none; delete it yourself, or do \
+             without --delete-user"
+        ));
+    }
     let queue = match queue {
         Some(name) if options.keep_queue => {
             report.left.push(format!("queue `{name}`, as asked"));
@@ -257,8 +273,14 @@ fn stays(
     Ok(Some("it was not declared by `delayline app add`, or with other settings; delete it yourself".into()))
 }
 
-/// Counts what would be lost. AMQP has the count of this moment without what is on
-/// its way out of a landing queue; the API's is up to 5 s old, with that.
+/// Puts the bindings back. On a connection of its own, as the other may be lost.
+fn bind_again(settings: &Settings, bindings: &[Binding]) -> Result<(), AdminError> {
+    let doing = || doing("putting the application's binding back (`delayline app add` does it as well)");
+    let mut session = Session::open(&settings.broker).map_err(doing())?;
+    bindings.iter().try_for_each(|binding| session.bind(binding).map_err(doing()))
+}
+
+/// Counts what would be lost.
 fn count(
     session: &mut Session,
     standing: &Standing,
@@ -266,16 +288,12 @@ fn count(
     refusal: &mut RemoveRefusal,
 ) -> Result<(), AdminError> {
     for name in belongings.landing.iter().chain(&belongings.queue) {
-        let depth = session.queue_depth(name).map_err(doing(format!("counting `{name}`")))?;
-        let Some(depth) = depth else { continue };
-        let known = standing.observed.queues.iter().find(|info| info.name == *name);
-        let stuck = known.map_or(0, |info| info.messages_dlx + info.messages_unacknowledged);
-        let messages = u64::from(depth.ready) + stuck;
-        if messages > 0 {
-            refusal.waiting.push(Waiting { queue: name.clone(), messages });
+        let found = contents(session, name, Some(&standing.observed))?;
+        if found.messages > 0 {
+            refusal.waiting.push(Waiting { queue: name.clone(), messages: found.messages });
         }
-        if depth.consumers > 0 {
-            refusal.consumed.push((name.clone(), depth.consumers.into()));
+        if found.consumers > 0 {
+            refusal.consumed.push((name.clone(), found.consumers));
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    super::{AdminError, State, doing, examine},
+    super::{AdminError, State, doing, examine, observe_with},
     AppSpec, Delivery, Target,
     rights::rights,
 };
@@ -83,7 +83,7 @@ pub(super) struct Standing {
 impl Standing {
     /// Asks; of users only if a user matters, as that needs an administrator.
     pub(super) fn look(api: &ManagementApi, vhost: &str, users: bool) -> Result<Self, AdminError> {
-        let observed = super::observe(api, vhost)?;
+        let observed = observe_with(api, vhost)?;
         Ok(match users {
             true => Self {
                 observed,
@@ -202,6 +202,10 @@ fn user(name: &str, has_password: bool, standing: &Standing) -> Found {
     match standing.users.iter().find(|user| user.name == name) {
         Some(user) if user.has_tag("administrator") => Found::Different(format!(
             "user `{name}` is an administrator, and can give itself any permission; take another"
+        )),
+        Some(user) if user.has_tag("policymaker") => Found::Different(format!(
+            "user `{name}` has the tag policymaker, and can set policies that drop every application's messages; \
+             take another, or the tag away"
         )),
         Some(_) => Found::Same,
         None if has_password => Found::Missing,

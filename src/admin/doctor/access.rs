@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use regex::Regex;
-
 use crate::{
+    admin::permitted::{May, Unreadable, key_matches, matches},
     codec::{AppKey, Delay, RoutingKey},
-    management::Permission,
+    management::{Permission, TopicPermission},
     topology::Topology,
 };
 
@@ -21,35 +20,35 @@ use super::{
 /// An app key that nobody has been given: what permits it permits any.
 const ANY_APP: &str = "delayline-doctor-any-app";
 
+/// What a user should not be able to do, in the order of their codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Power {
+    /// Publish any key to the entry exchange.
+    Publish,
+    /// Publish to the express entry, where no rule on keys holds.
+    PublishExpress,
+    /// Bind any key to dispatch.
+    Bind,
+    /// Publish any key to dispatch.
+    Deliver,
+    /// Use or change the set's own queues and exchanges.
+    Control,
+    /// Put policies on them.
+    SetPolicies,
+}
+
 /// A user without the tag `administrator`, and what it may do.
 struct User<'a> {
     permission: &'a Permission,
     access: &'a Access,
     vhost: &'a str,
+    makes_policies: bool,
 }
 
-/// Whether a user may, or why it cannot be told.
-type May = Result<bool, String>;
-
 impl User<'_> {
-    /// Patterns of permissions must match a name somewhere; an empty one matches none.
-    fn matches(&self, pattern: &str, text: &str) -> May {
-        if pattern.is_empty() {
-            return Ok(false);
-        }
-        let matches = Regex::new(pattern).map(|pattern| pattern.is_match(text));
-        matches.map_err(|_| format!("what user `{}` may do: cannot read `{pattern}`", self.permission.user))
-    }
-
     /// Whether a key is allowed on a topic exchange.
-    fn key(&self, exchange: &str, key: &str, which: fn(&(String, String)) -> &String) -> May {
-        let user = &self.permission.user;
-        let topic = self.access.topics.iter().find(|topic| topic.user == *user && topic.exchange == exchange);
-        let Some(topic) = topic else { return Ok(true) };
-        let pattern = which(&(topic.write.clone(), topic.read.clone()))
-            .replace("{username}", &regex::escape(user))
-            .replace("{vhost}", &regex::escape(self.vhost));
-        self.matches(&pattern, key)
+    fn key(&self, exchange: &str, key: &str, which: fn(&TopicPermission) -> &String) -> May {
+        key_matches(&self.access.topics, (&self.permission.user, self.vhost), exchange, key, which)
     }
 }
 
@@ -61,29 +60,33 @@ pub(super) fn check(
     unchecked: &mut Vec<String>,
 ) -> Vec<HealthFinding> {
     let Some(access) = &facts.access else { return Vec::new() };
-    let mut found: BTreeMap<FindingCode, Vec<String>> = BTreeMap::new();
+    let mut found: BTreeMap<Power, Vec<String>> = BTreeMap::new();
     for permission in &access.permissions {
         let known = access.users.iter().find(|user| user.name == permission.user);
-        let trusted = options.trusted.contains(&permission.user);
-        if trusted || known.is_some_and(|user| user.has_tag("administrator")) {
+        let has_tag = |tag: &str| known.is_some_and(|user| user.has_tag(tag));
+        if options.trusted.contains(&permission.user) || has_tag("administrator") {
             continue;
         }
-        let user = User { permission, access, vhost };
-        for (code, may) in powers(topology, &user) {
+        let user = User { permission, access, vhost, makes_policies: has_tag("policymaker") };
+        for (power, may) in powers(topology, &user) {
             match may {
-                Ok(true) => found.entry(code).or_default().push(permission.user.clone()),
+                Ok(true) => found.entry(power).or_default().push(permission.user.clone()),
                 Ok(false) => {}
-                Err(reason) if unchecked.contains(&reason) => {}
-                Err(reason) => unchecked.push(reason),
+                Err(Unreadable(pattern)) => {
+                    let reason = format!("what user `{}` may do: cannot read `{pattern}`", permission.user);
+                    if !unchecked.contains(&reason) {
+                        unchecked.push(reason);
+                    }
+                }
             }
         }
     }
-    found.into_iter().map(|(code, users)| finding(topology, code, &users)).collect()
+    found.into_iter().map(|(power, users)| finding(topology, power, &users)).collect()
 }
 
-fn powers(topology: &Topology, user: &User<'_>) -> Vec<(FindingCode, May)> {
+fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
     let names = topology.names();
-    let (entry, dispatch) = (names.entry(), names.dispatch());
+    let (entry, express, dispatch) = (names.entry(), names.express(), names.dispatch());
     let Permission { configure, write, read, .. } = user.permission;
     let any = AppKey::new(ANY_APP).expect("it is one");
     let routing_key = RoutingKey::new(Delay::ZERO, any.clone()).encode();
@@ -91,59 +94,79 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(FindingCode, May)> {
     let both = |first: May, second: &dyn Fn() -> May| if first? { second() } else { Ok(false) };
     // A key that no rule on purpose lets through: services may publish for any app.
     let garbage = "delayline-doctor";
-    let publishes = both(user.matches(write, &entry), &|| user.key(&entry, garbage, |topic| &topic.0));
-    let binds = both(user.matches(read, &dispatch), &|| user.key(&dispatch, &pattern, |topic| &topic.1));
+    let publishes = both(matches(write, &entry), &|| user.key(&entry, garbage, |topic| &topic.write));
+    let binds = both(matches(read, &dispatch), &|| user.key(&dispatch, &pattern, |topic| &topic.read));
     // Who may take messages out of the unroutable queue is to send them on.
-    let operator = user.matches(read, &names.unroutable()).unwrap_or(false);
-    let delivers = both(user.matches(write, &dispatch).map(|may| may && !operator), &|| {
-        user.key(&dispatch, &routing_key, |topic| &topic.0)
+    let operator = matches(read, &names.unroutable()).unwrap_or(false);
+    let delivers = both(matches(write, &dispatch).map(|may| may && !operator), &|| {
+        user.key(&dispatch, &routing_key, |topic| &topic.write)
     });
     let own: Vec<_> =
         topology.queues().filter(|queue| queue.level.is_some()).map(|queue| queue.name.as_str()).collect();
     let anywhere = |pattern: &str, names: &[&str]| -> May {
-        names.iter().try_fold(false, |so_far, name| Ok(so_far || user.matches(pattern, name)?))
+        names.iter().try_fold(false, |so_far, name| Ok(so_far || matches(pattern, name)?))
     };
     let controls = [
         anywhere(read, &own),
         anywhere(write, &own),
         anywhere(configure, &own),
-        anywhere(configure, &[&entry, &dispatch, &names.unroutable()]),
+        anywhere(configure, &[&entry, &express, &dispatch, &names.unroutable()]),
     ]
     .into_iter()
     .try_fold(false, |so_far, one| Ok(so_far || one?));
     vec![
-        (FindingCode::EntryUnprotected, publishes),
-        (FindingCode::DispatchUnprotected, binds),
-        (FindingCode::DispatchWritable, delivers),
-        (FindingCode::SetUnprotected, controls),
+        (Power::Publish, publishes),
+        (Power::PublishExpress, matches(write, &express).map(|may| may && !operator)),
+        (Power::Bind, binds),
+        (Power::Deliver, delivers),
+        (Power::Control, controls),
+        (Power::SetPolicies, Ok(user.makes_policies)),
     ]
 }
 
-fn finding(topology: &Topology, code: FindingCode, users: &[String]) -> HealthFinding {
+fn finding(topology: &Topology, power: Power, users: &[String]) -> HealthFinding {
     let names = topology.names();
-    let (entry, dispatch) = (names.entry(), names.dispatch());
+    let exchange = |name: String| format!("exchange `{name}`");
+    let set = || format!("set `{}`", topology.settings().set);
     let list: Vec<_> = users.iter().map(|user| format!("`{user}`")).collect();
     let who = list.join(", ");
-    let (subject, what, advice) = match code {
-        FindingCode::EntryUnprotected => (
-            format!("exchange `{entry}`"),
+    let (code, subject, what, advice) = match power {
+        Power::Publish => (
+            FindingCode::EntryUnprotected,
+            exchange(names.entry()),
             format!("any key can be published by {who}: for any application, and garbage"),
             "give them a topic permission there; delayline app add does, and docs/security.md has the patterns",
         ),
-        FindingCode::DispatchUnprotected => (
-            format!("exchange `{dispatch}`"),
+        Power::PublishExpress => (
+            FindingCode::EntryUnprotected,
+            exchange(names.express()),
+            format!("any application's key can be published by {who}, whatever topic permissions they have"),
+            "take `write` on it away: rules on keys do not hold there, so it is for publishers that are trusted \
+             with every application (--trusted)",
+        ),
+        Power::Bind => (
+            FindingCode::DispatchUnprotected,
+            exchange(names.dispatch()),
             format!("any key can be bound by {who}, and so any application's messages copied"),
             "give them a topic permission there, or take `read` on it away; delayline app add binds for them",
         ),
-        FindingCode::DispatchWritable => (
-            format!("exchange `{dispatch}`"),
+        Power::Deliver => (
+            FindingCode::DispatchWritable,
+            exchange(names.dispatch()),
             format!("messages can be delivered to any application at once by {who}"),
             "take `write` on it away from all but operators, who need it to replay",
         ),
-        _ => (
-            format!("set `{}`", topology.settings().set),
+        Power::Control => (
+            FindingCode::SetUnprotected,
+            set(),
             format!("levels can be purged, consumed, fed or deleted by {who}"),
             "take the permissions on the set's own queues and exchanges away; docs/security.md says who needs which",
+        ),
+        Power::SetPolicies => (
+            FindingCode::SetUnprotected,
+            set(),
+            format!("policies that drop messages or deliver them early can be put on every level by {who}"),
+            "take the tag `policymaker` away: it holds for every queue of the vhost, whatever permissions they have",
         ),
     };
     HealthFinding::new(code, subject, what, advice)

@@ -77,6 +77,8 @@ codes! {
     PolicyOnSet = "policy-on-set", Problem;
     /// A queue without an online majority of its replicas.
     NoMajority = "no-majority", Problem;
+    /// A queue whose replicas run and that has no leader.
+    NoLeader = "no-leader", Problem;
     /// A broker that cannot carry the set as it is.
     BrokerUnsuitable = "broker-unsuitable", Problem;
     /// A node that takes no messages.

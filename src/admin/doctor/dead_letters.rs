@@ -2,7 +2,11 @@
 
 use crate::topology::Topology;
 
-use super::{DoctorOptions, FindingCode, HealthFinding, facts::Facts, targets::Target};
+use super::{
+    DoctorOptions, FindingCode, HealthFinding,
+    facts::Facts,
+    walk::{Target, refuses},
+};
 
 /// How many a queue hands on at a time by default.
 const DEFAULT_PREFETCH: u64 = 32;
@@ -80,11 +84,15 @@ struct Holder {
 impl Holder {
     fn find(topology: &Topology, facts: &Facts, queue: &str, targets: &[Target<'_>]) -> Self {
         let landing = topology.names().app_of_landing(queue);
-        let mut blocked: Vec<_> = targets
-            .iter()
-            .filter(|target| target.landing.map(|landing| landing.name.as_str()) == landing.map(|_| queue))
-            .filter_map(|target| Some((target.app.clone(), target.blocked()?)))
-            .collect();
+        // A level waits for the first queue behind dispatch, a landing queue for the next.
+        let reason = |target: &Target<'_>| match (target.landing, landing) {
+            (None, None) => target.blocked(),
+            (Some(first), None) => refuses(first),
+            (Some(first), Some(_)) if first.name == queue => target.blocked(),
+            _ => None,
+        };
+        let mut blocked: Vec<_> =
+            targets.iter().filter_map(|target| Some((target.app.clone(), reason(target)?))).collect();
         blocked.sort();
         blocked.dedup();
         let forgets = facts.about.version.as_ref().is_some_and(|version| version.starts_with("3."));

@@ -1,9 +1,12 @@
 //! What the checks are made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    admin::{AdminError, UnroutableReport, about::about, doing, observe, unroutable as census},
+    admin::{
+        AdminError, UnroutableReport, about::about, doing, leader::mark_leaderless, observe,
+        unroutable as census,
+    },
     amqp::Session,
     management::{
         DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, TopicPermission, UserInfo,
@@ -12,7 +15,10 @@ use crate::{
     topology::{About, Observed, Topology},
 };
 
-use super::DoctorOptions;
+use super::{
+    DoctorOptions,
+    walk::{End, targets},
+};
 
 /// Over how many seconds dead letters that are on their way are looked back at.
 const RECENT: u32 = 60;
@@ -71,6 +77,8 @@ pub(super) fn gather(
     let (about, mut unchecked) = about(&session, Some(management));
     observed.nodes = about.nodes;
     drop(session);
+    let queues = queues_on_the_way(topology, &observed);
+    mark_leaderless(&api, vhost, &mut observed, &queues)?;
 
     let mut known = Facts { observed, about, ..Facts::default() };
     known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
@@ -90,11 +98,29 @@ pub(super) fn gather(
         let kept = known.observed.queues.iter().any(|queue| queue.name == unroutable && queue.messages > 0);
         if kept && options.sample > 0 {
             let report = census(settings, topology, options.sample, |_| {});
-            known.unroutable = or_unchecked(report, "for whom the unroutable messages are", &mut unchecked);
+            let what = "for whom the unroutable messages are";
+            known.unroutable = or_unchecked(report, what, &mut unchecked);
+            if let Some(report) = &known.unroutable {
+                let unseen = report.unseen.iter().chain(&report.failure);
+                unchecked.extend(unseen.map(|reason| format!("{what}: {reason}")));
+            }
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
     }
     Ok((known, unchecked))
+}
+
+/// The queues that messages move through: the set's, landing queues, and those that
+/// applications receive with.
+fn queues_on_the_way(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
+    let mut names: BTreeSet<_> = topology.queues().map(|queue| queue.name.clone()).collect();
+    for target in targets(topology, observed) {
+        names.extend(target.landing.map(|landing| landing.name.clone()));
+        if let End::Queue(queue) = target.end {
+            names.insert(queue.name.clone());
+        }
+    }
+    names
 }
 
 fn access(api: &ManagementApi, vhost: &str) -> Result<Access, ManagementError> {

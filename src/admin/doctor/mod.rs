@@ -4,6 +4,7 @@
 //! what it said.
 
 mod access;
+mod bindings;
 mod broker;
 mod code;
 mod dead_letters;
@@ -11,6 +12,7 @@ mod facts;
 mod set;
 mod targets;
 mod unroutable;
+mod walk;
 
 use serde::Serialize;
 
@@ -98,8 +100,9 @@ pub struct DoctorReport {
 }
 
 /// Looks at a set, at what is bound to it, and at its broker. Changes nothing, and
-/// waits for nothing: what must be seen over time is in the statistics that brokers
-/// keep.
+/// waits for nothing (what must be seen over time is in the statistics that brokers
+/// keep) unless a queue seems to have no leader: then it looks again, for 20 s at
+/// most.
 ///
 /// # Errors
 /// If the broker cannot be asked, over AMQP or through its management API: nearly
@@ -125,10 +128,10 @@ fn examine(
     let mut findings = Vec::new();
     findings.extend(set::check(topology, facts));
     if facts.installed(topology) {
-        let targets = targets::targets(topology, &facts.observed);
+        let targets = walk::targets(topology, &facts.observed);
         findings.extend(dead_letters::check(topology, facts, &targets, options));
         findings.extend(targets::check(topology, &targets));
-        findings.extend(targets::check_bindings(topology, &facts.observed));
+        findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unroutable::check(topology, facts));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));
     }
@@ -143,7 +146,7 @@ mod tests {
     use super::*;
     use crate::{
         codec::{AppKey, RoutingKey},
-        management::{BindingInfo, DeprecatedFeature, FeatureFlag, NodeInfo, QueueInfo},
+        management::{BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, QueueInfo},
         topology::{Observed, TopologySettings},
     };
 
@@ -229,6 +232,129 @@ mod tests {
             assert_eq!(findings[0].code.as_str(), code, "{kind} {name}");
             assert!(findings[0].subject.contains(name), "{findings:#?}");
         }
+    }
+
+    fn bind(facts: &mut Facts, source: &str, (kind, destination): (&str, &str), key: &str) {
+        facts.observed.bindings.push(BindingInfo {
+            source: source.into(),
+            destination: destination.into(),
+            destination_type: kind.into(),
+            routing_key: key.into(),
+        });
+    }
+
+    fn exchange(facts: &mut Facts, name: &str) {
+        let (name, kind) = (name.into(), "topic".into());
+        facts.observed.exchanges.push(ExchangeInfo { name, kind, durable: true, ..ExchangeInfo::default() });
+    }
+
+    #[test]
+    fn a_branch_that_leads_nowhere_matters_only_if_no_other_leads_to_a_queue() {
+        let topology = Topology::new(TopologySettings::default());
+        let dispatch = topology.names().dispatch();
+        let key = |app: &str| RoutingKey::binding_pattern(&AppKey::new(app).unwrap());
+        let mut facts = facts(&topology);
+        for name in ["events", "audit", "ring", "ring.back"] {
+            exchange(&mut facts, name);
+        }
+        // To a queue and to an exchange that nobody has bound, at dispatch and behind it.
+        bind(&mut facts, &dispatch, ("exchange", "audit"), &key("billing"));
+        bind(&mut facts, &dispatch, ("exchange", "events"), &key("orders"));
+        bind(&mut facts, "events", ("queue", "app"), "delay.#");
+        bind(&mut facts, "events", ("exchange", "audit"), "#");
+        assert_eq!(codes(&found(&topology, &facts)), []);
+
+        // Round in a ring by many ways, and nowhere else.
+        bind(&mut facts, &dispatch, ("exchange", "ring"), &key("ringing"));
+        for n in 0..50 {
+            bind(
+                &mut facts,
+                "ring",
+                ("exchange", "ring.back"),
+                &format!("delay.#.{}", ["#."; 1].repeat(n % 3).concat() + "#"),
+            );
+            bind(&mut facts, "ring.back", ("exchange", "ring"), "#");
+        }
+        let findings = found(&topology, &facts);
+        assert_eq!(codes(&findings), [("target-dead-end", "exchange `ring`")]);
+        assert_eq!(findings[0].apps, ["ringing"]);
+        bind(&mut facts, "ring.back", ("queue", "app"), "#");
+        assert_eq!(codes(&found(&topology, &facts)), []);
+
+        // Nobody is to blame for what is stuck who receives all the same.
+        bind(&mut facts, &dispatch, ("exchange", "audit"), &key("lost"));
+        facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+        let findings = found(&topology, &facts);
+        assert_eq!(
+            codes(&findings),
+            [("stuck-dead-letters", "queue `delay.level.00`"), ("target-dead-end", "exchange `audit`")]
+        );
+        assert_eq!(findings[0].apps, ["lost"]);
+
+        // A pattern on dispatch catches it as well.
+        bind(&mut facts, &dispatch, ("queue", "app"), "#.lost");
+        let findings = found(&topology, &facts);
+        assert!(!codes(&findings).iter().any(|(code, _)| *code == "target-dead-end"), "{findings:#?}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_landing_queue_holds_up_the_levels() {
+        let topology = Topology::new(TopologySettings::default());
+        let healthy = {
+            let mut facts = facts(&topology);
+            let arguments = [("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", "app")];
+            facts.observed.queues.push(QueueInfo {
+                name: "delay.landing.billing".into(),
+                kind: "quorum".into(),
+                durable: true,
+                arguments: arguments.map(|(name, value)| (name.to_owned(), value.into())).into(),
+                members: ["a", "b", "c"].map(String::from).into(),
+                online: ["a", "b", "c"].map(String::from).into(),
+                ..QueueInfo::default()
+            });
+            facts.observed.bindings.last_mut().unwrap().destination = "delay.landing.billing".into();
+            facts
+        };
+        assert_eq!(
+            codes(&found(&topology, &Facts { observed: healthy.observed.clone(), ..Facts::default() })),
+            []
+        );
+        type Damage = fn(&mut QueueInfo);
+        let broken: [(&str, Damage); 3] = [
+            ("no-majority", |queue| queue.online.truncate(1)),
+            ("no-leader", |queue| queue.leaderless = true),
+            ("policy-on-set", |queue| {
+                queue.effective_policy_definition = serde_json::json!({"expires": 60_000});
+            }),
+        ];
+        for (code, damage) in broken {
+            let mut facts = Facts { observed: healthy.observed.clone(), ..Facts::default() };
+            damage(facts.observed.queues.last_mut().unwrap());
+            let findings = found(&topology, &facts);
+            assert_eq!(codes(&findings), [(code, "queue `delay.landing.billing`")]);
+            assert_eq!(findings[0].apps, ["billing"]);
+            facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+            let findings = found(&topology, &facts);
+            let stuck = findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters).unwrap();
+            let blamed = code != "policy-on-set";
+            assert_eq!(stuck.apps == ["billing"], blamed, "{stuck:#?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_without_a_leader_is_found_wherever_it_matters() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut facts = facts(&topology);
+        for name in ["delay.level.04", "app"] {
+            facts.observed.queues.iter_mut().find(|queue| queue.name == name).unwrap().leaderless = true;
+        }
+        let findings = found(&topology, &facts);
+        assert_eq!(codes(&findings), [("no-leader", "queue `app`"), ("no-leader", "queue `delay.level.04`")]);
+        assert_eq!(findings[0].apps, ["billing"]);
+        facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+        let findings = found(&topology, &facts);
+        let stuck = findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters).unwrap();
+        assert!(stuck.what.contains("queue `app` has no leader"), "{stuck:#?}");
     }
 
     #[test]

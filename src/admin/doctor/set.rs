@@ -30,7 +30,7 @@ fn keeps(topology: &Topology, destination: &Endpoint) -> bool {
     ours && !topology.leads_back(destination)
 }
 
-fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
+pub(super) fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
     let queue = |name: &String| format!("queue `{name}`");
     Some(match finding {
         Finding::Missing { object } => {
@@ -78,8 +78,16 @@ fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
                 "no replica runs on {}: it has no majority, and everything in it waits",
                 offline.join(", ")
             ),
-            "start those nodes; if they are lost for good, see rabbitmq-queues delete_member and \
-             force_shrink_member_to_current_member, which can lose messages",
+            "start those nodes; if they are lost for good, docs/doctor.md says how to do without them, which \
+             can lose messages",
+        ),
+        Finding::NoLeader { queue: name } => HealthFinding::new(
+            FindingCode::NoLeader,
+            queue(name),
+            "its replicas run and none of them leads: nothing gets in or out, and so nothing leaves the levels \
+             that hand on to it",
+            "make sure (rabbitmq-queues quorum_status QUEUE), then delete the queue and run `delayline install`; \
+             restarting the node does not help",
         ),
         Finding::ReplicasOffline { queue: name, offline, stalled: false } => HealthFinding::new(
             FindingCode::ReplicaOffline,

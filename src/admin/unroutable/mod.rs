@@ -1,24 +1,24 @@
 //! What nobody was bound for and what is malformed: looking at it, sending it on
 //! once somebody is bound, discarding it.
 
+mod bound;
 mod reason;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::AtomicBool,
-};
+use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 use serde::Serialize;
 
 use crate::{
     amqp::Delivery,
-    codec::{AppKey, RoutingKey},
+    codec::AppKey,
     holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted},
     settings::Settings,
     topology::{Queue, Topology},
 };
 
 use super::{AdminError, observe};
+
+use bound::Bound;
 
 pub use reason::{Diagnosis, Reason, diagnose};
 
@@ -63,8 +63,10 @@ pub struct UnroutableReport {
     pub groups: Vec<UnroutableGroup>,
     /// Messages that found no group because there are too many.
     pub other: Option<Group>,
-    /// What could not be seen, or ended the look early.
+    /// What could not be seen.
     pub unseen: Vec<String>,
+    /// What ended the look early.
+    pub failure: Option<String>,
 }
 
 /// Messages for one app that are here for one reason.
@@ -128,14 +130,10 @@ fn queue(topology: &Topology) -> &Queue {
     topology.queues().find(|queue| queue.name == name).expect("every topology has it")
 }
 
-/// The apps somebody is exactly bound for, or why that cannot be known.
-fn bound(settings: &Settings, topology: &Topology) -> Result<Result<BTreeSet<String>, String>, AdminError> {
+/// For whom somebody is bound, or why that cannot be known.
+fn bound(settings: &Settings, topology: &Topology) -> Result<Result<Bound, String>, AdminError> {
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
-    Ok(observed.map(|observed| {
-        let bindings = observed.dispatch_bindings(topology);
-        let apps = bindings.iter().filter_map(|binding| RoutingKey::app_of_pattern(&binding.key).ok());
-        apps.map(|app| app.to_string()).collect()
-    }))
+    Ok(observed.map(|observed| Bound::new(topology, &observed)))
 }
 
 /// Counts what is unroutable, by app key and reason, and changes nothing. Looks
@@ -160,7 +158,7 @@ pub fn unroutable(
     )?;
     let groups = census.groups().iter().map(|(diagnosis, group)| UnroutableGroup {
         bound: match (&bound, &diagnosis.app) {
-            (Ok(bound), Some(app)) => Some(bound.contains(app)),
+            (Ok(bound), Some(app)) => Some(bound.has(app)),
             _ => None,
         },
         diagnosis: diagnosis.clone(),
@@ -172,7 +170,8 @@ pub fn unroutable(
         examined: sifted.examined,
         groups: groups.collect(),
         other: census.other().cloned(),
-        unseen: unseen.into_iter().chain(sifted.failure).collect(),
+        unseen: unseen.into_iter().collect(),
+        failure: sifted.failure,
     })
 }
 
@@ -231,7 +230,7 @@ pub fn replay(
             Err(reason) => return Ok(Err(ReplayRefusal::Unknown { reason })),
         },
     };
-    let stands = |app: &str| bound.as_ref().is_none_or(|bound| bound.contains(app));
+    let stands = |app: &str| bound.as_ref().is_none_or(|bound| bound.has(app));
     if let Some(app) = &selection.app
         && !stands(app.as_str())
     {

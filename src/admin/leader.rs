@@ -1,0 +1,85 @@
+//! Finding quorum queues that have no leader although their replicas run.
+//!
+//! The API does not tell: it takes the process of a replica for a replica that works, and
+//! the node that led last for the leader. But only a leader reports statistics, every 5 s,
+//! so a queue without any for long has no leader, or is on a broker that keeps none.
+
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    management::{ManagementApi, ManagementError, QueueInfo},
+    topology::Observed,
+};
+
+/// How long a queue that was just declared, or whose node was just started, may take until
+/// it shows statistics: the leader reports them every 5 s, the API collects them every 5 s.
+/// Measured: 9 to 10 s.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Marks those of these queues that have no leader. Waits only if one seems to have none.
+///
+/// # Errors
+/// If the API cannot be asked again.
+pub(super) fn mark_leaderless(
+    api: &ManagementApi,
+    vhost: &str,
+    observed: &mut Observed,
+    names: &BTreeSet<String>,
+) -> Result<(), ManagementError> {
+    let mut silent = silent(&observed.queues, names);
+    if silent.is_empty() || api.overview()?.disable_stats {
+        return Ok(());
+    }
+    let until = Instant::now() + PATIENCE;
+    while !silent.is_empty() && Instant::now() < until {
+        thread::sleep(PAUSE);
+        silent = self::silent(&api.queues(vhost)?, &silent);
+    }
+    for queue in &mut observed.queues {
+        queue.leaderless = silent.contains(&queue.name);
+    }
+    Ok(())
+}
+
+/// The queues of these names that should show statistics and show none.
+fn silent(queues: &[QueueInfo], names: &BTreeSet<String>) -> BTreeSet<String> {
+    let silent = |queue: &&QueueInfo| {
+        names.contains(&queue.name)
+            && !queue.members.is_empty()
+            && queue.has_majority()
+            && queue.memory.is_none()
+    };
+    queues.iter().filter(silent).map(|queue| queue.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_silent_if_its_replicas_run_and_none_reports() {
+        let queue = |name: &str, members: usize, online: usize, memory: Option<u64>| QueueInfo {
+            name: name.into(),
+            members: ["a", "b", "c"].map(String::from)[..members].into(),
+            online: ["a", "b", "c"].map(String::from)[..online].into(),
+            memory,
+            ..QueueInfo::default()
+        };
+        let queues = [
+            queue("reports", 1, 1, Some(1)),
+            queue("silent", 3, 2, None),
+            queue("down", 3, 1, None),
+            queue("classic", 0, 0, None),
+            queue("other", 1, 1, None),
+        ];
+        let names = ["reports", "silent", "down", "classic"].map(String::from).into();
+        assert_eq!(silent(&queues, &names), ["silent".to_owned()].into());
+    }
+}
