@@ -3,13 +3,13 @@
 use std::process::Stdio;
 
 use delayline::Settings;
-use predicates::{prelude::PredicateBooleanExt, str::contains};
+use predicates::{function::function, prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::{
     common::{eventually, http, installed, shared_node, vhost},
-    json, on,
+    on,
 };
 
 const SMALL: [&str; 11] = [
@@ -41,15 +41,26 @@ fn prints_tables_that_a_plan_can_use() {
     let settings = vhost().build().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let [hdr, file] = ["late.hlog", "bench.json"].map(|name| directory.path().join(name));
-    on(&settings).args(SMALL).arg("--hdr").arg(&hdr).assert().success().stdout(
+    // 1 if this machine takes fewer messages per second than were asked for.
+    let busy = |code: &i32| [0, 1].contains(code);
+    on(&settings).args(SMALL).arg("--hdr").arg(&hdr).assert().code(function(busy)).stdout(
         contains("through the express entry")
             .and(contains("2 levels"))
             .and(contains("100/s"))
             .and(contains("Level 0 drains at about")),
     );
     assert!(std::fs::read_to_string(&hdr).unwrap().contains("Tag=steady-100,"));
-    let report = json(on(&settings).args(SMALL).args(["--json"]));
-    assert_eq!((&report["steady"]["lost"], &report["problems"]), (&0.into(), &json!([])), "{report}");
+    let output =
+        on(&settings).args(SMALL).args(["--json"]).assert().code(function(busy)).get_output().clone();
+    let report: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let steady = &report["steady"];
+    for figure in ["lost", "early", "duplicates"] {
+        assert_eq!(steady[figure], 0, "{report}");
+    }
+    let is_busy = |problem: &Json| problem.as_str().unwrap().starts_with("the broker takes");
+    let problems = report["problems"].as_array().unwrap();
+    assert!(problems.iter().all(is_busy), "{report}");
+    assert_eq!(output.status.code(), Some(i32::from(!problems.is_empty())));
     std::fs::write(&file, report.to_string()).unwrap();
     on(&settings)
         .args(["plan", "--rate", "1", "--delays", "fixed:1s", "--bench"])
