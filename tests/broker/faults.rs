@@ -191,7 +191,8 @@ fn a_silent_node_is_given_up_and_found_again() {
         node.resume();
         publishing.join().unwrap().unwrap()
     });
-    assert!(receipt.publishes > 1, "it was published on a new connection: {receipt:?}");
+    // Once, if it was given up before there was anything to publish.
+    assert!(receipt.publishes >= 1 && stats.counts().reconnects > 0, "{receipt:?} {:?}", stats.counts());
     inbox.reopen();
     while inbox.next(Duration::from_secs(60)).expect("what was published again").id != "1" {}
 }
