@@ -23,7 +23,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// When it cannot be told yet whether queues have leaders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IfNew {
+    /// Wait until it can.
+    Wait,
+    /// Leave it open if nothing is known of any of them: they were just declared, or the
+    /// node was just started.
+    LeaveOpen,
+}
+
 /// Marks those of these queues that have no leader. Waits only if one seems to have none.
+/// Returns whether it can be told.
 ///
 /// # Errors
 /// If the API cannot be asked again.
@@ -32,10 +43,16 @@ pub(super) fn mark_leaderless(
     vhost: &str,
     observed: &mut Observed,
     names: &BTreeSet<String>,
-) -> Result<(), ManagementError> {
+    if_new: IfNew,
+) -> Result<bool, ManagementError> {
     let mut silent = silent(&observed.queues, names);
-    if silent.is_empty() || api.overview()?.disable_stats {
-        return Ok(());
+    if silent.is_empty() {
+        return Ok(true);
+    }
+    let reports = |queue: &QueueInfo| names.contains(&queue.name) && queue.memory.is_some();
+    let all_new = !observed.queues.iter().any(reports);
+    if all_new && if_new == IfNew::LeaveOpen || api.overview()?.disable_stats {
+        return Ok(false);
     }
     let until = Instant::now() + PATIENCE;
     while !silent.is_empty() && Instant::now() < until {
@@ -45,7 +62,7 @@ pub(super) fn mark_leaderless(
     for queue in &mut observed.queues {
         queue.leaderless = silent.contains(&queue.name);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The queues of these names that should show statistics and show none.

@@ -9,7 +9,13 @@ use crate::{
     topology::{Finding, Topology, unsuitable},
 };
 
-use super::{AdminError, State, about::about, doing, examine, leader::mark_leaderless, observe};
+use super::{
+    AdminError, State,
+    about::about,
+    doing, examine,
+    leader::{IfNew, mark_leaderless},
+    observe,
+};
 
 /// What was found, and what could not be looked at.
 #[derive(Debug, Clone, Serialize)]
@@ -23,6 +29,9 @@ pub struct VerifyReport {
     /// How many bindings were compared.
     pub bindings: usize,
 }
+
+/// Said of a set that was just installed, or whose node was just started.
+const NO_STATISTICS: &str = "whether each queue has a leader: the broker has no statistics of them, or not yet (they take some seconds)";
 
 /// Compares argument by argument and binding by binding, through the management
 /// API where there is one. Without it, AMQP tells which objects stand and the
@@ -43,7 +52,10 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
             if let Some(management) = &settings.management {
                 let api = ManagementApi::new(management)?;
                 let queues = topology.queues().map(|queue| queue.name.clone()).collect();
-                mark_leaderless(&api, &settings.broker.vhost, &mut observed, &queues)?;
+                let vhost = &settings.broker.vhost;
+                if !mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::LeaveOpen)? {
+                    unchecked.push(NO_STATISTICS.into());
+                }
             }
             findings.extend(topology.compare(&observed));
             Ok(VerifyReport { findings, unchecked, objects, bindings: topology.bindings().count() })

@@ -19,8 +19,7 @@ impl Ports {
     /// Ports that nothing listens on at the moment.
     pub(super) fn free() -> io::Result<Self> {
         // All at once, so that they differ.
-        let listeners: Vec<_> =
-            (0..5).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<io::Result<_>>()?;
+        let listeners: Vec<_> = (0..5).map(|_| listen()).collect::<io::Result<_>>()?;
         let port = |index: usize| listeners[index].local_addr().map(|address| address.port());
         Ok(Self {
             amqp: port(0)?,
@@ -35,6 +34,20 @@ impl Ports {
     fn usual() -> Self {
         Self { amqp: 5672, tls: 5671, management: 15672, distribution: 25672, epmd: 4369 }
     }
+}
+
+/// Listens where no other program is likely to connect from before the node listens there:
+/// below the ports that Linux gives to connections.
+fn listen() -> io::Result<TcpListener> {
+    const TRIES: usize = 100;
+    let mut last = None;
+    for _ in 0..TRIES {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_768))) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
 }
 
 /// A node's address, ports and name.

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     admin::{
-        AdminError, UnroutableReport, about::about, doing, leader::mark_leaderless, observe,
-        unroutable as census,
+        AdminError, UnroutableReport,
+        about::about,
+        doing,
+        leader::{IfNew, mark_leaderless},
+        observe, unroutable as census,
     },
     amqp::Session,
     management::{
@@ -78,7 +81,7 @@ pub(super) fn gather(
     observed.nodes = about.nodes;
     drop(session);
     let queues = queues_on_the_way(topology, &observed);
-    mark_leaderless(&api, vhost, &mut observed, &queues)?;
+    mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
 
     let mut known = Facts { observed, about, ..Facts::default() };
     known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
