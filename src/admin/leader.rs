@@ -17,8 +17,9 @@ use crate::{
 
 /// How long a queue that was just declared, or whose node was just started, may take until
 /// it shows statistics: the leader reports them every 5 s, the API collects them every 5 s.
-/// Measured: 9 to 10 s.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Measured: 9 to 10 s. A node with thousands of queues and few cores takes longer, and who
+/// is told that a queue has no leader deletes it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,8 +34,30 @@ pub(super) enum IfNew {
     LeaveOpen,
 }
 
+/// Whether it can be told which queues have a leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaders {
+    /// It can.
+    Known,
+    /// Not yet.
+    NotYet,
+    /// Never: this broker keeps no statistics.
+    Never,
+}
+
+impl Leaders {
+    /// What to say of it.
+    pub(super) fn unchecked(self) -> Option<String> {
+        let why = match self {
+            Self::Known => return None,
+            Self::NotYet => "the broker has no statistics of them yet (they take about 10 seconds)",
+            Self::Never => "statistics are disabled on this broker",
+        };
+        Some(format!("whether each queue has a leader: {why}"))
+    }
+}
+
 /// Marks those of these queues that have no leader. Waits only if one seems to have none.
-/// Returns whether it can be told.
 ///
 /// # Errors
 /// If the API cannot be asked again.
@@ -44,15 +67,17 @@ pub(super) fn mark_leaderless(
     observed: &mut Observed,
     names: &BTreeSet<String>,
     if_new: IfNew,
-) -> Result<bool, ManagementError> {
+) -> Result<Leaders, ManagementError> {
     let mut silent = silent(&observed.queues, names);
     if silent.is_empty() {
-        return Ok(true);
+        return Ok(Leaders::Known);
+    }
+    if api.overview()?.disable_stats {
+        return Ok(Leaders::Never);
     }
     let reports = |queue: &QueueInfo| names.contains(&queue.name) && queue.memory.is_some();
-    let all_new = !observed.queues.iter().any(reports);
-    if all_new && if_new == IfNew::LeaveOpen || api.overview()?.disable_stats {
-        return Ok(false);
+    if if_new == IfNew::LeaveOpen && !observed.queues.iter().any(reports) {
+        return Ok(Leaders::NotYet);
     }
     let until = Instant::now() + PATIENCE;
     while !silent.is_empty() && Instant::now() < until {
@@ -62,7 +87,7 @@ pub(super) fn mark_leaderless(
     for queue in &mut observed.queues {
         queue.leaderless = silent.contains(&queue.name);
     }
-    Ok(true)
+    Ok(Leaders::Known)
 }
 
 /// The queues of these names that should show statistics and show none.

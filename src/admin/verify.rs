@@ -13,7 +13,7 @@ use super::{
     AdminError, State,
     about::about,
     doing, examine,
-    leader::{IfNew, mark_leaderless},
+    leader::{IfNew, Leaders, mark_leaderless},
     observe,
 };
 
@@ -24,14 +24,13 @@ pub struct VerifyReport {
     pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
+    /// Whether some of that can be checked in some seconds.
+    pub not_yet: bool,
     /// How many exchanges and queues were compared.
     pub objects: usize,
     /// How many bindings were compared.
     pub bindings: usize,
 }
-
-/// Said of a set that was just installed, or whose node was just started.
-const NO_STATISTICS: &str = "whether each queue has a leader: the broker has no statistics of them, or not yet (they take some seconds)";
 
 /// Compares argument by argument and binding by binding, through the management
 /// API where there is one. Without it, AMQP tells which objects stand and the
@@ -45,6 +44,7 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
     let objects = topology.exchanges().count() + topology.queues().count();
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
     let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));
+    let mut leaders = Leaders::Known;
     let mut findings = unsuitable(&settings.topology, &about);
     match observed {
         Ok(mut observed) => {
@@ -53,12 +53,17 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                 let api = ManagementApi::new(management)?;
                 let queues = topology.queues().map(|queue| queue.name.clone()).collect();
                 let vhost = &settings.broker.vhost;
-                if !mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::LeaveOpen)? {
-                    unchecked.push(NO_STATISTICS.into());
-                }
+                leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::LeaveOpen)?;
             }
+            unchecked.extend(leaders.unchecked());
             findings.extend(topology.compare(&observed));
-            Ok(VerifyReport { findings, unchecked, objects, bindings: topology.bindings().count() })
+            Ok(VerifyReport {
+                findings,
+                unchecked,
+                not_yet: leaders == Leaders::NotYet,
+                objects,
+                bindings: topology.bindings().count(),
+            })
         }
         Err(reason) => {
             for object in topology.objects() {
@@ -82,7 +87,7 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                     .into(),
                 "further arguments of an object of which one differs: AMQP names only the first".into(),
             ];
-            Ok(VerifyReport { findings, unchecked, objects, bindings: 0 })
+            Ok(VerifyReport { findings, unchecked, not_yet: false, objects, bindings: 0 })
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{admin, settings::Settings, topology::Topology};
 use super::{BrokerView, SetView};
 
 /// How often the set is compared with what it should be, and how often until it is so:
-/// somebody is about to put it right.
+/// somebody is about to put it right, or the broker to know more.
 const EVERY: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -70,7 +70,7 @@ impl Turn {
 
     /// Notes that it was done.
     pub(super) fn made(&mut self, found: &SetView, now: Instant) {
-        self.next = Some(now + if found.ok == Some(true) { EVERY } else { AGAIN });
+        self.next = Some(now + if found.ok == Some(true) && !found.not_yet { EVERY } else { AGAIN });
     }
 }
 
@@ -85,6 +85,7 @@ impl SetView {
                 bindings_compared: report.bindings > 0,
                 problems: report.findings.iter().map(ToString::to_string).collect(),
                 unchecked: report.unchecked,
+                not_yet: report.not_yet,
             },
             Err(error) => Self { unchecked: vec![error.to_string()], ..Self::default() },
         }
@@ -110,6 +111,8 @@ mod tests {
         broker.reachable = true;
         assert!(turn.is_due(&broker, at(0)));
         turn.made(&SetView { ok: Some(false), ..SetView::default() }, at(0));
+        assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
+        turn.made(&SetView { ok: Some(true), not_yet: true, ..SetView::default() }, at(0));
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, at(5));
         assert_eq!([64, 65].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);

@@ -92,6 +92,8 @@ pub struct SetView {
     pub problems: Vec<String>,
     /// What could not be compared, and why.
     pub unchecked: Vec<String>,
+    /// Whether some of that can be compared in some seconds.
+    pub not_yet: bool,
 }
 
 /// One level.

@@ -206,20 +206,25 @@ fn stall_level_0(settings: &Settings) {
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
 }
 
+/// The same settings as another user of the vhost, and what gives it permissions: to
+/// configure, to write and to read.
+fn as_user(settings: &Settings, name: &'static str) -> (Settings, impl Fn(&str, &str, &str) + use<>) {
+    let node = shared_node();
+    http(node, "PUT", &format!("users/{name}"), &serde_json::json!({ "password": name, "tags": "" }));
+    let vhost = settings.broker.vhost.clone();
+    let url = format!("amqp://{name}:{name}@127.0.0.1:{}/{vhost}", settings.broker.port);
+    let user = Settings { broker: Settings::from_url(&url).unwrap().broker, ..settings.clone() };
+    let permit = move |configure: &str, write: &str, read: &str| {
+        let permissions = serde_json::json!({ "configure": configure, "write": write, "read": read });
+        http(node, "PUT", &format!("permissions/{vhost}/{name}"), &permissions);
+    };
+    (user, permit)
+}
+
 #[test]
 fn without_the_permissions_it_says_which_it_needs() {
-    let settings = installed(20);
-    let node = shared_node();
-    http(node, "PUT", "users/watcher", &serde_json::json!({ "password": "watcher", "tags": "" }));
-    let vhost = &settings.broker.vhost;
-    let permit = |configure: &str, write: &str, read: &str| {
-        let permissions = serde_json::json!({ "configure": configure, "write": write, "read": read });
-        http(node, "PUT", &format!("permissions/{vhost}/watcher"), &permissions);
-    };
+    let (watcher, permit) = as_user(&installed(20), "watcher");
     permit("^$", "^delay$", "^$");
-    let url = format!("amqp://watcher:watcher@127.0.0.1:{}/{vhost}", settings.broker.port);
-    let mut watcher = settings.clone();
-    watcher.broker = Settings::from_url(&url).unwrap().broker;
     let canary = Flying::start(&watcher);
     eventually_seen(
         "it says what it needs",
@@ -234,19 +239,9 @@ fn without_the_permissions_it_says_which_it_needs() {
 
 #[test]
 fn one_that_may_not_publish_does_not_fly_and_flies_once_it_may() {
-    let settings = installed(20);
-    let node = shared_node();
-    http(node, "PUT", "users/listener", &serde_json::json!({ "password": "listener", "tags": "" }));
-    let vhost = &settings.broker.vhost;
-    let permit = |write: &str| {
-        let (configure, read) = (r"^delay\.canary\.", r"^delay\.(dispatch|canary\..*)$");
-        let permissions = serde_json::json!({ "configure": configure, "write": write, "read": read });
-        http(node, "PUT", &format!("permissions/{vhost}/listener"), &permissions);
-    };
+    let (listener, permit) = as_user(&installed(20), "listener");
+    let permit = |write: &str| permit(r"^delay\.canary\.", write, r"^delay\.(dispatch|canary\..*)$");
     permit(r"^delay\.canary\.");
-    let mut listener = settings.clone();
-    let url = format!("amqp://listener:listener@127.0.0.1:{}/{vhost}", settings.broker.port);
-    listener.broker = Settings::from_url(&url).unwrap().broker;
     let canary = Flying::start(&listener);
     eventually_seen(
         "it says that it may not",

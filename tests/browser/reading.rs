@@ -71,7 +71,7 @@ fn what_is_old_or_unknown_is_said_in_words() {
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
     eventually("it is drawn", || page.number(&cell(16, ".ready")) == Some(0));
-    assert_eq!(page.eval("document.querySelector('#places').hidden"), true);
+    eventually("all was compared", || page.eval("document.querySelector('#places').hidden") == true);
     assert_eq!(page.eval("document.querySelectorAll('h1:not([role])').length"), 1);
     let row = page.eval("document.querySelector('#levels tr[data-level=\"16\"] th').textContent");
     assert!(row.as_str().unwrap().ends_with("level 16, queue delay.level.16"), "{row}");
@@ -179,6 +179,7 @@ fn it_fits_a_telephone_and_suits_its_reader() {
     page.prefer(&[("prefers-reduced-motion", "reduce")]);
     assert_eq!(page.eval("getComputedStyle(document.querySelector('.drift')).animationName"), "none");
     // By keyboard, everything that does something is reached, in the order of the page.
+    eventually("all was compared", || page.eval("document.querySelector('#places').hidden") == true);
     let mut reached = Vec::new();
     page.eval("(document.activeElement.blur(), 0)");
     for _ in 0..4 {

@@ -6,10 +6,10 @@ use super::{
     Fallible,
     broker::Broker,
     layouts::Layout,
-    measure::Stand,
     phase::{self, Plan},
     results::{Knee, Step},
     scale::Scale,
+    stand::Stand,
     workload::Workload,
 };
 

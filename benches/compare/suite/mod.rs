@@ -2,8 +2,9 @@
 //!
 //! `layouts` are the ways to delay a message, each built as its users build it.
 //! `workload` says which delays; `measure` runs a workload against a layout, with a
-//! `ledger` of every message; `series` varies one thing at a time and `knee`
-//! searches. `results` is the JSON, which `table`, `targets` and `report` read.
+//! `ledger` of every message, in turns with the limit, which is `reference`; `series`
+//! varies one thing at a time and `knee` searches. `results` is the JSON, which `table`,
+//! `targets` and `report` read.
 
 #![allow(unreachable_pub, reason = "nothing uses this from outside")]
 #![allow(missing_docs, reason = "it is no library")]
@@ -18,10 +19,13 @@ pub mod ledger;
 pub mod measure;
 pub mod outbox;
 pub mod phase;
+pub mod reference;
 pub mod report;
 pub mod results;
+pub mod runs;
 pub mod scale;
 pub mod series;
+pub mod stand;
 pub mod table;
 pub mod targets;
 pub mod workload;

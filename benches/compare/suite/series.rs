@@ -6,10 +6,11 @@ use super::{
     Fallible,
     broker::Broker,
     layouts::{DelaylineSet, Layout, NServiceBus},
-    measure::{Stand, drain, paced, per_1000},
     phase::{self, Plan},
     results::{Hops, Waiting},
+    runs::{drain, paced, per_1000},
     scale::Scale,
+    stand::Stand,
     workload::Workload,
 };
 

@@ -81,7 +81,8 @@ pub(super) fn gather(
     observed.nodes = about.nodes;
     drop(session);
     let queues = queues_on_the_way(topology, &observed);
-    mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
+    let leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
+    unchecked.extend(leaders.unchecked());
 
     let mut known = Facts { observed, about, ..Facts::default() };
     known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
