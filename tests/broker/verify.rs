@@ -10,7 +10,7 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{app, eventually, http, install, installed, shared_node, topology};
+use crate::common::{app, eventually, eventually_seen, http, install, installed, shared_node, topology};
 
 fn findings(settings: &Settings) -> Vec<String> {
     let report = admin::verify(settings, &topology(settings)).unwrap();
@@ -155,9 +155,13 @@ fn finds_queues_that_come_back_without_a_leader() {
         // some that nobody leads, up to 4.0 and as it happens.
         node.kill();
         node.restart().unwrap();
-        // Ra, which the queues are made of, knows for certain.
+        let report = eventually_seen(
+            "the node has started its replicas",
+            || admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap(),
+            |report| report.findings.iter().all(|finding| finding.code != FindingCode::NoMajority),
+        );
+        // Ra, which the queues are made of, knows for certain, once elections are over.
         let leaderless: BTreeSet<_> = names.iter().filter(|name| !is_led(&node, name)).cloned().collect();
-        let report = admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
         let apps = report.findings.iter().filter(|finding| finding.code == FindingCode::NoLeader);
         found = apps.flat_map(|finding| finding.apps.clone()).collect();
         assert_eq!(found, leaderless, "{report:#?}");
