@@ -57,10 +57,17 @@ struct Row {
 #[derive(Serialize)]
 struct Report {
     messages: Vec<Row>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stop: Option<String>,
+    #[serde(flatten)]
+    kept: Option<Kept>,
+}
+
+/// A node that stays.
+#[derive(Serialize)]
+struct Kept {
+    url: String,
+    management_url: String,
+    /// The shell command that ends it.
+    stop: String,
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
@@ -108,15 +115,16 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     let rows = watch(&app, &settings, output)?;
     let lost = rows.iter().filter(|row| row.late_ms.is_none()).count();
     let early = rows.iter().filter(|row| row.late_ms.is_some_and(|ms| ms < 0)).count();
-    let kept = args.keep.then(|| (node.url(), node.management_url(), node.keep()));
+    let kept =
+        args.keep.then(|| Kept { url: node.url(), management_url: node.management_url(), stop: node.keep() });
     if output.json {
-        let (url, stop) = kept.map_or((None, None), |(url, _, stop)| (Some(url), Some(stop)));
-        output.json(&Report { messages: rows, url, stop })?;
+        output.json(&Report { messages: rows, kept })?;
     } else {
         show(&rows, output)?;
-        if let Some((url, management, stop)) = kept {
-            output.line(format!("The node stays. Its URL is {url}, its web pages are at {management} (user and password guest)."))?;
-            output.line(format!("Try:      delayline status --url {url} --management-url {management}"))?;
+        if let Some(Kept { url, management_url, stop }) = kept {
+            output.line(format!("The node stays. Its URL is {url}, its web pages are at {management_url} (user and password guest)."))?;
+            output
+                .line(format!("Try:      delayline status --url {url} --management-url {management_url}"))?;
             output.line(format!("Stop it:  {stop}"))?;
         } else {
             output.line("The node is gone again. Next: delayline install --url amqp://USER@BROKER")?;

@@ -327,7 +327,12 @@ fn demo_runs_the_main_job_on_a_broker_of_its_own() {
 fn demo_keeps_its_broker_when_asked() {
     let report = json(delayline().args(["demo", "--json", "--keep"]).timeout(Duration::from_secs(180)));
     let url = report["url"].as_str().unwrap();
-    delayline().args(["verify", "--url", url]).assert().success();
+    let management = report["management_url"].as_str().unwrap();
+    let verified = json(delayline().args(["verify", "--json", "--url", url, "--management-url", management]));
+    assert_eq!(
+        [&verified["findings"], &verified["bindings"]],
+        [&serde_json::json!([]), &serde_json::json!(466)]
+    );
     let stop = report["stop"].as_str().unwrap();
     assert!(Command::new("sh").args(["-c", stop]).status().unwrap().success());
     delayline().args(["verify", "--url", url]).assert().code(3);
