@@ -13,7 +13,9 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{Inbox, app, eventually_seen, http, install, installed, shared_node, topology, vhost};
+use crate::common::{
+    Inbox, app, eventually, eventually_seen, http, install, installed, shared_node, topology, vhost,
+};
 
 fn look_with(settings: &Settings, options: &DoctorOptions) -> DoctorReport {
     admin::doctor(settings, &topology(settings), options).unwrap()
@@ -275,6 +277,10 @@ fn what_is_unroutable_is_found_with_whom_it_is_for() {
         &json!({"properties": {}, "routing_key": "delay.1.oops", "payload": "x", "payload_encoding": "string"}),
     );
     use FindingCode::*;
+    // At once, although the management API does not show them for some seconds.
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("it is there", || session.queue_depth("delay.unroutable").unwrap().unwrap().ready > 0);
+    assert!(codes(&look(&settings)).contains(&MalformedMessages));
     let [nobody, malformed, growing] =
         found_all(&settings, [NobodyBound, MalformedMessages, UnroutableGrowing]);
     let settled = || found(&settings, NobodyBound);
@@ -286,7 +292,6 @@ fn what_is_unroutable_is_found_with_whom_it_is_for() {
     assert!(growing[0].what.contains("it grew from 0 to"), "{growing:#?}");
 
     // Somebody is bound now; but what was kept before must be sent on.
-    let mut session = Session::open(&settings.broker).unwrap();
     queue(&mut session, "late", json!({"x-queue-type": "quorum"}));
     receives(&mut session, "nobody", Endpoint::Queue("late".into()));
     let report =

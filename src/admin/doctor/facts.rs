@@ -12,7 +12,8 @@ use crate::{
     },
     amqp::Session,
     management::{
-        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, TopicPermission, UserInfo,
+        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, QueueInfo, TopicPermission,
+        UserInfo,
     },
     settings::Settings,
     topology::{About, Observed, Topology},
@@ -68,7 +69,7 @@ pub(super) fn gather(
     topology: &Topology,
     options: &DoctorOptions,
 ) -> Result<(Facts, Vec<String>), AdminError> {
-    let session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let vhost = &settings.broker.vhost;
     let (management, mut observed) =
         match (&settings.management, observe(settings.management.as_ref(), vhost)?) {
@@ -79,6 +80,9 @@ pub(super) fn gather(
     let api = ManagementApi::new(management)?;
     let (about, mut unchecked) = about(&session, Some(management));
     observed.nodes = about.nodes;
+    let unroutable = topology.names().unroutable();
+    // The API's count is some seconds old; who has no right to the queue must do with that.
+    let waits = matches!(session.queue_depth(&unroutable), Ok(Some(depth)) if depth.ready > 0);
     drop(session);
     let queues = queues_on_the_way(topology, &observed);
     let leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
@@ -92,14 +96,14 @@ pub(super) fn gather(
             .map(Option::unwrap_or_default);
     known.access = or_unchecked(access(&api, vhost), "who may publish, bind and purge", &mut unchecked);
     if known.installed(topology) {
-        let unroutable = topology.names().unroutable();
         let history = api.queue_history(vhost, &unroutable, HISTORY);
         known.unroutable_history =
             or_unchecked(history, "whether more and more is unroutable", &mut unchecked)
                 .flatten()
                 .map(|queue| queue.history())
                 .unwrap_or_default();
-        let kept = known.observed.queues.iter().any(|queue| queue.name == unroutable && queue.messages > 0);
+        let counted = |queue: &QueueInfo| queue.name == unroutable && queue.messages > 0;
+        let kept = waits || known.observed.queues.iter().any(counted);
         if kept && options.sample > 0 {
             let report = census(settings, topology, options.sample, |_| {});
             let what = "for whom the unroutable messages are";
