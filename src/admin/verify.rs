@@ -44,11 +44,11 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
     let objects = topology.exchanges().count() + topology.queues().count();
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
     let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));
-    let mut leaders = Leaders::Known;
     let mut findings = unsuitable(&settings.topology, &about);
     match observed {
         Ok(mut observed) => {
             observed.nodes = about.nodes;
+            let mut leaders = Leaders::Known;
             if let Some(management) = &settings.management {
                 let api = ManagementApi::new(management)?;
                 let queues = topology.queues().map(|queue| queue.name.clone()).collect();

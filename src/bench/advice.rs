@@ -78,8 +78,8 @@ impl Report {
         if quorum && ratio(self.drained(1), self.published(Way::Queue)).is_some_and(|ratio| ratio < 0.8) {
             lines.push(format!(
                 "dead_letter_worker_consumer_prefetch: {PREFETCH} instead of {DEFAULT_PREFETCH}, in advanced.config \
-                 ([{{rabbit, [{{dead_letter_worker_consumer_prefetch, {PREFETCH}}}]}}].), unless it is set already. It \
-                 about doubles draining on RabbitMQ 4.3, and adds a tenth or two before.",
+                 ([{{rabbit, [{{dead_letter_worker_consumer_prefetch, {PREFETCH}}}]}}].), unless it is set already. \
+                 Draining is 1.3 to 2 times as fast with it on RabbitMQ 4.3; before, it gains less.",
             ));
         }
         if let Some(gain) =

@@ -19,9 +19,7 @@ use delayline::{
     topology::{Binding, Endpoint, Queue},
 };
 
-use crate::common::{
-    Inbox, app, eventually, eventually_seen, http, install, installed, shared_node, topology,
-};
+use crate::common::{Inbox, app, as_user, eventually, eventually_seen, install, installed, permit, topology};
 
 /// A canary on a thread of its own.
 struct Flying {
@@ -206,25 +204,12 @@ fn stall_level_0(settings: &Settings) {
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
 }
 
-/// The same settings as another user of the vhost, and what gives it permissions: to
-/// configure, to write and to read.
-fn as_user(settings: &Settings, name: &'static str) -> (Settings, impl Fn(&str, &str, &str) + use<>) {
-    let node = shared_node();
-    http(node, "PUT", &format!("users/{name}"), &serde_json::json!({ "password": name, "tags": "" }));
-    let vhost = settings.broker.vhost.clone();
-    let url = format!("amqp://{name}:{name}@127.0.0.1:{}/{vhost}", settings.broker.port);
-    let user = Settings { broker: Settings::from_url(&url).unwrap().broker, ..settings.clone() };
-    let permit = move |configure: &str, write: &str, read: &str| {
-        let permissions = serde_json::json!({ "configure": configure, "write": write, "read": read });
-        http(node, "PUT", &format!("permissions/{vhost}/{name}"), &permissions);
-    };
-    (user, permit)
-}
-
 #[test]
 fn without_the_permissions_it_says_which_it_needs() {
-    let (watcher, permit) = as_user(&installed(20), "watcher");
-    permit("^$", "^delay$", "^$");
+    let settings = installed(20);
+    let watcher = as_user(&settings, "watcher");
+    let permit = |permissions| permit(&settings.broker.vhost, "watcher", permissions);
+    permit(["^$", "^delay$", "^$"]);
     let canary = Flying::start(&watcher);
     eventually_seen(
         "it says what it needs",
@@ -232,15 +217,19 @@ fn without_the_permissions_it_says_which_it_needs() {
         |state| matches!(state, State::Grounded(reason) if reason.contains(r"`^delay\.canary\.`")),
     );
     drop(canary);
-    permit(r"^delay\.canary\.", r"^delay(\.canary\..*)?$", r"^delay\.(dispatch|canary\..*)$");
+    permit([r"^delay\.canary\.", r"^delay(\.canary\..*)?$", r"^delay\.(dispatch|canary\..*)$"]);
     let canary = Flying::start(&watcher);
     canary.rounds(1);
 }
 
 #[test]
 fn one_that_may_not_publish_does_not_fly_and_flies_once_it_may() {
-    let (listener, permit) = as_user(&installed(20), "listener");
-    let permit = |write: &str| permit(r"^delay\.canary\.", write, r"^delay\.(dispatch|canary\..*)$");
+    let settings = installed(20);
+    let listener = as_user(&settings, "listener");
+    let permit = |write| {
+        let (configure, read) = (r"^delay\.canary\.", r"^delay\.(dispatch|canary\..*)$");
+        permit(&settings.broker.vhost, "listener", [configure, write, read]);
+    };
     permit(r"^delay\.canary\.");
     let canary = Flying::start(&listener);
     eventually_seen(

@@ -14,7 +14,9 @@ use delayline::{
 
 use serde_json::json;
 
-use crate::common::{Inbox, app, eventually, eventually_seen, http, installed, raw, shared_node, topology};
+use crate::common::{
+    Inbox, app, as_user, eventually, eventually_seen, http, installed, permit, raw, shared_node, topology,
+};
 
 fn express(settings: &Settings) -> Router {
     let mut settings = settings.clone();
@@ -172,23 +174,14 @@ fn a_malformed_key_is_kept_as_anywhere() {
 fn permission_to_write_is_the_only_guard() {
     let settings = installed(1_000);
     let vhost = settings.broker.vhost.clone();
-    let node = shared_node();
     let user = |name: &str, write: &str| {
-        http(node, "PUT", &format!("users/{name}"), &json!({"password": "secret", "tags": ""}));
-        let permissions = json!({"configure": "^$", "write": write, "read": "^$"});
-        http(node, "PUT", &format!("permissions/{vhost}/{name}"), &permissions);
+        permit(&vhost, name, ["^$", write, "^$"]);
         for exchange in ["delay", "delay.express"] {
             let only_mine =
                 json!({"exchange": exchange, "write": "^delay(\\.[01]){28}\\.mine$", "read": "^$"});
-            http(node, "PUT", &format!("topic-permissions/{vhost}/{name}"), &only_mine);
+            http(shared_node(), "PUT", &format!("topic-permissions/{vhost}/{name}"), &only_mine);
         }
-        let mut settings = node
-            .settings()
-            .set("url", format!("{}/{vhost}", node.url()))
-            .set("username", name)
-            .set("password", "secret")
-            .build()
-            .unwrap();
+        let mut settings = as_user(&settings, name);
         settings.router.entry = Entry::Express;
         Router::connect(&settings).unwrap()
     };

@@ -12,7 +12,7 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{Inbox, app, http, installed, shared_node, vhost};
+use crate::common::{Inbox, app, as_user, http, installed, permit, shared_node, vhost};
 
 fn message(key: &str) -> Message {
     Message::after(app(key), Delay::from_seconds(1).unwrap(), key)
@@ -82,30 +82,15 @@ fn a_forbidden_key_fails_alone() {
     // The broker closes the channel over it, with everything else in flight.
     let settings = installed(1);
     let vhost = settings.broker.vhost.clone();
-    let node = shared_node();
-    http(node, "PUT", "users/tenant", &json!({"password": "secret", "tags": ""}));
+    permit(&vhost, "tenant", ["^$", "^delay$", "^$"]);
     http(
-        node,
-        "PUT",
-        &format!("permissions/{vhost}/tenant"),
-        &json!({"configure": "^$", "write": "^delay$", "read": "^$"}),
-    );
-    http(
-        node,
+        shared_node(),
         "PUT",
         &format!("topic-permissions/{vhost}/tenant"),
         &json!({"exchange": "delay", "write": "^delay(\\.[01]){28}\\.mine$", "read": "^$"}),
     );
     let inbox = Inbox::open(&settings, "mine");
-    let tenant = node
-        .settings()
-        .set("url", format!("{}/{vhost}", node.url()))
-        .set("unit_ms", "1")
-        .set("username", "tenant")
-        .set("password", "secret")
-        .build()
-        .unwrap();
-    let router = Router::connect(&tenant).unwrap();
+    let router = Router::connect(&as_user(&settings, "tenant")).unwrap();
     let mut pipeline = router.pipeline();
     let mut outcomes = Vec::new();
     for number in 0..200 {

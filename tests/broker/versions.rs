@@ -5,9 +5,8 @@ use std::time::Duration;
 use delayline::{
     Message, Router, Settings, amqp::Session, codec::Delay, management::ManagementApi, router::Cause,
 };
-use serde_json::json;
 
-use crate::common::{Inbox, app, http, installed, shared_node};
+use crate::common::{Inbox, app, as_user, installed, permit};
 
 /// The broker's major and minor version.
 fn version(settings: &Settings) -> (u32, u32) {
@@ -49,14 +48,9 @@ fn a_body_over_the_brokers_limit_fails_alone() {
 #[test]
 fn who_may_ask_how_many_messages_a_queue_has() {
     let settings = installed(1);
-    let (node, vhost) = (shared_node(), settings.broker.vhost.clone());
     let asks = |name: &str, configure: &str, write: &str| {
-        http(node, "PUT", &format!("users/{name}"), &json!({"password": "secret", "tags": ""}));
-        let rights = json!({"configure": configure, "write": write, "read": "^$"});
-        http(node, "PUT", &format!("permissions/{vhost}/{name}"), &rights);
-        let url = format!("{}/{vhost}", node.url());
-        let layers = node.settings().set("url", url).set("username", name).set("password", "secret");
-        let mut session = Session::open(&layers.build().unwrap().broker).unwrap();
+        permit(&settings.broker.vhost, name, [configure, write, "^$"]);
+        let mut session = Session::open(&as_user(&settings, name).broker).unwrap();
         session.queue_depth("delay.level.00").is_ok()
     };
     let allowed = [

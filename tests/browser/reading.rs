@@ -3,10 +3,17 @@
 use serde_json::{Value as Json, json};
 
 use crate::{
-    Daemon, cell,
+    Daemon, Seen, cell,
     common::{Inbox, eventually, eventually_seen, http, installed, shared_node},
     open, send,
 };
+
+/// Waits until the broker knew all that is compared, and the page says so.
+fn compared(daemon: &Daemon, page: &Seen) {
+    let verified = || daemon.json("api/picture")["verified"].clone();
+    eventually_seen("all was compared", verified, |seen| seen["ok"] == true && seen["not_yet"] == false);
+    eventually("the page says so", || page.eval("document.querySelector('#places').hidden") == true);
+}
 
 /// How many messages of a queue the broker has, as its management API says.
 fn depths(settings: &delayline::Settings) -> Vec<(String, u64)> {
@@ -71,7 +78,7 @@ fn what_is_old_or_unknown_is_said_in_words() {
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
     eventually("it is drawn", || page.number(&cell(16, ".ready")) == Some(0));
-    eventually("all was compared", || page.eval("document.querySelector('#places').hidden") == true);
+    compared(&daemon, &page);
     assert_eq!(page.eval("document.querySelectorAll('h1:not([role])').length"), 1);
     let row = page.eval("document.querySelector('#levels tr[data-level=\"16\"] th').textContent");
     assert!(row.as_str().unwrap().ends_with("level 16, queue delay.level.16"), "{row}");
@@ -179,7 +186,7 @@ fn it_fits_a_telephone_and_suits_its_reader() {
     page.prefer(&[("prefers-reduced-motion", "reduce")]);
     assert_eq!(page.eval("getComputedStyle(document.querySelector('.drift')).animationName"), "none");
     // By keyboard, everything that does something is reached, in the order of the page.
-    eventually("all was compared", || page.eval("document.querySelector('#places').hidden") == true);
+    compared(&daemon, &page);
     let mut reached = Vec::new();
     page.eval("(document.activeElement.blur(), 0)");
     for _ in 0..4 {

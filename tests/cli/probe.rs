@@ -2,10 +2,8 @@
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
-use serde_json::json as value;
-
 use crate::{
-    common::{http, installed, shared_node, vhost},
+    common::{installed, permit, shared_node, vhost},
     delayline, json, on, stdout,
 };
 
@@ -49,14 +47,11 @@ fn what_is_not_there_is_said_at_once() {
 #[test]
 fn what_could_not_be_sent_is_a_problem() {
     let settings = installed(100);
-    let node = shared_node();
-    http(node, "PUT", "users/deaf", &value!({ "password": "deaf", "tags": "" }));
     let (canary, read) = (r"^delay\.canary\.", r"^delay\.(dispatch|canary\..*)$");
-    let permissions = value!({ "configure": canary, "write": canary, "read": read });
-    http(node, "PUT", &format!("permissions/{}/deaf", settings.broker.vhost), &permissions);
+    permit(&settings.broker.vhost, "deaf", [canary, canary, read]);
     let probe = || {
         let mut command = on(&settings);
-        let url = format!("amqp://deaf:deaf@{}/{}", node.authority(), settings.broker.vhost);
+        let url = format!("amqp://deaf:deaf@{}/{}", shared_node().authority(), settings.broker.vhost);
         command.env("DELAYLINE_URL", url).args(["probe", "--horizon", "0"]);
         command
     };

@@ -78,6 +78,22 @@ pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
     serde_json::from_str(&text).unwrap_or(Json::Null)
 }
 
+/// Makes a user of the shared node, whose password is its name, and gives it permissions in
+/// a vhost: to configure, to write and to read.
+pub fn permit(vhost: &str, user: &str, [configure, write, read]: [&str; 3]) {
+    let node = shared_node();
+    http(node, "PUT", &format!("users/{user}"), &json!({ "password": user, "tags": "" }));
+    let permissions = json!({ "configure": configure, "write": write, "read": read });
+    http(node, "PUT", &format!("permissions/{vhost}/{user}"), &permissions);
+}
+
+/// The same settings as such a user.
+pub fn as_user(settings: &Settings, user: &str) -> Settings {
+    let broker = &settings.broker;
+    let url = format!("amqp://{user}:{user}@{}:{}/{}", broker.host, broker.port, broker.vhost);
+    Settings { broker: Settings::from_url(&url).unwrap().broker, ..settings.clone() }
+}
+
 pub fn app(key: &str) -> AppKey {
     AppKey::new(key).unwrap()
 }

@@ -10,9 +10,8 @@ use delayline::{
     topology::{Binding, Endpoint},
 };
 use rustix::process::Signal;
-use serde_json::json;
 
-use crate::common::{Inbox, app, eventually, http, install, installed, shared_node};
+use crate::common::{Inbox, app, eventually, install, installed, permit};
 
 use super::{Daemon, faults::dead_letters, parked};
 
@@ -104,10 +103,7 @@ fn it_waits_for_the_broker_and_for_the_set() {
 fn few_permissions_are_enough_and_another_users_id_is_kept_in_a_header() {
     let settings = installed(10);
     let inbox = Inbox::open(&settings, "app");
-    let node = shared_node();
-    http(node, "PUT", "users/retrier", &json!({ "password": "retrier", "tags": "" }));
-    let permissions = json!({ "configure": "^$", "read": r"^delay\.retry$", "write": r"^delay(\.parked)?$" });
-    http(node, "PUT", &format!("permissions/{}/retrier", settings.broker.vhost), &permissions);
+    permit(&settings.broker.vhost, "retrier", ["^$", r"^delay(\.parked)?$", r"^delay\.retry$"]);
     let daemon = Daemon::start_as("retrier", &settings, "[default]\nfixed = '1s'\nattempts = 1\n");
 
     let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
