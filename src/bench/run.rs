@@ -319,17 +319,17 @@ impl Bench<'_> {
         Ok(sustained)
     }
 
-    /// Doubles the rate until messages are late, and then halves the gap.
+    /// Doubles the rate until messages are late twice, and then halves the gap.
     fn knee(&mut self, intake: &Intake, entry: Entry) -> Result<Knee, BenchError> {
         let mut tried: Vec<Sustained> = Vec::new();
         let mut good = 0;
         let mut rate = self.plan.rate;
         let mut bad = None;
         loop {
-            let found = self.steady(intake, entry, rate, KNEE_DURATION)?;
-            let in_time = found.kept_up() && found.late_ms.p99 <= KNEE_MS;
-            tried.push(found);
-            if in_time {
+            // One stall of the machine is not the broker's limit.
+            if self.in_time(intake, entry, rate, &mut tried)?
+                || self.in_time(intake, entry, rate, &mut tried)?
+            {
                 good = rate
             } else {
                 bad = Some(rate)
@@ -339,6 +339,19 @@ impl Bench<'_> {
                 None => return Ok(Knee { limit_ms: KNEE_MS, rate: good, tried }),
             };
         }
+    }
+
+    fn in_time(
+        &mut self,
+        intake: &Intake,
+        entry: Entry,
+        rate: u32,
+        tried: &mut Vec<Sustained>,
+    ) -> Result<bool, BenchError> {
+        let found = self.steady(intake, entry, rate, KNEE_DURATION)?;
+        let in_time = found.kept_up() && found.late_ms.p99 <= KNEE_MS;
+        tried.push(found);
+        Ok(in_time)
     }
 
     fn begin(&mut self, what: &str, total: u64) {

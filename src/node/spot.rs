@@ -1,8 +1,10 @@
 //! Where in the network a node is.
 
 use std::{
+    collections::BTreeSet,
     io,
     net::{Ipv4Addr, TcpListener},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// The ports a node listens on.
@@ -16,38 +18,66 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Ports that nothing listens on at the moment.
-    pub(super) fn free() -> io::Result<Self> {
-        // All at once, so that they differ.
-        let listeners: Vec<_> = (0..5).map(|_| listen()).collect::<io::Result<_>>()?;
-        let port = |index: usize| listeners[index].local_addr().map(|address| address.port());
-        Ok(Self {
-            amqp: port(0)?,
-            tls: port(1)?,
-            management: port(2)?,
-            distribution: port(3)?,
-            epmd: port(4)?,
-        })
-    }
-
     /// RabbitMQ's own, for a node that has an address of its own.
     fn usual() -> Self {
         Self { amqp: 5672, tls: 5671, management: 15672, distribution: 25672, epmd: 4369 }
     }
 }
 
-/// Listens where no other program is likely to connect from before the node listens there:
-/// below the ports that Linux gives to connections.
-fn listen() -> io::Result<TcpListener> {
-    const TRIES: usize = 100;
-    let mut last = None;
-    for _ in 0..TRIES {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_768))) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = Some(error),
+/// Ports that are a node's for as long as this lives, also while the node is stopped:
+/// another that started there meanwhile would be taken for it.
+#[derive(Debug)]
+pub(super) struct Held(Ports);
+
+impl Held {
+    /// Ports that nothing listens on at the moment, and no other node of this process will.
+    fn free() -> io::Result<Self> {
+        let mut held = held();
+        let mut port = || {
+            let port = free_port(&held)?;
+            held.insert(port);
+            Ok::<_, io::Error>(port)
+        };
+        Ok(Self(Ports {
+            amqp: port()?,
+            tls: port()?,
+            management: port()?,
+            distribution: port()?,
+            epmd: port()?,
+        }))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Ports { amqp, tls, management, distribution, epmd } = self.0;
+        let mut held = held();
+        for port in [amqp, tls, management, distribution, epmd] {
+            held.remove(&port);
         }
     }
-    Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
+}
+
+fn held() -> MutexGuard<'static, BTreeSet<u16>> {
+    static HELD: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port where no other program is likely to connect from before the node listens there:
+/// below those that Linux gives to connections.
+fn free_port(held: &BTreeSet<u16>) -> io::Result<u16> {
+    const TRIES: usize = 100;
+    let mut last = io::ErrorKind::AddrInUse.into();
+    for port in std::iter::repeat_with(|| fastrand::u16(10_000..32_768)).take(TRIES) {
+        if held.contains(&port) {
+            continue;
+        }
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => return Ok(port),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// A node's address, ports and name.
@@ -57,6 +87,8 @@ pub(super) struct Spot {
     /// The network namespace it runs in, if not ours.
     pub(super) namespace: Option<String>,
     pub(super) ports: Ports,
+    /// Keeps them, on the loopback interface, for as long as anybody knows this spot.
+    _held: Option<Arc<Held>>,
     pub(super) name: String,
     /// Nodes of one cluster share it.
     pub(super) cookie: String,
@@ -70,11 +102,13 @@ pub(super) struct Spot {
 impl Spot {
     /// On the loopback interface.
     pub(super) fn local() -> io::Result<Self> {
-        let ports = Ports::free()?;
+        let held = Held::free()?;
+        let ports = held.0;
         Ok(Self {
             address: Ipv4Addr::LOCALHOST,
             namespace: None,
             ports,
+            _held: Some(Arc::new(held)),
             name: format!("delayline-{}@localhost", ports.amqp),
             cookie: cookie(),
             peers: Vec::new(),
@@ -88,6 +122,7 @@ impl Spot {
             address,
             namespace: Some(namespace.into()),
             ports: Ports::usual(),
+            _held: None,
             name: format!("delayline@{address}"),
             cookie: cookie(),
             peers: Vec::new(),
@@ -103,4 +138,25 @@ impl Spot {
 
 fn cookie() -> String {
     std::iter::repeat_with(fastrand::alphanumeric).take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_a_nodes_until_it_is_gone() {
+        let ports = |spot: &Spot| {
+            let Ports { amqp, tls, management, distribution, epmd } = spot.ports;
+            [amqp, tls, management, distribution, epmd]
+        };
+        let spot = Spot::local().unwrap();
+        let copy = spot.clone();
+        let all = ports(&spot);
+        assert_eq!(BTreeSet::from(all).len(), all.len());
+        drop(spot);
+        assert!(all.iter().all(|port| held().contains(port)));
+        drop(copy);
+        assert!(!all.iter().any(|port| held().contains(port)));
+    }
 }

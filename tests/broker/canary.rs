@@ -149,12 +149,14 @@ fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
     grounded("cannot reach the broker");
     assert_eq!(canary.watched.figures().total(|probe| probe.overdue), 0);
     node.restart().unwrap();
-    assert_clean(&canary.rounds(2));
+    // What the broker was handing on when it ended may come twice.
+    let missing = |figures: Figures| figures.total(|probe| probe.ever_missing);
+    assert_eq!(missing(canary.rounds(2)), 0);
     // In order, too.
     node.stop().unwrap();
     grounded("cannot reach the broker");
     node.restart().unwrap();
-    assert_clean(&canary.rounds(1));
+    assert_eq!(missing(canary.rounds(1)), 0);
 }
 
 #[test]

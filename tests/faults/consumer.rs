@@ -19,13 +19,14 @@ use crate::ledger::Ledger;
 pub struct Consumer {
     stop: Arc<AtomicBool>,
     hold: Arc<AtomicBool>,
+    again: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Consumer {
     /// Consumes from a queue into the ledger until it is dropped.
     pub fn start(broker: &Broker, queue: &str, ledger: Arc<Ledger>, unroutable: bool) -> Self {
-        let (stop, hold) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let [stop, hold, again] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
         let work = Work {
             broker: broker.clone(),
             queue: queue.into(),
@@ -33,6 +34,7 @@ impl Consumer {
             unroutable,
             stop: Arc::clone(&stop),
             hold: Arc::clone(&hold),
+            again: Arc::clone(&again),
         };
         let thread = thread::spawn(move || {
             while !work.stop.load(Ordering::Relaxed) {
@@ -41,12 +43,17 @@ impl Consumer {
                 }
             }
         });
-        Self { stop, hold, thread: Some(thread) }
+        Self { stop, hold, again, thread: Some(thread) }
     }
 
     /// Closes the connection and stays away, or comes back.
     pub fn hold(&self, hold: bool) {
         self.hold.store(hold, Ordering::Relaxed);
+    }
+
+    /// Closes the connection and comes back at once, as an application that is restarted.
+    pub fn subscribe_again(&self) {
+        self.again.store(true, Ordering::Relaxed);
     }
 }
 
@@ -57,13 +64,19 @@ struct Work {
     unroutable: bool,
     stop: Arc<AtomicBool>,
     hold: Arc<AtomicBool>,
+    again: Arc<AtomicBool>,
 }
 
 impl Work {
+    fn is_wanted(&self) -> bool {
+        let told = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        !told(&self.stop) && !told(&self.hold) && !self.again.swap(false, Ordering::Relaxed)
+    }
+
     fn consume(&self) -> Result<(), AmqpError> {
         let mut session = Session::open(&self.broker)?;
         let consumer = session.consume(&self.queue, 500)?;
-        while !self.stop.load(Ordering::Relaxed) && !self.hold.load(Ordering::Relaxed) {
+        while self.is_wanted() {
             match consumer.next(Duration::from_millis(100)) {
                 Next::Delivery(delivery) => {
                     let id = delivery.properties.message_id.as_deref().and_then(|id| id.parse().ok());

@@ -110,12 +110,13 @@ impl Lab {
             let complete = queue.online.len() == self.size();
             if queue.messages > 0 || queue.messages_dlx > 0 || !complete || queue.leader.is_empty() {
                 eprintln!(
-                    "   {}: {} messages, {} ready, {} unacknowledged, {} being handed over; leader {}, online {:?}",
+                    "   {}: {} messages, {} ready, {} unacknowledged, {} being handed over, {} consumers; leader {}, online {:?}",
                     queue.name,
                     queue.messages,
                     queue.messages_ready,
                     queue.messages_unacknowledged,
                     queue.messages_dlx,
+                    queue.consumers,
                     queue.leader,
                     queue.online
                 );

@@ -25,14 +25,21 @@ pub struct Ledger(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    /// Message to due time.
-    confirmed: HashMap<u64, i64>,
+    confirmed: HashMap<u64, Promise>,
     failed: u64,
     arrived: HashMap<u64, Arrival>,
     /// How many of the confirmed have not arrived.
     missing: usize,
     last: Option<i64>,
     helped: bool,
+}
+
+/// What was promised of a message.
+struct Promise {
+    due: i64,
+    /// By how much the broker may be early: it counts whole milliseconds at each level
+    /// and cuts off the rest.
+    cut: i64,
 }
 
 #[derive(Default)]
@@ -55,7 +62,8 @@ pub struct Verdict {
     pub delivered: usize,
     /// Confirmed messages that waited in `unroutable` at the end.
     pub unroutable: usize,
-    /// Whether messages stayed in a level until its leader was restarted.
+    /// Whether messages stayed where they were until the node that led the queue and
+    /// the application were restarted.
     pub helped: bool,
     /// Confirmed messages that are nowhere.
     pub lost: usize,
@@ -63,8 +71,10 @@ pub struct Verdict {
     pub duplicated: usize,
     /// Messages handed out a second time as the consumer had not acknowledged them.
     pub redelivered: u32,
-    /// Messages that came before they were due.
+    /// Arrivals more than a millisecond for each level before the message was due.
     pub early: usize,
+    /// By how many milliseconds the first was before it was due.
+    pub most_early_ms: i64,
     /// By how many milliseconds the latest was late.
     pub worst_late_ms: i64,
     /// From the end of the fault until the last message that was more than a second
@@ -77,9 +87,9 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn confirm(&self, id: u64, due: i64) {
+    pub fn confirm(&self, id: u64, due: i64, levels: u32) {
         let mut entries = self.entries();
-        entries.confirmed.insert(id, due);
+        entries.confirmed.insert(id, Promise { due, cut: levels.into() });
         entries.missing += usize::from(!entries.arrived.contains_key(&id));
     }
 
@@ -104,8 +114,7 @@ impl Ledger {
         arrival.unroutable |= unroutable;
     }
 
-    /// Notes that the nodes of stuck levels were restarted, and that arrivals are
-    /// expected from now on.
+    /// Notes that somebody helped, and that arrivals are expected from now on.
     pub fn note_help(&self) {
         let mut entries = self.entries();
         entries.helped = true;
@@ -121,7 +130,8 @@ impl Ledger {
     /// By how much each arrival was late, in milliseconds, sorted.
     pub fn lateness_ms(&self) -> Vec<i64> {
         let entries = self.entries();
-        let late = |(id, due): (&u64, &i64)| Some(entries.arrived.get(id)?.times.first()? - due);
+        let late =
+            |(id, promise): (&u64, &Promise)| Some(entries.arrived.get(id)?.times.first()? - promise.due);
         let mut lateness: Vec<_> = entries.confirmed.iter().filter_map(late).collect();
         lateness.sort_unstable();
         lateness
@@ -145,18 +155,20 @@ impl Ledger {
             duplicated: 0,
             redelivered: entries.arrived.values().map(|arrival| arrival.again).sum(),
             early: 0,
+            most_early_ms: 0,
             worst_late_ms: 0,
             recovery_ms: 0,
         };
-        for (id, due) in &entries.confirmed {
+        for (id, Promise { due, cut }) in &entries.confirmed {
             match entries.arrived.get(id) {
                 None => verdict.lost += 1,
                 Some(arrival) => {
                     verdict.unroutable += usize::from(arrival.unroutable);
                     verdict.delivered += usize::from(!arrival.unroutable);
-                    verdict.early += arrival.times.iter().filter(|&time| time < due).count();
                     for time in &arrival.times {
                         let late = time - due;
+                        verdict.early += usize::from(late + cut < 0);
+                        verdict.most_early_ms = verdict.most_early_ms.max(-late);
                         verdict.worst_late_ms = verdict.worst_late_ms.max(late);
                         if late > LATE_MS {
                             verdict.recovery_ms = verdict.recovery_ms.max(time - healed);

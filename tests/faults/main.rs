@@ -43,6 +43,9 @@ use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 /// How long the first quarter may take at any rate.
 const PUBLISHING: Duration = Duration::from_secs(600);
 
+/// How often somebody helps when messages stay where they are.
+const HELP: u32 = 2;
+
 /// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
 
@@ -245,15 +248,23 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let healed = clock_ms();
     assert!(publisher.finish(), "the publisher did not end in order");
     wait_for_arrivals(&ledger, args.patience());
-    drop((consumer, unroutable));
-    if ledger.progress().1 > 0 {
+    // What an operator would do. Messages that are then still missing are lost.
+    for _ in 0..HELP {
+        if ledger.progress().1 == 0 {
+            break;
+        }
         lab.print_queues(&settings);
-        // What an operator would do. Messages that are then still missing are lost.
-        eprintln!("   restarting the nodes that lead these queues");
+        eprintln!("   subscribing again, and restarting the nodes that lead levels that hand on nothing");
+        consumer.subscribe_again();
+        unroutable.subscribe_again();
         lab.restart_leaders_of_stuck_levels(&settings);
         ledger.note_help();
         wait_for_arrivals(&ledger, args.patience());
     }
+    if ledger.progress().1 > 0 {
+        lab.print_queues(&settings);
+    }
+    drop((consumer, unroutable));
     let verdict = ledger.verdict(healed);
     let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -111,7 +111,7 @@ fn report(outcome: &Outcome<(u64, i64)>) {
     let mut out = io::stdout().lock();
     // If nobody reads any more, there is nobody to tell.
     let _ = match &outcome.result {
-        Ok(_) => writeln!(out, "confirmed {id} {due}"),
+        Ok(receipt) => writeln!(out, "confirmed {id} {due} {}", receipt.delay.hops()),
         Err(error) => writeln!(out, "failed {id} {error}"),
     };
 }
@@ -146,16 +146,16 @@ impl Publisher {
         let (ledger, reached) = (Arc::clone(&self.ledger), Arc::clone(&self.reached));
         let reader = thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                let words: Vec<_> = line.splitn(3, ' ').collect();
+                let words: Vec<_> = line.split(' ').collect();
                 // The last line of a killed process may be cut off; then its message
                 // is not in the ledger, although the broker may have it.
-                let (Some(id), Some(rest)) = (words.get(1).and_then(|id| id.parse().ok()), words.get(2))
-                else {
-                    continue;
-                };
-                match (words[0], rest.parse()) {
-                    ("confirmed", Ok(due)) => ledger.confirm(id, due),
-                    ("confirmed", Err(_)) => continue,
+                let Some(id) = words.get(1).and_then(|id| id.parse().ok()) else { continue };
+                match words[..] {
+                    ["confirmed", _, due, levels] => match (due.parse(), levels.parse()) {
+                        (Ok(due), Ok(levels)) => ledger.confirm(id, due, levels),
+                        _ => continue,
+                    },
+                    ["confirmed", ..] => continue,
                     _ => {
                         eprintln!("   {line}");
                         ledger.fail();
