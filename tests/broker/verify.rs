@@ -160,11 +160,16 @@ fn finds_queues_that_come_back_without_a_leader() {
             || admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap(),
             |report| report.findings.iter().all(|finding| finding.code != FindingCode::NoMajority),
         );
-        // Ra, which the queues are made of, knows for certain, once elections are over.
-        let leaderless: BTreeSet<_> = names.iter().filter(|name| !is_led(&node, name)).cloned().collect();
         let apps = report.findings.iter().filter(|finding| finding.code == FindingCode::NoLeader);
         found = apps.flat_map(|finding| finding.apps.clone()).collect();
-        assert_eq!(found, leaderless, "{report:#?}");
+        assert!(found.iter().all(|name| names.contains(name)), "{report:#?}");
+        // Ra, which the queues are made of, knows for certain, but on a busy machine not at once.
+        for name in &names {
+            match found.contains(name) {
+                true => assert!(!is_led(&node, name), "{name}: {report:#?}"),
+                false => eventually(&format!("{name} is led"), || is_led(&node, name)),
+            }
+        }
         if !found.is_empty() {
             break;
         }

@@ -81,6 +81,6 @@ fn every_layout_delivers_and_the_report_can_be_made() {
 
 /// The search takes too long for a test.
 fn knee(layout: &str) -> Knee {
-    let step = Step { rate: 1_000.0, achieved: 1_000.0, p99_ms: 5.0, holds: true };
+    let step = Step { rate: 1_000.0, achieved: 1_000.0, p99_ms: 5.0, holds: true, stolen: 0.0 };
     Knee { layout: layout.into(), rate: 1_000.0, steps: vec![step] }
 }

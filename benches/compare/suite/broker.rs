@@ -15,7 +15,10 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use super::Fallible;
+use super::{
+    Fallible,
+    machine::{Cpu, TICKS_PER_SECOND},
+};
 
 /// The queue that every layout delivers into.
 pub const INBOX: &str = "inbox";
@@ -26,9 +29,6 @@ pub const FILL: &str = "fill.";
 /// How long it takes until what was being handed on has arrived.
 const CALM: Duration = Duration::from_millis(200);
 
-/// `USER_HZ`, the unit of times in `/proc`: 100 on all of today's architectures.
-const TICKS_PER_SECOND: f64 = 100.0;
-
 pub struct Broker {
     node: PrivateNode,
     pub version: String,
@@ -38,16 +38,6 @@ pub struct Broker {
     /// CPU seconds that everything else on the machine took per second meanwhile.
     pub foreign: f64,
     vhosts: Cell<u32>,
-}
-
-/// CPU seconds that all processes of the machine have used, the kernel's work included.
-fn machine_cpu() -> f64 {
-    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> =
-        stat.split_whitespace().skip(1).take(8).filter_map(|text| text.parse().ok()).collect();
-    // user, nice, system, idle, waiting for disks, interrupts (2), stolen
-    let idle: f64 = fields.iter().skip(3).take(2).sum();
-    (fields.iter().sum::<f64>() - idle) / TICKS_PER_SECOND
 }
 
 /// What a layout consists of.
@@ -84,12 +74,12 @@ impl Broker {
 
     /// Measures what it takes with nothing to do, and what else the machine does.
     pub fn rest(&mut self, time: Duration) {
-        let (cpu, machine, started) = (self.cpu(), machine_cpu(), Instant::now());
+        let (cpu, machine, started) = (self.cpu(), Cpu::now(), Instant::now());
         thread::sleep(time);
         let seconds = started.elapsed().as_secs_f64();
         let cpu = self.cpu() - cpu;
         self.idle = cpu / seconds;
-        self.foreign = ((machine_cpu() - machine - cpu) / seconds).max(0.0);
+        self.foreign = ((Cpu::now().wanted - machine.wanted - cpu) / seconds).max(0.0);
     }
 
     /// CPU seconds its process has used.

@@ -4,7 +4,8 @@
 //! `workload` says which delays; `measure` runs a workload against a layout, with a
 //! `ledger` of every message, in turns with the limit, which is `reference`; `series`
 //! varies one thing at a time and `knee` searches. `results` is the JSON, which `table`,
-//! `targets` and `report` read.
+//! `targets` and `report` read. `machine` tells when the host of a virtual machine was in
+//! the way.
 
 #![allow(unreachable_pub, reason = "nothing uses this from outside")]
 #![allow(missing_docs, reason = "it is no library")]
@@ -16,6 +17,7 @@ pub mod inbox;
 pub mod knee;
 pub mod layouts;
 pub mod ledger;
+pub mod machine;
 pub mod measure;
 pub mod outbox;
 pub mod phase;

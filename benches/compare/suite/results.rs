@@ -76,6 +76,9 @@ pub struct Hops {
     pub drain_rate: f64,
     pub header_bytes: f64,
     pub cpu_s_per_1000: f64,
+    /// The share of what was wanted of the processors that the host kept meanwhile.
+    #[serde(default)]
+    pub stolen: f64,
 }
 
 /// What a number of waiting messages costs.
@@ -89,6 +92,9 @@ pub struct Waiting {
     pub memory: u64,
     /// At which they came in.
     pub fill_rate: Option<f64>,
+    /// The share of what was wanted of the processors that the host kept meanwhile.
+    #[serde(default)]
+    pub stolen: f64,
 }
 
 /// The highest sustained rate at which the 99th percentile of lateness stays low.
@@ -106,6 +112,22 @@ pub struct Step {
     pub achieved: f64,
     pub p99_ms: f64,
     pub holds: bool,
+    /// The share of what was wanted of the processors that the host kept meanwhile.
+    #[serde(default)]
+    pub stolen: f64,
+}
+
+impl Cell {
+    /// Counts what became of messages in another attempt at the same.
+    pub fn count(&mut self, other: Self) {
+        self.confirmed += other.confirmed;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.unfinished += other.unfinished;
+        self.duplicated += other.duplicated;
+        self.early += other.early;
+        self.failure = self.failure.take().or(other.failure);
+    }
 }
 
 impl Run {

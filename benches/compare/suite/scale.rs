@@ -16,6 +16,10 @@ pub struct Scale {
     pub flood_most: u64,
     /// How often; what counts is the one in the middle.
     pub floods: u32,
+    /// How often a measurement is made at most, if the host of a virtual machine keeps part of
+    /// the processors meanwhile.
+    #[serde(default)]
+    pub attempts: u32,
     /// Messages that fall due together, and of each delay where there are several.
     pub drain: u64,
     pub cohort: u64,
@@ -52,6 +56,7 @@ impl Scale {
             flood: Duration::from_millis(1_500),
             flood_most: 30_000,
             floods: 3,
+            attempts: 3,
             drain: 6_000,
             cohort: 1_500,
             equal_unit: 1_000,
@@ -76,6 +81,7 @@ impl Scale {
             flood: Duration::from_millis(400),
             flood_most: 5_000,
             floods: 1,
+            attempts: 1,
             drain: 1_500,
             cohort: 400,
             equal_unit: 500,
@@ -98,6 +104,7 @@ impl Scale {
             flood: Duration::from_millis(50),
             flood_most: 50,
             floods: 1,
+            attempts: 1,
             drain: 60,
             cohort: 20,
             equal_unit: 100,

@@ -12,6 +12,7 @@ use std::{
 use super::{
     Fallible,
     layouts::{Description, Guarantee},
+    machine::ENOUGH,
     results::{Cell, Run},
     table, targets,
     workload::Workload,
@@ -76,6 +77,9 @@ fn caution(runs: &[Run]) -> String {
     if conditions().any(|conditions| conditions.foreign_cpu > BUSY) {
         reasons.push("the machine was busy with something else");
     }
+    if conditions().any(|conditions| conditions.stolen > ENOUGH) {
+        reasons.push("the host of the virtual machine kept part of the processors");
+    }
     if conditions().any(|conditions| conditions.client.contains("unoptimised")) {
         reasons.push("the client was an unoptimised build");
     }
@@ -111,10 +115,20 @@ fn conditions(runs: &[Run]) -> String {
             format!("{:.0} s", conditions.seconds),
             format!("{:.2}", conditions.idle_cpu),
             format!("{:.2}", conditions.foreign_cpu),
+            format!("{:.0} %", conditions.stolen * 100.0),
         ]
     });
-    let header =
-        ["RabbitMQ", "when", "scale", "load before", "load after", "took", "CPU idle", "CPU of others"];
+    let header = [
+        "RabbitMQ",
+        "when",
+        "scale",
+        "load before",
+        "load after",
+        "took",
+        "CPU idle",
+        "CPU of others",
+        "kept by the host",
+    ];
     text += &table::table(header, rows);
     text
 }
