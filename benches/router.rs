@@ -1,16 +1,17 @@
-//! What the router costs beside the client library it is built on: the same
-//! messages, to the same exchange, on a node of its own.
+//! What the router costs beside the client library it is built on, and what a second
+//! router adds: the same messages, to the same exchange, on a node of its own.
 //!
 //!     cargo bench --bench router
 
 #[path = "common/bare.rs"]
 mod bare;
 
-use std::time::Instant;
+use std::{thread, time::Instant};
 
 use bare::Bare;
 use delayline::{
     Message, Router, Settings, admin,
+    amqp::Session,
     codec::{AppKey, Delay, RoutingKey},
     node::{NodeOptions, PrivateNode},
     settings::Entry,
@@ -33,34 +34,52 @@ fn main() {
     let node = PrivateNode::start(NodeOptions::default()).expect("a private node");
     let settings = node.settings().build().unwrap();
     admin::install(&settings, &Topology::new(settings.topology.clone()), false, || {}).unwrap();
-    println!("{MESSAGES} messages of {BODY} bytes, {WINDOW} in flight, the best of {ROUNDS} rounds each:");
+    println!(
+        "RabbitMQ {}, {MESSAGES} messages of {BODY} bytes, {WINDOW} in flight on each connection, the best of \
+         {ROUNDS} rounds each:",
+        Session::open(&settings.broker).unwrap().server_version().unwrap_or_default()
+    );
     for (name, entry) in [("topic", Entry::Topic), ("express", Entry::Express)] {
         // In turns, so that both see the same broker and the same neighbours.
-        let (mut alone, mut routed) = (0.0_f64, 0.0_f64);
+        let (mut alone, mut one, mut two) = (0.0_f64, 0.0_f64, 0.0_f64);
         for _ in 0..ROUNDS {
             alone = alone.max(bare(&settings, entry));
-            routed = routed.max(router(&settings, entry));
+            one = one.max(routers(1, &settings, entry));
+            two = two.max(routers(2, &settings, entry));
         }
-        let part = routed / alone;
-        println!("  {name:8} entry: bare loop {alone:>7.0}/s, router {routed:>7.0}/s, {part:.2} of it");
+        println!(
+            "  {name:8} entry: bare loop {alone:>7.0}/s, one router {one:>7.0}/s ({:.2} of it), two routers \
+             {two:>7.0}/s ({:.2} of one)",
+            one / alone,
+            two / one
+        );
     }
 }
 
-fn router(settings: &Settings, entry: Entry) -> f64 {
+/// All messages through so many routers at once, each with a thread of its own.
+fn routers(count: u64, settings: &Settings, entry: Entry) -> f64 {
     let mut settings = settings.clone();
     settings.router.entry = entry;
     settings.router.window = usize::try_from(WINDOW).unwrap();
-    let (app, delay) = (AppKey::new("bench").unwrap(), Delay::from_seconds(SECONDS).unwrap());
-    let router = Router::connect(&settings).unwrap();
+    let routers: Vec<_> = (0..count).map(|_| Router::connect(&settings).unwrap()).collect();
     let started = Instant::now();
+    thread::scope(|scope| {
+        for router in &routers {
+            scope.spawn(|| publish(router, MESSAGES / count));
+        }
+    });
+    (MESSAGES / count * count) as f64 / started.elapsed().as_secs_f64()
+}
+
+fn publish(router: &Router, messages: u64) {
+    let (app, delay) = (AppKey::new("bench").unwrap(), Delay::from_seconds(SECONDS).unwrap());
     let mut pipeline = router.pipeline();
-    for _ in 0..MESSAGES {
+    for _ in 0..messages {
         if let Some(outcome) = pipeline.push((), Message::after(app.clone(), delay, vec![b'x'; BODY])) {
             outcome.result.unwrap();
         }
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
-    MESSAGES as f64 / started.elapsed().as_secs_f64()
 }
 
 fn bare(settings: &Settings, entry: Entry) -> f64 {

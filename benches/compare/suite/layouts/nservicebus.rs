@@ -1,6 +1,9 @@
 //! The layout of NServiceBus' RabbitMQ transport, version 2 of its delays.
 
-use delayline::topology::ExchangeKind;
+use delayline::{
+    message::{Headers, Value},
+    topology::ExchangeKind,
+};
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::broker::INBOX;
@@ -45,7 +48,14 @@ impl Layout for NServiceBus {
     }
 
     fn address(&mut self, _: &mut Vhost<'_>, delay: u64) -> Fallible<Address> {
-        Ok(Address { exchange: level(first_level(delay)), key: key(delay), ..Address::default() })
+        // The header by which the transport itself knows a delayed message.
+        let seconds = Value::I32(i32::try_from(delay)?);
+        Ok(Address {
+            exchange: level(first_level(delay)),
+            key: key(delay),
+            headers: Headers::from([("NServiceBus.Transport.RabbitMQ.DelayInSeconds".into(), seconds)]),
+            ..Address::default()
+        })
     }
 
     fn first_queue(&self, delay: u64) -> Option<String> {
