@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn one_level_can_be_the_limit_and_then_sets_help() {
         // 0.1 ms publishing, 0.1 ms for itself and 0.1 ms for each hop.
-        let outlook = outlook(3_000.0, "fixed:1s");
+        let outlook = outlook(2_000.0, "fixed:1s");
         assert_eq!(outlook.verdict, Verdict::Tight);
         assert_eq!(outlook.limits[0].what, "the broker's work");
-        assert!((outlook.limits[0].used - 0.9).abs() < 1e-9, "{outlook:?}");
+        assert!((outlook.limits[0].used - 0.6).abs() < 1e-9, "{outlook:?}");
         assert!((outlook.full_rate - 3_333.3).abs() < 1.0 && outlook.brokers == 2 && outlook.sets == 1);
     }
 
