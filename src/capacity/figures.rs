@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The share of what it can do at most that a broker should be asked for in steady
-/// work; above it, lateness grows quickly. `cargo bench --bench capacity` measures it.
+/// work; above it, lateness grows quickly. `cargo bench --bench capacity` shows whether that is enough.
 pub const SAFE_LOAD: f64 = 0.5;
 
 /// A broker's measured figures, as `delayline bench` finds them.

@@ -36,8 +36,8 @@ const TUNED: [&str; 3] = ["nservicebus", "delayline", "straight"];
     about = "Ways to delay messages with RabbitMQ, measured in one run",
     after_help = "\
 Examples:
-  scripts/compare                              every broker at hand; about 15 minutes for each
-  scripts/compare --no-series --prefetch 0     only the comparison itself; about 7 minutes
+  scripts/compare                              every broker at hand; about 25 minutes for each
+  scripts/compare --no-series --prefetch 0     only the comparison itself; about 15 minutes
   scripts/compare --quick                      roughly where things stand; two or three minutes
   scripts/compare --versions 4.3               only this broker
   scripts/compare --layouts delayline,celery --workloads equal
@@ -200,7 +200,7 @@ impl Args {
                     || measure(&broker, &description.id, make().as_mut(), workload, &scale, &mut reference),
                     Cell::count,
                 );
-                run.conditions.stolen = run.conditions.stolen.max(stolen);
+                run.conditions.note_stolen(stolen);
                 if let Some(failure) = &cell.failure {
                     eprintln!("   {}: {failure}", description.title);
                 }
@@ -227,14 +227,13 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
     say(started, "number of hops");
     let hops = series::hops(broker, scale);
     run.hops = run.noting("number of hops", hops).unwrap_or_default();
-    run.conditions.stolen = run.hops.iter().fold(run.conditions.stolen, |most, hops| most.max(hops.stolen));
+    run.hops.iter().for_each(|hops| run.conditions.note_stolen(hops.stolen));
     println!("\nnumber of hops\n{}", table::hops(run));
     if run.conditions.prefetch.is_none() {
         say(started, "waiting messages");
         let waiting = series::waiting(broker, scale);
         run.waiting = run.noting("waiting messages", waiting).unwrap_or_default();
-        run.conditions.stolen =
-            run.waiting.iter().fold(run.conditions.stolen, |most, one| most.max(one.stolen));
+        run.waiting.iter().for_each(|waiting| run.conditions.note_stolen(waiting.stolen));
         println!("\nwaiting messages\n{}", table::waiting(run));
     }
     if scale.knee > Duration::ZERO {
@@ -244,6 +243,7 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
             say(started, &format!("knee of {id}"));
             let knee = knee::search(broker, id, layout.as_mut(), scale);
             let knee = run.noting(&format!("knee of {id}"), knee);
+            knee.iter().for_each(|knee| run.conditions.note_stolen(knee.stolen()));
             run.knees.extend(knee);
         }
         println!("\nknee\n{}", table::knees(run));

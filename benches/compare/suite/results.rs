@@ -117,6 +117,16 @@ pub struct Step {
     pub stolen: f64,
 }
 
+impl Knee {
+    /// The share of what was wanted of the processors that the host kept: at each rate, in
+    /// the attempt that it disturbed least; the most of these.
+    pub fn stolen(&self) -> f64 {
+        let same_rate = |a: &Step, b: &Step| a.rate == b.rate;
+        let least = |steps: &[Step]| steps.iter().map(|step| step.stolen).fold(f64::INFINITY, f64::min);
+        self.steps.chunk_by(same_rate).map(least).fold(0.0, f64::max)
+    }
+}
+
 impl Cell {
     /// Counts what became of messages in another attempt at the same.
     pub fn count(&mut self, other: Self) {
@@ -148,5 +158,19 @@ impl Run {
     pub fn name(&self) -> String {
         let Conditions { rabbitmq, prefetch, .. } = &self.conditions;
         prefetch.map_or_else(|| rabbitmq.clone(), |number| format!("{rabbitmq}, prefetch {number}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_knee_is_disturbed_by_what_no_attempt_at_a_rate_was_spared() {
+        let step = |rate, stolen| Step { rate, achieved: rate, p99_ms: 1.0, holds: true, stolen };
+        let steps = vec![step(1_000.0, 0.3), step(1_000.0, 0.0), step(2_000.0, 0.2), step(2_000.0, 0.1)];
+        let knee = Knee { layout: "delayline".into(), rate: 2_000.0, steps };
+        assert_eq!(knee.stolen(), 0.1);
+        assert_eq!(Knee { steps: vec![], ..knee }.stolen(), 0.0);
     }
 }

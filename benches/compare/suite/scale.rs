@@ -47,7 +47,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// About 15 minutes for each version, with both configurations.
+    /// About 25 minutes for each version, with both configurations.
     pub fn full() -> Self {
         Self {
             name: "full".into(),

@@ -128,9 +128,15 @@ pub fn knees(run: &Run) -> String {
         let best = knee.steps.iter().filter(|step| step.holds && step.rate <= knee.rate);
         let p99 = best.max_by(|a, b| a.rate.total_cmp(&b.rate)).map_or(0.0, |step| step.p99_ms);
         let found = (knee.rate > 0.0).then_some(knee.rate);
-        [run.title(&knee.layout).to_owned(), rate(found), ms(p99), knee.steps.len().to_string()]
+        [
+            run.title(&knee.layout).to_owned(),
+            rate(found),
+            ms(p99),
+            knee.steps.len().to_string(),
+            format!("{:.0} %", knee.stolen() * 100.0),
+        ]
     });
-    table(["layout", "sustained", "p99 there", "attempts"], rows)
+    table(["layout", "sustained", "p99 there", "attempts", "kept by the host"], rows)
 }
 
 #[cfg(test)]
