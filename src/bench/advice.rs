@@ -18,14 +18,30 @@ impl Report {
         let mut lines = Vec::new();
         if let Some(level) = self.drained(1) {
             lines.push(format!(
-                "Level 0 drains at about {}/s. Every odd delay passes it: of delays that are spread evenly, plan \
-                 {}/s at most ({:.0}% of what it can do for half of the messages).",
+                "Level 0 drains at about {}/s. Every odd delay passes it, half of all messages if delays are spread \
+                 evenly: it is full at {}/s of these.",
                 number(level),
-                number(SAFE_LOAD * level * 2.0),
-                SAFE_LOAD * 100.0,
+                number(level * 2.0),
             ));
         }
         let figures = self.figures();
+        if let Some(steady) = self.steady.as_ref().filter(|_| !figures.drain.is_empty()) {
+            let full = figures.work(steady.hops).recip();
+            lines.push(format!(
+                "Of messages with delays as in {} ({:.1} queues on average), all levels together take {}/s at most{}. \
+                 Plan {}/s ({:.0}% of that).",
+                steady.delays,
+                steady.hops,
+                number(full),
+                if figures.knee.is_some() {
+                    " in time"
+                } else {
+                    ", reckoned from bursts; --knee finds how many they take in time, which can be half of it"
+                },
+                number(full * SAFE_LOAD),
+                SAFE_LOAD * 100.0,
+            ));
+        }
         let (_, each) = figures.costs();
         if each > 0.0 && self.drain.iter().filter(|drained| drained.hops > 0).count() > 1 {
             lines.push(format!(
@@ -179,7 +195,10 @@ fn bytes(value: f64) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::bench::{Broker, Conditions, Drained, Late, Published, Stock, Sustained};
+    use crate::{
+        bench::{Broker, Conditions, Drained, Knee, Late, Published, Stock, Sustained},
+        capacity,
+    };
 
     pub(crate) fn report() -> Report {
         let drained = |hops, per_second| Drained {
@@ -233,12 +252,34 @@ pub(super) mod tests {
     #[test]
     fn says_what_the_figures_mean() {
         let meaning = report().meaning().join("\n");
-        for part in
-            ["Level 0 drains at about 8,900/s", "8,900/s at most (50%", "2.2 s late", "80 bytes", "80 MB"]
-        {
+        for part in [
+            "Level 0 drains at about 8,900/s",
+            "full at 18,000/s",
+            "3,300/s at most, reckoned",
+            "2.2 s late",
+            "80 MB",
+        ] {
             assert!(meaning.contains(part), "{part}: {meaning}");
         }
         assert!(report().problems().is_empty());
+        let meaning = with_knee(1_000, &[1_000, 2_000, 2_000]).meaning().join("\n");
+        assert!(meaning.contains("take 1,000/s at most in time. Plan 500/s (50%"), "{meaning}");
+    }
+
+    /// With a search for the knee that tried these rates.
+    fn with_knee(rate: u32, tried: &[u32]) -> Report {
+        let report = report();
+        let steady = report.steady.clone().unwrap();
+        let tried = tried.iter().map(|&rate| Sustained { rate, ..steady.clone() }).collect();
+        Report { knee: Some(Knee { limit_ms: 50.0, rate, tried }), ..report }
+    }
+
+    #[test]
+    fn a_plan_gets_the_knee_or_what_it_is_below() {
+        let knee = |rate, tried: &[u32]| with_knee(rate, tried).figures().knee;
+        assert_eq!(knee(1_000, &[1_000, 2_000]), Some(capacity::Knee { rate: 1_000.0, hops: 3.0 }));
+        assert_eq!(knee(0, &[1_000, 1_000, 500, 500]), Some(capacity::Knee { rate: 500.0, hops: 3.0 }));
+        assert_eq!(knee(0, &[]), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::capacity::Figures;
+use crate::capacity::{self, Figures};
 
 use super::Late;
 
@@ -147,6 +147,16 @@ pub struct Knee {
     pub tried: Vec<Sustained>,
 }
 
+impl Knee {
+    /// The rate it is at. If messages were late at every rate that was tried, the lowest
+    /// of these: it is lower still.
+    fn found(&self) -> Option<capacity::Knee> {
+        let at = |tried: &&Sustained| self.rate == 0 || tried.rate == self.rate;
+        let tried = self.tried.iter().rev().find(at)?;
+        Some(capacity::Knee { rate: tried.rate.into(), hops: tried.hops })
+    }
+}
+
 /// What waiting messages cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stock {
@@ -204,6 +214,7 @@ impl Report {
                 .filter(|drained| drained.hops > 0)
                 .map(|drained| (drained.hops, drained.per_second))
                 .collect(),
+            knee: self.knee.as_ref().and_then(Knee::found),
             memory_per_message: stock.map_or(reference.memory_per_message, |stock| stock.memory_each),
             disk_overhead: reference.disk_overhead,
             memory_limit: bytes(self.broker.memory_limit),

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 /// The share of what it can do at most that a broker should be asked for in steady
-/// work; above it, lateness grows quickly. `cargo bench --bench capacity` shows whether that is enough.
+/// work; above it, lateness grows quickly. `cargo bench --bench capacity` shows whether
+/// that is enough.
 pub const SAFE_LOAD: f64 = 0.5;
 
 /// A broker's measured figures, as `delayline bench` finds them.
@@ -17,6 +18,9 @@ pub struct Figures {
     /// How many queues messages passed that fell due together, and how many of
     /// them arrived per second.
     pub drain: Vec<(u32, f64)>,
+    /// What it was found to take at most at a steady rate; if that was measured, all
+    /// that is reckoned from `publish` and `drain` is brought into line with it.
+    pub knee: Option<Knee>,
     /// The broker's memory for one waiting message, in bytes.
     pub memory_per_message: f64,
     /// What a waiting message takes on disk beside its body, in bytes.
@@ -25,6 +29,15 @@ pub struct Figures {
     pub memory_limit: Option<f64>,
     /// Free disk space, in bytes.
     pub disk_free: Option<f64>,
+}
+
+/// The highest steady rate at which messages are in time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Knee {
+    /// Messages per second, more than 0.
+    pub rate: f64,
+    /// How many queues these messages passed, on average.
+    pub hops: f64,
 }
 
 impl Figures {
@@ -42,7 +55,8 @@ impl Figures {
             broker: "a reference: RabbitMQ 4.3 with 2 cores, shared with its clients, 4 GB and 50 GB of disk"
                 .into(),
             publish: 19_000.0,
-            drain: vec![(1, 18_700.0), (3, 16_500.0), (6, 4_800.0)],
+            drain: vec![(1, 14_400.0), (3, 7_700.0), (6, 4_100.0)],
+            knee: Some(Knee { rate: 2_500.0, hops: 2.93 }),
             memory_per_message: 80.0,
             disk_overhead: Self::DISK_OVERHEAD,
             memory_limit: Some(1.6e9),
@@ -89,8 +103,21 @@ impl Figures {
 
     /// Seconds of the broker's work for a message that passes so many queues,
     /// from its publishing to its consumer.
+    ///
+    /// Without a knee this is for as fast as the broker goes, which is when many
+    /// messages are behind and it can write them in large batches.
     #[must_use]
     pub fn work(&self, hops: f64) -> f64 {
+        let work = self.work_of_many(hops);
+        match self.knee {
+            Some(knee) if knee.rate > 0.0 && self.work_of_many(knee.hops) > 0.0 => {
+                work / self.work_of_many(knee.hops) / knee.rate
+            }
+            _ => work,
+        }
+    }
+
+    fn work_of_many(&self, hops: f64) -> f64 {
         let (base, each) = self.costs();
         let publish = if self.publish > 0.0 { self.publish.recip() } else { 0.0 };
         publish + base + each * hops
@@ -104,7 +131,7 @@ mod tests {
     use super::*;
 
     fn figures(drain: &[(u32, f64)]) -> Figures {
-        Figures { publish: 10_000.0, drain: drain.to_vec(), ..Figures::reference() }
+        Figures { publish: 10_000.0, drain: drain.to_vec(), knee: None, ..Figures::reference() }
     }
 
     #[test]
@@ -118,6 +145,18 @@ mod tests {
     }
 
     #[test]
+    fn a_knee_that_was_measured_overrules_what_is_reckoned() {
+        let bursts = figures(&[(1, 5_000.0), (3, 2_500.0)]);
+        let figures = Figures { knee: Some(Knee { rate: 1_000.0, hops: 3.0 }), ..bursts.clone() };
+        assert!((figures.work(3.0) - 0.001).abs() < 1e-9);
+        let ratio = |figures: &Figures| figures.work(6.0) / figures.work(1.0);
+        assert!((ratio(&figures) - ratio(&bursts)).abs() < 1e-9);
+        // What says nothing changes nothing.
+        let nothing = Figures { knee: Some(Knee { rate: 0.0, hops: 3.0 }), ..bursts.clone() };
+        assert_eq!(nothing.work(2.0), bursts.work(2.0));
+    }
+
+    #[test]
     fn few_or_odd_points_still_give_an_answer() {
         assert_eq!(figures(&[(2, 1_000.0)]).costs(), (0.0, 0.000_5));
         assert_eq!(figures(&[]).costs(), (0.0, 0.0));
@@ -128,8 +167,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_cost_is_negative(rates in proptest::collection::vec((1_u32..28, 1.0..1e5), 0..6), hops in 0.0..28.0) {
-            let figures = figures(&rates);
+        fn no_cost_is_negative(
+            rates in proptest::collection::vec((1_u32..28, 1.0..1e5), 0..6),
+            hops in 0.0..28.0,
+            knee in proptest::option::of((1.0..1e5, 0.0..28.0)),
+        ) {
+            let knee = knee.map(|(rate, hops)| Knee { rate, hops });
+            let figures = Figures { knee, ..figures(&rates) };
             let (base, each) = figures.costs();
             prop_assert!(base >= 0.0 && each >= 0.0 && base.is_finite() && each.is_finite());
             prop_assert!(figures.work(hops) > 0.0);

@@ -22,6 +22,6 @@ mod load;
 mod outlook;
 
 pub use distribution::{Distribution, DistributionError};
-pub use figures::{Figures, SAFE_LOAD};
+pub use figures::{Figures, Knee, SAFE_LOAD};
 pub use load::{LevelLoad, Load};
 pub use outlook::{Limit, Outlook, Verdict};

@@ -120,6 +120,7 @@ mod tests {
             broker: "test".into(),
             publish: 10_000.0,
             drain: vec![(1, 5_000.0), (3, 2_500.0)],
+            knee: None,
             memory_per_message: 100.0,
             disk_overhead: 200.0,
             memory_limit: Some(1e9),
@@ -132,13 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn one_level_can_be_the_limit_and_then_sets_help() {
+    fn work_runs_out_before_a_level_does_and_each_level_needs_its_sets() {
         // 0.1 ms publishing, 0.1 ms for itself and 0.1 ms for each hop.
         let outlook = outlook(2_000.0, "fixed:1s");
         assert_eq!(outlook.verdict, Verdict::Tight);
         assert_eq!(outlook.limits[0].what, "the broker's work");
         assert!((outlook.limits[0].used - 0.6).abs() < 1e-9, "{outlook:?}");
         assert!((outlook.full_rate - 3_333.3).abs() < 1.0 && outlook.brokers == 2 && outlook.sets == 1);
+        // 5,000/s go through a level, half of them safely.
+        assert_eq!(self::outlook(20_000.0, "fixed:1s").sets, 8);
     }
 
     #[test]

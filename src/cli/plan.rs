@@ -253,8 +253,17 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
              give the file to --bench."
                 .into(),
         );
-    } else if figures.memory_limit.is_none() {
-        lines.push("The file does not say how much memory and disk the broker has.".into());
+    } else {
+        if figures.knee.is_none() {
+            lines.push(
+                "This is reckoned from bursts, and a steady load is more work for each message: `delayline bench \
+                 --knee` measures that, and the answer may be half of this one."
+                    .into(),
+            );
+        }
+        if figures.memory_limit.is_none() {
+            lines.push("The file does not say how much memory and disk the broker has.".into());
+        }
     }
     lines
 }

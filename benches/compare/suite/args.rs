@@ -195,12 +195,12 @@ impl Args {
         for workload in &workloads {
             for (description, make) in &layouts {
                 say(started, &format!("{}: {}", workload.title, description.title));
-                let (cell, stolen) = quietest(
+                let (mut cell, stolen) = quietest(
                     scale.attempts,
                     || measure(&broker, &description.id, make().as_mut(), workload, &scale, &mut reference),
                     Cell::count,
                 );
-                run.conditions.note_stolen(stolen);
+                cell.stolen = stolen;
                 if let Some(failure) = &cell.failure {
                     eprintln!("   {}: {failure}", description.title);
                 }
@@ -213,6 +213,7 @@ impl Args {
             series(&broker, &scale, &mut run, started);
         }
         run.conditions.load_after = load();
+        run.conditions.stolen = run.stolen();
         // What was published and not waited for is still on its way.
         thread::sleep(scale.rest * 2);
         broker.rest(scale.rest);
@@ -227,13 +228,11 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
     say(started, "number of hops");
     let hops = series::hops(broker, scale);
     run.hops = run.noting("number of hops", hops).unwrap_or_default();
-    run.hops.iter().for_each(|hops| run.conditions.note_stolen(hops.stolen));
     println!("\nnumber of hops\n{}", table::hops(run));
     if run.conditions.prefetch.is_none() {
         say(started, "waiting messages");
         let waiting = series::waiting(broker, scale);
         run.waiting = run.noting("waiting messages", waiting).unwrap_or_default();
-        run.waiting.iter().for_each(|waiting| run.conditions.note_stolen(waiting.stolen));
         println!("\nwaiting messages\n{}", table::waiting(run));
     }
     if scale.knee > Duration::ZERO {
@@ -243,7 +242,6 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
             say(started, &format!("knee of {id}"));
             let knee = knee::search(broker, id, layout.as_mut(), scale);
             let knee = run.noting(&format!("knee of {id}"), knee);
-            knee.iter().for_each(|knee| run.conditions.note_stolen(knee.stolen()));
             run.knees.extend(knee);
         }
         println!("\nknee\n{}", table::knees(run));

@@ -41,11 +41,6 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Notes what the host kept during a measurement.
-    pub fn note_stolen(&mut self, share: f64) {
-        self.stolen = self.stolen.max(share);
-    }
-
     pub fn new(scale: &Scale) -> Self {
         Self {
             date: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fallible, conditions::Conditions, layouts::Description};
+use super::{Fallible, conditions::Conditions, layouts::Description, machine::ENOUGH};
 
 /// All that was measured on one broker with one configuration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ pub struct Cell {
     pub bindings: usize,
     pub cpu_s_per_1000: Option<f64>,
     pub header_bytes: Option<f64>,
+    /// The share of what was wanted of the processors that the host kept meanwhile.
+    #[serde(default)]
+    pub stolen: f64,
     /// Why there is no figure.
     pub failure: Option<String>,
 }
@@ -150,6 +153,33 @@ impl Run {
         result.map_err(|error| self.failures.push(format!("{what}: {error}"))).ok()
     }
 
+    /// All measurements, and the share of what was wanted of the processors that the host of
+    /// a virtual machine kept during each.
+    fn stolen_by_measurement(&self) -> impl Iterator<Item = (String, f64)> + '_ {
+        let cells = self.cells.iter().map(|cell| (&cell.layout, cell.workload.clone(), cell.stolen));
+        let hops = self.hops.iter().map(|line| (&line.layout, format!("{} hops", line.hops), line.stolen));
+        let waiting = self.waiting.iter();
+        let waiting = waiting.map(|line| (&line.layout, format!("{} waiting", line.waiting), line.stolen));
+        let knees = self.knees.iter().map(|knee| (&knee.layout, "the knee".to_owned(), knee.stolen()));
+        let all = cells.chain(hops).chain(waiting).chain(knees);
+        all.map(|(layout, what, stolen)| (format!("{} ({what})", self.title(layout)), stolen))
+    }
+
+    /// The largest of these shares.
+    pub fn stolen(&self) -> f64 {
+        self.stolen_by_measurement().map(|(_, stolen)| stolen).fold(0.0, f64::max)
+    }
+
+    /// The measurements during which the host kept too much.
+    pub fn disturbed(&self) -> Vec<String> {
+        if self.conditions.stolen > self.stolen().max(ENOUGH) {
+            // Files from before each measurement had its own share.
+            return vec!["some (it was not noted which)".into()];
+        }
+        let disturbed = self.stolen_by_measurement().filter(|(_, stolen)| *stolen > ENOUGH);
+        disturbed.map(|(what, _)| what).collect()
+    }
+
     pub fn title(&self, layout: &str) -> &str {
         self.layouts.iter().find(|other| other.id == layout).map_or("", |other| other.title.as_str())
     }
@@ -164,6 +194,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::{layouts, scale::Scale};
 
     #[test]
     fn a_knee_is_disturbed_by_what_no_attempt_at_a_rate_was_spared() {
@@ -172,5 +203,38 @@ mod tests {
         let knee = Knee { layout: "delayline".into(), rate: 2_000.0, steps };
         assert_eq!(knee.stolen(), 0.1);
         assert_eq!(Knee { steps: vec![], ..knee }.stolen(), 0.0);
+    }
+
+    #[test]
+    fn what_the_host_disturbed_is_named() {
+        let cell = |workload: &str, stolen| Cell {
+            layout: "celery".into(),
+            workload: workload.into(),
+            stolen,
+            ..Cell::default()
+        };
+        let hops = Hops {
+            layout: "celery".into(),
+            hops: 3,
+            delay: 7,
+            drain_rate: 1.0,
+            header_bytes: 1.0,
+            cpu_s_per_1000: 1.0,
+            stolen: 0.06,
+        };
+        let run = Run {
+            conditions: Conditions::new(&Scale::tiny()),
+            layouts: layouts::all().into_iter().map(|(description, _)| description).collect(),
+            cells: vec![cell("equal", 0.05), cell("mixed", 0.2)],
+            hops: vec![hops],
+            waiting: vec![],
+            knees: vec![],
+            failures: vec![],
+        };
+        assert_eq!(run.stolen(), 0.2);
+        let title = run.title("celery");
+        assert_eq!(run.disturbed(), [format!("{title} (mixed)"), format!("{title} (3 hops)")]);
+        let conditions = Conditions { stolen: 0.3, ..run.conditions.clone() };
+        assert_eq!(Run { conditions, ..run }.disturbed(), ["some (it was not noted which)"]);
     }
 }

@@ -77,16 +77,25 @@ fn caution(runs: &[Run]) -> String {
     if conditions().any(|conditions| conditions.foreign_cpu > BUSY) {
         reasons.push("the machine was busy with something else");
     }
-    if conditions().any(|conditions| conditions.stolen > ENOUGH) {
-        reasons.push("the host of the virtual machine kept part of the processors");
-    }
     if conditions().any(|conditions| conditions.client.contains("unoptimised")) {
         reasons.push("the client was an unoptimised build");
     }
-    if reasons.is_empty() {
-        return String::new();
+    let mut paragraphs = Vec::new();
+    if !reasons.is_empty() {
+        let reasons = reasons.join(", ");
+        paragraphs
+            .push(format!("> **Do not judge by the figures on this page:** {reasons}. Take them again."));
     }
-    format!("> **Do not judge by the figures on this page:** {}. Take them again.\n", reasons.join(", "))
+    for (run, disturbed) in runs.iter().map(|run| (run, run.disturbed())) {
+        if !disturbed.is_empty() {
+            let (share, name, list) = (ENOUGH * 100.0, run.name(), disturbed.join(", "));
+            paragraphs.push(format!(
+                "> **Do not judge by these figures of RabbitMQ {name}:** {list}. The host of the virtual machine kept \
+                 more than {share:.0} % of the processors in every attempt.",
+            ));
+        }
+    }
+    paragraphs.join("\n\n")
 }
 
 fn conditions(runs: &[Run]) -> String {
@@ -115,7 +124,7 @@ fn conditions(runs: &[Run]) -> String {
             format!("{:.0} s", conditions.seconds),
             format!("{:.2}", conditions.idle_cpu),
             format!("{:.2}", conditions.foreign_cpu),
-            format!("{:.0} %", conditions.stolen * 100.0),
+            format!("{:.0} %", run.stolen().max(conditions.stolen) * 100.0),
         ]
     });
     let header = [
