@@ -249,8 +249,8 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
     }
     if args.bench.is_none() {
         lines.push(
-            "This is a reference, and not your broker: measure that with `delayline bench --json > bench.json`, and \
-             give the file to --bench."
+            "This is a reference, and not your broker: measure that with `delayline bench --knee --json > bench.json`, \
+             and give the file to --bench."
                 .into(),
         );
     } else {
@@ -283,7 +283,7 @@ fn count(value: f64) -> String {
 }
 
 fn percent(part: f64) -> String {
-    if part >= 1e4 { "over 10,000%".into() } else { format!("{:.0}%", part * 100.0) }
+    if part >= 100.0 { "over 10,000%".into() } else { format!("{:.0}%", part * 100.0) }
 }
 
 fn bytes(value: f64) -> String {
@@ -314,6 +314,6 @@ mod tests {
         assert_eq!(texts, ["0", "0.2", "17.5", "30,500", "1.500 million", "1.577 trillion"]);
         assert_eq!([512.0, 3.2e9, 1e15].map(bytes), ["1 kB", "3.2 GB", "1.0 PB"]);
         assert_eq!([1.0, 30.5, 90.0, 5e6].map(wait), ["1 s", "30.5 s", "1.5 m", "57.9 d"]);
-        assert_eq!([0.025, 1.5, 1e6].map(percent), ["2%", "150%", "over 10,000%"]);
+        assert_eq!([0.025, 1.5, 111.0].map(percent), ["2%", "150%", "over 10,000%"]);
     }
 }
