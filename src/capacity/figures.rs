@@ -108,16 +108,12 @@ impl Figures {
     /// messages are behind and it can write them in large batches.
     #[must_use]
     pub fn work(&self, hops: f64) -> f64 {
-        let work = self.work_of_many(hops);
-        match self.knee {
-            Some(knee) if knee.rate > 0.0 && self.work_of_many(knee.hops) > 0.0 => {
-                work / self.work_of_many(knee.hops) / knee.rate
-            }
-            _ => work,
-        }
+        let work = self.work_in_bursts(hops);
+        let at_knee = self.knee.map(|knee| knee.rate * self.work_in_bursts(knee.hops));
+        at_knee.filter(|used| *used > 0.0).map_or(work, |used| work / used)
     }
 
-    fn work_of_many(&self, hops: f64) -> f64 {
+    fn work_in_bursts(&self, hops: f64) -> f64 {
         let (base, each) = self.costs();
         let publish = if self.publish > 0.0 { self.publish.recip() } else { 0.0 };
         publish + base + each * hops
