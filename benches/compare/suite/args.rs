@@ -38,7 +38,7 @@ const TUNED: [&str; 3] = ["nservicebus", "delayline", "straight"];
 Examples:
   scripts/compare                              every broker at hand; about 25 minutes for each
   scripts/compare --no-series --prefetch 0     only the comparison itself; about 15 minutes
-  scripts/compare --quick                      roughly where things stand; two or three minutes
+  scripts/compare --quick                      roughly where things stand; about eight minutes for each
   scripts/compare --versions 4.3               only this broker
   scripts/compare --layouts delayline,celery --workloads equal
   scripts/compare --check target/compare/4.3.6.json
@@ -48,7 +48,7 @@ Results go to target/compare/<version>.json; --out names another directory. Exit
 0 done, 1 a target is not met (--check), 2 wrong usage, 3 something could not be measured."
 )]
 pub struct Args {
-    /// About two minutes for each broker
+    /// About eight minutes for each broker
     #[arg(long)]
     quick: bool,
     #[arg(long, hide = true)]
@@ -213,7 +213,6 @@ impl Args {
             series(&broker, &scale, &mut run, started);
         }
         run.conditions.load_after = load();
-        run.conditions.stolen = run.stolen();
         // What was published and not waited for is still on its way.
         thread::sleep(scale.rest * 2);
         broker.rest(scale.rest);

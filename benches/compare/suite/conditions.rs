@@ -24,12 +24,7 @@ pub struct Conditions {
     pub idle_cpu: f64,
     /// The CPU seconds that the rest of the machine took per second before or after, the
     /// larger of both, while this one had nothing to do.
-    #[serde(default)]
     pub foreign_cpu: f64,
-    /// The largest share of what was wanted of the processors that the host of a virtual
-    /// machine kept during one of the measurements.
-    #[serde(default)]
-    pub stolen: f64,
     pub body_bytes: usize,
     pub window: usize,
     pub consumer_prefetch: u16,
@@ -53,7 +48,6 @@ impl Conditions {
             load_after: String::new(),
             idle_cpu: 0.0,
             foreign_cpu: 0.0,
-            stolen: 0.0,
             body_bytes: BODY,
             window: WINDOW,
             consumer_prefetch: PREFETCH,

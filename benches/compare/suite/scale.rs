@@ -18,7 +18,6 @@ pub struct Scale {
     pub floods: u32,
     /// How often a measurement is made at most, if the host of a virtual machine keeps part of
     /// the processors meanwhile.
-    #[serde(default)]
     pub attempts: u32,
     /// Messages that fall due together, and of each delay where there are several.
     pub drain: u64,
@@ -73,7 +72,7 @@ impl Scale {
         }
     }
 
-    /// About two minutes: shows that everything works, and roughly where things stand.
+    /// About eight minutes for each version: shows that everything works, and roughly where things stand.
     pub fn quick() -> Self {
         Self {
             name: "quick".into(),
@@ -86,6 +85,7 @@ impl Scale {
             cohort: 400,
             equal_unit: 500,
             mixed_unit: 20,
+            cohort_units: [50, 5, 2],
             longest: 300,
             hops: 500,
             waiting: vec![0, 5_000],

@@ -124,7 +124,7 @@ fn conditions(runs: &[Run]) -> String {
             format!("{:.0} s", conditions.seconds),
             format!("{:.2}", conditions.idle_cpu),
             format!("{:.2}", conditions.foreign_cpu),
-            format!("{:.0} %", run.stolen().max(conditions.stolen) * 100.0),
+            format!("{:.0} %", run.stolen() * 100.0),
         ]
     });
     let header = [
