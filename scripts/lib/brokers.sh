@@ -29,6 +29,24 @@ brokers_at_hand() {
     done
 }
 
+# The same lines, of those in a list such as "4.0,4.3.6"; of all if the list is empty. Fails
+# with 2, wrong usage, if one of them is not at hand.
+brokers_chosen() {
+    local all wanted chosen=
+    all=$(brokers_at_hand)
+    [ -n "$1" ] || chosen=$all
+    for wanted in ${1//,/ }; do
+        chosen+=$(awk -F '\t' -v wanted="$wanted" 'index($1 ".", wanted ".") == 1' <<<"$all" | grep .) || {
+            echo "RabbitMQ $wanted is not at hand; there are: $(cut -f 1 <<<"$all" | paste -sd ' ')." \
+                "scripts/brokers makes others" >&2
+            return 2
+        }
+        chosen+=$'\n'
+    done
+    [ -n "$chosen" ] || { echo "none of RabbitMQ ${BROKERS[*]} is at hand; scripts/brokers makes them" >&2; return 2; }
+    sort -uV <<<"$chosen" | grep .
+}
+
 # Makes one of them, unless it is there.
 make_broker() {
     local version=$1 release=${BROKER_RELEASE[$1]-} root partial

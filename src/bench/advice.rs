@@ -113,6 +113,13 @@ impl Report {
                     .into(),
             );
         }
+        if quorum {
+            lines.push(
+                "A faster disk: a message waits for it twice in each queue on its way. With all data in memory, which is \
+                 the limit of that, messages were half as late, and draining was 1.0 to 1.4 times as fast."
+                    .into(),
+            );
+        }
         if self.broker.nodes.is_some_and(|nodes| nodes > 1) && quorum {
             lines.push(match self.conditions.replicas {
                 Some(1) => "With one replica nothing is safe from the loss of a node.".into(),
@@ -291,7 +298,7 @@ pub(super) mod tests {
         };
         let usual = advice(|_| ());
         assert!(
-            usual.contains("512") && usual.contains("1.6 times") && usual.contains("few processors"),
+            ["512", "1.6 times", "faster disk", "few processors"].iter().all(|part| usual.contains(part)),
             "{usual}"
         );
         assert!(!usual.contains("--replicas") && !usual.contains("RabbitMQ 4.3 matches"), "{usual}");
@@ -306,7 +313,7 @@ pub(super) mod tests {
         let cluster = advice(|report| report.broker.nodes = Some(3));
         assert!(cluster.contains("--replicas"), "{cluster}");
         let classic = advice(|report| report.conditions.queue_type = "classic".into());
-        assert!(!classic.contains("512"), "{classic}");
+        assert!(!classic.contains("512") && !classic.contains("disk"), "{classic}");
     }
 
     #[test]

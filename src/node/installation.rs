@@ -26,9 +26,9 @@ const PLACES: [&str; 4] = [
 ];
 
 /// Runs a program inside another root directory, in a mount namespace that ends
-/// with it. It sees the directory of temporary files, which the node's own files
-/// are in, under the same name. Arguments: the root, that directory, where to run,
-/// the program and its arguments.
+/// with it. It sees the directory that the node's own one was made in under the same
+/// name. Arguments: the root, that directory, where to run, the program and its
+/// arguments.
 const ENTER: &str = r#"
 root=$1 shared=$2 place=$3
 shift 3
@@ -71,8 +71,8 @@ impl Installation {
     }
 
     /// A command for one of RabbitMQ's programs, or for `epmd`, Erlang's port mapper,
-    /// which nodes find each other by. It runs in `place`, a directory among the
-    /// temporary files, and in a network namespace if one is named.
+    /// which nodes find each other by. It runs in `place`, the node's directory, and in
+    /// a network namespace if one is named.
     pub(super) fn tool(&self, name: &str, place: &Path, namespace: Option<&str>) -> Command {
         let program = if name == "epmd" { PathBuf::from(name) } else { self.programs.join(name) };
         let mut words: Vec<PathBuf> = Vec::new();
@@ -81,7 +81,8 @@ impl Installation {
         }
         if let Some(root) = &self.root {
             words.extend(["unshare", "--mount", "sh", "-c", ENTER, "delayline-enter"].map(PathBuf::from));
-            words.extend([root.clone(), env::temp_dir(), place.to_owned()]);
+            let shared = place.parent().unwrap_or(place);
+            words.extend([root.as_path(), shared, place].map(Path::to_owned));
         }
         words.push(program);
         let mut command = Command::new(&words[0]);

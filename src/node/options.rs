@@ -19,6 +19,9 @@ pub struct NodeOptions {
     pub feature_flags: Option<Vec<String>>,
     /// Further plugins.
     pub plugins: Vec<String>,
+    /// Where to make its directory, if not among the temporary files. In `/dev/shm`, what
+    /// it stores stays in memory.
+    pub place: Option<PathBuf>,
 }
 
 /// PEM files of a node that serves TLS.

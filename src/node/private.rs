@@ -58,10 +58,13 @@ impl PrivateNode {
         options: NodeOptions,
         spot: Spot,
     ) -> Result<Self, NodeError> {
-        let directory = tempfile::Builder::new()
-            .prefix("delayline-node-")
-            .tempdir()
-            .map_err(NodeError::io("make a temporary directory"))?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("delayline-node-");
+        let directory = match &options.place {
+            Some(place) => builder.tempdir_in(place),
+            None => builder.tempdir(),
+        }
+        .map_err(NodeError::io("make a directory for the node"))?;
         let guard =
             Guard::start(REMOVE, [directory.path()]).map_err(NodeError::io("start the guard of the node"))?;
         config::write(directory.path(), &options, &spot)

@@ -17,6 +17,7 @@ mod holding;
 mod hostile;
 mod install;
 mod message;
+mod node;
 mod picture;
 mod pika;
 mod quotas;

@@ -50,8 +50,21 @@ const HELP: u32 = 2;
 const UNIT_MS: u64 = 100;
 
 #[derive(Debug, Parser)]
-#[command(args_override_self = true)]
-#[command(about = "Faults on a private broker or cluster, with a ledger of every message")]
+#[command(
+    name = "scripts/faults",
+    override_usage = "scripts/faults [OPTIONS] [NAMES]...",
+    about = "Faults on a private broker or cluster, with a ledger of every message",
+    after_help = "\
+Examples:
+  scripts/faults                                  all of it, on every broker at hand
+  scripts/faults --versions 4.3                   only this broker
+  scripts/faults --cluster partition              one fault, on the clusters
+  scripts/faults --waiting 1000000 --rate 5000    a million wait while their node is killed
+
+The script itself asks for --all, --messages 13000, --rate 800 and
+--json target/faults/<version>.json, unless you say otherwise. Exit codes: 0 done, 1 a message was lost, early or refused, 2 wrong usage.",
+    args_override_self = true
+)]
 struct Args {
     /// Only the faults whose names hold one of these; by default the short form
     names: Vec<String>,
