@@ -10,6 +10,9 @@
 //! steady rate at which 99 in 100 messages are at most 50 ms late. Once from bursts
 //! alone, and once with the knee of the first mix, as `bench --knee` adds it.
 
+#[path = "common/prefetch.rs"]
+mod prefetch;
+
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use delayline::{
@@ -20,6 +23,7 @@ use delayline::{
     node::{NodeOptions, PrivateNode},
     topology::Unit,
 };
+use prefetch::Prefetch;
 
 /// A few queues, one, and what retries and reminders look like.
 const MIXES: [&str; 3] = ["uniform:1s..60s", "fixed:32s", "mix:1s=30%,5s=25%,30s=20%,1m=10%,5m=10%,15m=5%"];
@@ -29,18 +33,16 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    let asked = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
-    for prefetch in asked.map_or_else(|| vec![None, Some(512)], |prefetch| vec![Some(prefetch)]) {
-        let rabbit = prefetch.map(|prefetch| format!("{{dead_letter_worker_consumer_prefetch, {prefetch}}}"));
-        let options = NodeOptions { rabbit: rabbit.into_iter().collect(), ..NodeOptions::default() };
+    let prefetches = match Prefetch::asked() {
+        Prefetch(None) => vec![Prefetch(None), Prefetch(Some(512))],
+        asked => vec![asked],
+    };
+    for prefetch in prefetches {
+        let options = NodeOptions { rabbit: prefetch.settings(), ..NodeOptions::default() };
         let node = PrivateNode::start(options).expect("a private node");
         let settings = node.settings().build().unwrap();
         let report = run(&settings, &Plan::default());
-        println!(
-            "\n{}, prefetch {}",
-            report.broker_name(),
-            prefetch.map_or_else(|| "as shipped".into(), |prefetch| prefetch.to_string())
-        );
+        println!("\n{}, {prefetch}", report.broker_name());
         show(&report);
         println!(
             "  {:55} {:>9} {:>9} {:>7} {:>11} {:>7}",

@@ -1,12 +1,15 @@
 //! What storing costs: a broker whose directory is on this machine's disk, and one whose
 //! directory is in memory, side by side and in turns.
 //!
-//!     cargo bench --bench disk                     about twelve minutes
+//!     cargo bench --bench disk                     about ten minutes
 //!     cargo bench --bench disk -- 512              with this prefetch of dead-lettering
 //!     RABBITMQ_ROOT=… cargo bench --bench disk     for another version
 //!
 //! Memory is as fast as a disk can become. A broker in production is somewhere between the
 //! two, so this is what a faster disk gives at most, on a machine with so many processors.
+
+#[path = "common/prefetch.rs"]
+mod prefetch;
 
 use std::{path::Path, process::Command, sync::atomic::AtomicBool, time::Duration};
 
@@ -15,6 +18,7 @@ use delayline::{
     bench::{self, Plan, Report, Way},
     node::{NodeOptions, PrivateNode},
 };
+use prefetch::Prefetch;
 
 const MEMORY: &str = "/dev/shm";
 
@@ -43,11 +47,10 @@ fn main() {
     let disk = filesystem(&std::env::temp_dir());
     assert_ne!(disk, "tmpfs", "temporary files are in memory; set TMPDIR to a place on disk");
     assert_eq!(filesystem(Path::new(MEMORY)), "tmpfs", "{MEMORY} is not in memory");
-    let prefetch = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
+    let prefetch = Prefetch::asked();
     let nodes = [None, Some(MEMORY.into())].map(|place| {
-        let rabbit = prefetch.map(|prefetch| format!("{{dead_letter_worker_consumer_prefetch, {prefetch}}}"));
-        let rabbit = rabbit.into_iter().collect();
-        PrivateNode::start(NodeOptions { rabbit, place, ..NodeOptions::default() }).expect("a private node")
+        let options = NodeOptions { rabbit: prefetch.settings(), place, ..NodeOptions::default() };
+        PrivateNode::start(options).expect("a private node")
     });
     let [mut on_disk, mut in_memory] = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
@@ -56,9 +59,8 @@ fn main() {
         }
     }
     println!(
-        "{}, prefetch {}, the disk has {disk}; the middle of {ROUNDS} rounds (least, most):",
-        on_disk[0].broker_name(),
-        prefetch.map_or_else(|| "as shipped".into(), |prefetch| prefetch.to_string()),
+        "{}, {prefetch}, the disk has {disk}; the middle of {ROUNDS} rounds (least, most):",
+        on_disk[0].broker_name()
     );
     println!("{:36} {:>26} {:>26} {:>7}", "", "on disk", "in memory", "ratio");
     for (what, of, unit) in FIGURES {

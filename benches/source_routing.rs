@@ -11,6 +11,8 @@
 
 #[path = "common/bare.rs"]
 mod bare;
+#[path = "common/prefetch.rs"]
+mod prefetch;
 
 use std::{
     fmt::Write,
@@ -26,6 +28,7 @@ use delayline::{
     node::{NodeOptions, PrivateNode},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue, Topology, Unit},
 };
+use prefetch::Prefetch;
 
 const BODY: usize = 256;
 const MESSAGES: u64 = 15_000;
@@ -36,21 +39,18 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    let prefetch = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
-    let rabbit = prefetch.map(|prefetch| format!("{{dead_letter_worker_consumer_prefetch, {prefetch}}}"));
-    let node =
-        PrivateNode::start(NodeOptions { rabbit: rabbit.into_iter().collect(), ..NodeOptions::default() })
-            .expect("a private node");
+    let prefetch = Prefetch::asked();
+    let node = PrivateNode::start(NodeOptions { rabbit: prefetch.settings(), ..NodeOptions::default() })
+        .expect("a private node");
     let settings = node.settings().build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     for set in ["plain", "paths"] {
         install(&settings, &mut session, set);
     }
     println!(
-        "RabbitMQ {}, prefetch {}: {MESSAGES} messages of {BODY} bytes that fall due together, the best of {ROUNDS} \
+        "RabbitMQ {}, {prefetch}: {MESSAGES} messages of {BODY} bytes that fall due together, the best of {ROUNDS} \
          rounds each:",
-        session.server_version().unwrap_or_default(),
-        prefetch.map_or_else(|| "as shipped".into(), |prefetch| prefetch.to_string())
+        session.server_version().unwrap_or_default()
     );
     for units in [128, 0b1010_0000, 0b1100_0001, 0b1111_1100] {
         let delay = Delay::from_seconds(units).unwrap();

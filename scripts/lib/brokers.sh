@@ -29,8 +29,25 @@ brokers_at_hand() {
     done
 }
 
-# The same lines, of those in a list such as "4.0,4.3.6"; of all if the list is empty. Fails
-# with 2, wrong usage, if one of them is not at hand.
+# Takes --versions out of what a script was given: `versions` is its list, `arguments` the rest.
+take_versions() {
+    versions= arguments=()
+    while [ $# -gt 0 ]; do
+        case "$1" in
+        --versions)
+            [ -n "${2-}" ] || { echo "--versions wants a list, such as 4.0,4.3" >&2; exit 2; }
+            versions=$2
+            shift
+            ;;
+        --versions=*) versions=${1#*=} ;;
+        *) arguments+=("$1") ;;
+        esac
+        shift
+    done
+}
+
+# What brokers_at_hand says, of those in a list such as "4.0,4.3.6"; of all if the list is empty.
+# Fails with 2, wrong usage, if one of them is not at hand.
 brokers_chosen() {
     local all wanted chosen=
     all=$(brokers_at_hand)

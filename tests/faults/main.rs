@@ -62,7 +62,8 @@ Examples:
   scripts/faults --waiting 1000000 --rate 5000    a million wait while their node is killed
 
 The script itself asks for --all, --messages 13000, --rate 800 and
---json target/faults/<version>.json, unless you say otherwise. Exit codes: 0 done, 1 a message was lost, early or refused, 2 wrong usage.",
+--json target/faults/<version>.json, unless you say otherwise.
+Exit codes: 0 done, 1 a message was lost, early or refused, 2 wrong usage.",
     args_override_self = true
 )]
 struct Args {
