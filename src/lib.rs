@@ -2,7 +2,7 @@
 //!
 //! One set of exchanges and queues is installed once per vhost. An application
 //! publishes to its entry exchange with a routing key that spells the delay in
-//! 28 bits; the message waits 2^n seconds in the queue of each set bit, and then
+//! 28 bits, four to a word; the message waits 2^n seconds in the queue of each set bit, and then
 //! the dispatch exchange hands it to whoever is bound for its app key. There is
 //! no plugin and no daemon on the way: the broker does it all, in replicated
 //! queues, at least once.
@@ -16,7 +16,7 @@
 //!
 //! let delay: Delay = "90s".parse()?;
 //! let key = RoutingKey::new(delay, AppKey::new("billing")?);
-//! assert_eq!(key.encode(), "delay.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.1.1.0.1.0.billing");
+//! assert_eq!(key.encode(), "delay.0000.0000.0000.0000.0000.0101.1010.billing");
 //!
 //! // Four queues on the way, as four bits are set; one if 38 s more are fine.
 //! assert_eq!(delay.hops(), 4);

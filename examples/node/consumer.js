@@ -28,7 +28,7 @@ async function main(url, app) {
     },
   });
   // This is where it comes back from. Bind the queue to your own exchanges as well.
-  await channel.bindQueue(queue, "delay.dispatch", `delay.${"*.".repeat(28)}${app}`);
+  await channel.bindQueue(queue, "delay.dispatch", `delay.${"*.".repeat(7)}${app}`);
   await channel.prefetch(10);
   await channel.consume(queue, async (message) => {
     const headers = message.properties.headers || {};

@@ -34,7 +34,7 @@ def main(url, app):
         },
     )
     # This is where it comes back from. Bind the queue to your own exchanges as well.
-    channel.queue_bind(queue, "delay.dispatch", "delay." + "*." * 28 + app)
+    channel.queue_bind(queue, "delay.dispatch", "delay." + "*." * 7 + app)
     channel.basic_qos(prefetch_count=10)
 
     def on_message(channel, method, properties, body):

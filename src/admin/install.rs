@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     settings::Settings,
-    topology::{Finding, Object, Observed, Topology, unsuitable},
+    topology::{Finding, Object, Topology, unsuitable},
 };
 
 use super::{AdminError, Conflict, State, about::about, doing, examine, observe};
@@ -16,6 +16,8 @@ pub struct Plan {
     /// Exchanges and queues that stand with other arguments. If there are any,
     /// nothing may be changed.
     pub conflicts: Vec<Conflict>,
+    /// A set of an earlier version that stands there. Nothing may be changed then, either.
+    pub earlier: Option<Finding>,
     /// Exchanges and queues to declare.
     pub missing: Vec<String>,
     /// How many exchanges and queues already stand.
@@ -34,6 +36,8 @@ pub struct InstallReport {
     pub outcome: Outcome,
     /// What keeps the broker from carrying a set.
     pub unsuitable: Vec<Finding>,
+    /// A set of an earlier version that stands there.
+    pub earlier: Option<Finding>,
     /// Objects in the way.
     pub conflicts: Vec<Conflict>,
     /// Exchanges and queues that were made.
@@ -60,6 +64,8 @@ pub enum Outcome {
     Unsuitable,
     /// Nothing was changed, because something else stands in the way.
     Conflict,
+    /// Nothing was changed, because a set of an earlier version stands there.
+    EarlierVersion,
 }
 
 /// Looks what installing would do, and changes nothing.
@@ -68,8 +74,14 @@ pub enum Outcome {
 /// If the broker cannot be asked.
 pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> Result<Plan, AdminError> {
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
-    let mut plan =
-        Plan { conflicts: Vec::new(), missing: Vec::new(), standing: 0, missing_bindings: None, blind: None };
+    let mut plan = Plan {
+        conflicts: Vec::new(),
+        earlier: None,
+        missing: Vec::new(),
+        standing: 0,
+        missing_bindings: None,
+        blind: None,
+    };
     for object in topology.objects() {
         let name = describe(object);
         // Asking AMQP for something that is not there writes an error into the
@@ -87,17 +99,17 @@ pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> 
         }
     }
     match observed {
-        Ok(observed) => plan.missing_bindings = Some(missing_bindings(topology, &observed)),
+        Ok(observed) => {
+            let findings = topology.compare(&observed);
+            let missing = |finding: &&Finding| matches!(finding, Finding::MissingBinding { .. });
+            plan.missing_bindings = Some(findings.iter().filter(missing).count());
+            plan.earlier = findings.into_iter().find(|it| matches!(it, Finding::EarlierVersion { .. }));
+        }
         // Where nothing stands, no binding can.
         Err(_) if plan.standing == 0 => plan.missing_bindings = Some(topology.bindings().count()),
         Err(reason) => plan.blind = Some(reason),
     }
     Ok(plan)
-}
-
-fn missing_bindings(topology: &Topology, observed: &Observed) -> usize {
-    let findings = topology.compare(observed);
-    findings.iter().filter(|finding| matches!(finding, Finding::MissingBinding { .. })).count()
 }
 
 pub(super) fn describe(object: &Object) -> String {
@@ -125,11 +137,12 @@ pub fn install(
     let (about, _) = about(&session, settings.management.as_ref());
     let unsuitable = unsuitable(&settings.topology, &about);
     let plan = plan(settings, topology, &mut session)?;
-    let outcome = match (unsuitable.is_empty(), plan.conflicts.is_empty(), dry_run) {
-        (false, _, _) => Outcome::Unsuitable,
-        (true, false, _) => Outcome::Conflict,
-        (true, true, true) => Outcome::DryRun,
-        (true, true, false) => Outcome::Installed,
+    let outcome = match dry_run {
+        _ if !unsuitable.is_empty() => Outcome::Unsuitable,
+        _ if plan.earlier.is_some() => Outcome::EarlierVersion,
+        _ if !plan.conflicts.is_empty() => Outcome::Conflict,
+        true => Outcome::DryRun,
+        false => Outcome::Installed,
     };
     if outcome == Outcome::Installed {
         for object in topology.objects() {
@@ -145,6 +158,7 @@ pub fn install(
     Ok(InstallReport {
         outcome,
         unsuitable,
+        earlier: plan.earlier,
         conflicts: plan.conflicts,
         created: plan.missing,
         standing: plan.standing,

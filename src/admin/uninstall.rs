@@ -242,7 +242,8 @@ fn restore_entries(
     for object in topology.objects() {
         let restored = match object {
             Object::Exchange(exchange) if ours(&exchange.name) => session.declare_exchange(exchange),
-            Object::Binding(binding) if ours(&binding.source) => session.bind(binding),
+            // What stood there is known, and may be of another version.
+            Object::Binding(binding) if before.is_none() && ours(&binding.source) => session.bind(binding),
             _ => continue,
         };
         restored.map_err(doing(DOING))?;

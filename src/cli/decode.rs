@@ -9,7 +9,7 @@ use super::{Code, Failure, Output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline decode delay.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.1.1.0.1.0.billing
+  delayline decode delay.0000.0000.0000.0000.0000.0101.1010.billing
   delayline decode \"$(delayline key 90s billing)\" --json
 
 Exits with 1 if the key is malformed, and says what is wrong with it.")]

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     }
     Ok(match report.outcome {
         Outcome::Installed | Outcome::DryRun => Code::Done,
-        Outcome::Conflict | Outcome::Unsuitable => Code::Problem,
+        Outcome::Conflict | Outcome::Unsuitable | Outcome::EarlierVersion => Code::Problem,
     })
 }
 
@@ -55,6 +55,11 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         for problem in &report.unsuitable {
             output.line(format!("  {problem}"))?;
         }
+        return Ok(());
+    }
+    if let Some(earlier) = &report.earlier {
+        output.line(format!("{} {place}: nothing was changed", "earlier version".red().bold()))?;
+        output.line(format!("  {earlier}"))?;
         return Ok(());
     }
     if report.outcome == Outcome::Conflict {

@@ -2,10 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-/// The app key: 1 or more dot-separated words, 193 bytes at most.
+/// The app key: 1 or more dot-separated words, 150 bytes at most.
 ///
-/// No word is empty or holds `*`, `#`, white space or control characters. The
-/// limit is what 28 bit words leave of the 255 bytes of an AMQP routing key.
+/// No word is empty, none is `~`, and none holds `*`, `#`, white space or control
+/// characters. A routing key of AMQP has 255 bytes: the delay takes 41 of them, and the
+/// rest is for an id behind the app key, which the word `~` sets apart.
 ///
 /// ```
 /// use delayline::codec::AppKey;
@@ -29,6 +30,12 @@ pub enum AppKeyError {
         /// The key that was given.
         key: String,
     },
+    /// The word `~`, which stands between an app key and what follows it.
+    #[error("the app key `{key}` has the word `~`, which is reserved; use another word")]
+    ReservedWord {
+        /// The key that was given.
+        key: String,
+    },
     /// A wildcard, white space or a control character.
     #[error(
         "the app key `{}` has {found:?} at byte {position}; `*`, `#`, white space and control \
@@ -42,8 +49,8 @@ pub enum AppKeyError {
         /// Where it is, in bytes from 0.
         position: usize,
     },
-    /// Over 193 bytes.
-    #[error("the app key is {length} bytes long; at most 193 fit into a routing key")]
+    /// Over 150 bytes.
+    #[error("the app key is {length} bytes long; it may have 150 at most")]
     TooLong {
         /// Its length in bytes.
         length: usize,
@@ -51,9 +58,11 @@ pub enum AppKeyError {
 }
 
 impl AppKey {
-    /// The longest app key, in bytes: the 255 of a routing key less
-    /// `delay.` and 28 bits with a dot each.
-    pub const MAX_BYTES: usize = 255 - 62;
+    /// The longest app key, in bytes.
+    pub const MAX_BYTES: usize = 150;
+
+    /// The word that no app key has.
+    pub(super) const RESERVED_WORD: &str = "~";
 
     /// Checks and takes a name.
     ///
@@ -86,6 +95,9 @@ fn check(key: &str) -> Result<(), AppKeyError> {
     if key.split('.').any(str::is_empty) {
         return Err(AppKeyError::EmptyWord { key: key.into() });
     }
+    if key.split('.').any(|word| word == AppKey::RESERVED_WORD) {
+        return Err(AppKeyError::ReservedWord { key: key.into() });
+    }
     Ok(())
 }
 
@@ -115,7 +127,7 @@ mod tests {
 
     #[test]
     fn takes_words_and_dots() {
-        for key in ["a", "billing", "eu.orders", "0.1", "käse.😀", &"x".repeat(193)] {
+        for key in ["a", "billing", "eu.orders", "0.1", "käse.😀", "~a", "a.~~", &"x".repeat(150)] {
             assert_eq!(AppKey::new(key).expect(key).as_str(), key);
         }
     }
@@ -123,7 +135,7 @@ mod tests {
     #[test]
     fn refuses_the_rest_and_says_why() {
         assert_eq!(AppKey::new(""), Err(AppKeyError::Empty));
-        assert_eq!(AppKey::new("x".repeat(194)), Err(AppKeyError::TooLong { length: 194 }));
+        assert_eq!(AppKey::new("x".repeat(151)), Err(AppKeyError::TooLong { length: 151 }));
         for key in [".", "a.", ".a", "a..b"] {
             assert!(matches!(AppKey::new(key), Err(AppKeyError::EmptyWord { .. })), "{key}");
         }
@@ -135,7 +147,10 @@ mod tests {
                 other => panic!("{key:?} gave {other:?}"),
             }
         }
-        // 97 two-byte letters are 194 bytes: the limit counts bytes, not letters.
-        assert!(AppKey::new("ä".repeat(97)).is_err());
+        for key in ["~", "a.~", "~.a", "a.~.b"] {
+            assert!(matches!(AppKey::new(key), Err(AppKeyError::ReservedWord { .. })), "{key}");
+        }
+        // 76 two-byte letters are 152 bytes: the limit counts bytes, not letters.
+        assert!(AppKey::new("ä".repeat(76)).is_err());
     }
 }

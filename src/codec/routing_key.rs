@@ -1,22 +1,27 @@
-//! `delay.<28 bits>.<app-key>`: exact encoding and decoding.
+//! `delay.<28 bits, four to a word>.<app-key>`: exact encoding and decoding.
 
 use std::{fmt, str::FromStr};
 
-use super::{AppKey, AppKeyError, Delay, LEVELS};
+use super::{AppKey, AppKeyError, Delay, WORD_BITS, WORDS};
 
 /// What every routing key begins with.
 const PREFIX: &str = "delay.";
 
 /// The length of everything before the app key.
-const HEAD: usize = PREFIX.len() + 2 * LEVELS as usize;
+const HEAD: usize = PREFIX.len() + WORDS as usize * (WORD_BITS as usize + 1);
+
+/// What each word of the delay can be, by its value.
+pub(crate) const FOUR_BITS: [&str; 1 << WORD_BITS] = [
+    "0000", "0001", "0010", "0011", "0100", "0101", "0110", "0111", "1000", "1001", "1010", "1011", "1100",
+    "1101", "1110", "1111",
+];
 
 /// A delay and the application that receives the message after it.
 ///
 /// ```
 /// use delayline::codec::RoutingKey;
 ///
-/// let key: RoutingKey =
-///     "delay.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.1.1.0.1.0.billing".parse()?;
+/// let key: RoutingKey = "delay.0000.0000.0000.0000.0000.0101.1010.billing".parse()?;
 /// assert_eq!(key.delay.seconds(), 90);
 /// assert_eq!(key.app.as_str(), "billing");
 /// # Ok::<(), delayline::codec::RoutingKeyError>(())
@@ -39,27 +44,27 @@ pub enum RoutingKeyError {
         /// The first word that was found.
         found: String,
     },
-    /// The key ends before its 28th bit.
+    /// The key ends before its seventh word of bits.
     #[error(
-        "the routing key ends after {bits} of the 28 bits; write the delay as exactly 28 words of 0 or 1"
+        "the routing key ends after {words} of the seven words of the delay; write it as 28 bits, four to a word"
     )]
-    TooFewBits {
-        /// How many bits it has.
-        bits: usize,
+    TooFewWords {
+        /// How many of the words it has.
+        words: usize,
     },
-    /// A word among the 28 is neither `0` nor `1`.
+    /// A word among the seven is not four bits.
     #[error(
-        "bit {position} of the routing key (counted from 1) is `{}`; each of the 28 words after \
-         `delay` must be 0 or 1", found.escape_debug()
+        "word {position} of the delay is `{}`; each of the seven words after `delay` must be four \
+         bits, 0 or 1", found.escape_debug()
     )]
-    NotABit {
-        /// Which of the 28, from 1.
+    NotFourBits {
+        /// Which of the seven, from 1.
         position: usize,
         /// What stands there.
         found: String,
     },
-    /// All bits are there, but no app key follows.
-    #[error("the routing key has no app key after its 28 bits; add `.` and the name of the application")]
+    /// The delay is complete, but no app key follows.
+    #[error("the routing key has no app key after its delay; add `.` and the name of the application")]
     NoAppKey,
     /// The rest is not an app key.
     #[error(transparent)]
@@ -73,18 +78,18 @@ impl RoutingKey {
         Self { delay, app }
     }
 
-    /// The key as it goes over the wire: 63 to 255 bytes.
+    /// The key as it goes over the wire: 42 to 191 bytes.
     #[must_use]
     pub fn encode(&self) -> String {
         encode(self.delay, &self.app)
     }
 
     /// The pattern with which an application binds its queue to the dispatch
-    /// exchange: 28 `*` and its own key, so that it receives exactly its own
+    /// exchange: seven `*` and its own key, so that it receives exactly its own
     /// messages. A pattern such as `#.orders` would also match `eu.orders`.
     #[must_use]
     pub fn binding_pattern(app: &AppKey) -> String {
-        format!("{PREFIX}{}{app}", "*.".repeat(LEVELS.into()))
+        format!("{PREFIX}{}{app}", "*.".repeat(WORDS.into()))
     }
 
     /// Reads a binding pattern back: the app key, if it is an exact one.
@@ -94,7 +99,7 @@ impl RoutingKey {
     pub fn app_of_pattern(pattern: &str) -> Result<AppKey, &str> {
         pattern
             .strip_prefix(PREFIX)
-            .and_then(|rest| (0..LEVELS).try_fold(rest, |rest, _| rest.strip_prefix("*.")))
+            .and_then(|rest| (0..WORDS).try_fold(rest, |rest, _| rest.strip_prefix("*.")))
             .and_then(|app| AppKey::new(app).ok())
             .ok_or(pattern)
     }
@@ -103,8 +108,9 @@ impl RoutingKey {
 pub(crate) fn encode(delay: Delay, app: &AppKey) -> String {
     let mut key = String::with_capacity(HEAD + app.as_str().len());
     key.push_str(PREFIX);
-    for level in (0..LEVELS).rev() {
-        key.push_str(if delay.seconds() >> level & 1 == 1 { "1." } else { "0." });
+    for word in (0..WORDS).rev() {
+        key.push_str(FOUR_BITS[(delay.seconds() >> (word * WORD_BITS) & 0b1111) as usize]);
+        key.push('.');
     }
     key.push_str(app.as_str());
     key
@@ -125,19 +131,16 @@ impl FromStr for RoutingKey {
             return Err(RoutingKeyError::FirstWord { found: first.into() });
         }
         let mut bits = 0_u32;
-        for position in 1..=usize::from(LEVELS) {
+        for position in 1..=usize::from(WORDS) {
             if rest.is_empty() {
-                return Err(RoutingKeyError::TooFewBits { bits: position - 1 });
+                return Err(RoutingKeyError::TooFewWords { words: position - 1 });
             }
             let (word, after) = rest.split_once('.').unwrap_or((rest, ""));
-            bits = bits << 1
-                | match word {
-                    "0" => 0,
-                    "1" => 1,
-                    _ => {
-                        return Err(RoutingKeyError::NotABit { position, found: word.into() });
-                    }
-                };
+            let value = (0_u32..).zip(FOUR_BITS).find(|&(_, bits)| bits == word);
+            let Some((value, _)) = value else {
+                return Err(RoutingKeyError::NotFourBits { position, found: word.into() });
+            };
+            bits = bits << WORD_BITS | value;
             rest = after;
         }
         if rest.is_empty() {
@@ -151,7 +154,7 @@ impl FromStr for RoutingKey {
 mod tests {
     use super::*;
 
-    const NINETY: &str = "delay.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.1.1.0.1.0.billing";
+    const NINETY: &str = "delay.0000.0000.0000.0000.0000.0101.1010.billing";
 
     fn key(seconds: u64, app: &str) -> RoutingKey {
         RoutingKey::new(Delay::from_seconds(seconds).unwrap(), AppKey::new(app).unwrap())
@@ -164,37 +167,53 @@ mod tests {
     }
 
     #[test]
-    fn fits_255_bytes_with_the_longest_app_key() {
-        assert_eq!(key(1, &"x".repeat(AppKey::MAX_BYTES)).encode().len(), 255);
+    fn every_bit_has_its_place() {
+        for level in 0..crate::codec::LEVELS {
+            let key = key(1 << level, "a");
+            let text = key.encode();
+            let bits: String = text["delay.".len()..HEAD].replace('.', "");
+            assert_eq!(u32::from_str_radix(&bits, 2), Ok(1 << level), "{text}");
+            assert_eq!(text.parse(), Ok(key));
+        }
+    }
+
+    #[test]
+    fn leaves_room_for_the_longest_app_key() {
+        assert_eq!(key(1, &"x".repeat(AppKey::MAX_BYTES)).encode().len(), HEAD + 150);
+        assert_eq!(HEAD, 41);
     }
 
     #[test]
     fn names_what_is_wrong() {
-        let bits = |n: usize| vec!["0"; n].join(".");
+        let words = |n: usize| vec!["0000"; n].join(".");
         let parse = |key: &str| key.parse::<RoutingKey>().unwrap_err();
+        let not_four = |position, found: &str| RoutingKeyError::NotFourBits { position, found: found.into() };
         assert_eq!(parse(""), RoutingKeyError::FirstWord { found: String::new() });
-        assert_eq!(parse("later.0"), RoutingKeyError::FirstWord { found: "later".into() });
-        assert_eq!(parse("delay"), RoutingKeyError::TooFewBits { bits: 0 });
-        assert_eq!(parse(&format!("delay.{}", bits(27))), RoutingKeyError::TooFewBits { bits: 27 });
-        assert_eq!(
-            parse(&format!("delay.{}.billing", bits(27))),
-            RoutingKeyError::NotABit { position: 28, found: "billing".into() }
-        );
-        assert_eq!(parse("delay.0.2.0"), RoutingKeyError::NotABit { position: 2, found: "2".into() });
-        assert_eq!(parse("delay..0"), RoutingKeyError::NotABit { position: 1, found: String::new() });
-        assert_eq!(parse(&format!("delay.{}", bits(28))), RoutingKeyError::NoAppKey);
-        assert_eq!(parse(&format!("delay.{}.", bits(28))), RoutingKeyError::NoAppKey);
-        assert!(matches!(
-            parse(&format!("delay.{}.a.#", bits(28))),
-            RoutingKeyError::AppKey(AppKeyError::ForbiddenCharacter { .. })
-        ));
+        assert_eq!(parse("later.0000"), RoutingKeyError::FirstWord { found: "later".into() });
+        assert_eq!(parse("delay"), RoutingKeyError::TooFewWords { words: 0 });
+        assert_eq!(parse(&format!("delay.{}", words(6))), RoutingKeyError::TooFewWords { words: 6 });
+        assert_eq!(parse(&format!("delay.{}.billing", words(6))), not_four(7, "billing"));
+        // A 29th bit gives a word of five, which is no word.
+        assert_eq!(parse("delay.10000.0000.0000.0000.0000.0000.0000.billing"), not_four(1, "10000"));
+        for wrong in ["0002", "000", "+000", "-001", "0.5", "", "000\u{0660}"] {
+            let found = wrong.split('.').next().unwrap();
+            assert_eq!(parse(&format!("delay.0000.{wrong}.{}.a", words(5))), not_four(2, found));
+        }
+        assert_eq!(parse(&format!("delay.{}", words(7))), RoutingKeyError::NoAppKey);
+        assert_eq!(parse(&format!("delay.{}.", words(7))), RoutingKeyError::NoAppKey);
+        for app in ["a.#", "a.~.id"] {
+            assert!(
+                matches!(parse(&format!("delay.{}.{app}", words(7))), RoutingKeyError::AppKey(_)),
+                "{app}"
+            );
+        }
     }
 
     #[test]
     fn binds_exactly_one_app() {
         let app = AppKey::new("eu.orders").unwrap();
         let pattern = RoutingKey::binding_pattern(&app);
-        assert_eq!(pattern.matches('*').count(), 28);
+        assert_eq!(pattern.matches('*').count(), 7);
         assert_eq!(RoutingKey::app_of_pattern(&pattern), Ok(app));
         for loose in
             ["#", "#.orders", "delay.#", "delay.*.*.orders", &format!("{pattern}.*"), &format!("{pattern}.#")]

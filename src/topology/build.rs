@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::codec::{LEVELS, TOP_LEVEL};
+use crate::codec::{FOUR_BITS, LEVELS, WORD_BITS, WORDS};
 
 use super::{
     Binding, Endpoint, Exchange, ExchangeKind, Names, Object, Queue, QueueType, Topology, TopologySettings,
@@ -12,7 +12,7 @@ use super::{
 impl Topology {
     /// The complete wanted state for some settings: 33 exchanges (28 of levels,
     /// dispatch, unroutable, retry, parked, express; the entry is the top level's),
-    /// 31 queues and 466 bindings.
+    /// 31 queues and 627 bindings.
     #[must_use]
     pub fn new(settings: TopologySettings) -> Self {
         let names = Names::new(settings.set.clone());
@@ -45,7 +45,7 @@ impl Topology {
         }
         for level in 0..LEVELS {
             objects.push(Object::Exchange(topic_exchange(&names, names.level_exchange(level))));
-            objects.extend(skip_ahead(&names, level).map(Object::Binding));
+            objects.extend(skip_ahead(&names, level).into_iter().map(Object::Binding));
         }
         objects.push(Object::Exchange(Exchange {
             kind: ExchangeKind::Direct,
@@ -123,28 +123,58 @@ fn level_queue(settings: &TopologySettings, names: &Names, level: u8) -> Queue {
     Queue { name: names.level_queue(level), level: Some(level), arguments }
 }
 
-/// The bindings of one level's exchange: straight to the queue of the highest
-/// set bit at or below it, over all zeros between, or to dispatch if none is
-/// left. The patterns exclude each other, so a message enters exactly one queue
-/// and crosses two exchanges at most, whatever its delay.
-fn skip_ahead(names: &Names, level: u8) -> impl Iterator<Item = Binding> + '_ {
-    let above = "*.".repeat((TOP_LEVEL - level).into());
-    let zeros = |count: u8| "0.".repeat(count.into());
-    let mut ends: Vec<_> = (0..=level)
-        .rev()
-        .map(|target| {
-            let below = "*.".repeat(target.into());
-            let queue = Endpoint::Queue(names.level_queue(target));
-            (queue, format!("{}1.{below}", zeros(level - target)))
-        })
-        .collect();
-    ends.push((Endpoint::Exchange(names.dispatch()), zeros(level + 1)));
-    ends.into_iter().map(move |(destination, bits)| Binding {
+/// The bindings of one level's exchange: to the queue of the highest set bit at or below
+/// it, over all zeros between, or to dispatch if none is left. The patterns exclude each
+/// other, so a message enters exactly one queue.
+///
+/// A pattern names values of whole words, since that is what a topic exchange can tell
+/// apart. The exchange of a word's highest bit has not looked at the word yet, and finds
+/// the next bit in this one or any below. The three others of a word know that the bit
+/// above theirs is set; they decide about the rest of this word, and hand over to the
+/// exchange of the next word if nothing is left in it. So a message crosses three exchanges
+/// at most, whatever its delay.
+fn skip_ahead(names: &Names, level: u8) -> Vec<Binding> {
+    let (word, bit) = (level / WORD_BITS, level % WORD_BITS);
+    let queue = |word: u8, bit: u8| Endpoint::Queue(names.level_queue(word * WORD_BITS + bit));
+    let bind = |words: String, destination: Endpoint| Binding {
         source: names.level_exchange(level),
         destination,
         // At least one word of app key, so that a truncated key matches nothing.
-        key: format!("delay.{above}{bits}*.#"),
-    })
+        key: format!("delay.{words}*.#"),
+    };
+    let above = "*.".repeat((WORDS - 1 - word).into());
+    let mut bindings = Vec::new();
+    if bit + 1 == WORD_BITS {
+        for set in (0..=word).rev() {
+            let zeros = "0000.".repeat((word - set).into());
+            let below = "*.".repeat(set.into());
+            for (value, bits) in (0_u8..).zip(FOUR_BITS).skip(1) {
+                bindings.push(bind(format!("{above}{zeros}{bits}.{below}"), queue(set, highest(value))));
+            }
+        }
+        let zeros = "0000.".repeat((word + 1).into());
+        bindings.push(bind(format!("{above}{zeros}"), Endpoint::Exchange(names.dispatch())));
+    } else {
+        let below = "*.".repeat(word.into());
+        let next = match word {
+            0 => names.dispatch(),
+            _ => names.level_exchange(level - bit - 1),
+        };
+        let passed = 1 << (bit + 1);
+        for (value, bits) in (0_u8..).zip(FOUR_BITS).filter(|(value, _)| value & passed != 0) {
+            let destination = match value & (passed - 1) {
+                0 => Endpoint::Exchange(next.clone()),
+                rest => queue(word, highest(rest)),
+            };
+            bindings.push(bind(format!("{above}{bits}.{below}"), destination));
+        }
+    }
+    bindings
+}
+
+/// The number of the highest set bit. There must be one.
+const fn highest(value: u8) -> u8 {
+    (u8::BITS - 1 - value.leading_zeros()) as u8
 }
 
 /// The bindings of the express entry: one for each queue, by [`hidden_key`], and
@@ -177,7 +207,7 @@ mod tests {
         let topology = topology();
         assert_eq!(topology.exchanges().count(), 28 + 5);
         assert_eq!(topology.queues().count(), 28 + 3);
-        assert_eq!(topology.bindings().count(), 28 * 29 / 2 + 28 + 3 + 29);
+        assert_eq!(topology.bindings().count(), 595 + 3 + 29);
     }
 
     #[test]
@@ -312,20 +342,46 @@ mod tests {
         assert_eq!(limited["x-overflow"], Argument::from("drop-head"));
     }
 
-    #[test]
-    fn skips_over_zeros() {
+    /// The bindings of a level without what they have in common.
+    fn ends(level: u8, common: &str) -> Vec<(String, String)> {
         let names = Names::new("delay".parse().unwrap());
-        let keys: Vec<_> = skip_ahead(&names, 2)
-            .map(|binding| {
-                (binding.destination.name().to_owned(), binding.key.replacen(&"*.".repeat(25), "…", 1))
-            })
-            .collect();
-        let expected = [
-            ("delay.level.02", "delay.…1.*.*.*.#"),
-            ("delay.level.01", "delay.…0.1.*.*.#"),
-            ("delay.level.00", "delay.…0.0.1.*.#"),
-            ("delay.dispatch", "delay.…0.0.0.*.#"),
+        let end = |binding: Binding| {
+            let key = binding.key.strip_prefix("delay.").and_then(|key| key.strip_suffix("*.#")).unwrap();
+            (key.replacen(common, "", 1), binding.destination.name().to_owned())
+        };
+        skip_ahead(&names, level).into_iter().map(end).collect()
+    }
+
+    fn expected(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, name)| ((*key).to_owned(), format!("delay.{name}"))).collect()
+    }
+
+    #[test]
+    fn a_word_that_is_begun_is_finished() {
+        let above = "*.*.*.*.*.*.";
+        let last = [
+            ("0100.", "dispatch"),
+            ("0101.", "level.00"),
+            ("0110.", "level.01"),
+            ("0111.", "level.01"),
+            ("1100.", "dispatch"),
+            ("1101.", "level.00"),
+            ("1110.", "level.01"),
+            ("1111.", "level.01"),
         ];
-        assert_eq!(keys, expected.map(|(name, key)| (name.to_owned(), key.to_owned())));
+        assert_eq!(ends(1, above), expected(&last));
+        // Nothing is left below the lowest bit of a word: the next word decides.
+        let next = ends(4, "*.*.*.*.*.");
+        assert_eq!(next[..2], expected(&[("0010.*.", "level.03"), ("0011.*.", "level.04")]));
+    }
+
+    #[test]
+    fn a_word_that_is_not_begun_is_looked_at_with_all_below() {
+        let found = ends(7, "*.*.*.*.*.");
+        assert_eq!(found.len(), 31);
+        assert_eq!(found[0], ("0001.*.".into(), "delay.level.04".into()));
+        assert_eq!(found[14], ("1111.*.".into(), "delay.level.07".into()));
+        assert_eq!(found[15], ("0000.0001.".into(), "delay.level.00".into()));
+        assert_eq!(found[30], ("0000.0000.".into(), "delay.dispatch".into()));
     }
 }

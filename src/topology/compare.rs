@@ -64,9 +64,16 @@ impl Topology {
     #[must_use]
     pub fn compare(&self, observed: &Observed) -> Vec<Finding> {
         let mut findings = Vec::new();
+        let earlier = self.earlier_bindings(observed);
+        if earlier > 0 {
+            findings.push(Finding::EarlierVersion { bindings: earlier });
+        }
         self.compare_exchanges(observed, &mut findings);
         self.compare_queues(observed, &mut findings);
-        self.compare_bindings(observed, &mut findings);
+        // Of an earlier version they differ one and all, which says nothing more.
+        if earlier == 0 {
+            self.compare_bindings(observed, &mut findings);
+        }
         findings
     }
 
@@ -174,7 +181,7 @@ impl Topology {
                 match RoutingKey::app_of_pattern(&binding.key) {
                     Ok(_) => continue,
                     Err(_) => {
-                        "its key is not `delay.` + 28 times `*.` + one app key, so it can catch other apps' messages"
+                        "its key is not `delay.` + seven times `*.` + one app key, so it can catch other apps' messages"
                     }
                 }
             } else if exchanges.contains(binding.source.as_str()) {
@@ -270,7 +277,7 @@ fn policies<'a>(
 
 /// A binding as the API tells it; `None` for the default exchange's, which every
 /// queue has.
-fn binding(info: &BindingInfo) -> Option<Binding> {
+pub(super) fn binding(info: &BindingInfo) -> Option<Binding> {
     if info.source.is_empty() {
         return None;
     }
@@ -376,7 +383,7 @@ mod tests {
         let (topology, observed) = setup();
         let nothing = topology.compare(&Observed::default());
         assert_eq!(nothing.len(), topology.objects().len());
-        for index in [0, 100, 434, 465] {
+        for index in [0, 100, 434, 626] {
             let mut observed = observed.clone();
             let gone = observed.bindings.remove(index);
             match &topology.compare(&observed)[..] {

@@ -27,6 +27,11 @@ pub enum Finding {
         /// What stands.
         found: String,
     },
+    /// The set is of an earlier version, with keys of 28 words of one bit.
+    EarlierVersion {
+        /// How many of its bindings are.
+        bindings: usize,
+    },
     /// A binding is not there.
     MissingBinding {
         /// Which.
@@ -81,6 +86,14 @@ pub enum Finding {
     },
 }
 
+/// What a set of an earlier version is called everywhere.
+pub(crate) const EARLIER_VERSION: &str = "a set of an earlier version stands here";
+
+/// How to replace it without losing what waits in it.
+pub(crate) const EARLIER_REMEDY: &str = "stop its publishers, wait until its levels are empty (`delayline \
+     status`), then run `delayline uninstall`, `delayline install`, and `delayline app add` for each \
+     application; until then it delivers what it holds. Or install another set beside it, with --set";
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -88,6 +101,10 @@ impl fmt::Display for Finding {
             Self::Different { object, argument, wanted, found } => {
                 write!(f, "{object}: `{argument}` should be {wanted}, but is {found}")
             }
+            Self::EarlierVersion { bindings } => write!(
+                f,
+                "{EARLIER_VERSION}: {bindings} of its bindings expect one bit to a word; to do: {EARLIER_REMEDY}"
+            ),
             Self::MissingBinding { binding } => write!(f, "{binding} is missing"),
             Self::ExtraBinding { binding, effect } => write!(f, "{binding} is not ours: {effect}"),
             Self::Unsuitable { reason, remedy } => write!(f, "{reason}; to do: {remedy}"),

@@ -7,6 +7,7 @@
 mod app;
 mod build;
 mod compare;
+mod earlier;
 mod finding;
 mod names;
 mod object;
@@ -19,6 +20,7 @@ mod suitable;
 pub(crate) use build::hidden_key;
 pub use compare::Observed;
 pub use finding::Finding;
+pub(crate) use finding::{EARLIER_REMEDY, EARLIER_VERSION};
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;

@@ -274,7 +274,7 @@ fn what_is_unroutable_is_found_with_whom_it_is_for() {
         shared_node(),
         "POST",
         &format!("exchanges/{}/delay/publish", settings.broker.vhost),
-        &json!({"properties": {}, "routing_key": "delay.1.oops", "payload": "x", "payload_encoding": "string"}),
+        &json!({"properties": {}, "routing_key": "delay.1111.oops", "payload": "x", "payload_encoding": "string"}),
     );
     use FindingCode::*;
     // At once, although the management API does not show them for some seconds.
@@ -344,15 +344,15 @@ fn users_that_may_too_much_are_named() {
             put(&settings, "topic-permissions", &name, body);
         }
     };
-    let bits = r"^delay(\.[01]){28}\.mine$";
-    let stars = r"^delay(\.\*){28}\.mine$";
+    let bits = r"^delay(\.[01]{4}){7}\.mine$";
+    let stars = r"^delay(\.\*){7}\.mine$";
     // As it should be, and by a name in the pattern.
     user(
         "good",
         ["^mine", "^(delay|mine.*)$", r"^(delay\.dispatch|mine.*)$"],
         &[("delay", bits, "^$"), ("delay.dispatch", "^$", stars)],
     );
-    user("named", ["", "^delay$", ""], &[("delay", r"^delay(\.[01]){28}\.{username}$", "")]);
+    user("named", ["", "^delay$", ""], &[("delay", r"^delay(\.[01]{4}){7}\.{username}$", "")]);
     user("service", ["", "^delay$", ""], &[("delay", r"^delay\.", "")]);
     // Each of the others may one thing too much.
     user("any-key", ["", "^delay$", ""], &[]);

@@ -21,31 +21,35 @@ fn publish_raw(vhost: &str, routing_key: &str) {
 fn garbage_is_kept_counted_and_in_nobodys_way() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app").collecting(usize::MAX, Duration::from_secs(8));
-    let bits = |n: usize| vec!["0"; n].join(".");
-    let ones = |n: usize| vec!["1"; n].join(".");
-    let long = format!("delay.{}.{}", bits(28), "x".repeat(193));
+    let zeros = |n: usize| vec!["0000"; n].join(".");
+    let ones = |n: usize| vec!["1111"; n].join(".");
+    let long = format!("delay.{}.{}", zeros(7), "x".repeat(213));
     let garbage = [
         String::new(),
         "app".into(),
         "delay".into(),
         "delay.".into(),
         ".".into(),
-        format!("later.{}.app", bits(28)),
-        format!("Delay.{}.app", bits(28)),
-        format!("delay.{}.app", bits(27)),
-        format!("delay.{}.app", ones(27)),
-        format!("delay.{}.app", bits(29)),
-        format!("delay.{}", bits(28)),
-        format!("delay.{}", ones(28)),
-        format!("delay.{}.a.app", bits(27)),
-        format!("delay.{}.2.app", bits(27)),
-        format!("delay.{}.unknown", bits(28)),
-        format!("delay.{}.1.unknown", bits(27)),
-        format!("delay.{}.app.more", bits(28)),
-        format!("delay.{}.more.app", bits(28)),
-        format!("delay.{}.*", bits(28)),
-        format!("delay.{}.#", bits(28)),
-        format!("delay..{}.app", bits(27)),
+        format!("later.{}.app", zeros(7)),
+        format!("Delay.{}.app", zeros(7)),
+        format!("delay.{}.app", zeros(6)),
+        format!("delay.{}.app", ones(6)),
+        format!("delay.{}.app", zeros(8)),
+        format!("delay.{}", zeros(7)),
+        format!("delay.{}", ones(7)),
+        format!("delay.{}.a.app", zeros(6)),
+        format!("delay.{}.0002.app", zeros(6)),
+        format!("delay.{}.001.app", zeros(6)),
+        format!("delay.{}.00001.app", zeros(6)),
+        format!("delay.0.{}.app", zeros(6)),
+        format!("delay.{}.app", vec!["0"; 28].join(".")),
+        format!("delay.{}.unknown", zeros(7)),
+        format!("delay.{}.0001.unknown", zeros(6)),
+        format!("delay.{}.app.more", zeros(7)),
+        format!("delay.{}.more.app", zeros(7)),
+        format!("delay.{}.*", zeros(7)),
+        format!("delay.{}.#", zeros(7)),
+        format!("delay..{}.app", zeros(6)),
         long,
     ];
     let router = Router::connect(&settings).unwrap();

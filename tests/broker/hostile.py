@@ -15,7 +15,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, Connecti
 logging.disable(logging.CRITICAL)
 setup = json.loads(sys.stdin.readline())
 OWN, VICTIM = setup["own"], setup["victim"]  # app key and queue are the same word
-BITS = "0." * 28
+BITS = "0000." * 7
 
 
 def connect(vhost=setup["vhost"]):
@@ -26,11 +26,11 @@ def connect(vhost=setup["vhost"]):
 
 
 def key(app, seconds=0):
-    return "delay." + ".".join(f"{seconds:028b}") + "." + app
+    return "delay." + f"{seconds:034_b}".replace("_", ".") + "." + app
 
 
 def pattern(app):
-    return "delay." + "*." * 28 + app
+    return "delay." + "*." * 7 + app
 
 
 def publish(exchange, routing_key, body=b"harm", mandatory=False, **properties):
@@ -89,7 +89,7 @@ ATTEMPTS = {
     "publish another application's key with a delay": publish("delay", key(VICTIM, 3600)),
     "publish a key that ends like its own": publish("delay", key("eu." + OWN)),
     "publish a key that begins like its own": publish("delay", key(OWN + ".eu")),
-    "publish a key of wildcards": publish("delay", "delay." + "*." * 28 + OWN),
+    "publish a key of wildcards": publish("delay", "delay." + "*." * 7 + OWN),
     "publish a truncated key": publish("delay", "delay." + "0." * 27 + OWN),
     "publish a key with a bit too many": publish("delay", "delay." + "0." * 29 + OWN),
     "publish a key of 255 bytes that begins with its own": publish("delay", key(OWN).ljust(255, "x")),

@@ -4,10 +4,14 @@ use delayline::{
     admin::{self, Outcome},
     amqp::Session,
     codec::Delay,
-    topology::{Argument, Exchange, ExchangeKind, Queue},
+    management::ManagementApi,
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Finding, Queue},
 };
 
-use crate::common::{Inbox, app, install, installed, topology, vhost};
+use crate::common::{Inbox, app, eventually, install, installed, raw, topology, vhost};
+
+/// Of a whole set.
+const BINDINGS: usize = 627;
 
 #[test]
 fn installs_once_and_then_finds_everything_standing() {
@@ -15,7 +19,7 @@ fn installs_once_and_then_finds_everything_standing() {
     let topology = topology(&settings);
     let mut steps = 0;
     let first = admin::install(&settings, &topology, false, || steps += 1).unwrap();
-    assert_eq!((first.created.len(), first.standing, first.created_bindings), (64, 0, Some(466)));
+    assert_eq!((first.created.len(), first.standing, first.created_bindings), (64, 0, Some(BINDINGS)));
     assert_eq!(steps, topology.objects().len());
     let second = admin::install(&settings, &topology, false, || {}).unwrap();
     assert_eq!((second.created.len(), second.standing, second.created_bindings), (0, 64, Some(0)));
@@ -30,7 +34,7 @@ fn a_dry_run_touches_nothing() {
         let report = admin::install(&settings, &topology, true, || panic!("nothing is declared")).unwrap();
         assert_eq!(
             (report.outcome, report.created.len(), report.created_bindings),
-            (Outcome::DryRun, 64, Some(466))
+            (Outcome::DryRun, 64, Some(BINDINGS))
         );
     }
 }
@@ -58,9 +62,13 @@ fn repairs_what_is_missing() {
     session.delete_exchange("delay.level.09").unwrap();
     let report = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
     assert_eq!(report.created, ["queue `delay.level.05`", "exchange `delay.level.09`"]);
-    // The queue's 23 bindings from above and one from express, and the exchange's own 11.
-    assert_eq!(report.created_bindings, Some(24 + 11 - 1));
-    assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
+    let topology = topology(&settings);
+    let gone = topology.bindings().filter(|binding| {
+        let queue = Endpoint::Queue("delay.level.05".into());
+        binding.destination == queue || binding.source == "delay.level.09"
+    });
+    assert_eq!(report.created_bindings, Some(gone.count()));
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
 }
 
 #[test]
@@ -161,4 +169,75 @@ fn a_missing_vhost_and_wrong_credentials_are_refusals() {
     let settings = node.settings().set("username", "nobody").set("password", "hunter2").build().unwrap();
     let error = Session::open(&settings.broker).unwrap_err().to_string();
     assert!(error.contains("nobody") && !error.contains("hunter2"), "{error}");
+}
+
+/// Puts the bindings of a set of an earlier version in the place of today's: one bit to a
+/// word, for the lowest levels and for an application.
+fn make_it_an_earlier_set(settings: &delayline::Settings) {
+    let names = topology(settings).names().clone();
+    let mut session = Session::open(&settings.broker).unwrap();
+    for binding in topology(settings).bindings() {
+        if binding.source.starts_with("delay.level") || binding.source == names.entry() {
+            session.unbind(binding).unwrap();
+        }
+    }
+    let bind = |session: &mut Session, source: String, destination: Endpoint, key: String| {
+        session.bind(&Binding { source, destination, key }).unwrap();
+    };
+    for level in [0_u8, 1, 27] {
+        let stars = |count: u8| "*.".repeat(count.into());
+        let above = stars(27 - level);
+        for target in 0..=level.min(1) {
+            let key = format!("delay.{above}{}1.{}*.#", "0.".repeat((level - target).into()), stars(target));
+            let queue = Endpoint::Queue(names.level_queue(target));
+            bind(&mut session, names.level_exchange(level), queue, key);
+        }
+        let key = format!("delay.{above}{}*.#", "0.".repeat(usize::from(level) + 1));
+        bind(&mut session, names.level_exchange(level), Endpoint::Exchange(names.dispatch()), key);
+    }
+    session.declare_queue(&inbox_queue("billing")).unwrap();
+    let key = format!("delay.{}billing", "*.".repeat(28));
+    bind(&mut session, names.dispatch(), Endpoint::Queue("billing".into()), key);
+}
+
+fn inbox_queue(name: &str) -> Queue {
+    let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))].into();
+    Queue { name: name.into(), level: None, arguments }
+}
+
+#[test]
+fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
+    let settings = installed(1_000);
+    make_it_an_earlier_set(&settings);
+    let topology = topology(&settings);
+    let bindings = || {
+        let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+        let mut all: Vec<_> = api.bindings(&settings.broker.vhost).unwrap();
+        all.sort_by_key(|binding| format!("{binding:?}"));
+        format!("{all:?}")
+    };
+    let before = bindings();
+    for dry_run in [true, false] {
+        let report = admin::install(&settings, &topology, dry_run, || panic!("nothing is declared")).unwrap();
+        assert_eq!(report.outcome, Outcome::EarlierVersion);
+        assert!(report.earlier.unwrap().to_string().contains("a set of an earlier version stands here"));
+    }
+    match &admin::verify(&settings, &topology).unwrap().findings[..] {
+        [Finding::EarlierVersion { bindings: 8 }] => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bindings(), before, "something was changed");
+
+    // What waits in it is safe from `uninstall`, and arrives.
+    let key = format!("delay.{}1.0.billing", "0.".repeat(26));
+    raw::publish(&settings, [raw::message("delay", &key, "of old", &serde_json::json!({}))]);
+    let refusal = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
+    assert!(!refusal.waiting.is_empty(), "{refusal}");
+    assert_eq!(bindings(), before, "something was changed");
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("it arrives", || session.queue_depth("billing").unwrap().unwrap().ready == 1);
+    // Once it is empty it can go, and today's takes its place.
+    eventually("its levels are empty", || admin::uninstall(&settings, &topology, false).unwrap().is_ok());
+    let report = admin::install(&settings, &topology, false, || {}).unwrap();
+    assert_eq!((report.outcome, report.created.len()), (Outcome::Installed, 64));
 }

@@ -8,6 +8,7 @@ mod bench;
 mod bulkhead;
 mod canary;
 mod cluster;
+mod contract;
 mod delivery;
 mod doctor;
 mod express;

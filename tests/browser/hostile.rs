@@ -16,7 +16,7 @@ const IMAGE: &str = "<img src=x onerror=window.taken=1>";
 #[test]
 fn what_comes_from_messages_is_text_and_nothing_else() {
     let settings = installed(1_000);
-    let bits = "0.".repeat(28);
+    let bits = "0000.".repeat(7);
     // As app key it may have no white space.
     let app = "<img/src=x/onerror=window.taken=2>.<script>taken=3</script>";
     let headers = json!({ "headers": { "delayline-reason": IMAGE, "delayline-failure": "</td><script>taken=4</script>" } });

@@ -28,7 +28,7 @@ fn install_verify_status_and_uninstall() {
         .arg("install")
         .assert()
         .success()
-        .stdout(contains("created 64 exchanges and queues").and(contains("created 466 bindings")));
+        .stdout(contains("created 64 exchanges and queues").and(contains("created 627 bindings")));
     on(&settings).arg("install").assert().success().stdout(contains("64 exchanges and queues already stood"));
     let report = json(on(&settings).args(["install", "--json"]));
     assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &64.into()));
@@ -36,7 +36,7 @@ fn install_verify_status_and_uninstall() {
         .arg("verify")
         .assert()
         .success()
-        .stdout(contains("64 objects and 466 bindings compared, no difference"));
+        .stdout(contains("64 objects and 627 bindings compared, no difference"));
     on(&settings)
         .arg("status")
         .assert()
@@ -331,7 +331,7 @@ fn demo_keeps_its_broker_when_asked() {
     let verified = json(delayline().args(["verify", "--json", "--url", url, "--management-url", management]));
     assert_eq!(
         [&verified["findings"], &verified["bindings"]],
-        [&serde_json::json!([]), &serde_json::json!(466)]
+        [&serde_json::json!([]), &serde_json::json!(627)]
     );
     let stop = report["stop"].as_str().unwrap();
     assert!(Command::new("sh").args(["-c", stop]).status().unwrap().success());

@@ -6,7 +6,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{delayline, json, stdout};
 
-const NINETY: &str = "delay.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.1.1.0.1.0.billing";
+const NINETY: &str = "delay.0000.0000.0000.0000.0000.0101.1010.billing";
 
 #[test]
 fn key_prints_just_the_key() {
@@ -39,9 +39,9 @@ fn decode_is_the_reverse() {
 #[test]
 fn what_is_wrong_is_named_and_has_its_exit_code() {
     for (arguments, code, word) in [
-        (&["decode", "delay.0.1"][..], 1, "ends after 2 of the 28 bits"),
+        (&["decode", "delay.0000.0001"][..], 1, "ends after 2 of the seven words"),
         (&["decode", "later.0.1"], 1, "first word must be `delay`"),
-        (&["decode", "delay.0.x"], 1, "bit 2"),
+        (&["decode", "delay.0000.x"], 1, "word 2"),
         (&["key", "soon", "billing"], 2, "soon"),
         (&["key", "268435456", "billing"], 2, "268435455"),
         (&["key", "90s", "a b"], 2, "white space"),

@@ -2,7 +2,7 @@
 
 use delayline::codec::{AppKey, Delay, RoutingKey, Tolerance};
 use delayline::retry::{Backoff, Decision, Failure, History, Jitter, ParkReason, Policies, Policy};
-use delayline::topology::Unit;
+use delayline::topology::{Endpoint, Topology, TopologySettings, Unit, topic_matches};
 use proptest::prelude::*;
 
 fn delays() -> impl Strategy<Value = Delay> {
@@ -39,6 +39,66 @@ fn policies() -> impl Strategy<Value = Policy> {
         .prop_map(|(backoff, jitter, attempts, max_age)| Policy { backoff, jitter, attempts, max_age })
 }
 
+/// The way of a key through the set from the entry on, and how many exchanges it crosses at
+/// once at most. Every exchange must have one binding for it.
+fn walk(topology: &Topology, key: &str) -> Result<(Vec<u8>, usize), String> {
+    let (mut exchange, mut levels, mut crossed, mut most) = (topology.names().entry(), Vec::new(), 0, 0);
+    loop {
+        if exchange == topology.names().dispatch() {
+            return Ok((levels, most));
+        }
+        crossed += 1;
+        most = most.max(crossed);
+        let from_here = topology.bindings().filter(|binding| binding.source == exchange);
+        let ends: Vec<_> = from_here.filter(|binding| topic_matches(&binding.key, key)).collect();
+        let [end] = ends[..] else {
+            return Err(format!("{} bindings of {exchange} match {key}", ends.len()));
+        };
+        exchange = match &end.destination {
+            Endpoint::Exchange(name) => name.clone(),
+            Endpoint::Queue(name) => {
+                let level = topology.queues().find(|queue| queue.name == *name).and_then(|queue| queue.level);
+                let level = level.ok_or(format!("{name} is no level"))?;
+                levels.push(level);
+                crossed = 0;
+                match level {
+                    0 => topology.names().dispatch(),
+                    _ => topology.names().level_exchange(level - 1),
+                }
+            }
+        };
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_message_passes_exactly_the_levels_of_its_bits(delay in delays(), app in app_keys()) {
+        let topology = Topology::new(TopologySettings::default());
+        let (levels, crossed) = walk(&topology, &RoutingKey::new(delay, app).encode()).unwrap();
+        prop_assert_eq!(levels, delay.levels().collect::<Vec<_>>());
+        prop_assert!(crossed <= 3, "crossed {crossed} exchanges at once");
+    }
+
+    #[test]
+    fn a_key_that_is_cut_short_or_wrong_where_it_is_read_first_matches_nothing(
+        words in prop::collection::vec("[01]{4}", 0..=7), wrong in "[01]{1,3}|[01]{5}|[2-9]{4}|", app in "[a-z]{1,5}",
+    ) {
+        let topology = Topology::new(TopologySettings::default());
+        let entry = topology.names().entry();
+        let matches = |key: &str| topology.bindings().any(|b| b.source == entry && topic_matches(&b.key, key));
+        let all = words.join(".");
+        prop_assert_eq!(matches(&["delay", &all, &app].join(".")), words.len() == 7);
+        prop_assert!(!matches(&["delay", &all].join(".")));
+        prop_assert!(!matches(&["delay", &wrong, &all, &app].join(".")));
+        // Nothing but zeros before it: the entry has to look at it, too.
+        let zeros = words.len().min(6);
+        let words = [vec!["delay"], vec!["0000"; zeros], vec![&wrong], vec!["1111"; 6 - zeros], vec![&app]];
+        prop_assert!(!matches(&words.concat().join(".")));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -51,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_decodes_encodes_to_the_same_text(text in "(delay\\.)?([01]\\.){26,29}[a-z0-9.*# ]{0,8}") {
+    fn whatever_decodes_encodes_to_the_same_text(text in "(delay\\.)?([01]{3,5}\\.){6,8}[a-z0-9.*#~ ]{0,8}") {
         if let Ok(key) = text.parse::<RoutingKey>() {
             prop_assert_eq!(key.encode(), text);
         }
@@ -68,11 +128,11 @@ proptest! {
     }
 
     #[test]
-    fn an_app_key_keeps_its_rules(text in "[a-z.*# \\t\u{0}-\u{1f}]{0,200}") {
+    fn an_app_key_keeps_its_rules(text in "[a-z.*#~ \\t\u{0}-\u{1f}]{0,200}") {
         if let Ok(key) = AppKey::new(text.clone()) {
             prop_assert_eq!(key.as_str(), &text);
-            prop_assert!(!text.is_empty() && text.len() <= 193);
-            prop_assert!(text.split('.').all(|word| !word.is_empty()));
+            prop_assert!(!text.is_empty() && text.len() <= 150);
+            prop_assert!(text.split('.').all(|word| !word.is_empty() && word != "~"));
             prop_assert!(!text.contains(['*', '#', ' ', '\t']));
         }
     }

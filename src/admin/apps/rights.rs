@@ -1,7 +1,7 @@
 //! What an application's user may do, as the broker's patterns: pure.
 
 use crate::{
-    codec::{AppKey, Delay, LEVELS, TOP_LEVEL},
+    codec::{AppKey, Delay, TOP_LEVEL, WORD_BITS, WORDS},
     management::{Permission, TopicPermission},
     topology::Topology,
 };
@@ -32,7 +32,7 @@ pub(super) fn rights(
     let binding_keys = if user.may_bind {
         write.extend(queue.map(str::to_owned));
         read.push(dispatch.clone());
-        format!(r"^delay(\.\*){{{LEVELS}}}\.{}\z", any_of([spec.app.as_str()]))
+        format!(r"^delay(\.\*){{{WORDS}}}\.{}\z", any_of([spec.app.as_str()]))
     } else {
         NOTHING.into()
     };
@@ -90,24 +90,35 @@ fn escape(text: &str) -> String {
     pattern
 }
 
-/// The 28 bits: all of them, or those of the delays up to a longest one, exactly.
+/// The words of the delay: any, or those of the delays up to a longest one, exactly.
 fn delays(longest: Option<Delay>) -> String {
-    let Some(longest) = longest else { return format!(r"(\.[01]){{{LEVELS}}}") };
-    up_to(longest.seconds(), TOP_LEVEL)
+    up_to(longest.unwrap_or(Delay::MAX).seconds(), TOP_LEVEL)
 }
 
 /// The bits from a level down of the numbers up to this one. Where it has a 1, the
 /// number is either smaller, with a 0 here and anything below, or has a 1 as well.
 fn up_to(longest: u32, level: u8) -> String {
-    let below = |level: u8| if level == 0 { String::new() } else { up_to(longest, level - 1) };
-    if longest >> level & 1 == 0 {
-        return format!(r"\.0{}", below(level));
-    }
-    // All lower bits are set: anything goes from here.
+    // All bits from here are set: anything goes.
     if (longest + 1) & ((1 << (level + 1)) - 1) == 0 {
-        return format!(r"(\.[01]){{{}}}", level + 1);
+        return any(level + 1);
     }
-    format!(r"(\.0(\.[01]){{{level}}}|\.1{})", below(level))
+    let below = if level == 0 { String::new() } else { up_to(longest, level - 1) };
+    let dot = if level % WORD_BITS == WORD_BITS - 1 { r"\." } else { "" };
+    match longest >> level & 1 {
+        0 => format!("{dot}0{below}"),
+        _ => format!("{dot}(0{}|1{below})", any(level)),
+    }
+}
+
+/// Any value of the last so many bits, with a dot before each word that begins there.
+fn any(bits: u8) -> String {
+    let repeated = |what: &str, times: u8| match times {
+        0 => String::new(),
+        1 => what.into(),
+        _ => format!("{what}{{{times}}}"),
+    };
+    let word = format!(r"(\.[01]{{{WORD_BITS}}})");
+    format!("{}{}", repeated("[01]", bits % WORD_BITS), repeated(&word, bits / WORD_BITS))
 }
 
 #[cfg(test)]
@@ -148,7 +159,7 @@ mod tests {
         assert_eq!(permission.write, r"^delay\z");
         assert_eq!(permission.read, r"^billing-in\z");
         assert_eq!(topics.len(), 2);
-        assert_eq!(topics[0].write, r"^delay(\.[01]){28}\.billing\z");
+        assert_eq!(topics[0].write, r"^delay(\.[01]{4}){7}\.billing\z");
         assert_eq!((topics[1].exchange.as_str(), topics[1].write.as_str()), ("delay.dispatch", "^$"));
         let pattern = Regex::new(&topics[0].write).unwrap();
         assert!(pattern.is_match(&key(90, "billing")));
@@ -169,12 +180,19 @@ mod tests {
         let (permission, topics) = of(&spec("billing", more));
         assert_eq!(permission.write, r"^(billing-in|delay|delay\.parked|delay\.retry)\z");
         assert_eq!(permission.read, r"^(billing-in|delay\.dispatch)\z");
-        assert_eq!(topics[0].write, r"^delay(\.[01]){28}\.(billing|eu\.orders)\z");
-        assert_eq!(topics[1].read, r"^delay(\.\*){28}\.billing\z");
+        assert_eq!(topics[0].write, r"^delay(\.[01]{4}){7}\.(billing|eu\.orders)\z");
+        assert_eq!(topics[1].read, r"^delay(\.\*){7}\.billing\z");
         assert_eq!(topics[2].write, r"^billing\z");
         let binds = Regex::new(&topics[1].read).unwrap();
         assert!(binds.is_match(&RoutingKey::binding_pattern(&AppKey::new("billing").unwrap())));
         assert!(!binds.is_match("#") && !binds.is_match("#.billing"));
+    }
+
+    #[test]
+    fn a_longest_delay_is_written_short() {
+        let pattern = |seconds: u64| delays(Some(Delay::from_seconds(seconds).unwrap()));
+        assert_eq!(pattern(0xfff), r"\.0000\.0000\.0000\.0000(\.[01]{4}){3}");
+        assert_eq!(pattern(0x17), r"\.0000\.0000\.0000\.0000\.0000\.000(0(\.[01]{4})|1\.0[01]{3})");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFindi
             })
             .map(|(app, _)| app)
             .collect();
-        let advice = "bind with `delay.`, 28 times `*.` and the app key, and then remove this binding; delayline app \
+        let advice = "bind with `delay.`, seven times `*.` and the app key, and then remove this binding; delayline app \
                       add writes the exact one";
         findings.push(if caught.is_empty() {
             HealthFinding::new(

@@ -1,6 +1,6 @@
 //! The set itself: what `verify` finds, with advice.
 
-use crate::topology::{Endpoint, Finding, Topology, unsuitable};
+use crate::topology::{EARLIER_REMEDY, EARLIER_VERSION, Endpoint, Finding, Topology, unsuitable};
 
 use super::{FindingCode, HealthFinding, facts::Facts};
 
@@ -41,6 +41,12 @@ pub(super) fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFi
             binding.to_string(),
             "it is missing",
             "delayline install",
+        ),
+        Finding::EarlierVersion { bindings } => HealthFinding::new(
+            FindingCode::SetDiffers,
+            format!("set `{}`", topology.settings().set),
+            format!("{EARLIER_VERSION}: {bindings} of its bindings expect one bit to a word"),
+            EARLIER_REMEDY,
         ),
         Finding::Different { object, argument, wanted, found } => HealthFinding::new(
             FindingCode::SetDiffers,

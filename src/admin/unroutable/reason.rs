@@ -142,15 +142,15 @@ mod tests {
             ("delay.level.03", key(17), Reason::NotPassedOn, Some("delay.level.03")),
             ("delay", key(1), Reason::NotPassedOn, Some("delay")),
             ("delay", "garbage".into(), Reason::Malformed, None),
-            ("delay.dispatch", "delay.0.1".into(), Reason::Malformed, None),
+            ("delay.dispatch", "delay.0000.0001".into(), Reason::Malformed, None),
             ("elsewhere", key(5), Reason::Foreign, None),
         ] {
             let diagnosis = diagnose(&names, exchange, &key);
             assert_eq!(diagnosis.reason, reason, "{exchange} {key}");
             assert_eq!(diagnosis.way_on(&names, exchange).as_deref(), way_on, "{exchange} {key}");
         }
-        let diagnosis = diagnose(&names, "delay", "delay.0.1");
-        assert!(diagnosis.detail.unwrap().contains("2 of the 28 bits"));
+        let diagnosis = diagnose(&names, "delay", "delay.0000.0001");
+        assert!(diagnosis.detail.unwrap().contains("2 of the seven words"));
     }
 
     #[test]

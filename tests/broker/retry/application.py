@@ -22,7 +22,7 @@ channel.queue_declare(
     },
 )
 channel.queue_bind(app + "-in", "orders", "order." + app)
-channel.queue_bind(app + "-in", "delay.dispatch", "delay." + "*." * 28 + app)
+channel.queue_bind(app + "-in", "delay.dispatch", "delay." + "*." * 7 + app)
 channel.confirm_delivery()
 channel.basic_publish(
     "orders",
