@@ -6,9 +6,6 @@ use super::{
     table::{ms, table},
 };
 
-/// "No worse than" means no more than this below: runs differ by as much.
-const NOISE: f64 = 0.95;
-
 /// A target, and how far it is met.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -32,31 +29,38 @@ fn of_run(run: &Run) -> Vec<Target> {
     // been faster for one of them than for the other.
     let publish = |id: &str| run.cell(id, "equal").and_then(|cell| cell.publish_share);
     let drain = |id: &str, workload: &str| run.cell(id, workload).and_then(|cell| cell.drain_share);
+    let cpu = |id: &str| run.cell(id, "real-life").and_then(|cell| cell.cpu_s_per_1000);
     let p99 = |id: &str| run.cell(id, "mixed").and_then(|cell| cell.lateness).map(|lateness| lateness.p99);
     let knee = |id: &str| run.knees.iter().find(|knee| knee.layout == id).map(|knee| knee.rate);
     let mut targets = Targets { broker: run.name(), list: Vec::new() };
 
-    targets.ratio("publishing / Celery's", publish("delayline"), publish("celery"), Some(10.0));
-    targets.ratio("publishing / the limit", publish("delayline"), Some(1.0), is_43.then_some(0.6));
-    targets.ratio("publishing / NServiceBus'", publish("delayline"), publish("nservicebus"), Some(NOISE));
-    targets.ratio("express publishing / the limit", publish("express"), Some(1.0), Some(0.9));
-    let wanted = match (is_43, tuned) {
-        (true, false) => Some(2.0),
-        (true, true) => Some(3.0),
-        (false, _) => None,
-    };
+    // A topic match costs a fifth on 4.3, so there is less to gain in its place.
+    let by_version = |before: f64, since: f64| Some(if is_43 { since } else { before });
+    targets.at_most(
+        "the broker's CPU, real-life delays / NServiceBus'",
+        cpu("delayline"),
+        cpu("nservicebus"),
+        by_version(0.6, 0.85),
+    );
+    targets.ratio("publishing / Celery's", publish("delayline"), publish("celery"), by_version(20.0, 10.0));
+    targets.ratio("publishing / the limit", publish("delayline"), Some(1.0), is_43.then_some(0.8));
+    targets.ratio(
+        "publishing / NServiceBus'",
+        publish("delayline"),
+        publish("nservicebus"),
+        by_version(1.8, 1.2),
+    );
     targets.ratio(
         "draining real-life delays / NServiceBus'",
         drain("delayline", "real-life"),
         drain("nservicebus", "real-life"),
-        wanted,
+        by_version(2.0, if tuned { 1.5 } else { 1.1 }),
     );
-    let wanted = (is_43 && tuned).then_some(0.85);
     targets.ratio(
         "one-hop drain / what comes straight through",
         drain("delayline", "equal"),
         Some(1.0),
-        wanted,
+        None,
     );
     targets.ratio(
         "one-hop drain / NServiceBus'",
@@ -65,11 +69,12 @@ fn of_run(run: &Run) -> Vec<Target> {
         None,
     );
     if let Some(late) = p99("delayline") {
-        targets.add("p99 lateness, mixed delays", "under 15 ms", ms(late), Some(late < 15.0));
+        let most = if is_43 { 19.0 } else { 15.0 };
+        targets.add("p99 lateness, mixed delays", &format!("under {most} ms"), ms(late), Some(late < most));
     }
     targets.ratio("per-message TTL's p99 / delayline's", p99("message-ttl"), p99("delayline"), Some(100.0));
     let what = format!("knee (p99 under {:.0} ms) / NServiceBus'", knee::LIMIT_MS);
-    targets.ratio(&what, knee("delayline"), knee("nservicebus"), Some(2.0));
+    targets.ratio(&what, knee("delayline"), knee("nservicebus"), by_version(1.3, 1.1));
     let ours: Vec<_> =
         run.cells.iter().filter(|cell| ["delayline", "express"].contains(&cell.layout.as_str())).collect();
     if !ours.is_empty() {
@@ -102,11 +107,28 @@ impl Targets {
 
     /// A ratio that must be at least `wanted`; only told if there is no such.
     fn ratio(&mut self, what: &str, ours: Option<f64>, theirs: Option<f64>, wanted: Option<f64>) {
+        self.compared(what, ours, theirs, "at least", wanted, |ratio, wanted| ratio >= wanted);
+    }
+
+    /// A ratio that must be at most `wanted`.
+    fn at_most(&mut self, what: &str, ours: Option<f64>, theirs: Option<f64>, wanted: Option<f64>) {
+        self.compared(what, ours, theirs, "at most", wanted, |ratio, wanted| ratio <= wanted);
+    }
+
+    fn compared(
+        &mut self,
+        what: &str,
+        ours: Option<f64>,
+        theirs: Option<f64>,
+        how: &str,
+        wanted: Option<f64>,
+        holds: fn(f64, f64) -> bool,
+    ) {
         if let (Some(ours), Some(theirs)) = (ours, theirs) {
             let ratio = ours / theirs;
-            let words = wanted.map_or_else(|| "–".to_owned(), |wanted| format!("at least {wanted}x"));
+            let words = wanted.map_or_else(|| "–".to_owned(), |wanted| format!("{how} {wanted}x"));
             let found = if ratio.is_nan() { "neither".to_owned() } else { format!("{ratio:.2}x") };
-            self.add(what, &words, found, wanted.map(|wanted| ratio >= wanted));
+            self.add(what, &words, found, wanted.map(|wanted| holds(ratio, wanted)));
         }
     }
 }
@@ -157,19 +179,31 @@ mod tests {
 
     #[test]
     fn what_is_wanted_depends_on_version_and_configuration() {
-        let rates = [("delayline", "real-life", 5_000.0), ("nservicebus", "real-life", 2_000.0)];
+        let rates = [("delayline", "real-life", 2_600.0), ("nservicebus", "real-life", 2_000.0)];
         let what = "draining real-life delays";
         assert_eq!(verdict(run("4.3.6", None, &rates), what), Some(true));
         assert_eq!(verdict(run("4.3.6", Some(512), &rates), what), Some(false));
-        assert_eq!(verdict(run("3.10.8", None, &rates), what), None);
+        assert_eq!(verdict(run("3.10.8", None, &rates), what), Some(false));
     }
 
     #[test]
     fn a_ratio_is_met_or_not() {
-        let slow = [("delayline", "equal", 9_900.0), ("celery", "equal", 1_000.0)];
-        let fast = [("delayline", "equal", 10_000.0), ("celery", "equal", 1_000.0)];
+        let slow = [("delayline", "equal", 19_900.0), ("celery", "equal", 1_000.0)];
+        let fast = [("delayline", "equal", 20_000.0), ("celery", "equal", 1_000.0)];
         assert_eq!(verdict(run("3.10.8", None, &slow), "Celery"), Some(false));
         assert_eq!(verdict(run("3.10.8", None, &fast), "Celery"), Some(true));
+    }
+
+    #[test]
+    fn the_brokers_work_must_not_be_more_than_asked() {
+        let with_cpu = |ours: f64| {
+            let mut run =
+                run("4.3.6", None, &[("delayline", "real-life", 1.0), ("nservicebus", "real-life", 1.0)]);
+            run.cells[0].cpu_s_per_1000 = Some(ours);
+            run.cells[1].cpu_s_per_1000 = Some(1.0);
+            verdict(run, "CPU")
+        };
+        assert_eq!([with_cpu(0.85), with_cpu(0.86)], [Some(true), Some(false)]);
     }
 
     #[test]
