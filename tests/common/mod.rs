@@ -204,7 +204,7 @@ pub fn lateness(arrivals: &[Arrival]) -> String {
 
 /// How long something that must happen is waited for. Far longer than it takes
 /// anywhere: how fast a machine is says nothing about whether the code is right.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until something is so.
 pub fn eventually(what: &str, check: impl FnMut() -> bool) {
