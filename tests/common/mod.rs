@@ -4,6 +4,7 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub(crate) mod not_tested;
 #[path = "../../benches/common/rank.rs"]
 mod rank;
 pub mod raw;
@@ -179,6 +180,19 @@ impl Inbox {
     /// time it came and not the time somebody looked.
     pub fn collecting(self, count: usize, patience: Duration) -> JoinHandle<Vec<Arrival>> {
         thread::spawn(move || self.collect(count, patience))
+    }
+
+    /// Messages up to the first with this body, which was sent when all others had been:
+    /// what comes before it is all there is. It is not among them.
+    pub fn until(&self, marker: &str) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        loop {
+            let arrival = self.next(PATIENCE).unwrap_or_else(|| panic!("no `{marker}` after {arrivals:?}"));
+            if arrival.body == marker.as_bytes() {
+                return arrivals;
+            }
+            arrivals.push(arrival);
+        }
     }
 
     /// Messages until there are `count`, or none comes for `patience`.

@@ -41,6 +41,9 @@ use problem::Problems;
 /// How often it is looked for an interrupt while there is nothing to read.
 const TICK: Duration = Duration::from_millis(100);
 
+/// The most bytes that a broker's `max_message_size` can be: 512 MiB.
+const LARGEST: u64 = 512 << 20;
+
 /// How long closing the connection may take after the last answer.
 const CLOSE: Duration = Duration::from_secs(5);
 
@@ -160,14 +163,26 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
     match (&args.body, &args.file) {
         (Some(text), _) => body.extend_from_slice(text.as_bytes()),
         (None, Some(file)) => {
-            open(file)?.read_to_end(&mut body)?;
+            body = whole(open(file)?, LARGEST)?;
         }
         (None, None) => {
             if io::stdin().is_terminal() {
                 anstream::eprintln!("reading the body from the terminal; Ctrl-D ends it");
             }
-            io::stdin().lock().read_to_end(&mut body)?;
+            body = whole(io::stdin().lock(), LARGEST)?;
         }
+    }
+    Ok(body)
+}
+
+/// All there is to read, unless that is more than any broker takes.
+fn whole(reader: impl Read, most: u64) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    reader.take(most.saturating_add(1)).read_to_end(&mut body)?;
+    if body.len() as u64 > most {
+        return Err(Failure::usage(format!(
+            "the body is over {most} bytes, the most that a broker can be told to take; send less, or where it is kept"
+        )));
     }
     Ok(body)
 }
@@ -300,4 +315,16 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         if report.interrupted { "; interrupted" } else { "" }
     ))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_without_an_end_is_not_held() {
+        assert_eq!(whole(&b"12345"[..], 5).unwrap(), b"12345");
+        assert!(whole(&b"123456"[..], 5).is_err());
+        assert!(whole(io::repeat(b'x'), 1 << 20).is_err());
+    }
 }
