@@ -2,10 +2,15 @@
 
 use std::{
     io::{self, BufRead, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
+    time::Duration,
 };
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::{
     input::{Format, Template},
@@ -16,8 +21,11 @@ use super::{
 /// is told to, and what is never ended by a newline must end somewhere.
 pub(super) const LONGEST: usize = 128 << 20;
 
-/// How many lines are read before they are asked for: one, as each can be long.
-const AHEAD: usize = 1;
+/// How many lines are read before they are asked for.
+const AHEAD: usize = 1_000;
+
+/// How many bytes of them are held; then it is waited until some are asked for.
+const HELD: usize = 8 << 20;
 
 /// A line without its ending, as bytes: a body need not be UTF-8. With its number,
 /// from 1.
@@ -32,19 +40,27 @@ pub(super) fn lines(mut reader: impl BufRead, longest: usize) -> impl Iterator<I
             // There is nothing to go on with, only the error again.
             return None;
         }
-        let line = line(&mut reader, longest).transpose()?;
-        failed = line.is_err();
-        Some(line.unwrap_or_else(|error| Err(error.to_string().into())))
+        let mut line = Vec::new();
+        Some(match read(&mut reader, longest, &mut line).transpose()? {
+            Ok(whole) => whole.map(|()| line),
+            Err(error) => {
+                failed = true;
+                Err(error.to_string().into())
+            }
+        })
     });
     (1..).zip(lines)
 }
 
-/// The next line; `None` at the end.
-fn line(reader: &mut impl BufRead, longest: usize) -> io::Result<Option<Result<Vec<u8>, Problem>>> {
-    let mut line = Vec::new();
+/// Reads the next line, or skips one that is too long; `None` at the end.
+fn read(
+    reader: &mut impl BufRead,
+    longest: usize,
+    line: &mut Vec<u8>,
+) -> io::Result<Option<Result<(), Problem>>> {
     // With its ending: `\r\n` at most.
     let most = longest.saturating_add(2);
-    if reader.by_ref().take(most as u64).read_until(b'\n', &mut line)? == 0 {
+    if reader.by_ref().take(most as u64).read_until(b'\n', line)? == 0 {
         return Ok(None);
     }
     if line.last() == Some(&b'\n') {
@@ -53,22 +69,50 @@ fn line(reader: &mut impl BufRead, longest: usize) -> io::Result<Option<Result<V
             line.pop();
         }
     } else if line.len() == most {
-        drop(line);
         reader.skip_until(b'\n')?;
-        return Ok(Some(Err(too_long(longest))));
     }
-    Ok(Some(if line.len() > longest { Err(too_long(longest)) } else { Ok(line) }))
+    Ok(Some(if line.len() > longest { Err(too_long(longest)) } else { Ok(()) }))
 }
 
 fn too_long(longest: usize) -> Problem {
     format!("it is longer than {longest} bytes; send such a message by itself, with --file").into()
 }
 
-/// Reads on a thread of its own, which nobody waits for: reading may take for ever.
-pub(super) fn ahead(reader: impl BufRead + Send + 'static) -> Receiver<Numbered> {
-    let (sender, receiver) = crossbeam_channel::bounded(AHEAD);
-    thread::spawn(move || lines(reader, LONGEST).try_for_each(|line| sender.send(line)));
-    receiver
+/// Lines that a thread of its own reads, which nobody waits for: reading may take for
+/// ever.
+pub(super) struct Ahead {
+    lines: Receiver<Numbered>,
+    /// The bytes that are between the two.
+    held: Arc<AtomicUsize>,
+}
+
+impl Ahead {
+    pub(super) fn start(reader: impl BufRead + Send + 'static) -> Self {
+        let (sender, lines_read) = crossbeam_channel::bounded(AHEAD);
+        let held = Arc::new(AtomicUsize::new(0));
+        let ahead = Self { lines: lines_read, held: Arc::clone(&held) };
+        thread::spawn(move || {
+            lines(reader, LONGEST).try_for_each(|line| {
+                while held.load(Ordering::Relaxed) > HELD {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                held.fetch_add(size(&line), Ordering::Relaxed);
+                sender.send(line)
+            })
+        });
+        ahead
+    }
+
+    /// The next line, if there is one in time.
+    pub(super) fn next(&self, patience: Duration) -> Result<Numbered, RecvTimeoutError> {
+        let line = self.lines.recv_timeout(patience)?;
+        self.held.fetch_sub(size(&line), Ordering::Relaxed);
+        Ok(line)
+    }
+}
+
+fn size((_, line): &Numbered) -> usize {
+    line.as_ref().map_or(0, Vec::len)
 }
 
 /// Reads everything without sending anything. Returns the number of messages, or
@@ -102,9 +146,12 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_not_held() {
-        let endless = BufReader::new(repeat(b'x').take(1 << 20));
+        let endless = || BufReader::new(repeat(b'x').take(1 << 20));
+        let mut held = Vec::new();
+        assert_eq!(read(&mut endless(), 8, &mut held).unwrap(), Some(Err(too_long(8))));
+        assert!(held.capacity() < 1_000, "{} bytes are held", held.capacity());
         let read: Vec<_> =
-            lines(endless.chain(&b"\nshort\n12345678\r\n123456789\n1234567890\n"[..]), 8).collect();
+            lines(endless().chain(&b"\nshort\n12345678\r\n123456789\n1234567890\n"[..]), 8).collect();
         let short = |line: &[u8]| Ok(line.to_vec());
         let long = || Err(too_long(8));
         assert_eq!(
@@ -160,5 +207,24 @@ mod tests {
         // A line that is quoted can be long.
         let long = check(&format!("{{\"delay\": \"{}\"}}", "soon ".repeat(1_000))).unwrap_err().to_string();
         assert!(long.len() < 1_000 && long.ends_with('…'), "{long}");
+    }
+
+    #[test]
+    fn what_is_read_ahead_is_bounded_by_its_bytes_too() {
+        // 40 lines of 1 MiB, of which the 1,000 lines that may be read ahead are no bound.
+        let text = [vec![b'x'; 1 << 20], vec![b'\n']].concat().repeat(40);
+        let ahead = Ahead::start(io::Cursor::new(text));
+        let patience = Duration::from_secs(60);
+        let mut most = 0;
+        for number in 1..=40 {
+            // It is waited for until it has read what it may.
+            while ahead.held.load(Ordering::Relaxed) <= HELD && ahead.lines.len() < 41 - number {
+                thread::yield_now();
+            }
+            most = most.max(ahead.held.load(Ordering::Relaxed));
+            assert_eq!(ahead.next(patience).unwrap().0, number as u64);
+        }
+        assert!((HELD..=HELD + (1 << 20)).contains(&most), "{most} bytes were held");
+        assert!(matches!(ahead.next(patience), Err(RecvTimeoutError::Disconnected)));
     }
 }

@@ -230,13 +230,13 @@ fn send_many(
     let bar = output.progress(total, "sending");
     let mut report = Report::default();
     let mut pipeline = router.pipeline();
-    let lines = lines::ahead(reader);
+    let lines = lines::Ahead::start(reader);
     loop {
         if interrupted.load(Ordering::Relaxed) {
             report.interrupted = true;
             break;
         }
-        let (number, line) = match lines.recv_timeout(TICK) {
+        let (number, line) = match lines.next(TICK) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
