@@ -289,4 +289,33 @@ mod tests {
             seeds(name).iter().for_each(|seed| target(seed));
         }
     }
+
+    /// A target makes nothing of what it cannot read, so its examples must be read: else it
+    /// would promise nothing, and nobody would notice.
+    #[test]
+    fn examples_are_what_their_target_reads() {
+        let texts = |name: &str| {
+            let texts = seeds(name).into_iter().map(|seed| String::from_utf8(seed).unwrap());
+            texts.collect::<Vec<_>>()
+        };
+        let codec = texts("codec");
+        assert!(codec.iter().any(|text| text.parse::<RoutingKey>().is_ok()), "{codec:?}");
+        assert!(codec.iter().any(|text| RoutingKey::app_of_pattern(text).is_ok()), "{codec:?}");
+        assert!(codec.iter().any(|text| AppKey::new(text.as_str()).is_ok()), "{codec:?}");
+        let times = texts("times");
+        assert!(times.iter().any(|text| text.parse::<Delay>().is_ok()), "{times:?}");
+        assert!(times.iter().any(|text| text.parse::<Tolerance>().is_ok()), "{times:?}");
+        assert!(times.iter().any(|text| read_instant(text).is_ok()), "{times:?}");
+        let lines = texts("json_line");
+        let read = |line: &&String| matches!(read_json_line(line.as_bytes()), Ok(Some(_)));
+        assert!(lines.iter().filter(read).count() >= 2, "{lines:?}");
+        for text in texts("policies") {
+            assert!(Policies::parse(&text).is_ok(), "{text}");
+        }
+        for name in ["headers", "management"] {
+            for seed in seeds(name) {
+                assert!(serde_json::from_slice::<Json>(&seed).is_ok(), "{name}");
+            }
+        }
+    }
 }

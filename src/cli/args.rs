@@ -1,6 +1,10 @@
 //! What can be typed.
 
-use std::path::PathBuf;
+use std::{
+    ffi::{OsStr, OsString},
+    ops::{Bound, RangeBounds},
+    path::PathBuf,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -201,6 +205,66 @@ pub(super) fn tolerance(text: &str) -> Result<Tolerance, String> {
     text.parse().map_err(|error: crate::codec::ToleranceError| error.to_string())
 }
 
+/// Reads a whole number within a range.
+pub(super) fn whole<T: TryFrom<u64>>(
+    range: impl RangeBounds<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
+    move |text| {
+        let number = text.parse().ok().filter(|number| (from, to).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            let from = match from {
+                Bound::Included(from) | Bound::Excluded(from) => from,
+                Bound::Unbounded => 0,
+            };
+            match to {
+                Bound::Included(to) | Bound::Excluded(to) => {
+                    format!("use a whole number from {from} to {to}")
+                }
+                Bound::Unbounded => {
+                    // As many as fit the type.
+                    let digits = text.trim_start_matches('+');
+                    let large = !digits.is_empty()
+                        && digits.bytes().all(|byte| byte.is_ascii_digit())
+                        && digits.parse::<u64>().map_or(true, |number| number >= from);
+                    format!("use a {}whole number, {from} or more", if large { "smaller " } else { "" })
+                }
+            }
+        })
+    }
+}
+
+/// Gives a flag the value behind it that begins with a minus and a digit: `--delay -5s`
+/// becomes `--delay=-5s`. No flag of ours is a digit, so it can be nothing else, and the
+/// flag itself says better than the parser of the command line what it takes.
+pub(super) fn with_negative_values(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let negative = |value: &OsStr| {
+        let bytes = value.as_encoded_bytes();
+        bytes.len() > 1 && bytes[0] == b'-' && (bytes[1].is_ascii_digit() || bytes[1] == b'.')
+    };
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut only_values = false;
+    for argument in typed {
+        match arguments.last_mut().filter(|_| !only_values) {
+            Some(flag) if negative(&argument) && takes_a_value(flag) => {
+                flag.push("=");
+                flag.push(argument);
+            }
+            _ => {
+                only_values |= argument == "--";
+                arguments.push(argument);
+            }
+        }
+    }
+    arguments
+}
+
+/// Whether it is a long flag without a value.
+fn takes_a_value(argument: &OsStr) -> bool {
+    let bytes = argument.as_encoded_bytes();
+    bytes.len() > 2 && bytes.starts_with(b"--") && !bytes.contains(&b'=')
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -227,6 +291,45 @@ mod tests {
         assert!(has_password("amqp://u:p@h"));
         for url in ["amqp://u@h", "amqp://h", "none", "http://h:15672"] {
             assert!(!has_password(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn numbers_say_what_they_may_be() {
+        let rounds = whole::<u16>(1..);
+        assert_eq!((rounds("1"), rounds("65535")), (Ok(1), Ok(65_535)));
+        for (text, word) in [
+            ("-3", "1 or more"),
+            ("0", "a whole number, 1 or more"),
+            ("x", "1 or more"),
+            ("65536", "smaller"),
+            ("", "1 or more"),
+        ] {
+            assert!(rounds(text).unwrap_err().contains(word), "{text}: {:?}", rounds(text));
+        }
+        let level = whole::<u8>(0..=9);
+        assert_eq!((level("0"), level("9")), (Ok(0), Ok(9)));
+        assert_eq!(level("10").unwrap_err(), "use a whole number from 0 to 9");
+    }
+
+    #[test]
+    fn a_flag_gets_its_negative_value() {
+        let given = |typed: &str| {
+            let given = with_negative_values(typed.split(' ').map(OsString::from));
+            given.iter().map(|argument| argument.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        for (typed, expected) in [
+            ("send --delay -5s --app a", "send --delay=-5s --app a"),
+            ("bench --count -3", "bench --count=-3"),
+            ("plan --rate -.5", "plan --rate=-.5"),
+            ("send --delay=1s -5s", "send --delay=1s -5s"),
+            ("key -5s billing", "key -5s billing"),
+            ("send --json -v", "send --json -v"),
+            ("decode -- --delay -5s", "decode -- --delay -5s"),
+            ("send -- -5s", "send -- -5s"),
+            ("send --delay -", "send --delay -"),
+        ] {
+            assert_eq!(given(typed), expected);
         }
     }
 }

@@ -45,16 +45,16 @@ messages are depends on their number and their queues, and not on how long a sec
 The exit code is 1 if a message was lost or early, or if the broker could not keep up.")]
 pub(super) struct Args {
     /// Messages per measurement; fewer if they would take too long
-    #[arg(long, value_name = "N", default_value_t = Plan::default().count)]
+    #[arg(long, value_name = "N", default_value_t = Plan::default().count, value_parser = args::whole::<u64>(0..))]
     count: u64,
     /// Bytes per message
-    #[arg(long, value_name = "BYTES", default_value_t = Plan::default().size)]
+    #[arg(long, value_name = "BYTES", default_value_t = Plan::default().size, value_parser = args::whole::<usize>(0..))]
     size: usize,
     /// How many queues the messages pass whose draining is measured
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,3,6")]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,3,6", value_parser = args::whole::<u32>(0..))]
     hops: Vec<u32>,
     /// Messages per second of the steady load; 0 for none
-    #[arg(long, value_name = "N", default_value_t = Plan::default().rate)]
+    #[arg(long, value_name = "N", default_value_t = Plan::default().rate, value_parser = args::whole::<u32>(0..))]
     rate: u32,
     /// Delays of the steady load: fixed:30s, uniform:1s..60s, exponential:5m, mix:1s=40%,5s=60%
     #[arg(long, value_name = "D", default_value = "uniform:1s..60s", value_parser = distribution)]
@@ -63,7 +63,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", default_value = "10s", value_parser = args::delay)]
     duration: Delay,
     /// How many times faster than in life the delays pass, 1 to 1000
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = args::whole::<u16>(1..=1_000))]
     speed: u16,
     /// Look for the highest rate at which 99 in 100 messages are at most 50 ms late (a minute more)
     #[arg(long)]

@@ -42,17 +42,25 @@ impl Code {
 pub(super) struct Failure {
     code: Code,
     reason: String,
+    /// What a script may want to know of it, by name.
+    details: serde_json::Map<String, serde_json::Value>,
     /// Our reader has gone, as with `| head`: nothing is wrong.
     pipe_closed: bool,
 }
 
 impl Failure {
     pub(super) fn new(code: Code, reason: impl ToString) -> Self {
-        Self { code, reason: reason.to_string(), pipe_closed: false }
+        Self { code, reason: reason.to_string(), details: serde_json::Map::new(), pipe_closed: false }
     }
 
     pub(super) fn usage(reason: impl ToString) -> Self {
         Self::new(Code::Usage, reason)
+    }
+
+    /// With something more that is only printed as JSON.
+    pub(super) fn with(mut self, name: &str, value: impl serde::Serialize) -> Self {
+        self.details.insert(name.into(), serde_json::json!(value));
+        self
     }
 
     /// Prints why, and returns the exit code.
@@ -61,7 +69,10 @@ impl Failure {
             return Code::Done;
         }
         if json {
-            let line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
+            let mut line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
+            for (name, value) in self.details {
+                line[name] = value;
+            }
             anstream::eprintln!("{line}");
         } else {
             use owo_colors::OwoColorize;
@@ -114,6 +125,7 @@ impl From<io::Error> for Failure {
         Self {
             code: Code::Problem,
             reason: error.to_string(),
+            details: serde_json::Map::new(),
             pipe_closed: error.kind() == io::ErrorKind::BrokenPipe,
         }
     }

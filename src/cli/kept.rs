@@ -7,9 +7,12 @@ use indicatif::ProgressBar;
 use jiff::{Timestamp, Unit};
 use owo_colors::OwoColorize;
 
-use crate::holding::{Progress, Sample, Sifted};
+use crate::{
+    holding::{Progress, Sample, Sifted},
+    message::headers,
+};
 
-use super::{Code, Failure, Output, output::counted};
+use super::{Code, Failure, Output, output::counted, time::date};
 
 /// A flag that Ctrl-C sets.
 pub(super) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
@@ -54,13 +57,13 @@ pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure
     output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
     output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
     if let Some(arrived) = sample.arrived {
-        output.line(format!("  since        {arrived}"))?;
+        output.line(format!("  since        {}", date(arrived)))?;
     }
     for (name, value) in &sample.properties {
         output.line(format!("  {name:<12} {value}"))?;
     }
     for (name, value) in &sample.headers {
-        output.line(format!("  header       {} = {value}", escaped(name)))?;
+        output.line(format!("  header       {} = {value}{}", escaped(name), moment(name, value)))?;
     }
     let (kind, body) = match (&sample.body, &sample.body_base64) {
         (Some(text), _) => ("", escaped(text)),
@@ -70,6 +73,14 @@ pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure
     let cut = if sample.truncated { ", cut" } else { "" };
     output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
     Ok(())
+}
+
+/// What a header of ours that is a time means, for people.
+fn moment(name: &str, value: &serde_json::Value) -> String {
+    let times = [headers::DUE, headers::EXPIRES, headers::FIRST_FAILED, headers::LAST_FAILED];
+    let time = value.as_i64().filter(|_| times.contains(&name));
+    time.and_then(|time| Timestamp::from_millisecond(time).ok())
+        .map_or_else(String::new, |time| format!(" ({})", date(time)))
 }
 
 /// One line, and nothing that could steer the terminal.

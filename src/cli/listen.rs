@@ -41,7 +41,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "KEY", value_parser = args::app)]
     app: AppKey,
     /// End after so many messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = args::whole::<u64>(1..))]
     count: Option<u64>,
     /// Take the messages from this queue; it is made if it does not exist
     #[arg(long, value_name = "Q")]

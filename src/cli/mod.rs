@@ -43,7 +43,7 @@ use output::Output;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = Cli::command().get_matches_from(args::with_negative_values(std::env::args_os()));
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

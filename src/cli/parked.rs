@@ -42,7 +42,7 @@ Examples:
 Nothing is taken away.")]
     List {
         /// Look at the first N messages
-        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = args::whole::<u64>(0..))]
         limit: u64,
     },
     /// Show single messages: key, headers, properties, body
@@ -55,10 +55,10 @@ Examples:
         #[command(flatten)]
         which: Which,
         /// Show at most N messages
-        #[arg(long, value_name = "N", default_value_t = 10)]
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = args::whole::<usize>(0..))]
         count: usize,
         /// Show the first N bytes of each body
-        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = args::whole::<usize>(0..))]
         body_bytes: usize,
     },
     /// Send messages to their applications once more, with all attempts before them

@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", value_parser = distribution)]
     delays: Distribution,
     /// Bytes per message
-    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = args::whole::<u32>(0..))]
     size: u32,
     /// How much later is fine if that saves queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]

@@ -19,7 +19,7 @@ use crate::{
     router::Stats,
 };
 
-use super::{Code, Failure, Output, output::counted, table::table};
+use super::{Code, Failure, Output, args, output::counted, table::table};
 
 /// How often the figures are looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -42,13 +42,13 @@ if one was missing, came twice, or was later than --max-late; or if none could b
 the broker has been away for a minute.")]
 pub(super) struct Args {
     /// How often each message is sent
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = args::whole::<u32>(1..))]
     rounds: u32,
     /// Go on until Ctrl-C
     #[arg(long, conflicts_with = "rounds")]
     forever: bool,
     /// The highest level, 0 to 9 [default: canary_horizon, or 6]
-    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, value_name = "LEVEL", value_parser = args::whole::<u8>(0..=9))]
     horizon: Option<u8>,
     /// How late a message may be
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = late)]

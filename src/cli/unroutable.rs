@@ -43,7 +43,7 @@ Nothing is taken away. Times come from the messages themselves, as brokers do no
 them: of the last dead-lettering, or else when the message was due.")]
     List {
         /// Look at the first N messages
-        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = args::whole::<u64>(0..))]
         limit: u64,
     },
     /// Show single messages: key, headers, properties, body
@@ -56,10 +56,10 @@ Examples:
         #[command(flatten)]
         which: Which,
         /// Show at most N messages
-        #[arg(long, value_name = "N", default_value_t = 10)]
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = args::whole::<usize>(0..))]
         count: usize,
         /// Show the first N bytes of each body
-        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = args::whole::<usize>(0..))]
         body_bytes: usize,
     },
     /// Send messages back on their way, once somebody is bound for them

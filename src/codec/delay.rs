@@ -1,10 +1,13 @@
 //! A delay in whole seconds, and the ways people write one.
 
+mod text;
+
 use std::{fmt, str::FromStr, time::Duration};
 
-use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+use jiff::Timestamp;
 
 use super::LEVELS;
+use text::{Wrong, nanoseconds};
 
 /// How long a message waits: 0 to 268,435,455 whole seconds (8.5 years).
 ///
@@ -43,17 +46,20 @@ pub enum DelayError {
     },
     /// Not a duration.
     #[error(
-        "`{text}` is not a delay ({reason}); write seconds (`90`), units (`90s`, `1h30m`, `2d`) \
+        "`{text}` is not a delay ({reason}); write seconds (`90`), units (`90s`, `1h30m`, `2d`, `1.5y`) \
          or ISO 8601 (`PT90S`)"
     )]
     Unreadable {
         /// The text that was given.
         text: String,
-        /// What the parser says about it.
+        /// What is wrong with it.
         reason: String,
     },
-    /// Months and years have no fixed length.
-    #[error("`{text}` counts months or years, which have no fixed length; use days or weeks")]
+    /// Months have no fixed length.
+    #[error(
+        "`{text}` counts months, which are not all of one length; write days (`30d`), weeks (`4w`) or \
+         years (`0.25y`), and `m` for minutes"
+    )]
     CalendarUnit {
         /// The text that was given.
         text: String,
@@ -167,38 +173,29 @@ impl fmt::Display for Delay {
 impl FromStr for Delay {
     type Err = DelayError;
 
-    /// Reads `90` (seconds), `90s`, `1h30m`, `1.5h`, `2 days`, `PT90S`, `P1DT2H`.
-    /// A day has 24 hours and a week 7 days. Fractions of a second round up.
+    /// Reads `90` (seconds), `90s`, `1h30m`, `1.5h`, `2 days`, `8.5y`, `PT90S`, `P1DT2H`.
+    ///
+    /// Units go from large to small: years of 365.25 days, weeks of 7 days, days of 24
+    /// hours, hours, minutes, seconds, `ms`, `us`, `ns`. Each may have a fraction, and
+    /// fractions of a second round up in the end. Months are refused.
     fn from_str(text: &str) -> Result<Self, DelayError> {
-        let text = text.trim();
-        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return text
-                .parse()
-                .map_err(|_| DelayError::TooLong { asked: format!("{text} s") })
-                .and_then(Self::from_seconds);
+        let asked = || text.trim().to_owned();
+        let (negative, size) = match text.trim().strip_prefix('-') {
+            Some(size) => (true, size),
+            None => (false, text.trim()),
+        };
+        let nanoseconds = nanoseconds(size).map_err(|wrong| match wrong {
+            Wrong::Months => DelayError::CalendarUnit { text: asked() },
+            Wrong::Unreadable(reason) => DelayError::Unreadable { text: asked(), reason },
+        })?;
+        if negative {
+            return Err(DelayError::Negative { asked: asked() });
         }
-        let span: Span = text.parse().map_err(|error| too_long_or_unreadable(text, &error))?;
-        if span.get_months() != 0 || span.get_years() != 0 {
-            return Err(DelayError::CalendarUnit { text: text.into() });
-        }
-        if span.is_negative() {
-            return Err(DelayError::Negative { asked: text.into() });
-        }
-        span.to_duration(SpanRelativeTo::days_are_24_hours())
+        u64::try_from(nanoseconds.div_ceil(1_000_000_000))
             .ok()
-            .and_then(|duration: SignedDuration| Duration::try_from(duration).ok())
-            .and_then(|duration| Self::at_least(duration).ok())
-            .ok_or_else(|| DelayError::TooLong { asked: text.into() })
+            .and_then(|seconds| Self::from_seconds(seconds).ok())
+            .ok_or_else(|| DelayError::TooLong { asked: asked() })
     }
-}
-
-/// A number too large for the parser is a delay over the limit, not a typing
-/// error; say so.
-fn too_long_or_unreadable(text: &str, error: &jiff::Error) -> DelayError {
-    if error.is_range() {
-        return DelayError::TooLong { asked: text.into() };
-    }
-    DelayError::Unreadable { text: text.into(), reason: error.to_string() }
 }
 
 #[cfg(test)]
@@ -227,6 +224,19 @@ mod tests {
             ("250ms", 1),
             ("1.001s", 2),
             ("268435455", 268_435_455),
+            ("1.5", 2),
+            ("1.5d", 129_600),
+            ("1h, 30m", 5_400),
+            ("1 hour 30 minutes", 5_400),
+            ("1y", 31_557_600),
+            // What the product promises: 3,104.625 days.
+            ("8.5y", 268_239_600),
+            ("8.5 years", 268_239_600),
+            ("P8.5Y", 268_239_600),
+            ("p1w", 604_800),
+            ("0.5y 1d", 15_865_200),
+            ("1.0000000000000000000000001s", 2),
+            ("1.0000000000000000000000000s", 1),
         ] {
             assert_eq!(seconds(text), expected, "{text}");
         }
@@ -234,7 +244,17 @@ mod tests {
 
     #[test]
     fn names_the_limit_when_it_is_over() {
-        for text in ["268435456", "268435456s", "4000d", "99999999999999999999999", "PT268435455.1S"] {
+        for text in [
+            "268435456",
+            "268435456s",
+            "4000d",
+            "99999999999999999999999",
+            "PT268435455.1S",
+            "9y",
+            "P9Y",
+            "268435455.1",
+            "99999999999999999999999999999999999999999y",
+        ] {
             let error = text.parse::<Delay>().expect_err(text);
             assert!(matches!(error, DelayError::TooLong { .. }), "{text}: {error}");
             assert!(error.to_string().contains("268435455"), "{error}");
@@ -243,16 +263,43 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_delay() {
-        for text in ["", " ", "soon", "90x", "s", "1h30", "--5s", "\u{0}", "1,5h!"] {
-            assert!(
-                matches!(text.parse::<Delay>(), Err(DelayError::Unreadable { .. })),
-                "{text:?} gave {:?}",
-                text.parse::<Delay>()
-            );
+        for (text, word) in [
+            ("", "nothing"),
+            (" ", "nothing"),
+            ("soon", "should be a number"),
+            ("90x", "`x` is not a unit"),
+            ("s", "should be a number"),
+            ("1h30", "`30` has no unit"),
+            ("--5s", "should be a number"),
+            ("\u{0}", "should be a number"),
+            ("1,5h!", "with a point"),
+            ("1h,", "nothing follows the comma"),
+            ("1.h", "not a number"),
+            (".5h", "not a number"),
+            ("1.2.3s", "not a number"),
+            ("30m1h", "large to small"),
+            ("5s 5s", "large to small"),
+            ("1H", "small letters"),
+            ("1M", "small letters"),
+            ("1:30:00", "`1` has no unit"),
+            ("P", "nothing follows the `P`"),
+            ("P1DT", "nothing follows the `T`"),
+            ("PT1D", "`D` is not a unit of ISO 8601 there"),
+            ("P1S", "`S` is not a unit of ISO 8601 there"),
+            ("1e3", "`e` is not a unit"),
+        ] {
+            let error = text.parse::<Delay>().expect_err(text);
+            assert!(matches!(error, DelayError::Unreadable { .. }), "{text:?} gave {error:?}");
+            assert!(error.to_string().contains(word), "{text:?}: {error}");
         }
-        assert!(matches!("-5s".parse::<Delay>(), Err(DelayError::Negative { .. })));
-        assert!(matches!("1mo".parse::<Delay>(), Err(DelayError::CalendarUnit { .. })));
-        assert!(matches!("P1Y".parse::<Delay>(), Err(DelayError::CalendarUnit { .. })));
+        for text in ["-5s", "-5", "-1h30m", "-PT5S"] {
+            assert!(matches!(text.parse::<Delay>(), Err(DelayError::Negative { .. })), "{text}");
+        }
+        for text in ["1mo", "2 months", "1y 6mo", "P1M", "P1Y2M"] {
+            let error = text.parse::<Delay>().expect_err(text);
+            assert!(matches!(error, DelayError::CalendarUnit { .. }), "{text} gave {error:?}");
+            assert!(error.to_string().contains("`30d`"), "{error}");
+        }
     }
 
     #[test]

@@ -361,7 +361,7 @@ mod tests {
             ("[apps.a]\nwindow = \"5%\"", ["[apps.a] `window`", "hop-aware"]),
             ("[apps.a]\njitter = \"full\"\nwindow = \"5%\"", ["[apps.a] `window`", "hop-aware"]),
             ("[apps.a]\njitter = \"some\"", ["some", "hop-aware"]),
-            ("[apps.a.reasons.x]\nmax_age = \"1y\"", ["[apps.a.reasons.x] `max_age`", "days"]),
+            ("[apps.a.reasons.x]\nmax_age = \"1mo\"", ["[apps.a.reasons.x] `max_age`", "days"]),
             ("[apps.a.reasons.x.reasons.y]", ["[apps.a.reasons.x] `reasons`", "remove"]),
             ("[apps.\"a b\"]", ["a b", "white space"]),
             (

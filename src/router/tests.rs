@@ -157,11 +157,15 @@ fn every_answer_settles_its_own_messages_once() {
     });
     let router = broker.router(LONG, 10);
     let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
     for tag in 1..=3 {
-        assert!(pipeline.push(tag, message("a")).is_none_or(|outcome| outcome.tag <= 3));
+        outcomes.extend(pipeline.push(tag, message("a")));
     }
-    let mut results: Vec<_> =
-        pipeline.map(|outcome| (outcome.tag, outcome.result.map_err(|e| e.cause().clone()))).collect();
+    outcomes.extend(pipeline);
+    let mut results: Vec<_> = outcomes
+        .into_iter()
+        .map(|outcome| (outcome.tag, outcome.result.map_err(|e| e.cause().clone())))
+        .collect();
     results.sort_by_key(|(tag, _)| *tag);
     let publishes: Vec<_> = results.iter().map(|(_, result)| result.as_ref().unwrap().publishes).collect();
     assert_eq!(publishes, [1, 2, 1], "only the nacked one is published again");
@@ -221,6 +225,7 @@ fn a_return_finds_its_message_among_others() {
         results.extend(pipeline.push(tag, message(body).with_header("x", header)));
     }
     results.extend(pipeline);
+    assert_eq!(results.len(), 4);
     for outcome in results {
         match outcome.result {
             Ok(_) => assert!(matches!(outcome.tag, 1 | 4), "{}", outcome.tag),

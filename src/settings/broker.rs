@@ -128,7 +128,7 @@ impl AmqpUrl {
     /// Takes a URL apart. Errors never quote it, since it may hold a password.
     pub(super) fn parse(text: &str) -> Result<Self, SettingsError> {
         let invalid = |reason: &str| SettingsError::Url { key: "url", reason: reason.into() };
-        let url = Url::parse(text).map_err(|error| invalid(&error.to_string()))?;
+        let url = Url::parse(text).map_err(|error| invalid(why(error)))?;
         let (secure, default_port) = match url.scheme() {
             "amqp" => (false, 5672),
             "amqps" => (true, 5671),
@@ -161,10 +161,22 @@ impl AmqpUrl {
     }
 }
 
+/// Why something is no URL, in words that need no knowledge of their syntax.
+fn why(error: url::ParseError) -> &'static str {
+    match error {
+        url::ParseError::RelativeUrlWithoutBase => {
+            "it does not begin with a scheme; write amqp://HOST, or http://HOST:PORT for the management API"
+        }
+        url::ParseError::InvalidPort => "the port is not a number from 1 to 65535",
+        url::ParseError::EmptyHost => "it names no host",
+        _ => "the host is not a name or an address; an IPv6 address stands in brackets, as in amqp://[::1]",
+    }
+}
+
 /// Checks the base URL of the management API and takes credentials out of it.
 pub(super) fn management_url(text: &str) -> Result<(Url, Option<(String, Secret)>), SettingsError> {
     let invalid = |reason: &str| SettingsError::Url { key: "management_url", reason: reason.into() };
-    let mut url = Url::parse(text).map_err(|error| invalid(&error.to_string()))?;
+    let mut url = Url::parse(text).map_err(|error| invalid(why(error)))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid(&format!("the scheme is `{}`, not http or https", url.scheme())));
     }
@@ -209,10 +221,26 @@ mod tests {
             "amqp://u:hunter2@",
             "amqp://u:hunter2@h:99999",
             "u:hunter2",
+            "hunter2",
+            "amqp://u:hunter2@h:port",
+            "amqp://u:hunter2@[::1",
             "amqp://u:%ffhunter2@h",
         ] {
             let error = AmqpUrl::parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
             assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn says_it_in_its_own_words() {
+        for (text, word) in [
+            ("broker.example", "amqp://HOST"),
+            ("amqp://h:99999", "from 1 to 65535"),
+            ("amqp://[::1", "in brackets"),
+            ("amqp://u@:5672", "no host"),
+        ] {
+            let error = AmqpUrl::parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
+            assert!(error.to_string().contains(word), "{text}: {error}");
         }
     }
 

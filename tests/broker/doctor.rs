@@ -14,7 +14,8 @@ use delayline::{
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    Inbox, app, eventually, eventually_seen, http, install, installed, shared_node, topology, vhost,
+    Inbox, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node,
+    topology, vhost,
 };
 
 fn look_with(settings: &Settings, options: &DoctorOptions) -> DoctorReport {
@@ -468,6 +469,9 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
         let codes = [FindingCode::FeatureFlagOff, FindingCode::BrokerUnsuitable];
         codes.iter().any(|&code| of(code).any(|f| f.subject.contains(name) || f.what.contains(name)))
     };
+    if off.is_empty() {
+        not_tested("feature flags that are off: this broker has none");
+    }
     assert!(off.iter().all(named), "{off:?}: {report:#?}");
     if old {
         assert_eq!(of(FindingCode::BrokerUnsuitable).count(), 1, "{report:#?}");

@@ -15,7 +15,7 @@ use delayline::{
     topology::{Binding, Endpoint, Queue},
 };
 
-use crate::common::{Inbox, app, eventually, install, installed, topology};
+use crate::common::{Inbox, app, eventually, install, installed, not_tested::not_tested, topology};
 
 #[test]
 fn removes_only_what_it_declared() {
@@ -226,7 +226,11 @@ fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
     // 3.10 does not say which error of its own it is; nobody has seen it happen there either.
     let says = error.to_string();
     assert!(says.contains("541"), "{says}");
-    if says.contains("cluster_not_formed") {
-        assert!(says.contains("Restart that node: rabbitmq-upgrade drain"), "{says}");
+    let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
+    if version.starts_with("3.") {
+        not_tested("what to do when no set can be installed: this broker does not say why");
+        return;
     }
+    assert!(says.contains("cluster_not_formed"), "{says}");
+    assert!(says.contains("Restart that node: rabbitmq-upgrade drain"), "{says}");
 }

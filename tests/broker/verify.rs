@@ -10,7 +10,9 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{app, eventually, eventually_seen, http, install, installed, shared_node, topology};
+use crate::common::{
+    app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node, topology,
+};
 
 fn findings(settings: &Settings) -> Vec<String> {
     let report = admin::verify(settings, &topology(settings)).unwrap();
@@ -173,6 +175,9 @@ fn finds_queues_that_come_back_without_a_leader() {
         if !found.is_empty() {
             break;
         }
+    }
+    if found.is_empty() {
+        not_tested("a queue without a leader: none came back as one in four rounds");
     }
     // What the advice says helps.
     let mut session = Session::open(&settings.broker).unwrap();

@@ -8,6 +8,7 @@ mod bench;
 mod broker;
 mod daemon;
 mod doctor;
+mod inputs;
 mod offline;
 mod panics;
 mod parked;

@@ -31,8 +31,9 @@ fn settings(url: &str) -> Settings {
 
 /// Panics in every way a careless program would.
 #[test]
+#[ignore = "run by the next test, in a process of its own"]
 fn a_program_that_panics_with_all_it_has() {
-    let Ok(url) = std::env::var(PANICKING) else { return };
+    let url = std::env::var(PANICKING).expect("the next test says on which URL");
     let settings = settings(&url);
     let ways: [fn(Settings); 8] = [
         |settings| panic!("{settings:?} {:#?}", settings.broker),
@@ -64,7 +65,7 @@ fn no_panic_shows_the_password() {
     let address = shared_node().url().replace("amqp://", "");
     for url in [format!("amqp://nobody:{MARK}@{address}"), format!("amqp://nobody:{MARK}@127.0.0.1:1/x")] {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "panics::a_program_that_panics_with_all_it_has", "--nocapture"])
+            .args(["--exact", "panics::a_program_that_panics_with_all_it_has", "--ignored", "--nocapture"])
             .env(PANICKING, &url)
             .env("TEST_MANAGEMENT", shared_node().management_url())
             .env("RUST_BACKTRACE", "full")

@@ -40,6 +40,9 @@ pub(super) fn search(arguments: &[&str], variables: &[(&str, &str)]) {
             .write_stdin("body")
             .output()
             .unwrap();
+        // A command that is not understood has nothing to tell.
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!text.contains("Usage: "), "{arguments:?}: {text}");
         for stream in [&output.stdout, &output.stderr] {
             assert_hidden(&String::from_utf8_lossy(stream), &format!("{arguments:?} at {level}"));
         }
@@ -77,7 +80,7 @@ fn no_output_holds_the_password() {
         search(&["status"], &variables);
         search(&["send", "--app", "app", "--delay", "1s"], &variables);
         search(&["listen", "--app", "app", "--timeout", "1s"], &variables);
-        search(&["uninstall", "--dry"], &variables);
+        search(&["uninstall"], &variables);
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, format!("password = \"{MARK}\nx = [")).unwrap();

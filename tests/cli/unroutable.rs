@@ -12,7 +12,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::{Value as Json, json};
 
 use crate::{
-    common::{Inbox, eventually, installed, raw, shared_node},
+    common::{Inbox, PATIENCE, eventually, installed, raw, shared_node},
     json, on,
 };
 
@@ -77,7 +77,8 @@ fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
     let report = json(on(&settings).args(["unroutable", "replay", "--json"]));
     assert_eq!((&report["sent"], &report["kept"], &report["hopeless"]), (&2.into(), &2.into(), &1.into()));
     assert_eq!(report["unbound"], json!({ "gone": 1 }));
-    let arrivals = inbox.collect(3, Duration::from_secs(2));
+    publish(&settings, [(key("late"), "the last".to_owned())]);
+    let arrivals = inbox.until("the last");
     assert_eq!(arrivals.len(), 2);
     assert!(arrivals.iter().all(|arrival| arrival.body == b"for late" && arrival.routing_key == key("late")));
     assert_eq!(arrivals[0].headers["delayline-routing-key"], key("late").as_str().into());
@@ -172,10 +173,12 @@ fn ten_thousand_survive_a_replay_that_is_killed_twice() {
         on(&settings).args(["unroutable", "replay"]).assert().success();
         waiting(&settings) == 0
     });
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    // All that were sent on are there, and nobody sends any more.
+    let sent = Session::open(&settings.broker).unwrap().queue_depth("in.app").unwrap().unwrap().ready;
     let mut inbox = Inbox::open(&settings, "app");
     inbox.reopen();
-    let mut counts: HashMap<String, u32> = HashMap::new();
-    for arrival in inbox.collect(usize::MAX, Duration::from_secs(3)) {
+    for arrival in inbox.collect(sent as usize, PATIENCE) {
         *counts.entry(arrival.id).or_default() += 1;
     }
     let twice = counts.values().filter(|&&count| count > 1).count();

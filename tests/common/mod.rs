@@ -4,6 +4,7 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub(crate) mod not_tested;
 #[path = "../../benches/common/rank.rs"]
 mod rank;
 pub mod raw;
@@ -181,6 +182,19 @@ impl Inbox {
         thread::spawn(move || self.collect(count, patience))
     }
 
+    /// Messages up to the first with this body, which was sent when all others had been:
+    /// what comes before it is all there is. It is not among them.
+    pub fn until(&self, marker: &str) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        loop {
+            let arrival = self.next(PATIENCE).unwrap_or_else(|| panic!("no `{marker}` after {arrivals:?}"));
+            if arrival.body == marker.as_bytes() {
+                return arrivals;
+            }
+            arrivals.push(arrival);
+        }
+    }
+
     /// Messages until there are `count`, or none comes for `patience`.
     pub fn collect(&self, count: usize, patience: Duration) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
@@ -204,7 +218,7 @@ pub fn lateness(arrivals: &[Arrival]) -> String {
 
 /// How long something that must happen is waited for. Far longer than it takes
 /// anywhere: how fast a machine is says nothing about whether the code is right.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until something is so.
 pub fn eventually(what: &str, check: impl FnMut() -> bool) {

@@ -1,6 +1,8 @@
 //! `delayline send`
 
 mod input;
+mod lines;
+mod problem;
 
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
 pub(crate) use input::read_json_line;
@@ -8,12 +10,11 @@ pub(crate) use input::read_json_line;
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, IsTerminal, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -34,16 +35,14 @@ use super::{
     time,
 };
 
-use input::{Format, Template};
-
-/// How many lines may be read before they are sent.
-const READ_AHEAD: usize = 1_000;
+use input::{Format, Past, Template, not_past};
+use problem::Problems;
 
 /// How often it is looked for an interrupt while there is nothing to read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How many failures are shown one by one.
-const SHOWN: usize = 20;
+/// The most bytes that a broker's `max_message_size` can be: 512 MiB.
+const LARGEST: u64 = 512 << 20;
 
 /// How long closing the connection may take after the last answer.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -58,23 +57,31 @@ Examples:
   delayline send --jsonl --file messages.jsonl --delay 1h
 
 A line of JSON is an object with any of body, body_base64, headers, app, delay, at,
-tolerance, message_id, correlation_id, content_type, content_encoding, reply_to, type,
+past, tolerance, message_id, correlation_id, content_type, content_encoding, reply_to, type,
 priority, expiration, timestamp, app_id, user_id; flags fill in what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
 
-A file with bad lines is refused as a whole, before anything is sent (exit code 2). Bad
-lines of standard input are reported and left out. The exit code is 1 if any message was
-not confirmed.")]
+A file (--file) is read to its end first: if a line of it is bad, all bad lines are named,
+nothing is sent, and the exit code is 2. Standard input may never end, so each of its
+lines is sent as it comes; a bad one is named and left out, and the others are sent. A
+line has 128 MiB at most. The exit code is 1 if any message was not confirmed.
+
+Delays: years of 365.25 days (y), weeks (w), days (d), h, m, s, ms; from large to small,
+each with a fraction if you like: 1h30m, 1.5d, 8.5y. Times without an offset or a zone
+are local; those that the clocks skip or show twice are refused.")]
 pub(super) struct Args {
     /// The application that receives the messages
     #[arg(long, value_name = "KEY", value_parser = args::app)]
     app: Option<AppKey>,
-    /// How long to wait: 90, 90s, 1h30m, 2d, PT90S
+    /// How long to wait: 90, 90s, 1h30m, 2d, 8.5y, PT90S
     #[arg(long, value_name = "D", value_parser = args::delay, conflicts_with = "at")]
     delay: Option<Delay>,
     /// When to deliver: 2026-12-24T18:00:00Z, `2026-12-24 18:00` (local), 18:00
     #[arg(long, value_name = "TIME", value_parser = time::instant)]
     at: Option<Timestamp>,
+    /// What to do if that is in the past
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    past: Past,
     /// How much later is fine if that saves queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
     tolerance: Tolerance,
@@ -95,11 +102,11 @@ pub(super) struct Args {
 #[derive(Debug, Default, Serialize)]
 struct Report {
     confirmed: u64,
-    failed: u64,
     seconds: f64,
     per_second: f64,
-    /// The first few failures.
-    failures: Vec<Line>,
+    /// How many lines were not sent, and the first of them.
+    #[serde(flatten)]
+    problems: Problems,
     /// The receipt of a single message.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<Sent>,
@@ -108,22 +115,25 @@ struct Report {
 }
 
 #[derive(Debug, Serialize)]
-struct Line {
-    line: u64,
-    error: String,
-}
-
-#[derive(Debug, Serialize)]
 struct Sent {
     due: Timestamp,
     seconds: u32,
     hops: u32,
+    /// How long that is by the clock, whatever a second of this set lasts.
+    #[serde(skip)]
+    wait: Duration,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    if let Some(at) = args.at {
+        not_past(at, args.past, Timestamp::now())
+            .map_err(|reason| Failure::usage(format!("--at {reason}")))?;
+    }
     let template = Template {
         app: args.app.clone(),
         when: args.delay.map(When::After).or(args.at.map(When::At)),
+        past: args.past,
+        checked: false,
         tolerance: args.tolerance,
         quota: settings.router.quota.clone(),
         unit: settings.topology.unit,
@@ -132,11 +142,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         let format = if args.lines { Format::Lines } else { Format::Json };
         send_many(args, format, &template, settings, output)?
     } else {
-        let message = template.message(one_body(args)?).map_err(Failure::usage)?;
+        let message = template.message(one_body(args)?).and_then(|message| template.admits(message));
+        let message = message.map_err(Failure::usage)?;
         send_one(message, settings)?
     };
     show(&report, output)?;
-    Ok(match (report.interrupted, report.failed) {
+    Ok(match (report.interrupted, report.problems.count) {
         (true, _) => Code::Interrupted,
         (_, 0) => Code::Done,
         _ => Code::Problem,
@@ -152,14 +163,26 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
     match (&args.body, &args.file) {
         (Some(text), _) => body.extend_from_slice(text.as_bytes()),
         (None, Some(file)) => {
-            open(file)?.read_to_end(&mut body)?;
+            body = whole(open(file)?, LARGEST)?;
         }
         (None, None) => {
             if io::stdin().is_terminal() {
                 anstream::eprintln!("reading the body from the terminal; Ctrl-D ends it");
             }
-            io::stdin().lock().read_to_end(&mut body)?;
+            body = whole(io::stdin().lock(), LARGEST)?;
         }
+    }
+    Ok(body)
+}
+
+/// All there is to read, unless that is more than any broker takes.
+fn whole(reader: impl Read, most: u64) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    reader.take(most.saturating_add(1)).read_to_end(&mut body)?;
+    if body.len() as u64 > most {
+        return Err(Failure::usage(format!(
+            "the body is over {most} bytes, the most that a broker can be told to take; send less, or where it is kept"
+        )));
     }
     Ok(body)
 }
@@ -172,7 +195,7 @@ fn send_one(message: Message, settings: &Settings) -> Result<Report, Failure> {
     router.close(CLOSE);
     match result {
         Ok(receipt) => {
-            let message = Some(Sent::from(receipt));
+            let message = Some(Sent::new(&receipt, settings));
             Ok(Report { confirmed: 1, seconds, per_second: seconds.recip(), message, ..Report::default() })
         }
         Err(error) if matches!(error.cause(), Cause::Invalid(_)) => Err(Failure::usage(error)),
@@ -191,13 +214,14 @@ fn send_many(
         // What can be read only once is not checked beforehand.
         Some(file) if !file.is_file() => (Box::new(BufReader::new(open(file)?)), None),
         Some(file) => {
-            let total = input::check(BufReader::new(open(file)?), format, template).map_err(|problem| {
-                Failure::usage(format!("{}: {problem}; nothing was sent", file.display()))
-            })?;
+            let total = lines::check(BufReader::new(open(file)?), format, template)
+                .map_err(|problems| refused(file, &problems))?;
             (Box::new(BufReader::new(open(file)?)), Some(total))
         }
         None => (Box::new(BufReader::new(io::stdin())), None),
     };
+    // What was not in the past when the file was checked may be by now.
+    let template = Template { checked: total.is_some(), ..template.clone() };
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
 
@@ -206,15 +230,13 @@ fn send_many(
     let bar = output.progress(total, "sending");
     let mut report = Report::default();
     let mut pipeline = router.pipeline();
-    // On a thread of its own, which nobody waits for: reading may take for ever.
-    let (sender, lines) = crossbeam_channel::bounded(READ_AHEAD);
-    thread::spawn(move || input::lines(reader).try_for_each(|line| sender.send(line)));
+    let lines = lines::Ahead::start(reader);
     loop {
         if interrupted.load(Ordering::Relaxed) {
             report.interrupted = true;
             break;
         }
-        let (number, line) = match lines.recv_timeout(TICK) {
+        let (number, line) = match lines.next(TICK) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
@@ -222,13 +244,13 @@ fn send_many(
                 continue;
             }
         };
-        match line.map_err(|error| error.to_string()).and_then(|line| format.message(&line, template)) {
+        match line.and_then(|line| format.message(&line, &template)) {
             Ok(Some(message)) => {
                 let outcome = pipeline.push(number, message);
                 report.extend(outcome, || bar.inc(1));
             }
             Ok(None) => {}
-            Err(error) => report.fail(number, error),
+            Err(problem) => report.problems.add(number, problem),
         }
     }
     report.extend(pipeline, || bar.inc(1));
@@ -241,28 +263,30 @@ fn send_many(
     Ok(report)
 }
 
+/// A file with bad lines, all of which are named.
+fn refused(file: &Path, problems: &Problems) -> Failure {
+    let bad = counted(problems.count, "bad line");
+    let reason = format!("{}: {bad}; nothing was sent\n{problems}", file.display());
+    Failure::usage(reason).with("lines", &problems.shown)
+}
+
 impl Report {
     fn extend(&mut self, outcomes: impl IntoIterator<Item = Outcome<u64>>, mut progress: impl FnMut()) {
         for outcome in outcomes {
             match outcome.result {
                 Ok(_) => self.confirmed += 1,
-                Err(error) => self.fail(outcome.tag, error.to_string()),
+                Err(error) => self.problems.add(outcome.tag, error.to_string()),
             }
             progress();
         }
     }
-
-    fn fail(&mut self, line: u64, error: String) {
-        self.failed += 1;
-        if self.failures.len() < SHOWN {
-            self.failures.push(Line { line, error });
-        }
-    }
 }
 
-impl From<Receipt> for Sent {
-    fn from(receipt: Receipt) -> Self {
-        Self { due: receipt.due, seconds: receipt.delay.seconds(), hops: receipt.delay.hops() }
+impl Sent {
+    fn new(receipt: &Receipt, settings: &Settings) -> Self {
+        let (due, delay) = (receipt.due, receipt.delay);
+        let wait = delay.duration(settings.topology.unit.duration());
+        Self { due, seconds: delay.seconds(), hops: delay.hops(), wait }
     }
 }
 
@@ -270,29 +294,37 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
     if output.json {
         return Ok(output.json(report)?);
     }
-    for failure in &report.failures {
-        anstream::eprintln!("message {}: {}", failure.line, failure.error);
-    }
-    let more = report.failed.saturating_sub(report.failures.len() as u64);
-    if more > 0 {
-        anstream::eprintln!("… and {more} more");
+    if report.problems.count > 0 {
+        anstream::eprintln!("{}", report.problems);
     }
     if let Some(sent) = &report.message {
         let hops = counted(sent.hops.into(), "hop");
         output.line(format!(
-            "confirmed; due at {} (in {} s, {hops})",
-            time::clock(sent.due),
-            sent.seconds
+            "confirmed; due {} (in {}, {hops})",
+            time::date(sent.due),
+            time::span(sent.wait)
         ))?;
         return Ok(());
     }
     output.line(format!(
         "{} confirmed, {} failed, in {:.1} s ({:.0}/s){}",
         grouped(report.confirmed),
-        grouped(report.failed),
+        grouped(report.problems.count),
         report.seconds,
         report.per_second,
         if report.interrupted { "; interrupted" } else { "" }
     ))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_without_an_end_is_not_held() {
+        assert_eq!(whole(&b"12345"[..], 5).unwrap(), b"12345");
+        assert!(whole(&b"123456"[..], 5).is_err());
+        assert!(whole(io::repeat(b'x'), 1 << 20).is_err());
+    }
 }

@@ -28,7 +28,7 @@ use crate::{
     web::{Bound, Server, Site, WebError},
 };
 
-use super::{Code, Failure, policies};
+use super::{Code, Failure, args, policies};
 
 /// How often a daemon without a retry service looks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ pub(super) struct Args {
     #[command(flatten)]
     policies: policies::Source,
     /// How many messages to hold at a time; less for bodies of many megabytes
-    #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = args::whole::<u16>(1..))]
     prefetch: u16,
     /// Where the page, the metrics and the health checks are [default: web_listen, or
     /// 127.0.0.1:15628]

@@ -9,6 +9,7 @@ use std::{
 use delayline::{
     Settings,
     amqp::Session,
+    codec::Delay,
     message::{Message, Properties},
     topology::Names,
 };
@@ -53,8 +54,12 @@ fn arrivals(settings: &Settings, inbox: &Inbox, mut killed: Daemon) -> usize {
     // What it wrote has reached the broker, or never will.
     thread::sleep(Duration::from_millis(500));
     killed.kill();
-    let _other = daemon(settings, &Arc::default());
-    inbox.collect(3, Duration::from_secs(8)).len()
+    let other = daemon(settings, &Arc::default());
+    eventually("the other has sent it on", || other.log().contains("id=it"));
+    // Due long after what was sent before it.
+    let last = Message::after(app("app"), Delay::from_seconds(31).unwrap(), "the last");
+    delayline::Router::connect(settings).unwrap().publish(last).unwrap();
+    inbox.until("the last").len()
 }
 
 #[test]

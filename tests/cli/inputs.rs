@@ -1,0 +1,204 @@
+//! What people type, and what they are told about it.
+
+use std::fs;
+
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+
+use crate::{
+    common::{Inbox, PATIENCE, installed},
+    delayline, json, on, stdout,
+};
+
+/// What no answer says: the words of the libraries that read for us.
+const FOREIGN: [&str; 6] =
+    ["friendly", "unexpected argument", "invalid digit", "unit designator", "relative URL", "Span"];
+
+#[test]
+fn what_cannot_be_is_answered_in_our_own_words() {
+    for (arguments, word) in [
+        (&["send", "--app", "a", "--delay", "-5s", "--body", "x"][..], "a delay cannot be negative: `-5s`"),
+        (&["send", "--app", "a", "--delay", "9y", "--body", "x"], "over the limit of 268435455 s"),
+        (&["send", "--app", "a", "--delay", "6mo", "--body", "x"], "`30d`"),
+        (&["send", "--app", "a", "--delay", "soon", "--body", "x"], "there should be a number"),
+        (&["send", "--app", "a", "--delay", "1s", "--tolerance", "-5%"], "from 0% to 100%"),
+        (&["key", "-5s", "billing"], "a delay cannot be negative: `-5s`"),
+        (&["key", "1:30:00", "billing"], "`1` has no unit"),
+        (&["listen", "--app", "a", "--count", "-3"], "use a whole number, 1 or more"),
+        (&["listen", "--app", "a", "--timeout", "-3"], "negative"),
+        (&["parked", "show", "--count", "-3"], "use a whole number"),
+        (&["parked", "list", "--limit", "many"], "use a whole number"),
+        (&["parked", "discard", "--older-than", "-3d"], "negative"),
+        (&["unroutable", "show", "--body-bytes", "-3"], "use a whole number"),
+        (&["probe", "--rounds", "-3"], "use a whole number, 1 or more"),
+        (&["probe", "--horizon", "12"], "use a whole number from 0 to 9"),
+        (&["probe", "--max-late", "-5s"], "is not a duration"),
+        (&["serve", "--prefetch", "0"], "use a whole number, 1 or more"),
+        (&["bench", "--count", "-3"], "use a whole number"),
+        (&["bench", "--hops", "1,-3"], "use a whole number"),
+        (&["bench", "--speed", "-3"], "use a whole number from 1 to 1000"),
+        (&["plan", "--rate", "-3", "--delays", "fixed:1s"], "over 0"),
+        (&["plan", "--rate", "3", "--delays", "fixed:-1s"], "negative"),
+        (&["plan", "--rate", "3", "--delays", "fixed:1s", "--size", "-3"], "use a whole number"),
+        (&["app", "add", "a", "--max-delay", "-3"], "negative"),
+        (&["install", "--replicas", "-3"], "replicas"),
+        (&["status", "--url", "broker.example"], "amqp://HOST"),
+    ] {
+        let run = delayline().args(arguments).assert().code(2).stdout("").stderr(contains(word));
+        let said = String::from_utf8_lossy(&run.get_output().stderr).into_owned();
+        assert!(!FOREIGN.iter().any(|foreign| said.contains(foreign)), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn the_longest_delay_is_what_it_is_called() {
+    let seconds =
+        |delay: &str| json(delayline().args(["key", delay, "billing", "--json"]))["seconds"].clone();
+    assert_eq!([seconds("8.5y"), seconds("268435455")], [268_239_600, 268_435_455]);
+    assert_eq!([seconds("1y"), seconds("1.5d"), seconds("2w")], [31_557_600, 129_600, 1_209_600]);
+}
+
+/// `send --at`, with nobody to send it to.
+fn at(zone: &str, time: &str) -> assert_cmd::Command {
+    let mut command = delayline();
+    command.env("TZ", zone).args([
+        "send",
+        "--app",
+        "a",
+        "--body",
+        "x",
+        "--url",
+        "amqp://127.0.0.1:1",
+        "--at",
+        time,
+    ]);
+    command
+}
+
+#[test]
+fn a_time_that_cannot_be_meant_is_asked_about() {
+    for (zone, time, words) in [
+        ("Mars/Phobos", "2030-12-24 18:00", ["TZ is `Mars/Phobos`", "unset it"]),
+        ("Mars/Phobos", "18:00", ["TZ is `Mars/Phobos`", "`2026-12-24T18:00+01:00`"]),
+        ("UTC", "2030-12-24T18:00[Mars/Phobos]", ["time zone", "tzdata"]),
+        (
+            "Europe/Berlin",
+            "2030-03-31 02:30",
+            ["there is no 2030-03-31 02:30:00 in Europe/Berlin", "`2030-03-31T03:30:00+02:00`"],
+        ),
+        ("Europe/Berlin", "2030-10-27 02:30", ["`2030-10-27T02:30:00+02:00`", "`2030-10-27T02:30:00+01:00`"]),
+        (
+            "Europe/Berlin",
+            "2020-01-01 00:00",
+            ["2020-01-01 00:00:00 +01:00 Europe/Berlin is in the past", "--past now"],
+        ),
+        ("UTC", "99999-01-01", ["is not a time", "write"]),
+        ("UTC", "9999-01-01", ["over the limit", "8.5 years"]),
+    ] {
+        let run = at(zone, time).assert().stdout("");
+        let said = String::from_utf8_lossy(&run.get_output().stderr).into_owned();
+        assert!(words.iter().all(|word| said.contains(word)), "{zone} {time}: {said}");
+        assert_eq!(run.get_output().status.code(), Some(2), "{zone} {time}: {said}");
+    }
+    // What needs no zone, and what is said to be meant, gets as far as the broker.
+    at("Mars/Phobos", "2030-12-24T18:00+01:00").assert().code(3);
+    at("UTC", "2020-01-01 00:00").args(["--past", "now"]).assert().code(3);
+    at("UTC", "2020-01-01 00:00").args(["--past", "soon"]).assert().code(2).stderr(contains("refuse, now"));
+}
+
+#[test]
+fn all_bad_lines_of_a_file_are_named_at_once() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(
+        &file,
+        "{\"delay\": 1}\n{\"delay\": \"soon\"}\n\n{\"at\": \"2020-01-01T00:00Z\"}\n{\"delay\": 1, \"bdy\": 1}\n",
+    )
+    .unwrap();
+    // Nobody is there to send to, so nothing is asked of the broker before all is well.
+    let send = || {
+        let mut command = delayline();
+        command
+            .args(["send", "--app", "a", "--jsonl", "--url", "amqp://127.0.0.1:1", "--file"])
+            .arg(file.path());
+        command
+    };
+    send()
+        .assert()
+        .code(2)
+        .stdout("")
+        .stderr(contains("3 bad lines; nothing was sent\nline 2, column 16: `soon` is not a delay"))
+        .stderr(contains("\nline 4: 2020-01-01 ").and(contains("\"past\": \"now\"")))
+        .stderr(contains("\nline 5, column 18: unknown field `bdy`"));
+    let output = send().arg("--json").output().unwrap();
+    let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    let places: Vec<_> =
+        error["lines"].as_array().unwrap().iter().map(|line| (&line["line"], &line["column"])).collect();
+    assert_eq!(
+        places,
+        [(&2.into(), &16.into()), (&4.into(), &serde_json::Value::Null), (&5.into(), &18.into())]
+    );
+    assert_eq!(error["exit_code"], 2);
+
+    fs::write(&file, "{\"delay\": \"soon\"}\n".repeat(1_000)).unwrap();
+    send()
+        .assert()
+        .code(2)
+        .stderr(contains("1,000 bad lines").and(contains("line 20,")).and(contains("… and 980 more")));
+    assert_eq!(send().output().unwrap().stderr.split(|&byte| byte == b'\n').count(), 1 + 20 + 1 + 1);
+}
+
+#[test]
+fn a_due_time_has_a_date_a_zone_and_a_span() {
+    let settings = installed(1_000);
+    let mut send = on(&settings);
+    send.env("TZ", "Europe/Berlin").args([
+        "send",
+        "--app",
+        "app",
+        "--delay",
+        "32d 5h 51m 21s",
+        "--body",
+        "x",
+    ]);
+    let said = stdout(&mut send);
+    let form = regex::Regex::new(r"^confirmed; due \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0[12]:00 Europe/Berlin \(in 32d 5h 51m, \d+ hops\)\n$").unwrap();
+    assert!(form.is_match(&said), "{said}");
+    // A zone that does not exist is said, and the time is right all the same.
+    let mut send = on(&settings);
+    send.env("TZ", "Mars/Phobos").args([
+        "send",
+        "--app",
+        "app",
+        "--at",
+        "2030-12-24T18:00+01:00",
+        "--body",
+        "x",
+    ]);
+    let run = send.assert().success().stdout(contains("due 2030-12-24 17:00:00 +00:00 UTC (in "));
+    run.stderr(contains("shown in UTC").and(contains("TZ is `Mars/Phobos`")));
+    // What is kept tells its times in the same way.
+    on(&settings).args(["send", "--app", "nobody", "--delay", "0", "--body", "x"]).assert().success();
+    crate::common::eventually("it is unroutable", || {
+        let shown = stdout(on(&settings).env("TZ", "Europe/Berlin").args(["unroutable", "show"]));
+        regex::Regex::new(r"delayline-due = \d+ \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0[12]:00 Europe/Berlin\)")
+            .unwrap()
+            .is_match(&shown)
+    });
+}
+
+#[test]
+fn a_pipe_is_sent_as_it_comes_without_its_bad_lines() {
+    let settings = installed(10);
+    let inbox = Inbox::open(&settings, "app");
+    let lines = "{\"body\": \"1\"}\n{\"at\": \"2020-01-01T00:00Z\", \"body\": \"past\"}\n{\"delay\": \"soon\"}\n\
+                 {\"at\": \"2020-01-01T00:00Z\", \"past\": \"now\", \"body\": \"2\"}\n{\"body\": \"3\"}\n";
+    on(&settings)
+        .args(["send", "--app", "app", "--delay", "5", "--jsonl"])
+        .write_stdin(lines)
+        .assert()
+        .code(1)
+        .stdout(contains("3 confirmed, 2 failed"))
+        .stderr(contains("line 2: ").and(contains("in the past")).and(contains("line 3, column 16: ")));
+    let mut bodies: Vec<_> = inbox.collect(3, PATIENCE).into_iter().map(|arrival| arrival.body).collect();
+    bodies.sort();
+    assert_eq!(bodies, [b"1", b"2", b"3"]);
+}
