@@ -79,6 +79,7 @@ pub(crate) struct Raw {
     pub(super) unit_ms: Option<u64>,
     pub(super) unroutable_max_length: Option<u64>,
     pub(super) connect_timeout: Option<String>,
+    pub(super) request_timeout: Option<String>,
     pub(super) publish_timeout: Option<String>,
     pub(super) confirm_timeout: Option<String>,
     pub(super) heartbeat: Option<u16>,
@@ -96,7 +97,7 @@ pub(crate) struct Raw {
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 30] = [
+pub(crate) const KEYS: [&str; 31] = [
     "url",
     "other_hosts",
     "management_url",
@@ -114,6 +115,7 @@ pub(crate) const KEYS: [&str; 30] = [
     "unit_ms",
     "unroutable_max_length",
     "connect_timeout",
+    "request_timeout",
     "publish_timeout",
     "confirm_timeout",
     "heartbeat",
@@ -381,6 +383,7 @@ mod tests {
             ("queue_type", "mirrored"),
             ("set", "two words"),
             ("connect_timeout", "soon"),
+            ("request_timeout", "10ms"),
             ("publish_timeout", "0s"),
             ("confirm_timeout", "never"),
             ("max_message_size", "big"),
