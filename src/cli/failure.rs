@@ -2,7 +2,11 @@
 
 use std::{error::Error, io, process::ExitCode};
 
+use rustix::io::Errno;
+
 use crate::{admin::AdminError, amqp::AmqpError, node::NodeError, settings::SettingsError};
+
+use super::{ending::nobody_reads, output::aside};
 
 /// What the exit code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +46,13 @@ impl Code {
 pub(super) struct Failure {
     code: Code,
     reason: String,
-    /// Our reader has gone, as with `| head`: nothing is wrong.
-    pipe_closed: bool,
+    /// Our reader has gone, as with `| head`, or with the terminal: nothing is wrong.
+    unread: bool,
 }
 
 impl Failure {
     pub(super) fn new(code: Code, reason: impl ToString) -> Self {
-        Self { code, reason: reason.to_string(), pipe_closed: false }
+        Self { code, reason: reason.to_string(), unread: false }
     }
 
     pub(super) fn usage(reason: impl ToString) -> Self {
@@ -57,15 +61,15 @@ impl Failure {
 
     /// Prints why, and returns the exit code.
     pub(super) fn report(self, json: bool) -> Code {
-        if self.pipe_closed {
+        if self.unread {
             return Code::Done;
         }
         if json {
             let line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
-            anstream::eprintln!("{line}");
+            aside(line);
         } else {
             use owo_colors::OwoColorize;
-            anstream::eprintln!("{} {}", "error:".red().bold(), self.reason);
+            aside(format!("{} {}", "error:".red().bold(), self.reason));
         }
         self.code
     }
@@ -114,7 +118,9 @@ impl From<io::Error> for Failure {
         Self {
             code: Code::Problem,
             reason: error.to_string(),
-            pipe_closed: error.kind() == io::ErrorKind::BrokenPipe,
+            // A terminal that is gone says that input or output failed, as a disk does.
+            unread: error.kind() == io::ErrorKind::BrokenPipe
+                || (error.raw_os_error() == Some(Errno::IO.raw_os_error()) && nobody_reads()),
         }
     }
 }

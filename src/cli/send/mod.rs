@@ -29,8 +29,8 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
-    output::{counted, grouped},
+    Code, Failure, Output, args, ending,
+    output::{aside, counted, grouped},
     time,
 };
 
@@ -155,10 +155,15 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
             open(file)?.read_to_end(&mut body)?;
         }
         (None, None) => {
-            if io::stdin().is_terminal() {
-                anstream::eprintln!("reading the body from the terminal; Ctrl-D ends it");
+            let is_typed = io::stdin().is_terminal();
+            if is_typed {
+                aside("reading the body from the terminal; Ctrl-D ends it");
             }
-            io::stdin().lock().read_to_end(&mut body)?;
+            let read = io::stdin().lock().read_to_end(&mut body);
+            if is_typed && ending::is_gone(&io::stdin()) {
+                return Err(Failure::new(Code::Interrupted, "the terminal is gone; nothing was sent"));
+            }
+            read?;
         }
     }
     Ok(body)
@@ -271,11 +276,11 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         return Ok(output.json(report)?);
     }
     for failure in &report.failures {
-        anstream::eprintln!("message {}: {}", failure.line, failure.error);
+        aside(format!("message {}: {}", failure.line, failure.error));
     }
     let more = report.failed.saturating_sub(report.failures.len() as u64);
     if more > 0 {
-        anstream::eprintln!("… and {more} more");
+        aside(format!("… and {more} more"));
     }
     if let Some(sent) = &report.message {
         let hops = counted(sent.hops.into(), "hop");
