@@ -11,7 +11,7 @@ use delayline::{
     amqp::Session,
     codec::RoutingKey,
     node::{NodeOptions, PrivateNode},
-    topology::{Endpoint, Queue},
+    topology::Queue,
 };
 use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
@@ -129,9 +129,8 @@ fn listen_ends_with_its_terminal_and_takes_down_what_it_made() {
 }
 
 #[test]
-fn what_it_could_not_print_stays() {
-    // Where bindings cannot be listed, listen leaves one of somebody else's and says so: to
-    // nobody, if its terminal is gone.
+fn what_is_said_to_nobody_is_no_panic() {
+    // Where bindings cannot be listed, listen leaves what may be somebody else's, and says so.
     let mut settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
@@ -146,7 +145,6 @@ fn what_it_could_not_print_stays() {
     let key = RoutingKey::binding_pattern(&app("billing"));
     let stays = bindings.as_array().unwrap().iter().any(|binding| binding["routing_key"] == key);
     assert!(stays, "{bindings}");
-    assert_eq!(Endpoint::Queue("theirs".into()).name(), "theirs");
 }
 
 #[test]
