@@ -111,8 +111,8 @@ fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, Management
 /// What the management API sees of a vhost, or why it cannot be asked.
 ///
 /// # Errors
-/// Only if the user named the API in the settings; one that was merely guessed
-/// may be absent.
+/// Only if the API refuses us and the user named it: see
+/// [`ManagementError::absence`].
 pub(crate) fn observe(
     settings: Option<&Management>,
     vhost: &str,
@@ -122,8 +122,7 @@ pub(crate) fn observe(
     };
     match ManagementApi::new(settings).and_then(|api| observe_with(&api, vhost)) {
         Ok(observed) => Ok(Ok(observed)),
-        Err(error) if settings.explicit => Err(error.into()),
-        Err(error) => Ok(Err(error.to_string())),
+        Err(error) => Ok(Err(error.absence(settings)?)),
     }
 }
 

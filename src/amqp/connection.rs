@@ -21,34 +21,44 @@ use crate::{
 use super::{
     AmqpError,
     inspect::{Damage, Inspected},
+    line::Line,
+    login::Login,
     tls_stream::TlsStream,
 };
 
 /// How long to wait for a connection to close in order.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A connection, and a hold on its socket.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) line: Line,
+}
+
 /// Opens a connection. `purpose` names it in the broker's list of connections;
 /// `damage` is told of deliveries that cannot be read.
-fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Connection, AmqpError> {
+fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened, AmqpError> {
     let deadline = Instant::now() + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let socket = connect(broker, deadline)?;
+    let (hold, line) = Line::on(&socket).map_err(|error| unreachable(broker, &error))?;
     let options = ConnectionOptions::<Auth>::default()
         .virtual_host(broker.vhost.as_str())
         .heartbeat(broker.heartbeat)
         .information(Some(format!("delayline {} ({purpose})", env!("CARGO_PKG_VERSION"))));
-    let options = match &broker.credentials {
+    let (options, login) = match &broker.credentials {
         Credentials::Plain { username, password } => {
-            options.auth(Auth::Plain { username: username.clone(), password: password.expose().to_owned() })
+            let (login, stars) = Login::new(password);
+            (options.auth(Auth::Plain { username: username.clone(), password: stars }), Some(login))
         }
-        Credentials::External => options.auth(Auth::External),
+        Credentials::External => (options.auth(Auth::External), None),
     };
     let opened = match &broker.tls {
         None => {
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Inspected::new(stream, damage);
+            let stream = Inspected::new(stream, hold, login, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
         Some(tls) => {
@@ -57,11 +67,12 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Connec
             let config = Material::load(tls).and_then(Material::client_config).map_err(refused)?;
             let stream = handshake(broker, socket, config, left())?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Inspected::new(stream, damage);
+            let stream = Inspected::new(stream, hold, login, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
     };
-    opened.map_err(|error| login_error(broker, error))
+    let connection = opened.map_err(|error| login_error(broker, error))?;
+    Ok(Opened { connection, line })
 }
 
 fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
@@ -175,7 +186,7 @@ pub(super) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
     damage: Option<Damage>,
-    then: impl Fn(Connection) -> Result<T, AmqpError> + Clone + Send + 'static,
+    then: impl Fn(Opened) -> Result<T, AmqpError> + Clone + Send + 'static,
 ) -> Result<T, AmqpError> {
     let mut first_error = None;
     for node in broker.candidates() {

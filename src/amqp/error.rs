@@ -1,5 +1,7 @@
 //! What can go wrong between us and the broker.
 
+use std::time::Duration;
+
 use amiquip::Error;
 
 /// An error of the AMQP side. None quotes a URL or a password.
@@ -46,6 +48,15 @@ pub enum AmqpError {
         code: u16,
         /// The broker's own words.
         text: String,
+    },
+    /// It did not answer a request in time. The connection was given up; whether it did
+    /// what was asked is not known.
+    #[error("the broker did not answer within {} s and was given up: {reason}", limit.as_secs_f64())]
+    Silent {
+        /// How long it was waited for.
+        limit: Duration,
+        /// What is known about it, and what to do.
+        reason: String,
     },
     /// The connection is gone.
     #[error("the connection to the broker was lost: {reason}")]

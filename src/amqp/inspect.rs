@@ -12,11 +12,14 @@
 use std::{
     collections::HashSet,
     io::{self, Read, Write},
+    net::TcpStream,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Token};
+
+use super::login::Login;
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
@@ -54,16 +57,21 @@ impl Damage {
     }
 }
 
-/// A stream whose incoming frames are looked at, where anybody wants to know.
+/// A stream whose incoming frames are looked at, where anybody wants to know, and
+/// which puts the password into what goes out.
 pub(super) struct Inspected<S> {
     inner: S,
+    _hold: Arc<TcpStream>,
+    login: Option<Login>,
     inspector: Option<Inspector>,
     chunk: Box<[u8]>,
 }
 
 impl<S> Inspected<S> {
-    pub(super) fn new(inner: S, damage: Option<Damage>) -> Self {
-        Self { inner, inspector: damage.map(Inspector::new), chunk: vec![0; CHUNK].into() }
+    /// Also keeps the hold on its socket.
+    pub(super) fn new(inner: S, hold: Arc<TcpStream>, login: Option<Login>, damage: Option<Damage>) -> Self {
+        let inspector = damage.map(Inspector::new);
+        Self { inner, _hold: hold, login, inspector, chunk: vec![0; CHUNK].into() }
     }
 }
 
@@ -315,7 +323,12 @@ impl<S: Read> Read for Inspected<S> {
 
 impl<S: Write> Write for Inspected<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.inner.write(bytes)
+        let Some(login) = &mut self.login else { return self.inner.write(bytes) };
+        let (written, through) = login.write(&mut self.inner, bytes)?;
+        if through {
+            self.login = None;
+        }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

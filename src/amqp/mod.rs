@@ -9,6 +9,10 @@
 //!   `publisher` hands raw confirms on;
 //! - closing a connection or channel can block for ever while the broker is in
 //!   alarm, so both happen on a helper thread with a deadline;
+//! - it waits for answers without a limit, so `session` cuts the socket of a
+//!   connection that does not answer in time (`line`);
+//! - it logs what it logs in with, so it is told asterisks, and `login` puts the
+//!   password in their place on the way into the socket;
 //! - after the connection is lost, channels only say that it is gone; the cause
 //!   is fetched from the connection.
 
@@ -17,6 +21,8 @@ mod consumer;
 mod convert;
 mod error;
 mod inspect;
+mod line;
+mod login;
 mod probe;
 mod publisher;
 mod session;
@@ -27,6 +33,7 @@ pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
 pub(crate) use inspect::frames;
+pub(crate) use line::Line;
 pub use probe::Verdict;
 // The bare client, for measurements that compare it with what is built on it.
 #[doc(hidden)]

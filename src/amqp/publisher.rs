@@ -12,7 +12,7 @@ use crate::{
 
 use super::{
     AmqpError,
-    connection::{close, open_within},
+    connection::{Opened, close, open_within},
     convert::{from_properties, properties},
 };
 
@@ -77,7 +77,7 @@ impl Publisher {
     /// # Errors
     /// Unreachable, TLS, or refused.
     pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
-        open_within(broker, "router", None, |mut connection| {
+        open_within(broker, "router", None, |Opened { mut connection, .. }| {
             let blocked = connection.listen_for_connection_blocked()?;
             let (channel, events) = channel(&mut connection, &blocked)?;
             Ok(Self { connection: Some(connection), channel: Some(channel), blocked, events })

@@ -1,11 +1,12 @@
 //! Declaring, binding, counting and deleting: one call at a time.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use amiquip::{
-    AmqpValue, Channel, Connection, ExchangeDeclareOptions, ExchangeType, FieldTable, QueueDeclareOptions,
-    QueueDeleteOptions,
+    AmqpValue, Channel, Connection, ConnectionBlockedNotification, ExchangeDeclareOptions, ExchangeType,
+    FieldTable, QueueDeclareOptions, QueueDeleteOptions,
 };
+use crossbeam_channel::Receiver;
 
 use crate::{
     settings::Broker,
@@ -14,10 +15,11 @@ use crate::{
 
 use super::{
     AmqpError, Consumer,
-    connection::{CLOSE_TIMEOUT, close, open_within},
+    connection::{CLOSE_TIMEOUT, Opened, close, open_within},
     consumer::Started,
     convert::argument_table,
     inspect::Damage,
+    line::Line,
 };
 
 /// AMQP's reply code for an object that is not there.
@@ -36,12 +38,19 @@ pub struct QueueDepth {
 /// A connection for administration.
 ///
 /// The broker closes the channel over every refusal; the session opens another
-/// one for the next call. No call has a time limit of its own: if the broker
-/// falls silent, the heartbeat ends the connection after two intervals.
+/// one for the next call. A call that is not answered within
+/// [`request_timeout`](Broker::request_timeout) ends the connection, and with it the
+/// session.
 pub struct Session {
     connection: Option<Connection>,
     channel: Option<Channel>,
+    line: Line,
+    limit: Duration,
+    /// Tells when the broker takes nothing from us for now.
+    blocked: Receiver<ConnectionBlockedNotification>,
     server_version: Option<String>,
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for private nodes"))]
+    cluster_name: Option<String>,
     /// Which deliveries the client library could not read.
     damage: Damage,
 }
@@ -58,19 +67,36 @@ impl Session {
     /// Connects under a name that the broker shows in its list of connections.
     pub(crate) fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
         let damage = Damage::default();
-        open_within(broker, purpose, Some(damage.clone()), move |connection| {
-            let server_version = match connection.server_properties().get("version") {
-                Some(AmqpValue::LongString(version)) => Some(version.clone()),
+        let limit = broker.request_timeout;
+        open_within(broker, purpose, Some(damage.clone()), move |Opened { mut connection, line }| {
+            let blocked = connection.listen_for_connection_blocked()?;
+            let [server_version, cluster_name] = ["version", "cluster_name"].map(|property| match connection
+                .server_properties()
+                .get(property)
+            {
+                Some(AmqpValue::LongString(text)) => Some(text.clone()),
                 _ => None,
-            };
-            Ok(Self { connection: Some(connection), channel: None, server_version, damage: damage.clone() })
+            });
+            let (connection, damage) = (Some(connection), damage.clone());
+            Ok(Self { connection, channel: None, line, limit, blocked, server_version, cluster_name, damage })
         })
+    }
+
+    /// The line of its connection, which tells when that is lost.
+    pub(crate) fn line(&self) -> Line {
+        self.line.clone()
     }
 
     /// The version the broker introduces itself with, such as `3.10.8`.
     #[must_use]
     pub fn server_version(&self) -> Option<String> {
         self.server_version.clone()
+    }
+
+    /// What the broker calls the cluster that it is in.
+    #[cfg(feature = "cli")]
+    pub(crate) fn cluster_name(&self) -> Option<&str> {
+        self.cluster_name.as_deref()
     }
 
     pub(super) fn call<T>(
@@ -81,32 +107,49 @@ impl Session {
             Some(channel) => channel,
             None => self.new_channel()?,
         };
-        match work(&channel) {
+        let (result, cut) = self.line.within(self.limit, || work(&channel));
+        match result {
             Ok(value) => {
                 self.channel = Some(channel);
                 Ok(value)
             }
-            Err(error) => Err(self.explain(error.into(), channel)),
+            Err(error) => Err(self.explain(error.into(), Some(channel), cut)),
         }
     }
 
     fn new_channel(&mut self) -> Result<Channel, AmqpError> {
         let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
-        Ok(self.connection.as_mut().ok_or_else(gone)?.open_channel(None)?)
+        let connection = self.connection.as_mut().ok_or_else(gone)?;
+        let (result, cut) = self.line.within(self.limit, || connection.open_channel(None));
+        result.map_err(|error| self.explain(error.into(), None, cut))
     }
 
     /// A channel that ended with the connection does not know why it ended; the
-    /// connection does.
-    fn explain(&mut self, error: AmqpError, channel: Channel) -> AmqpError {
+    /// connection does, unless it was cut because there was no answer.
+    fn explain(&mut self, error: AmqpError, channel: Option<Channel>, cut: bool) -> AmqpError {
         match (&error, self.connection.take()) {
             (AmqpError::Lost { .. }, Some(connection)) => {
-                close(connection, channel, CLOSE_TIMEOUT).unwrap_or(error)
+                let cause = close(connection, channel, CLOSE_TIMEOUT);
+                if cut { self.silent() } else { cause.unwrap_or(error) }
             }
             (_, connection) => {
                 self.connection = connection;
                 error
             }
         }
+    }
+
+    /// Why there was no answer, as far as the broker said.
+    fn silent(&self) -> AmqpError {
+        let reason = match self.blocked.try_iter().last() {
+            Some(ConnectionBlockedNotification::Blocked(reason)) => format!(
+                "it is in alarm ({reason}) and reads nothing from connections that publish; free what it is \
+                 short of, and try again"
+            ),
+            _ => "it may be overloaded or stopped; see its log, or give it longer with `request_timeout`"
+                .into(),
+        };
+        AmqpError::Silent { limit: self.limit, reason }
     }
 
     /// Whether an exchange of this name stands.
@@ -252,9 +295,12 @@ impl Session {
 
     fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {
         let channel = self.new_channel()?;
-        match Consumer::start(channel, queue, prefetch, exclusive, self.damage.clone()) {
+        let (started, cut) = self
+            .line
+            .within(self.limit, || Consumer::start(channel, queue, prefetch, exclusive, self.damage.clone()));
+        match started {
             Started::Running(consumer) => Ok(consumer),
-            Started::Failed(error, channel) => Err(self.explain(error, channel)),
+            Started::Failed(error, channel) => Err(self.explain(error, Some(channel), cut)),
         }
     }
 }

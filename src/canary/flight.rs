@@ -191,12 +191,21 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
     })?;
     // Alone before it is bound: whoever has the slot has bound it already.
     let consumer = session.consume_alone(&name, 256)?;
-    session.bind(&Binding {
+    let bound = session.bind(&Binding {
         source: names.dispatch(),
-        destination: Endpoint::Queue(name),
+        destination: Endpoint::Queue(name.clone()),
         key: RoutingKey::binding_pattern(&app),
-    })?;
-    Ok((consumer, app))
+    });
+    match bound {
+        Ok(()) => Ok((consumer, app)),
+        Err(error) => {
+            // The queue is of no use, and nobody else's. If it cannot be deleted, it goes by
+            // itself after a while.
+            drop(consumer);
+            let _ = session.delete_queue(&name);
+            Err(error)
+        }
+    }
 }
 
 /// The broker has no code of its own for it.

@@ -4,13 +4,11 @@ use std::{
     fs::File,
     io::{self, Write},
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     Settings,
@@ -21,8 +19,8 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
-    output::{counted, grouped},
+    Code, Failure, Output, args, ending,
+    output::{aside, counted, grouped},
     table::table,
 };
 
@@ -122,12 +120,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Some(file) => Some(File::create(file).map_err(|error| unwritable(file, &error))?),
         None => None,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // A second one ends the process at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = ending::on_signal_or_without_reader()?;
     let bar = output.progress(Some(0), "");
     bar.set_style(style());
     let found =
@@ -136,7 +129,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let (report, histograms) = match found {
         Ok(found) => found,
         Err(BenchError::Interrupted) => {
-            anstream::eprintln!("interrupted; the throw-away set is removed");
+            aside("interrupted; the throw-away set is removed");
             return Ok(Code::Interrupted);
         }
         Err(error) => return Err(failure(error)),
@@ -250,7 +243,7 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         output.line(format!("not seen: {unseen}"))?;
     }
     for problem in report.problems() {
-        anstream::eprintln!("problem: {problem}");
+        aside(format!("problem: {problem}"));
     }
     Ok(())
 }

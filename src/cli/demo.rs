@@ -21,7 +21,7 @@ use crate::{
     topology::{Binding, Endpoint, Names, Topology},
 };
 
-use super::{Code, Failure, Output, output::counted, table::table};
+use super::{Code, Failure, Output, ending, output::counted, table::table};
 
 /// The delays that are shown, in seconds: single levels, and all below 16.
 const DELAYS: [u64; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 15, 20];
@@ -71,6 +71,8 @@ struct Kept {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
+    // The node goes with this process.
+    ending::end_without_reader(Vec::new())?;
     let spinner = output.progress(None, "starting a private RabbitMQ node");
     spinner.set_style(
         ProgressStyle::with_template("{spinner} {msg} ({elapsed})")

@@ -2,7 +2,11 @@
 
 use std::{error::Error, io, process::ExitCode};
 
+use rustix::io::Errno;
+
 use crate::{admin::AdminError, amqp::AmqpError, node::NodeError, settings::SettingsError};
+
+use super::{ending::nobody_reads, output::aside};
 
 /// What the exit code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +48,13 @@ pub(super) struct Failure {
     reason: String,
     /// What a script may want to know of it, by name.
     details: serde_json::Map<String, serde_json::Value>,
-    /// Our reader has gone, as with `| head`: nothing is wrong.
-    pipe_closed: bool,
+    /// Our reader has gone, as with `| head`, or with the terminal: nothing is wrong.
+    unread: bool,
 }
 
 impl Failure {
     pub(super) fn new(code: Code, reason: impl ToString) -> Self {
-        Self { code, reason: reason.to_string(), details: serde_json::Map::new(), pipe_closed: false }
+        Self { code, reason: reason.to_string(), details: serde_json::Map::new(), unread: false }
     }
 
     pub(super) fn usage(reason: impl ToString) -> Self {
@@ -65,7 +69,7 @@ impl Failure {
 
     /// Prints why, and returns the exit code.
     pub(super) fn report(self, json: bool) -> Code {
-        if self.pipe_closed {
+        if self.unread {
             return Code::Done;
         }
         if json {
@@ -73,10 +77,10 @@ impl Failure {
             for (name, value) in self.details {
                 line[name] = value;
             }
-            anstream::eprintln!("{line}");
+            aside(line);
         } else {
             use owo_colors::OwoColorize;
-            anstream::eprintln!("{} {}", "error:".red().bold(), self.reason);
+            aside(format!("{} {}", "error:".red().bold(), self.reason));
         }
         self.code
     }
@@ -126,7 +130,9 @@ impl From<io::Error> for Failure {
             code: Code::Problem,
             reason: error.to_string(),
             details: serde_json::Map::new(),
-            pipe_closed: error.kind() == io::ErrorKind::BrokenPipe,
+            // A terminal that is gone says that input or output failed, as a disk does.
+            unread: error.kind() == io::ErrorKind::BrokenPipe
+                || (error.raw_os_error() == Some(Errno::IO.raw_os_error()) && nobody_reads()),
         }
     }
 }

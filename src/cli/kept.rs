@@ -1,8 +1,6 @@
 //! What the commands for kept messages have in common: following a run, showing a
 //! message, and how it ended.
 
-use std::sync::{Arc, atomic::AtomicBool};
-
 use indicatif::ProgressBar;
 use jiff::{Timestamp, Unit};
 use owo_colors::OwoColorize;
@@ -12,16 +10,11 @@ use crate::{
     message::headers,
 };
 
-use super::{Code, Failure, Output, output::counted, time::date};
-
-/// A flag that Ctrl-C sets.
-pub(super) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
+use super::{
+    Code, Failure, Output,
+    output::{aside, counted},
+    time::date,
+};
 
 pub(super) fn follow(bar: &ProgressBar, at: Progress) {
     bar.set_length(at.total);
@@ -136,7 +129,7 @@ pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure
         ))?;
     }
     if let Some(failure) = &sifted.failure {
-        anstream::eprintln!("{} {failure}; run it again to go on", "ended early:".red().bold());
+        aside(format!("{} {failure}; run it again to go on", "ended early:".red().bold()));
     } else if sifted.interrupted {
         output.line("interrupted; run it again to go on")?;
     }

@@ -2,10 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -21,7 +18,7 @@ use crate::{
     topology::{Binding, Endpoint, Names, Queue, QueueType},
 };
 
-use super::{Code, Failure, Output, args, time::clock};
+use super::{Code, Failure, Output, args, ending, output::aside, time::clock};
 
 /// How often an interrupt is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -73,14 +70,11 @@ struct Arrival {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
+    let interrupted = ending::on_signal_or_without_reader()?;
     let mut session = Session::open(&settings.broker)?;
     let target = Target::set_up(args, settings, &mut session)?;
     if !output.json {
-        anstream::eprintln!("listening for `{}` on queue `{}`; Ctrl-C ends", args.app, target.queue);
+        aside(format!("listening for `{}` on queue `{}`; Ctrl-C ends", args.app, target.queue));
     }
     let result = receive(args, &target, &mut session, output, &interrupted);
     target.take_down(&mut session)?;
@@ -100,7 +94,8 @@ fn receive(
     let patience = args.timeout.map(|delay| Duration::from_secs(delay.seconds().into()));
     while args.count.is_none_or(|count| received < count) {
         if interrupted.load(Ordering::Relaxed) {
-            return Ok(if args.count.is_some() { Code::Interrupted } else { Code::Done });
+            let early = args.count.is_some() && !ending::nobody_reads();
+            return Ok(if early { Code::Interrupted } else { Code::Done });
         }
         match consumer.next(TICK) {
             Next::Delivery(delivery) => {
@@ -202,7 +197,7 @@ impl Target {
         if self.made_binding {
             session.unbind(&self.binding)?;
         } else {
-            anstream::eprintln!("left as it was, or may have been: {}", self.binding);
+            aside(format!("left as it was, or may have been: {}", self.binding));
         }
         if self.made_queue {
             // What was handed to us and not shown goes back to the queue together
@@ -217,10 +212,10 @@ impl Target {
                     Some(_) => std::thread::sleep(TICK),
                 }
             }
-            anstream::eprintln!(
+            aside(format!(
                 "queue `{}` stays: it holds messages, or somebody else consumes from it",
                 self.queue
-            );
+            ));
         }
         Ok(())
     }

@@ -3,9 +3,9 @@
 use env_logger::{Builder, Logger, Target};
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// Libraries whose log is capped, whatever was asked for: at `debug` the AMQP
-/// client prints the password, at `warn` whole messages, and it reports as
-/// warnings what we handle as answers.
+/// Libraries whose log is capped, whatever was asked for: at `warn` the AMQP
+/// client prints whole messages, and it reports as warnings what we handle as
+/// answers.
 const CAPPED: [&str; 5] = ["amiquip", "mio", "ureq", "ureq_proto", "rustls"];
 
 /// Starts it: warnings, more with `-v`, or what `DELAYLINE_LOG` says in

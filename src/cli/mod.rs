@@ -7,6 +7,7 @@ mod bench;
 mod decode;
 mod demo;
 mod doctor;
+mod ending;
 mod failure;
 mod install;
 mod kept;

@@ -65,6 +65,12 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
+/// Prints a line beside the results, on standard error. Whether anybody reads it makes no
+/// difference: its terminal may be gone.
+pub(super) fn aside(line: impl fmt::Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
 /// A number with separated thousands: `12,345`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();

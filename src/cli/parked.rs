@@ -14,8 +14,9 @@ use crate::{
 
 use super::{
     Code, Failure, Output, args,
-    kept::{age, changed, escaped, follow, interrupt, sample, shown, total},
-    output::counted,
+    ending::on_signal,
+    kept::{age, changed, escaped, follow, sample, shown, total},
+    output::{aside, counted},
     table::table,
 };
 
@@ -151,7 +152,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         Command::Replay { which, all } => {
             let selection = which.deliberate(*all, "replay")?;
-            let stop = interrupt()?;
+            let stop = on_signal()?;
             let bar = output.progress(Some(0), "replaying");
             let sifted = admin::replay_parked(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
@@ -160,7 +161,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         Command::Discard { which, all } => {
             let selection = which.deliberate(*all, "discard")?;
-            let stop = interrupt()?;
+            let stop = on_signal()?;
             let bar = output.progress(Some(0), "discarding");
             let sifted = admin::discard_parked(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
@@ -199,7 +200,7 @@ fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
     }
     output.line(total(report.waiting, report.examined, "parked"))?;
     if let Some(failure) = &report.failure {
-        anstream::eprintln!("{} {failure}", "ended early:".red().bold());
+        aside(format!("{} {failure}", "ended early:".red().bold()));
     }
     Ok(code)
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     Settings,
@@ -19,7 +18,7 @@ use crate::{
     router::Stats,
 };
 
-use super::{Code, Failure, Output, args, output::counted, table::table};
+use super::{Code, Failure, Output, args, ending, output::counted, table::table};
 
 /// How often the figures are looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -100,10 +99,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     if !args.forever {
         canary = canary.with_rounds(args.rounds);
     }
-    let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
+    let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), ending::on_signal_or_without_reader()?);
     let bar = output.progress(total, "arrived");
     let flying = {
         let stop = Arc::clone(&stop);

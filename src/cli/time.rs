@@ -120,7 +120,7 @@ fn name(zone: &TimeZone) -> String {
 fn shown(instant: Timestamp) -> Zoned {
     static SAID: Once = Once::new();
     instant.to_zoned(local_zone().unwrap_or_else(|problem| {
-        SAID.call_once(|| anstream::eprintln!("times are shown in UTC: {problem}"));
+        SAID.call_once(|| super::output::aside(format!("times are shown in UTC: {problem}")));
         TimeZone::UTC
     }))
 }

@@ -14,8 +14,9 @@ use crate::{
 
 use super::{
     Code, Failure, Output, args,
-    kept::{age, changed, code, ending, escaped, follow, interrupt, sample, shown, total},
-    output::counted,
+    ending::on_signal,
+    kept::{age, changed, code, ending, escaped, follow, sample, shown, total},
+    output::{aside, counted},
     table::table,
 };
 
@@ -133,7 +134,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             show(&messages, &sifted, output)
         }
         Command::Replay { which, unchecked } => {
-            let stop = interrupt()?;
+            let stop = on_signal()?;
             let bar = output.progress(Some(0), "replaying");
             let done = admin::replay(settings, &topology, &which.selection(), !unchecked, &stop, |at| {
                 follow(&bar, at);
@@ -151,7 +152,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                     "say what to discard (--app, --reason, --message-id), or --all for everything",
                 ));
             }
-            let stop = interrupt()?;
+            let stop = on_signal()?;
             let bar = output.progress(Some(0), "discarding");
             let sifted = admin::purge(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
@@ -201,7 +202,7 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
         output.line(format!("not seen: {unseen}"))?;
     }
     if let Some(failure) = &report.failure {
-        anstream::eprintln!("{} {failure}", "ended early:".red().bold());
+        aside(format!("{} {failure}", "ended early:".red().bold()));
     }
     Ok(code)
 }

@@ -59,8 +59,7 @@ fn from_management(settings: &Settings, name: &str) -> Result<Result<Option<i64>
     match asked {
         Ok((Some(info), version)) => Ok(Ok(in_force(&info, &version))),
         Ok((None, _)) => Err(HoldingError::Missing { queue: name.into() }),
-        Err(error) if management.explicit => Err(error.into()),
-        Err(error) => Ok(Err(error.to_string())),
+        Err(error) => Ok(Err(error.absence(management)?)),
     }
 }
 

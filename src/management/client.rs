@@ -71,6 +71,20 @@ pub enum ManagementError {
     },
 }
 
+impl ManagementError {
+    /// Why there is no management API, for whoever can go on without it.
+    ///
+    /// # Errors
+    /// Itself, if an API that the user named refuses us: whoever named it can mend that,
+    /// and one that was merely guessed need not know our user.
+    pub(crate) fn absence(self, settings: &Management) -> Result<String, Self> {
+        match self {
+            Self::Refused { .. } if settings.explicit => Err(self),
+            _ => Ok(self.to_string()),
+        }
+    }
+}
+
 /// A client of one broker's management API.
 pub struct ManagementApi {
     agent: Agent,

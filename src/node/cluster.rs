@@ -2,7 +2,9 @@
 
 use crate::settings::Layers;
 
-use super::{ClusterOptions, Installation, NodeError, PrivateNode, network::Network, spot::Spot};
+use super::{
+    ClusterOptions, Installation, NodeError, PrivateNode, network::Network, spot::Spot, where_nobody_is,
+};
 
 /// A running cluster. Dropping it stops its nodes and removes their files; so does
 /// the end of this process, however it ends.
@@ -17,10 +19,14 @@ impl PrivateCluster {
     /// Starts the nodes and waits until each answers and knows all others.
     ///
     /// # Errors
-    /// If RabbitMQ is not installed, a node does not come up within two minutes, or
+    /// If RabbitMQ is not installed, a node does not come up within five minutes, or
     /// the network for separable nodes cannot be made.
     pub fn start(options: &ClusterOptions) -> Result<Self, NodeError> {
         let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
+        where_nobody_is(|| Self::start_once(&installation, options))
+    }
+
+    fn start_once(installation: &Installation, options: &ClusterOptions) -> Result<Self, NodeError> {
         let network = options.separable.then(|| Network::new(options.size)).transpose()?;
         let mut spots = spots(options.size, network.as_ref())?.into_iter();
         let mut nodes = Vec::new();
@@ -107,6 +113,7 @@ fn spots(size: usize, network: Option<&Network>) -> Result<Vec<Spot>, NodeError>
         .collect::<Result<_, _>>()
         .map_err(NodeError::io("find free ports"))?;
     let first = spots.first().map(|spot| spot.name.clone()).unwrap_or_default();
+    let cluster = spots.first().map(|spot| spot.cluster.clone()).unwrap_or_default();
     let cookie = spots.first().map(|spot| spot.cookie.clone()).unwrap_or_default();
     let epmd = spots.first().map(|spot| spot.ports.epmd).unwrap_or_default();
     for (index, spot) in spots.iter_mut().enumerate() {
@@ -115,6 +122,7 @@ fn spots(size: usize, network: Option<&Network>) -> Result<Vec<Spot>, NodeError>
             spot.peers = vec![first.clone(), spot.name.clone()];
         }
         spot.cookie.clone_from(&cookie);
+        spot.cluster.clone_from(&cluster);
         // On one machine they find each other through one port mapper.
         if network.is_none() {
             spot.ports.epmd = epmd;

@@ -29,9 +29,10 @@ fn advanced_config(options: &NodeOptions) -> String {
 }
 
 fn rabbitmq_conf(options: &NodeOptions, spot: &Spot) -> String {
-    let Spot { address, ports, peers, .. } = spot;
+    let Spot { address, ports, peers, cluster, .. } = spot;
     let mut conf = format!(
-        "listeners.tcp.1 = {address}:{}\n\
+        "cluster_name = {cluster}\n\
+         listeners.tcp.1 = {address}:{}\n\
          log.console = false\n\
          log.file.level = warning\n\
          disk_free_limit.absolute = 50MB\n",

@@ -4,12 +4,14 @@
 //! `delayline demo` runs on one, and so do all tests. It never touches a broker
 //! that happens to run on the machine.
 
+mod claim;
 mod cluster;
 mod config;
 mod guard;
 mod installation;
 mod network;
 mod options;
+mod ports;
 mod private;
 mod spot;
 
@@ -19,6 +21,8 @@ pub use cluster::PrivateCluster;
 pub use installation::Installation;
 pub use options::{ClusterOptions, NodeOptions, NodeTls};
 pub use private::PrivateNode;
+
+use private::where_nobody_is;
 
 /// Why there is no node.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +45,16 @@ pub enum NodeError {
     /// The node did not come up.
     #[error("the private RabbitMQ node did not start: {reason}\n{log}")]
     Start {
+        /// What is known.
+        reason: String,
+        /// The end of its output and log.
+        log: String,
+    },
+    /// Another program listens where the node was to.
+    #[error(
+        "the private RabbitMQ node did not start, because another program took one of its ports: {reason}\n{log}"
+    )]
+    PortTaken {
         /// What is known.
         reason: String,
         /// The end of its output and log.

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::{NodeError, guard::Guard};
+use super::{NodeError, claim::Claim, guard::Guard};
 
 /// A bridge, and on it a network namespace for each node. Gone when it is dropped,
 /// or when this process ends.
@@ -17,6 +17,8 @@ pub(super) struct Network {
     /// tests of network devices: 198.18.0.0/15 (RFC 2544).
     subnet: u8,
     _guard: Guard,
+    // Dropped after the addresses are gone.
+    _claim: Claim,
 }
 
 /// Arguments: the bridge, the namespaces. What was made by then is removed.
@@ -34,12 +36,16 @@ impl Network {
         // Names of interfaces have 15 characters at most.
         let bridge = format!("dl{:x}n{:x}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let taken = ip(&["-4", "-o", "address", "show"])?;
-        let free = (0..=u8::MAX).map(|_| fastrand::u8(..)).find(|part| !taken.contains(&prefix(*part)));
-        let subnet = free.ok_or_else(|| NodeError::Network { reason: "198.18.0.0/16 is in use".into() })?;
+        let free = (0..=u8::MAX).map(|_| fastrand::u8(..)).find_map(|part| {
+            let claim = Claim::on(&format!("subnet/{part}")).ok()?;
+            (!taken.contains(&prefix(part))).then_some((part, claim))
+        });
+        let in_use = || NodeError::Network { reason: "198.18.0.0/16 is in use".into() };
+        let (subnet, claim) = free.ok_or_else(in_use)?;
         let namespaces = (0..size).map(|index| namespace(&bridge, index));
         let guard = Guard::start(CLEANUP, [bridge.clone()].into_iter().chain(namespaces))
             .map_err(NodeError::io("start the guard of the network"))?;
-        let network = Self { bridge, subnet, _guard: guard };
+        let network = Self { bridge, subnet, _guard: guard, _claim: claim };
         network.make(size)?;
         Ok(network)
     }

@@ -9,15 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use log::debug;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{Settings, amqp::Session, management::ManagementApi, settings::Layers};
 
-use super::{Installation, NodeError, NodeOptions, config, guard::Guard, spot::Spot};
+use super::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot};
 
 /// How long a node may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// On how many ports it is tried: others may listen on those that were free a moment ago.
+const TRIES: usize = 5;
 
 /// How long it may take to stop in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,14 +46,16 @@ impl PrivateNode {
     /// Starts a node and waits until it answers.
     ///
     /// # Errors
-    /// If RabbitMQ is not installed, or does not come up within two minutes.
+    /// If RabbitMQ is not installed, or does not come up within five minutes.
     pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
         let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
-        let spot = Spot::local().map_err(NodeError::io("find free ports"))?;
-        let mut node = Self::prepare(installation, options, spot)?;
-        node.launch()?;
-        node.wait_until_ready()?;
-        Ok(node)
+        where_nobody_is(|| {
+            let spot = Spot::local().map_err(NodeError::io("find free ports"))?;
+            let mut node = Self::prepare(installation.clone(), options.clone(), spot)?;
+            node.launch()?;
+            node.wait_until_ready()?;
+            Ok(node)
+        })
     }
 
     /// Writes the files of a node that can then be launched.
@@ -318,12 +324,15 @@ impl PrivateNode {
             .map_err(|error| self.failed(&error.to_string()))?;
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            let reason = match is_ready(&settings) {
+            let reason = match is_ready(&settings, &self.spot.cluster) {
                 Ok(()) => return Ok(()),
                 Err(reason) => reason,
             };
             if let Some(Ok(Some(status))) = self.server.as_mut().map(Child::try_wait) {
-                return Err(self.failed(&format!("it ended with {status}")));
+                return Err(self.ended(&format!("it ended with {status}"), false));
+            }
+            if let Some(Ok(Some(status))) = self.epmd.as_mut().map(Child::try_wait) {
+                return Err(self.ended(&format!("its port mapper ended with {status}"), true));
             }
             if Instant::now() >= deadline {
                 return Err(self.failed(&reason));
@@ -332,7 +341,25 @@ impl PrivateNode {
         }
     }
 
+    /// Why a node ended before it answered: most likely because of what listens on its
+    /// ports now that it is gone. Its port mapper may still run.
+    fn ended(&self, reason: &str, with_epmd: bool) -> NodeError {
+        let (ports, log) = (self.spot.ports, self.log());
+        let ours = [ports.amqp, ports.tls, ports.management, ports.distribution];
+        let ours = ours.into_iter().chain(with_epmd.then_some(ports.epmd));
+        let is_apart = self.spot.namespace.is_some();
+        match ours.into_iter().find(|port| !is_apart && is_free(*port).is_err()) {
+            Some(port) => NodeError::PortTaken { reason: format!("{reason}; port {port} is taken"), log },
+            None if log.contains("eaddrinuse") => NodeError::PortTaken { reason: reason.into(), log },
+            None => NodeError::Start { reason: reason.into(), log },
+        }
+    }
+
     fn failed(&self, reason: &str) -> NodeError {
+        NodeError::Start { reason: reason.into(), log: self.log() }
+    }
+
+    fn log(&self) -> String {
         let mut log = String::new();
         let logs = fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|entry| entry.path());
         for file in [self.path("output")].into_iter().chain(logs) {
@@ -341,7 +368,7 @@ impl PrivateNode {
             log += &lines[lines.len().saturating_sub(20)..].join("\n");
             log.push('\n');
         }
-        NodeError::Start { reason: reason.into(), log }
+        log
     }
 
     /// Leaves the node running when this process ends, and forgets about it.
@@ -360,13 +387,30 @@ impl PrivateNode {
     }
 }
 
-fn is_ready(settings: &Settings) -> Result<(), String> {
-    Session::open(&settings.broker).map_err(|error| error.to_string())?;
+/// Starts something on other ports as long as other programs take them away.
+pub(super) fn where_nobody_is<T>(mut start: impl FnMut() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    for _ in 1..TRIES {
+        match start() {
+            Err(error @ NodeError::PortTaken { .. }) => debug!("{error}"),
+            result => return result,
+        }
+    }
+    start()
+}
+
+/// Whether the broker of this name answers.
+fn is_ready(settings: &Settings, cluster: &str) -> Result<(), String> {
+    let ours = |name: &str| match name == cluster {
+        true => Ok(()),
+        false => Err(format!("another broker answers in its place, `{name}`")),
+    };
+    let session = Session::open(&settings.broker).map_err(|error| error.to_string())?;
+    ours(session.cluster_name().unwrap_or_default())?;
     match &settings.management {
-        Some(management) => ManagementApi::new(management)
-            .and_then(|api| api.overview())
-            .map(drop)
-            .map_err(|error| error.to_string()),
+        Some(management) => {
+            let overview = ManagementApi::new(management).and_then(|api| api.overview());
+            ours(&overview.map_err(|error| error.to_string())?.cluster_name)
+        }
         None => Ok(()),
     }
 }

@@ -1,84 +1,8 @@
 //! Where in the network a node is.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    net::{Ipv4Addr, TcpListener},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{io, net::Ipv4Addr, sync::Arc};
 
-/// The ports a node listens on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ports {
-    pub(super) amqp: u16,
-    pub(super) tls: u16,
-    pub(super) management: u16,
-    pub(super) distribution: u16,
-    pub(super) epmd: u16,
-}
-
-impl Ports {
-    /// RabbitMQ's own, for a node that has an address of its own.
-    fn usual() -> Self {
-        Self { amqp: 5672, tls: 5671, management: 15672, distribution: 25672, epmd: 4369 }
-    }
-}
-
-/// Ports that are a node's for as long as this lives, also while the node is stopped:
-/// another that started there meanwhile would be taken for it.
-#[derive(Debug)]
-pub(super) struct Held(Ports);
-
-impl Held {
-    /// Ports that nothing listens on at the moment, and no other node of this process will.
-    fn free() -> io::Result<Self> {
-        let mut held = held();
-        let mut port = || {
-            let port = free_port(&held)?;
-            held.insert(port);
-            Ok::<_, io::Error>(port)
-        };
-        Ok(Self(Ports {
-            amqp: port()?,
-            tls: port()?,
-            management: port()?,
-            distribution: port()?,
-            epmd: port()?,
-        }))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let Ports { amqp, tls, management, distribution, epmd } = self.0;
-        let mut held = held();
-        for port in [amqp, tls, management, distribution, epmd] {
-            held.remove(&port);
-        }
-    }
-}
-
-fn held() -> MutexGuard<'static, BTreeSet<u16>> {
-    static HELD: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A port where no other program is likely to connect from before the node listens there:
-/// below those that Linux gives to connections.
-fn free_port(held: &BTreeSet<u16>) -> io::Result<u16> {
-    const TRIES: usize = 100;
-    let mut last = io::ErrorKind::AddrInUse.into();
-    for port in std::iter::repeat_with(|| fastrand::u16(10_000..32_768)).take(TRIES) {
-        if held.contains(&port) {
-            continue;
-        }
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            Ok(_) => return Ok(port),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
+use super::ports::{Held, Ports};
 
 /// A node's address, ports and name.
 #[derive(Debug, Clone)]
@@ -90,6 +14,8 @@ pub(super) struct Spot {
     /// Keeps them, on the loopback interface, for as long as anybody knows this spot.
     _held: Option<Arc<Held>>,
     pub(super) name: String,
+    /// What the broker calls itself and its cluster, by which we know that it is ours.
+    pub(super) cluster: String,
     /// Nodes of one cluster share it.
     pub(super) cookie: String,
     /// The nodes to form a cluster with, this one among them. Empty for a node that
@@ -103,14 +29,17 @@ impl Spot {
     /// On the loopback interface.
     pub(super) fn local() -> io::Result<Self> {
         let held = Held::free()?;
-        let ports = held.0;
+        let ports = held.ports;
+        // Whoever has the same port on another day is another node.
+        let name = format!("delayline-{}-{}@localhost", ports.amqp, letters(6));
         Ok(Self {
             address: Ipv4Addr::LOCALHOST,
             namespace: None,
             ports,
             _held: Some(Arc::new(held)),
-            name: format!("delayline-{}@localhost", ports.amqp),
-            cookie: cookie(),
+            cluster: name.clone(),
+            name,
+            cookie: letters(40),
             peers: Vec::new(),
             has_epmd: false,
         })
@@ -124,7 +53,8 @@ impl Spot {
             ports: Ports::usual(),
             _held: None,
             name: format!("delayline@{address}"),
-            cookie: cookie(),
+            cluster: format!("delayline-{}", letters(12)),
+            cookie: letters(40),
             peers: Vec::new(),
             has_epmd: false,
         }
@@ -136,27 +66,6 @@ impl Spot {
     }
 }
 
-fn cookie() -> String {
-    std::iter::repeat_with(fastrand::alphanumeric).take(40).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_are_a_nodes_until_it_is_gone() {
-        let ports = |spot: &Spot| {
-            let Ports { amqp, tls, management, distribution, epmd } = spot.ports;
-            [amqp, tls, management, distribution, epmd]
-        };
-        let spot = Spot::local().unwrap();
-        let copy = spot.clone();
-        let all = ports(&spot);
-        assert_eq!(BTreeSet::from(all).len(), all.len());
-        drop(spot);
-        assert!(all.iter().all(|port| held().contains(port)));
-        drop(copy);
-        assert!(!all.iter().any(|port| held().contains(port)));
-    }
+fn letters(count: usize) -> String {
+    std::iter::repeat_with(fastrand::alphanumeric).take(count).collect()
 }

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
-    amqp::{AmqpError, Session},
+    amqp::{AmqpError, Line, Session},
     canary::Watched,
     codec::LEVELS,
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
@@ -121,6 +121,11 @@ impl Collector {
         let found = Arc::default();
         self.comparison = Comparison::Elsewhere(Arc::clone(&found));
         found
+    }
+
+    /// The line of the connection that the last picture came over, if it is still there.
+    pub(super) fn line(&self) -> Option<Line> {
+        self.session.as_ref().map(Session::line)
     }
 
     /// Whether it is to be found out since when the oldest kept messages are there.

@@ -152,6 +152,10 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
             if looked_at {
                 next = next.min(now + BUSY);
             }
+            // What happened is seen by looking.
+            if live.lock().is_lost() {
+                next = next.min(now + TICK);
+            }
             if now < next {
                 live.wait(TICK.min(next - now));
                 continue;
@@ -160,7 +164,7 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
             // Who has said how much waits is not silent, whatever else there is to wait for.
             let picture = collector.look_with(|| live.lock().looking = None).clone();
             let mut state = live.lock();
-            (state.picture, state.looking) = (picture, None);
+            (state.picture, state.line, state.looking) = (picture, collector.line(), None);
             if state.picture.broker.reachable {
                 state.note_depths(|which| !peeking.is_at(which));
             }

@@ -8,6 +8,8 @@ use std::{
 use jiff::Timestamp;
 use log::debug;
 
+use crate::amqp::Line;
+
 use super::{Kept, KeptReport, Picture, Verdict, head::Head};
 
 /// How long a look may take until the broker counts as silent.
@@ -20,6 +22,8 @@ const PEEK: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) picture: Picture,
+    /// What the picture came over.
+    pub(super) line: Option<Line>,
     /// When the look that is under way began.
     pub(super) looking: Option<(Instant, Timestamp)>,
     pub(super) asked: Option<Instant>,
@@ -51,24 +55,32 @@ impl State {
     pub(super) fn new(picture: Picture, ages: bool) -> Self {
         let peek = || Peek { head: ages.then(Head::default), ..Peek::default() };
         let kept = [Kept::Unroutable, Kept::Parked].map(|which| (which, peek()));
-        Self { picture, looking: None, asked: None, kept: kept.into() }
+        Self { picture, line: None, looking: None, asked: None, kept: kept.into() }
     }
 
     /// The picture as it is at this moment.
     pub(super) fn current(&self) -> Picture {
         let mut picture = self.picture.clone();
-        if let Some((began, at)) = self.looking
-            && began.elapsed() > SILENT
-            && picture.broker.reachable
-        {
+        let silent = self.looking.filter(|(began, _)| began.elapsed() > SILENT);
+        let gone = match (silent, self.is_lost()) {
+            (Some((_, at)), _) => Some((at, "it does not answer")),
+            (None, true) => Some((Timestamp::now(), "the connection to it was lost a moment ago")),
+            (None, false) => None,
+        };
+        if let Some((since, problem)) = gone.filter(|_| picture.broker.reachable) {
             picture.broker.reachable = false;
-            picture.broker.since = Some(at);
-            picture.broker.problem = Some("it does not answer".into());
+            picture.broker.since = Some(since);
+            picture.broker.problem = Some(problem.into());
             picture.verdict = Verdict::of(&picture);
         }
         picture.unroutable_oldest = self.oldest(Kept::Unroutable);
         picture.parked_oldest = self.oldest(Kept::Parked);
         picture
+    }
+
+    /// Whether the connection that the picture came over is known to be gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| !line.stands())
     }
 
     fn oldest(&self, which: Kept) -> Option<Timestamp> {
@@ -171,6 +183,21 @@ mod tests {
         assert_eq!(state.task(now + PEEK), Some((Kept::Unroutable, Task::First)));
         state.picture.broker.reachable = false;
         assert_eq!(state.task(now + PEEK), None);
+    }
+
+    #[test]
+    fn a_broker_whose_connection_is_gone_is_gone_before_the_next_look() {
+        let mut state = state(false);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (hold, line) = Line::on(&socket).unwrap();
+        state.line = Some(line);
+        assert!(!state.is_lost() && state.current().broker.reachable);
+        drop(hold);
+        let picture = state.current();
+        assert!(state.is_lost() && !picture.broker.reachable && picture.broker.since.is_some());
+        assert_eq!(picture.verdict.headline, "The broker cannot be reached.");
+        assert_eq!(picture.at, state.picture.at, "nobody has looked again");
     }
 
     #[test]

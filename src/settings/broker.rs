@@ -49,6 +49,9 @@ pub struct Broker {
     pub credentials: Credentials,
     /// How long connecting may take, TLS and login included.
     pub connect_timeout: Duration,
+    /// How long one request of a [`Session`](crate::amqp::Session) may wait for its answer,
+    /// 100 ms to 24 h.
+    pub request_timeout: Duration,
     /// The heartbeat interval in seconds; a silent broker is given up after two.
     pub heartbeat: u16,
 }

@@ -60,6 +60,11 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             raw.connect_timeout.as_deref(),
             Duration::from_secs(10),
         )?,
+        request_timeout: duration(
+            "request_timeout",
+            raw.request_timeout.as_deref(),
+            Duration::from_secs(60),
+        )?,
         heartbeat: match raw.heartbeat.unwrap_or(10) {
             0 => {
                 return Err(value(

@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use config::{Config, Environment, File, FileFormat, Map};
+use config::{Config, Environment, File, FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
 use crate::topology::{SetNameError, UnitError};
 
-use super::{Settings, check::check};
+use super::{Settings, broker::AmqpUrl, check::check};
 
 /// The file that is read if it exists and no other is named.
 const DEFAULT_FILE: &str = "delayline.toml";
@@ -79,6 +79,7 @@ pub(crate) struct Raw {
     pub(super) unit_ms: Option<u64>,
     pub(super) unroutable_max_length: Option<u64>,
     pub(super) connect_timeout: Option<String>,
+    pub(super) request_timeout: Option<String>,
     pub(super) publish_timeout: Option<String>,
     pub(super) confirm_timeout: Option<String>,
     pub(super) heartbeat: Option<u16>,
@@ -96,7 +97,7 @@ pub(crate) struct Raw {
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 30] = [
+pub(crate) const KEYS: [&str; 31] = [
     "url",
     "other_hosts",
     "management_url",
@@ -114,6 +115,7 @@ pub(crate) const KEYS: [&str; 30] = [
     "unit_ms",
     "unroutable_max_length",
     "connect_timeout",
+    "request_timeout",
     "publish_timeout",
     "confirm_timeout",
     "heartbeat",
@@ -189,42 +191,61 @@ impl Layers {
     }
 
     fn read(self) -> Result<Raw, SettingsError> {
-        let mut builder = Config::builder();
-        let mut origin = "settings".to_owned();
+        let failed = |origin: String| {
+            move |reason: &dyn ToString| SettingsError::Source { origin, reason: reason.to_string() }
+        };
+        let mut merged = Map::new();
         if let Some(file) = &self.file
             && (self.required || file.exists())
         {
-            origin = file.display().to_string();
-            let failed = |reason: String| SettingsError::Source { origin: origin.clone(), reason };
-            let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+            let failed = || failed(file.display().to_string());
+            let text = fs::read_to_string(file).map_err(|error| failed()(&error))?;
             // On its own first, so that an error names the file and nothing else.
-            parse(&text).map_err(failed)?;
-            builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
+            parse(&text).map_err(|reason| failed()(&reason))?;
+            let read = File::from_str(&text, FileFormat::Toml).collect();
+            overlay(&mut merged, read.map_err(|error| failed()(&without_excerpt(&error.to_string())))?);
         }
         for name in self.environment.keys() {
             let key = name[PREFIX.len()..].to_ascii_lowercase();
             if !KEYS.contains(&key.as_str()) {
-                return Err(SettingsError::Source {
-                    origin: name.clone(),
-                    reason: format!("no setting has this name; there are {}", variables()),
-                });
+                return Err(failed(name.clone())(&format!(
+                    "no setting has this name; there are {}",
+                    variables()
+                )));
             }
         }
         let environment: Map<String, String> = self.environment.into_iter().collect();
-        builder = builder.add_source(
-            Environment::with_prefix("DELAYLINE").prefix_separator("_").source(Some(environment)),
-        );
-        for (key, value) in self.overrides {
-            builder = builder.set_override(key, value).map_err(|error| SettingsError::Source {
-                origin: origin.clone(),
-                reason: error.to_string(),
-            })?;
-        }
-        builder
-            .build()
-            .and_then(Config::try_deserialize)
-            .map_err(|error| SettingsError::Source { origin: "settings".into(), reason: error.to_string() })
+        let read =
+            Environment::with_prefix("DELAYLINE").prefix_separator("_").source(Some(environment)).collect();
+        overlay(&mut merged, read.map_err(|error| failed("the environment".into())(&error))?);
+        overlay(&mut merged, self.overrides.into_iter().map(|(key, value)| (key, value.into())).collect());
+        Value::from(merged).try_deserialize().map_err(|error| failed("settings".into())(&error))
     }
+}
+
+/// Puts a layer over those before it. What it says in one way hides what they say in
+/// another: a password in a file, one in a variable, and one in a URL are the same.
+fn overlay(merged: &mut Map<String, Value>, layer: Map<String, Value>) {
+    const FILES: [(&str, &str); 3] = [
+        ("password", "password_file"),
+        ("app_password", "app_password_file"),
+        ("web_token", "web_token_file"),
+    ];
+    for (itself, file) in FILES {
+        if layer.contains_key(itself) || layer.contains_key(file) {
+            merged.remove(itself);
+            merged.remove(file);
+        }
+    }
+    let url = layer.get("url").and_then(|url| AmqpUrl::parse(&url.to_string()).ok());
+    if url.as_ref().is_some_and(|url| url.username.is_some()) {
+        merged.remove("username");
+    }
+    if url.is_some_and(|url| url.password.is_some()) {
+        merged.remove("password");
+        merged.remove("password_file");
+    }
+    merged.extend(layer);
 }
 
 /// An error of the TOML parser without the line it quotes: that may be the one
@@ -362,6 +383,7 @@ mod tests {
             ("queue_type", "mirrored"),
             ("set", "two words"),
             ("connect_timeout", "soon"),
+            ("request_timeout", "10ms"),
             ("publish_timeout", "0s"),
             ("confirm_timeout", "never"),
             ("max_message_size", "big"),
@@ -398,6 +420,47 @@ mod tests {
         let both = Layers::new().set("password_file", path).set("password", "x");
         assert!(fails(both).contains("password_file"));
         assert!(fails(Layers::new().set("username", "app")).contains("DELAYLINE_PASSWORD"));
+    }
+
+    #[test]
+    fn a_later_layer_wins_for_passwords_too_however_it_says_them() {
+        let secret = file("flag\n");
+        let path = secret.path().to_str().unwrap();
+        let plain = |layers: Layers| match layers.build().unwrap().broker.credentials {
+            Credentials::Plain { username, password } => (username, password.expose().to_owned()),
+            Credentials::External => panic!("a password was given"),
+        };
+        let env = |pairs: &[(&str, &str)]| Layers::new().with_environment(variables(pairs));
+        let is = |layers, username: &str, password: &str| {
+            assert_eq!(plain(layers), (username.to_owned(), password.to_owned()));
+        };
+        // A flag over the environment.
+        is(env(&[("DELAYLINE_PASSWORD", "env")]).set("password_file", path), "guest", "flag");
+        is(env(&[("DELAYLINE_URL", "amqp://u:env@h")]).set("password_file", path), "u", "flag");
+        is(env(&[("DELAYLINE_PASSWORD_FILE", "/nowhere")]).set("password", "flag"), "guest", "flag");
+        let both = [("DELAYLINE_USERNAME", "env"), ("DELAYLINE_PASSWORD", "env")];
+        is(env(&both).set("url", "amqp://flag@h"), "flag", "env");
+        is(env(&both).set("url", "amqp://h"), "env", "env");
+        is(env(&both).set("url", "amqp://flag:too@h"), "flag", "too");
+        is(env(&[("DELAYLINE_URL", "amqp://u:p@h")]).set("username", "flag"), "flag", "p");
+        // The environment over the file.
+        let toml = file("username = \"toml\"\npassword = \"toml\"\n");
+        let over = |pairs: &[(&str, &str)]| env(pairs).with_file(Some(toml.path()));
+        is(over(&[]), "toml", "toml");
+        is(over(&[("DELAYLINE_PASSWORD_FILE", path)]), "toml", "flag");
+        is(over(&[("DELAYLINE_URL", "amqp://env:env@h")]), "env", "env");
+        is(over(&[("DELAYLINE_URL", "amqp://env@h")]), "env", "toml");
+        // Within one layer, one must go.
+        let both = [("DELAYLINE_PASSWORD", "x"), ("DELAYLINE_PASSWORD_FILE", path)];
+        assert!(fails(env(&both)).contains("password_file"));
+        is(env(&both).set("password_file", path), "guest", "flag");
+        // The others alike.
+        let app = env(&[("DELAYLINE_APP_PASSWORD", "env")]).set("app_password_file", path);
+        assert_eq!(app.build().unwrap().app_password.unwrap().expose(), "flag");
+        let token = file("a token that is long enough\n");
+        let web = env(&[("DELAYLINE_WEB_TOKEN", "another that is long enough")])
+            .set("web_token_file", token.path().to_str().unwrap());
+        assert_eq!(web.build().unwrap().web.token.unwrap().expose(), "a token that is long enough");
     }
 
     #[test]

@@ -1,9 +1,81 @@
 //! The private node that everything else here runs on.
 
+use std::{
+    fs, io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    thread,
+    time::Duration,
+};
+
 use delayline::{
     amqp::Session,
     node::{NodeOptions, PrivateNode},
 };
+
+/// Waits until a node has made up its mind where to listen, takes its port before it does,
+/// and leads whoever connects there to another server.
+fn take_port(place: &Path, line: &str, server: SocketAddr) -> u16 {
+    let port = loop {
+        let files = fs::read_dir(place).unwrap().flatten().map(|entry| entry.path().join("rabbitmq.conf"));
+        let texts: Vec<_> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+        let port = |text: &String| {
+            let (_, rest) = text.split_once(line)?;
+            // The line is there as a whole.
+            rest.split_once('\n')?.0.parse::<u16>().ok()
+        };
+        match texts.iter().find_map(port) {
+            Some(port) => break port,
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("the node is not so fast");
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(server) else { continue };
+            for (mut from, mut to) in [
+                (client.try_clone().unwrap(), server.try_clone().unwrap()),
+                (server.try_clone().unwrap(), client.try_clone().unwrap()),
+            ] {
+                thread::spawn(move || io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_node_whose_port_is_taken_meanwhile_starts_on_another() {
+    let other = PrivateNode::start(NodeOptions::default()).unwrap();
+    let address = |authority: &str| authority.parse::<SocketAddr>().unwrap();
+    let amqp = ("listeners.tcp.1 = 127.0.0.1:", address(&other.authority()));
+    let management = other.management_url();
+    let management = ("management.tcp.port = ", address(management.trim_start_matches("http://")));
+    for ((line, server), without_management) in [(amqp, true), (management, false)] {
+        let place = tempfile::tempdir().unwrap();
+        let taken = {
+            let place = place.path().to_owned();
+            thread::spawn(move || take_port(&place, line, server))
+        };
+        let place = Some(place.path().to_owned());
+        let node =
+            PrivateNode::start(NodeOptions { place, without_management, ..NodeOptions::default() }).unwrap();
+        let taken = format!(":{}", taken.join().unwrap());
+        assert!(!node.authority().ends_with(&taken) && !node.management_url().ends_with(&taken), "{node:?}");
+        // What answers is the node itself, not the one that is reached through its port.
+        let mut session = Session::open(&node.settings().build().unwrap().broker).unwrap();
+        let queue = session.declare_own_queue().unwrap();
+        let listed = node.ctl(&["list_queues", "name"]).unwrap();
+        assert!(String::from_utf8_lossy(&listed.stdout).contains(&queue), "{listed:?}");
+    }
+}
+
+#[test]
+fn what_ends_for_another_reason_is_not_tried_again() {
+    let options = NodeOptions { config: "no.such.setting = 1\n".into(), ..NodeOptions::default() };
+    let error = PrivateNode::start(options).unwrap_err().to_string();
+    assert!(error.contains("it ended") && !error.contains("took one of its ports"), "{error}");
+}
 
 #[test]
 fn a_node_keeps_its_files_where_it_is_told_to_and_takes_them_along() {

@@ -8,13 +8,14 @@ use delayline::{
     amqp::{Next, Session},
     codec::Delay,
     management::ManagementApi,
+    node::{NodeOptions, PrivateNode},
     picture::{Collector, Kept, Picture, Severity, Sources, Watch},
 };
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::common::{
-    Inbox, app, eventually, eventually_seen, installed,
+    Inbox, app, eventually, eventually_seen, install, installed,
     raw::{message, publish},
     topology, vhost,
 };
@@ -212,4 +213,36 @@ fn says_what_cannot_be_seen() {
     );
     // Since the first time, not since the last.
     assert_eq!(collector.look().broker.since, first.broker.since);
+}
+
+#[test]
+fn a_broker_that_was_killed_is_gone_before_anybody_looks_again() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().build().unwrap();
+    install(&settings);
+    let watch = Watch::start(settings, Sources::default());
+    let live = watch.live();
+    // A look that is under way at this very moment would see it first.
+    for _ in 0..5 {
+        eventually("the broker is there", || live.latest().broker.reachable);
+        let before = live.latest().at;
+        eventually("it was looked at just now", || live.latest().at != before);
+        node.kill();
+        let gone = loop {
+            let picture = live.latest();
+            if !picture.broker.reachable {
+                break picture;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(gone.verdict.headline, "The broker cannot be reached.");
+        if gone.broker.problem.is_some_and(|problem| problem.contains("lost a moment ago")) {
+            // Looking says more.
+            let problem = || live.latest().broker.problem.unwrap_or_default();
+            eventually_seen("it was looked at", problem, |problem| problem.contains("cannot reach"));
+            return;
+        }
+        node.restart().unwrap();
+    }
+    panic!("each time somebody had to look");
 }

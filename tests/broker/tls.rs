@@ -18,13 +18,13 @@ use tempfile::TempDir;
 
 use crate::common::{Inbox, app, eventually, install, topology};
 
-struct Pki {
+pub(crate) struct Pki {
     directory: TempDir,
     ca: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -35,7 +35,7 @@ impl Pki {
         pki
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -44,7 +44,7 @@ impl Pki {
     }
 
     /// Issues a certificate; returns the paths of it and of its key.
-    fn issue(&self, name: &str, host: Option<&str>, expired: bool) -> (PathBuf, PathBuf) {
+    pub(crate) fn issue(&self, name: &str, host: Option<&str>, expired: bool) -> (PathBuf, PathBuf) {
         let mut params =
             CertificateParams::new(host.map(str::to_owned).into_iter().collect::<Vec<_>>()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -61,7 +61,7 @@ impl Pki {
         (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")))
     }
 
-    fn node(&self, server: (PathBuf, PathBuf), require_client_cert: bool) -> PrivateNode {
+    pub(crate) fn node(&self, server: (PathBuf, PathBuf), require_client_cert: bool) -> PrivateNode {
         PrivateNode::start(NodeOptions {
             tls: Some(NodeTls {
                 ca_file: self.path("ca.pem"),

@@ -127,16 +127,36 @@ fn an_absent_set_is_all_missing() {
 }
 
 #[test]
-fn a_management_api_that_was_named_must_answer() {
+fn a_management_api_that_cannot_be_reached_is_done_without_whoever_named_it() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    for explicit in [true, false] {
+        let mut blind = settings.clone();
+        let management = blind.management.as_mut().unwrap();
+        management.url.set_port(Some(1)).unwrap();
+        management.explicit = explicit;
+        let report = admin::verify(&blind, &topology).unwrap();
+        assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
+        assert_eq!(report.findings, []);
+        let status = admin::status(&blind, &topology).unwrap();
+        assert!(status.unseen.iter().any(|unseen| unseen.contains("cannot be reached")), "{status:?}");
+        admin::install(&blind, &topology, false, || {}).unwrap();
+        // This looks at the queue's limit of deliveries first.
+        admin::unroutable(&blind, &topology, 10, |_| {}).unwrap();
+    }
+}
+
+#[test]
+fn a_management_api_that_was_named_and_refuses_us_is_an_error() {
     let mut settings = installed(1_000);
-    let management = settings.management.as_mut().unwrap();
-    management.url.set_port(Some(1)).unwrap();
-    let error = admin::verify(&settings, &topology(&settings)).unwrap_err().to_string();
-    assert!(error.contains("cannot be reached"), "{error}");
-    // One that was only guessed may be absent.
+    let topology = topology(&settings);
+    settings.management.as_mut().unwrap().username = "nobody".into();
+    let error = admin::verify(&settings, &topology).unwrap_err().to_string();
+    assert!(error.contains("refused user `nobody`"), "{error}");
+    // One that was only guessed need not know us.
     settings.management.as_mut().unwrap().explicit = false;
-    let report = admin::verify(&settings, &topology(&settings)).unwrap();
-    assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
+    let report = admin::verify(&settings, &topology).unwrap();
+    assert!(report.unchecked[0].contains("refused user `nobody`"), "{:?}", report.unchecked);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod bench;
 mod broker;
 mod daemon;
 mod doctor;
+mod ends;
 mod inputs;
 mod offline;
 mod panics;

@@ -3,7 +3,7 @@
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{
-    common::{installed, permit, shared_node, vhost},
+    common::{http, installed, permit, shared_node, vhost},
     delayline, json, on, stdout,
 };
 
@@ -38,6 +38,9 @@ fn late_is_a_problem() {
 fn what_is_not_there_is_said_at_once() {
     let settings = vhost().build().unwrap();
     on(&settings).arg("probe").assert().code(3).stderr(contains("delayline install"));
+    // Nothing is left behind.
+    let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &().into());
+    assert_eq!(queues, serde_json::json!([]));
     let mut nowhere = delayline();
     nowhere.args(["probe", "--url", "amqp://127.0.0.1:1"]);
     nowhere.assert().code(3).stderr(contains("cannot reach the broker"));

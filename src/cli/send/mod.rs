@@ -30,8 +30,8 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
-    output::{counted, grouped},
+    Code, Failure, Output, args, ending,
+    output::{aside, counted, grouped},
     time,
 };
 
@@ -166,10 +166,15 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
             body = whole(open(file)?, LARGEST)?;
         }
         (None, None) => {
-            if io::stdin().is_terminal() {
-                anstream::eprintln!("reading the body from the terminal; Ctrl-D ends it");
+            let is_typed = io::stdin().is_terminal();
+            if is_typed {
+                aside("reading the body from the terminal; Ctrl-D ends it");
             }
-            body = whole(io::stdin().lock(), LARGEST)?;
+            let read = whole(io::stdin().lock(), LARGEST);
+            if is_typed && ending::is_gone(&io::stdin()) {
+                return Err(Failure::new(Code::Interrupted, "the terminal is gone; nothing was sent"));
+            }
+            body = read?;
         }
     }
     Ok(body)
@@ -295,7 +300,7 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         return Ok(output.json(report)?);
     }
     if report.problems.count > 0 {
-        anstream::eprintln!("{}", report.problems);
+        aside(&report.problems);
     }
     if let Some(sent) = &report.message {
         let hops = counted(sent.hops.into(), "hop");

@@ -5,11 +5,10 @@ mod plain;
 mod text;
 
 use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    fs::File,
+    io::{self, IsTerminal},
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -17,17 +16,13 @@ use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
 };
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    flag,
-};
 
 use crate::{
     Settings,
     picture::{Collector, Picture, Severity, Sources, Watch},
 };
 
-use super::{Code, Failure, Output};
+use super::{Code, Failure, Output, ending};
 
 /// How often keys and signals are looked for.
 const TICK: Duration = Duration::from_millis(200);
@@ -52,10 +47,13 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
     if args.once || output.json || !output.is_terminal() {
         return once(settings, output);
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = ending::on_signal()?;
+    // Where keys come from is read without an end once it is gone, and no flag is looked at.
+    let keys: Vec<Box<dyn AsFd + Send>> = match io::stdin().is_terminal() {
+        true => vec![Box::new(io::stdin())],
+        false => vec![Box::new(File::open("/dev/tty")?)],
+    };
+    ending::end_without_reader(keys)?;
     let watch = Watch::start(settings, Sources::default());
     on_screen(|terminal| show(terminal, &watch, &stop))?;
     Ok(Code::Done)

@@ -1,0 +1,99 @@
+//! A hold on the socket of a connection, to end what waits for an answer over it.
+
+use std::{
+    io,
+    net::{Shutdown, TcpStream},
+    sync::{Arc, Weak},
+    thread,
+    time::Duration,
+};
+
+use crossbeam_channel::{RecvTimeoutError, bounded};
+
+/// A hold on the socket of a connection. The client library waits for answers without a
+/// limit; when its socket is cut, it gives up at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Line(Weak<TcpStream>);
+
+impl Line {
+    /// A hold on a socket for as long as what is returned beside it lives, which belongs
+    /// where the socket is: a hold of its own would keep the connection open.
+    pub(crate) fn on(socket: &TcpStream) -> io::Result<(Arc<TcpStream>, Self)> {
+        let socket = Arc::new(socket.try_clone()?);
+        let line = Self(Arc::downgrade(&socket));
+        Ok((socket, line))
+    }
+
+    /// Whether the connection still stands. The client library closes its socket as soon as
+    /// it knows that it does not.
+    pub(crate) fn stands(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Does what waits for an answer, and cuts the line if it takes longer than `limit`.
+    /// Returns whether it did.
+    pub(super) fn within<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, bool) {
+        let (done, is_done) = bounded::<()>(0);
+        thread::scope(|scope| {
+            let watching = scope.spawn(move || {
+                // What is done drops the other end.
+                let is_late = is_done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+                if is_late && let Some(socket) = self.0.upgrade() {
+                    // It may be closed already.
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+                is_late
+            });
+            let result = work();
+            drop(done);
+            (result, watching.join().unwrap_or(false))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read,
+        net::TcpListener,
+        panic::{AssertUnwindSafe, catch_unwind},
+    };
+
+    use super::*;
+
+    /// More than anything here takes.
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    fn silent() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (ours, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn what_waits_in_vain_is_ended() {
+        let (mut ours, _theirs) = silent();
+        let (_hold, line) = Line::on(&ours).unwrap();
+        assert_eq!(line.within(LONG, || 7), (7, false));
+        let (read, cut) = line.within(Duration::from_millis(50), || ours.read(&mut [0]).unwrap());
+        assert_eq!((read, cut), (0, true));
+    }
+
+    #[test]
+    fn a_panic_is_not_waited_for() {
+        let (ours, _theirs) = silent();
+        let (_hold, line) = Line::on(&ours).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| line.within(LONG, || panic!("on purpose")))).is_err());
+    }
+
+    #[test]
+    fn it_keeps_no_connection_open() {
+        let (ours, mut theirs) = silent();
+        let (hold, line) = Line::on(&ours).unwrap();
+        assert!(line.stands());
+        drop((ours, hold));
+        assert!(!line.stands());
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        assert_eq!(line.within(Duration::ZERO, || thread::sleep(Duration::from_millis(50))), ((), true));
+    }
+}
