@@ -221,11 +221,12 @@ fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
     let ended = node.ctl(&["eval", "supervisor:terminate_child(rabbit_sup, rabbit_fifo_dlx_sup)."]).unwrap();
     assert!(ended.status.success(), "{ended:?}");
     let error = admin::install(&settings, &topology(&settings), false, || {}).unwrap_err();
-    // 3.10 does not say which error of its own it is; nobody has seen it happen there either.
     let says = error.to_string();
     assert!(says.contains("541"), "{says}");
     let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
-    if version.starts_with("3.") {
+    // Seen to say why on 4.3, and not to on 3.10 and 4.0.
+    let silent = ["3.", "4.0.", "4.1.", "4.2."].iter().any(|series| version.starts_with(series));
+    if silent && !says.contains("cluster_not_formed") {
         not_tested("what to do when no set can be installed: this broker does not say why");
         return;
     }

@@ -1,11 +1,11 @@
 //! What people type, and what they are told about it.
 
-use std::fs;
+use std::{fs, io::Write, process::Stdio};
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{
-    common::{Inbox, PATIENCE, installed},
+    common::{Inbox, PATIENCE, installed, shared_node},
     delayline, json, on, stdout,
 };
 
@@ -201,4 +201,41 @@ fn a_pipe_is_sent_as_it_comes_without_its_bad_lines() {
     let mut bodies: Vec<_> = inbox.collect(3, PATIENCE).into_iter().map(|arrival| arrival.body).collect();
     bodies.sort();
     assert_eq!(bodies, [b"1", b"2", b"3"]);
+}
+
+/// The most memory a process has held so far, in bytes; `None` once it has ended.
+fn most_memory(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1_024)
+}
+
+#[test]
+fn a_pipe_of_large_lines_is_not_held_in_memory() {
+    const LINES: usize = 60;
+    let settings = installed(1_000);
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["send", "--app", "app", "--delay", "1d", "--lines", "--json"])
+        .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
+        .env("DELAYLINE_PUBLISH_TIMEOUT", "10m")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writing = std::thread::spawn(move || {
+        let line = [vec![b'x'; 4 << 20], vec![b'\n']].concat();
+        (0..LINES).for_each(|_| input.write_all(&line).unwrap());
+    });
+    let mut most = 0;
+    while let Some(held) = most_memory(child.id()) {
+        most = most.max(held);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    writing.join().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["confirmed"], LINES, "{report}");
+    println!("{LINES} lines of 4 MiB: {} MiB at most", most >> 20);
+    assert!(most > 0 && most < 128 << 20, "{} MiB were held of {} MiB", most >> 20, LINES * 4);
 }

@@ -44,6 +44,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// The most bytes that a broker's `max_message_size` can be: 512 MiB.
 const LARGEST: u64 = 512 << 20;
 
+/// How many bytes of bodies are handed to the router without an answer, if there are more
+/// than one: its window counts messages, however large.
+const UNSETTLED: usize = 16 << 20;
+
 /// How long closing the connection may take after the last answer.
 const CLOSE: Duration = Duration::from_secs(5);
 
@@ -112,6 +116,9 @@ struct Report {
     message: Option<Sent>,
     #[serde(skip)]
     interrupted: bool,
+    /// The bytes of the bodies that were handed over and have no answer yet.
+    #[serde(skip)]
+    unsettled: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -251,7 +258,14 @@ fn send_many(
         };
         match line.and_then(|line| format.message(&line, &template)) {
             Ok(Some(message)) => {
-                let outcome = pipeline.push(number, message);
+                let size = message.body.len();
+                while report.unsettled + size > UNSETTLED
+                    && let Some(outcome) = pipeline.next()
+                {
+                    report.extend([outcome], || bar.inc(1));
+                }
+                report.unsettled += size;
+                let outcome = pipeline.push((number, size), message);
                 report.extend(outcome, || bar.inc(1));
             }
             Ok(None) => {}
@@ -276,11 +290,17 @@ fn refused(file: &Path, problems: &Problems) -> Failure {
 }
 
 impl Report {
-    fn extend(&mut self, outcomes: impl IntoIterator<Item = Outcome<u64>>, mut progress: impl FnMut()) {
+    fn extend(
+        &mut self,
+        outcomes: impl IntoIterator<Item = Outcome<(u64, usize)>>,
+        mut progress: impl FnMut(),
+    ) {
         for outcome in outcomes {
+            let (line, size) = outcome.tag;
+            self.unsettled -= size;
             match outcome.result {
                 Ok(_) => self.confirmed += 1,
-                Err(error) => self.problems.add(outcome.tag, error.to_string()),
+                Err(error) => self.problems.add(line, error.to_string()),
             }
             progress();
         }
