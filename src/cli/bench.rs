@@ -4,13 +4,11 @@ use std::{
     fs::File,
     io::{self, Write},
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     Settings,
@@ -21,7 +19,7 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
+    Code, Failure, Output, args, interrupt,
     output::{counted, grouped},
     table::table,
 };
@@ -122,12 +120,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Some(file) => Some(File::create(file).map_err(|error| unwritable(file, &error))?),
         None => None,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // A second one ends the process at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = interrupt::flag()?;
     let bar = output.progress(Some(0), "");
     bar.set_style(style());
     let found =

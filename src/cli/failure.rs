@@ -1,8 +1,13 @@
-//! Exit codes, and what a command could not do.
+//! Exit codes, and what a command could not do. docs/exit-codes.md has the table of what
+//! each command ends with, and why.
 
 use std::{error::Error, io, process::ExitCode};
 
-use crate::{admin::AdminError, amqp::AmqpError, node::NodeError, settings::SettingsError};
+use crate::{
+    admin::AdminError, amqp::AmqpError, holding::HoldingError, node::NodeError, settings::SettingsError,
+};
+
+use super::interrupt;
 
 /// What the exit code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,21 +49,32 @@ pub(super) struct Failure {
     reason: String,
     /// Our reader has gone, as with `| head`: nothing is wrong.
     pipe_closed: bool,
+    /// The set is not installed: a problem that was found by a command that looks, and what
+    /// the broker refuses to one that needs it.
+    no_set: bool,
 }
 
 impl Failure {
     pub(super) fn new(code: Code, reason: impl ToString) -> Self {
-        Self { code, reason: reason.to_string(), pipe_closed: false }
+        Self { code, reason: reason.to_string(), pipe_closed: false, no_set: false }
     }
 
     pub(super) fn usage(reason: impl ToString) -> Self {
         Self::new(Code::Usage, reason)
     }
 
-    /// Prints why, and returns the exit code.
-    pub(super) fn report(self, json: bool) -> Code {
+    /// Prints why, and returns the exit code. `looks` is whether the command is one that
+    /// looks at the set.
+    pub(super) fn report(mut self, json: bool, looks: bool) -> Code {
         if self.pipe_closed {
             return Code::Done;
+        }
+        if self.no_set && looks {
+            self.code = Code::Problem;
+        }
+        // Whatever went wrong, it went wrong while it was ending.
+        if interrupt::happened() {
+            self.code = Code::Interrupted;
         }
         if json {
             let line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
@@ -87,7 +103,8 @@ fn chain(error: &dyn Error) -> String {
 
 impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
-        Self::new(Code::Broker, chain(&error))
+        let no_set = matches!(error, AdminError::Holding(HoldingError::Missing { .. }));
+        Self { no_set, ..Self::new(Code::Broker, chain(&error)) }
     }
 }
 
@@ -115,6 +132,7 @@ impl From<io::Error> for Failure {
             code: Code::Problem,
             reason: error.to_string(),
             pipe_closed: error.kind() == io::ErrorKind::BrokenPipe,
+            no_set: false,
         }
     }
 }

@@ -1,8 +1,6 @@
 //! What the commands for kept messages have in common: following a run, showing a
 //! message, and how it ended.
 
-use std::sync::{Arc, atomic::AtomicBool};
-
 use indicatif::ProgressBar;
 use jiff::{Timestamp, Unit};
 use owo_colors::OwoColorize;
@@ -10,15 +8,6 @@ use owo_colors::OwoColorize;
 use crate::holding::{Progress, Sample, Sifted};
 
 use super::{Code, Failure, Output, output::counted};
-
-/// A flag that Ctrl-C sets.
-pub(super) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
 
 pub(super) fn follow(bar: &ProgressBar, at: Progress) {
     bar.set_length(at.total);

@@ -2,10 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -21,7 +18,7 @@ use crate::{
     topology::{Binding, Endpoint, Names, Queue, QueueType},
 };
 
-use super::{Code, Failure, Output, args, time::clock};
+use super::{Code, Failure, Output, args, interrupt, time::clock};
 
 /// How often an interrupt is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -73,11 +70,9 @@ struct Arrival {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
     let mut session = Session::open(&settings.broker)?;
+    // From here on there is something to take down.
+    let interrupted = interrupt::flag()?;
     let target = Target::set_up(args, settings, &mut session)?;
     if !output.json {
         anstream::eprintln!("listening for `{}` on queue `{}`; Ctrl-C ends", args.app, target.queue);

@@ -13,8 +13,8 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
-    kept::{age, changed, escaped, follow, interrupt, sample, shown, total},
+    Code, Failure, Output, args, interrupt,
+    kept::{age, changed, escaped, follow, sample, shown, total},
     output::counted,
     table::table,
 };
@@ -29,6 +29,13 @@ Examples:
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
+}
+
+impl Args {
+    /// Whether it only looks.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self.command, Command::List { .. } | Command::Show { .. })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -151,7 +158,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         Command::Replay { which, all } => {
             let selection = which.deliberate(*all, "replay")?;
-            let stop = interrupt()?;
+            let stop = interrupt::flag()?;
             let bar = output.progress(Some(0), "replaying");
             let sifted = admin::replay_parked(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
@@ -160,7 +167,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         Command::Discard { which, all } => {
             let selection = which.deliberate(*all, "discard")?;
-            let stop = interrupt()?;
+            let stop = interrupt::flag()?;
             let bar = output.progress(Some(0), "discarding");
             let sifted = admin::discard_parked(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();

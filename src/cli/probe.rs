@@ -10,7 +10,6 @@ use std::{
 };
 
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     Settings,
@@ -19,7 +18,7 @@ use crate::{
     router::Stats,
 };
 
-use super::{Code, Failure, Output, output::counted, table::table};
+use super::{Code, Failure, Output, interrupt, output::counted, table::table};
 
 /// How often the figures are looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -100,10 +99,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     if !args.forever {
         canary = canary.with_rounds(args.rounds);
     }
-    let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
+    let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), interrupt::flag()?);
     let bar = output.progress(total, "arrived");
     let flying = {
         let stop = Arc::clone(&stop);
@@ -139,6 +135,9 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     bar.finish_and_clear();
     if let Some(reason) = grounded {
         return Err(Failure::new(Code::Broker, reason));
+    }
+    if interrupted.load(Ordering::Relaxed) && !was_flying {
+        return Ok(Code::Interrupted);
     }
     let report = Report::new(&probes, &watched);
     if output.json {

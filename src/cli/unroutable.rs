@@ -13,8 +13,8 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
-    kept::{age, changed, code, ending, escaped, follow, interrupt, sample, shown, total},
+    Code, Failure, Output, args, interrupt,
+    kept::{age, changed, code, ending, escaped, follow, sample, shown, total},
     output::counted,
     table::table,
 };
@@ -29,6 +29,13 @@ Examples:
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
+}
+
+impl Args {
+    /// Whether it only looks.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self.command, Command::List { .. } | Command::Show { .. })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -133,7 +140,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             show(&messages, &sifted, output)
         }
         Command::Replay { which, unchecked } => {
-            let stop = interrupt()?;
+            let stop = interrupt::flag()?;
             let bar = output.progress(Some(0), "replaying");
             let done = admin::replay(settings, &topology, &which.selection(), !unchecked, &stop, |at| {
                 follow(&bar, at);
@@ -151,7 +158,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                     "say what to discard (--app, --reason, --message-id), or --all for everything",
                 ));
             }
-            let stop = interrupt()?;
+            let stop = interrupt::flag()?;
             let bar = output.progress(Some(0), "discarding");
             let sifted = admin::purge(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();

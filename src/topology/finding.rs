@@ -76,6 +76,12 @@ pub enum Finding {
         queue: String,
         /// The policy, and what it sets.
         policy: String,
+        /// The policies that set it: `policy `x``, `operator policy `x``.
+        origins: Vec<String>,
+        /// What they set.
+        key: String,
+        /// To what.
+        value: String,
         /// What that does.
         effect: &'static str,
     },
@@ -109,7 +115,7 @@ impl fmt::Display for Finding {
                 "queue `{queue}` has no leader although its replicas run: nothing gets in or out, and \
                  restarting does not help; to do: docs/doctor.md, no-leader"
             ),
-            Self::Policy { queue, policy, effect } => write!(f, "queue `{queue}`: {policy}: {effect}"),
+            Self::Policy { queue, policy, effect, .. } => write!(f, "queue `{queue}`: {policy}: {effect}"),
         }
     }
 }

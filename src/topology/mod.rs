@@ -6,17 +6,22 @@
 
 mod app;
 mod build;
+mod cause;
 mod compare;
 mod finding;
 mod names;
 mod object;
 mod pattern;
+mod policy;
 mod settings;
 #[cfg(test)]
 mod standing;
 mod suitable;
 
 pub(crate) use build::hidden_key;
+#[cfg(feature = "cli")]
+pub(crate) use cause::named;
+pub use cause::{Cause, causes};
 pub use compare::Observed;
 pub use finding::Finding;
 pub use names::{Names, SetName, SetNameError};

@@ -8,6 +8,7 @@ mod bench;
 mod broker;
 mod daemon;
 mod doctor;
+mod exit_codes;
 mod offline;
 mod panics;
 mod parked;

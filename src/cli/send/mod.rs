@@ -9,10 +9,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, IsTerminal, Read},
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
@@ -29,7 +26,7 @@ use crate::{
 };
 
 use super::{
-    Code, Failure, Output, args,
+    Code, Failure, Output, args, interrupt,
     output::{counted, grouped},
     time,
 };
@@ -62,9 +59,9 @@ tolerance, message_id, correlation_id, content_type, content_encoding, reply_to,
 priority, expiration, timestamp, app_id, user_id; flags fill in what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
 
-A file with bad lines is refused as a whole, before anything is sent (exit code 2). Bad
-lines of standard input are reported and left out. The exit code is 1 if any message was
-not confirmed.")]
+A file with bad lines is refused as a whole, before anything is sent. Bad lines of standard
+input are reported and left out. The exit code is 3 if the broker did not confirm a message,
+be it one or one of many, and otherwise 2 if one could not be sent.")]
 pub(super) struct Args {
     /// The application that receives the messages
     #[arg(long, value_name = "KEY", value_parser = args::app)]
@@ -96,6 +93,8 @@ pub(super) struct Args {
 struct Report {
     confirmed: u64,
     failed: u64,
+    /// Those among the failed that nobody could send: nothing is wrong with the broker.
+    unsendable: u64,
     seconds: f64,
     per_second: f64,
     /// The first few failures.
@@ -136,10 +135,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         send_one(message, settings)?
     };
     show(&report, output)?;
-    Ok(match (report.interrupted, report.failed) {
-        (true, _) => Code::Interrupted,
-        (_, 0) => Code::Done,
-        _ => Code::Problem,
+    // The same as for one message alone.
+    Ok(match &report {
+        Report { interrupted: true, .. } => Code::Interrupted,
+        Report { unsendable, failed, .. } if failed > unsendable => Code::Broker,
+        Report { unsendable: 1.., .. } => Code::Usage,
+        _ => Code::Done,
     })
 }
 
@@ -152,7 +153,8 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
     match (&args.body, &args.file) {
         (Some(text), _) => body.extend_from_slice(text.as_bytes()),
         (None, Some(file)) => {
-            open(file)?.read_to_end(&mut body)?;
+            let read = open(file)?.read_to_end(&mut body);
+            read.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
         }
         (None, None) => {
             if io::stdin().is_terminal() {
@@ -198,10 +200,8 @@ fn send_many(
         }
         None => (Box::new(BufReader::new(io::stdin())), None),
     };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
-
     let router = Router::connect(settings)?;
+    let interrupted = interrupt::flag()?;
     let started = Instant::now();
     let bar = output.progress(total, "sending");
     let mut report = Report::default();
@@ -228,7 +228,10 @@ fn send_many(
                 report.extend(outcome, || bar.inc(1));
             }
             Ok(None) => {}
-            Err(error) => report.fail(number, error),
+            Err(error) => {
+                report.unsendable += 1;
+                report.fail(number, error);
+            }
         }
     }
     report.extend(pipeline, || bar.inc(1));
@@ -246,7 +249,10 @@ impl Report {
         for outcome in outcomes {
             match outcome.result {
                 Ok(_) => self.confirmed += 1,
-                Err(error) => self.fail(outcome.tag, error.to_string()),
+                Err(error) => {
+                    self.unsendable += u64::from(matches!(error.cause(), Cause::Invalid(_)));
+                    self.fail(outcome.tag, error.to_string());
+                }
             }
             progress();
         }
