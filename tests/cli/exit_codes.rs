@@ -9,6 +9,7 @@ use std::{
     process::{Command as Process, Stdio},
     sync::mpsc,
     thread,
+    time::Duration,
 };
 
 use assert_cmd::Command;
@@ -145,9 +146,14 @@ fn without_a_file(command: &str) -> Vec<Command> {
     all
 }
 
+/// What a run ends with. One that should have been refused, and runs on, is ended.
+fn code(mut run: Command) -> i32 {
+    let ended = run.timeout(Duration::from_secs(120)).output().unwrap();
+    ended.status.code().unwrap_or_else(|| panic!("it does not end: {run:?}"))
+}
+
 /// What a cause makes a command end with, each time if there are several ways to it.
 fn ended(command: &str, cause: &str, stuck: &Settings) -> Vec<i32> {
-    let code = |mut it: Command| it.output().unwrap().status.code().expect("it ends by itself");
     let at = |url: &str, management: &str| {
         let mut it = ready(stuck, command);
         it.env("DELAYLINE_URL", url).env("DELAYLINE_MANAGEMENT_URL", management);
