@@ -17,7 +17,7 @@ use crate::{
     amqp::frames,
     cli::{read_instant, read_json_line},
     codec::{AppKey, Delay, RoutingKey, Tolerance},
-    management::{FeatureFlag, NodeInfo, Overview},
+    management::{FeatureFlag, NodeInfo, Overview, PolicyInfo},
     message::{self, Headers, Properties, Schedule, Value, Wire},
     retry::{Decision, Failure, Policies, Policy},
     settings::{Entry, Layers, parse},
@@ -144,12 +144,20 @@ fn headers(bytes: &[u8]) {
 fn management(bytes: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Json>(bytes) else { return };
     let topology = Topology::new(TopologySettings::default());
-    let observed = Observed {
+    let mut observed = Observed {
         exchanges: part(&json, "exchanges"),
         queues: part(&json, "queues"),
         bindings: part(&json, "bindings"),
         nodes: part::<Option<u8>>(&json, "nodes").map(usize::from),
+        unsettled: Vec::new(),
     };
+    for finding in topology.compare(&observed) {
+        let _ = finding.to_string();
+    }
+    observed.apply_policies(
+        &part::<Vec<PolicyInfo>>(&json, "policies"),
+        &part::<Vec<_>>(&json, "operator_policies"),
+    );
     for finding in topology.compare(&observed) {
         let _ = finding.to_string();
     }

@@ -91,6 +91,7 @@ pub mod picture;
 pub mod retry;
 pub mod router;
 pub mod settings;
+mod shell;
 mod tls;
 pub mod topology;
 #[cfg(feature = "cli")]

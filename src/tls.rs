@@ -3,10 +3,10 @@
 //! There is no way to switch the verification of certificates or host names
 //! off.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{error::Error, fs, io, path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, RootCertStore,
+    AlertDescription, CertificateError, ClientConfig, RootCertStore,
     crypto::{CryptoProvider, ring},
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -17,6 +17,69 @@ use crate::settings::Tls;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("TLS: {0}")]
 pub(crate) struct TlsError(String);
+
+/// What a failed handshake with a host means, and what to do; `None` if it is not for TLS
+/// that it failed.
+pub(crate) fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
+    let text = match library_error(error)? {
+        rustls::Error::InvalidMessage(_) => {
+            "what answers there speaks no TLS: use the broker's TLS port (5671; 15671 for the management API), or a \
+             URL without TLS (amqp://, http://)"
+                .to_owned()
+        }
+        rustls::Error::InvalidCertificate(wrong) => certificate(wrong, host),
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure) => {
+            "it ended the handshake: it may want a client certificate (client_cert_file and client_key_file), or \
+             offer no version of TLS and no cipher that we know"
+                .to_owned()
+        }
+        rustls::Error::AlertReceived(alert) => format!(
+            "it ended the handshake ({alert:?}): is the client certificate (client_cert_file) one that it accepts?"
+        ),
+        _ => return None,
+    };
+    Some(text)
+}
+
+fn certificate(wrong: &CertificateError, host: &str) -> String {
+    match wrong {
+        CertificateError::UnknownIssuer => {
+            "nobody whom we trust has signed its certificate: name the PEM file of its authority with ca_file \
+             (--ca-file)"
+                .into()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("its certificate is not for `{host}`: use a host name that stands in it, or renew it")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired: renew it on the broker".into()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet: are the clocks right, here and there?".into()
+        }
+        CertificateError::Revoked => "its certificate was revoked: renew it on the broker".into(),
+        other => format!("its certificate cannot be trusted ({other:?}): renew it on the broker"),
+    }
+}
+
+/// The TLS library's own error, wherever others have put it.
+fn library_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return Some(found);
+        }
+        // An error of input and output does not count what it wraps as its source.
+        if let Some(wrapped) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            let wrapped: &(dyn Error + 'static) = wrapped;
+            if let Some(found) = library_error(wrapped) {
+                return Some(found);
+            }
+        }
+        next = error.source();
+    }
+    None
+}
 
 /// What was read from the files of the settings.
 pub(crate) struct Material {
@@ -103,4 +166,35 @@ fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
         )));
     }
     Ok(found.certs)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::InvalidMessage;
+
+    use super::*;
+
+    #[test]
+    fn what_the_library_calls_by_its_own_names_is_said_with_what_to_do() {
+        let said = |error: rustls::Error| {
+            // As it comes from the socket, and as it is.
+            let wrapped = io::Error::new(io::ErrorKind::InvalidData, error.clone());
+            let text = explained(&wrapped, "broker.example").unwrap();
+            assert_eq!(explained(&error, "broker.example").as_ref(), Some(&text));
+            text
+        };
+        for (error, words) in [
+            (rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType), "speaks no TLS: use"),
+            (CertificateError::UnknownIssuer.into(), "ca_file"),
+            (CertificateError::NotValidForName.into(), "not for `broker.example`"),
+            (CertificateError::Expired.into(), "renew it"),
+            (CertificateError::NotValidYet.into(), "clocks"),
+            (rustls::Error::AlertReceived(AlertDescription::CertificateRequired), "client_cert_file"),
+            (rustls::Error::AlertReceived(AlertDescription::UnknownCA), "client_cert_file"),
+        ] {
+            let text = said(error);
+            assert!(text.contains(words) && !text.contains("UnknownIssuer"), "{text}");
+        }
+        assert_eq!(explained(&io::Error::other("no such thing"), "h"), None);
+    }
 }

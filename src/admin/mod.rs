@@ -8,6 +8,7 @@ mod apps;
 mod contents;
 mod doctor;
 mod examine;
+pub(crate) mod handover;
 mod install;
 mod leader;
 mod limit;
@@ -100,12 +101,21 @@ fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
 
 /// What the management API sees of a vhost.
 fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, ManagementError> {
-    Ok(Observed {
+    let mut observed = Observed {
         exchanges: api.exchanges(vhost)?,
         queues: api.queues(vhost)?,
         bindings: api.bindings(vhost)?,
-        nodes: None,
-    })
+        ..Observed::default()
+    };
+    // After the queues: a policy that was set in between is there, and one that was taken
+    // away is not said of a queue any more.
+    match api.policies(vhost).and_then(|user| Ok((user, api.operator_policies(vhost)?))) {
+        Ok((user, operator)) => observed.apply_policies(&user, &operator),
+        Err(error) => {
+            observed.unsettled.push(format!("policies that were set in the last few seconds: {error}"));
+        }
+    }
+    Ok(observed)
 }
 
 /// What the management API sees of a vhost, or why it cannot be asked.

@@ -5,11 +5,16 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     codec::RoutingKey,
+    management::{ManagementApi, QueueInfo},
     settings::Settings,
     topology::{Endpoint, Observed, Topology},
 };
 
-use super::{AdminError, doing, observe};
+use super::{
+    AdminError, doing,
+    handover::{Sign, remembered},
+    observe,
+};
 
 /// The state of a set.
 #[derive(Debug, Clone, Serialize)]
@@ -41,7 +46,10 @@ pub struct LevelStatus {
     pub wait_ms: u64,
     /// Messages that wait; `None` if the queue does not stand.
     pub ready: Option<u64>,
-    /// Messages whose time is up and that the next queue has not confirmed;
+    /// Messages whose time is up and that the next queue has not confirmed. When many fall
+    /// due together there are many. `None` without the management API.
+    pub handing_on: Option<u64>,
+    /// Those of them that do not move, as the broker's counts of the last minute show;
     /// `None` without the management API.
     pub stuck: Option<u64>,
 }
@@ -65,6 +73,7 @@ pub struct AppBinding {
 pub fn status(settings: &Settings, topology: &Topology) -> Result<Status, AdminError> {
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+    let api = settings.management.as_ref().map(ManagementApi::new).transpose()?;
     let mut levels = Vec::new();
     let (mut unroutable, mut retry, mut parked) = (None, None, None);
     let names = topology.names();
@@ -74,13 +83,25 @@ pub fn status(settings: &Settings, topology: &Topology) -> Result<Status, AdminE
             session.queue_depth(&queue.name).map_err(doing(format!("looking at queue `{}`", queue.name)))?;
         let ready = depth.map(|depth| u64::from(depth.ready));
         match queue.level {
-            Some(level) => levels.push(LevelStatus {
-                level,
-                queue: queue.name.clone(),
-                wait_ms: u64::try_from(topology.settings().unit.wait(level).as_millis()).unwrap_or(u64::MAX),
-                ready,
-                stuck: observed.as_ref().ok().and_then(|observed| stuck(observed, &queue.name)),
-            }),
+            Some(level) => {
+                let info = observed.as_ref().ok().and_then(|observed| find(observed, &queue.name));
+                let handing_on = info.map(|info| info.messages_dlx);
+                levels.push(LevelStatus {
+                    level,
+                    queue: queue.name.clone(),
+                    wait_ms: u64::try_from(topology.settings().unit.wait(level).as_millis())
+                        .unwrap_or(u64::MAX),
+                    ready,
+                    handing_on,
+                    stuck: match (handing_on, &api) {
+                        (Some(1..), Some(api)) => {
+                            let looks = remembered(api, &settings.broker.vhost, &queue.name)?;
+                            Some(Sign::of(&looks).stuck())
+                        }
+                        _ => handing_on,
+                    },
+                });
+            }
             None if queue.name == names.retry() => retry = ready,
             None if queue.name == names.parked() => parked = ready,
             None => unroutable = ready,
@@ -94,9 +115,8 @@ pub fn status(settings: &Settings, topology: &Topology) -> Result<Status, AdminE
     Ok(Status { levels, apps, unroutable, retry, parked, unseen })
 }
 
-fn stuck(observed: &Observed, name: &str) -> Option<u64> {
-    let queue = observed.queues.iter().find(|queue| queue.name == name)?;
-    Some(queue.messages_dlx)
+fn find<'a>(observed: &'a Observed, name: &str) -> Option<&'a QueueInfo> {
+    observed.queues.iter().find(|queue| queue.name == name)
 }
 
 fn apps(topology: &Topology, observed: &Observed) -> Vec<AppBinding> {

@@ -6,7 +6,7 @@ use crate::{
     amqp::Session,
     management::ManagementApi,
     settings::Settings,
-    topology::{Finding, Topology, unsuitable},
+    topology::{Cause, Finding, Topology, causes, unsuitable},
 };
 
 use super::{
@@ -22,6 +22,8 @@ use super::{
 pub struct VerifyReport {
     /// What is not as it should be.
     pub findings: Vec<Finding>,
+    /// The same by what is behind it, each with what to do.
+    pub causes: Vec<Cause>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
     /// Whether some of that can be checked in some seconds.
@@ -56,8 +58,10 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                 leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::LeaveOpen)?;
             }
             unchecked.extend(leaders.unchecked());
+            unchecked.extend(observed.unsettled.iter().cloned());
             findings.extend(topology.compare(&observed));
             Ok(VerifyReport {
+                causes: causes(&settings.topology.set, &findings),
                 findings,
                 unchecked,
                 not_yet: leaders == Leaders::NotYet,
@@ -87,7 +91,8 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                     .into(),
                 "further arguments of an object of which one differs: AMQP names only the first".into(),
             ];
-            Ok(VerifyReport { findings, unchecked, not_yet: false, objects, bindings: 0 })
+            let causes = causes(&settings.topology.set, &findings);
+            Ok(VerifyReport { findings, causes, unchecked, not_yet: false, objects, bindings: 0 })
         }
     }
 }

@@ -15,7 +15,8 @@ use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::{
     settings::{Broker, Credentials},
-    tls::{Material, TlsError},
+    shell::quoted,
+    tls::{Material, TlsError, explained},
 };
 
 use super::{
@@ -145,7 +146,7 @@ fn handshake(
                 io::ErrorKind::UnexpectedEof => {
                     "the broker ended the handshake; it may want a client certificate, or speak no TLS on this port".into()
                 }
-                _ => error.to_string(),
+                _ => explained(&error, &broker.host).unwrap_or_else(|| error.to_string()),
             })
         })?;
     }
@@ -167,13 +168,29 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
             ),
             Credentials::External => "the client certificate's user was not accepted".into(),
         }),
-        Error::ServerClosedConnection { code, message } => refused(format!("{message} ({code})")),
+        Error::ServerClosedConnection { code, message } => {
+            let remedy = no_vhost(&message, &broker.vhost).unwrap_or_default();
+            refused(format!("{message} ({code}){remedy}"))
+        }
         Error::UnsupportedAuthMechanism { available, requested } => {
             refused(format!("it does not offer {requested}, only {available}"))
         }
         Error::ConnectionTimeout => unreachable(broker, &"it accepted the connection and then said nothing"),
         other => unreachable(broker, &other),
     }
+}
+
+/// What to do if the broker has no such vhost, or the user nothing to do with it.
+fn no_vhost(message: &str, vhost: &str) -> Option<String> {
+    let vhost = quoted(vhost);
+    if message.contains("access to vhost") {
+        return Some(format!(
+            "; give the user permissions there: rabbitmqctl set_permissions -p {vhost} USER CONFIGURE WRITE READ \
+             (docs/security.md says who needs which)"
+        ));
+    }
+    let missing = message.contains("vhost") && message.contains("not found");
+    missing.then(|| format!("; create it: rabbitmqctl add_vhost {vhost}"))
 }
 
 /// Connects to the first of the broker's nodes that takes us, and does what `then`

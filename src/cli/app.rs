@@ -24,6 +24,13 @@ pub(super) struct Args {
     command: Command,
 }
 
+impl Args {
+    /// Whether it only looks.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self.command, Command::List | Command::Check(_))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Register an application: its queue, its binding, its user's permissions
@@ -259,7 +266,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             bar.finish_and_clear();
             app_show::removed(&args.who.app, &outcome?, output)
         }
-        Command::List => app_show::list(&admin::list_apps(settings, &topology)?, output),
+        Command::List => {
+            app_show::list(&topology.settings().set, &admin::list_apps(settings, &topology)?, output)
+        }
         Command::Check(args) => check(args, settings, &topology, output),
     }
 }

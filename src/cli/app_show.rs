@@ -7,6 +7,7 @@ use crate::{
         AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Outcome, Probe, RemoveRefusal, RemoveReport,
     },
     codec::AppKey,
+    topology::SetName,
 };
 
 use super::{
@@ -16,7 +17,13 @@ use super::{
 };
 
 pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Failure> {
-    let code = if report.outcome == Outcome::Conflict { Code::Problem } else { Code::Done };
+    let code = match report.outcome {
+        // It needs the set, as whoever publishes does.
+        Outcome::Conflict if report.no_set => Code::Broker,
+        Outcome::Conflict if report.no_password => Code::Usage,
+        Outcome::Conflict => Code::Problem,
+        _ => Code::Done,
+    };
     if output.json {
         output.json(report)?;
         return Ok(code);
@@ -100,14 +107,20 @@ pub(super) fn removed(
     Ok(Code::Done)
 }
 
-pub(super) fn list(list: &AppList, output: &mut Output) -> Result<Code, Failure> {
+pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result<Code, Failure> {
+    let code = if list.installed { Code::Done } else { Code::Problem };
     if output.json {
         output.json(list)?;
-        return Ok(Code::Done);
+        return Ok(code);
+    }
+    if !list.installed {
+        output.line(format!("set `{set}` is not installed here; run `delayline install`"))?;
     }
     if list.apps.is_empty() {
-        output.line("no application is registered (delayline app add)")?;
-        return Ok(Code::Done);
+        if list.installed {
+            output.line("no application is registered (delayline app add)")?;
+        }
+        return Ok(code);
     }
     let number = |count: Option<u64>| count.map_or_else(|| "-".into(), grouped);
     let rows = list.apps.iter().map(|entry| {
@@ -136,7 +149,7 @@ pub(super) fn list(list: &AppList, output: &mut Output) -> Result<Code, Failure>
     for unseen in &list.unseen {
         output.line(format!("not seen: {unseen}"))?;
     }
-    Ok(Code::Done)
+    Ok(code)
 }
 
 fn key(entry: &AppEntry) -> String {

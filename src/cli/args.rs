@@ -19,8 +19,8 @@ use super::{
 };
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage, 3 the broker is
-unreachable or refused, 130 interrupted.";
+Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage or a file that cannot be
+read, 3 the broker is unreachable or refused, 130 interrupted (docs/exit-codes.md).";
 
 const ENVIRONMENT: &str = "\
 Settings come from, later over earlier: delayline.toml in the working directory (or
@@ -92,7 +92,7 @@ pub(super) struct Global {
     /// Print JSON for scripts
     #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
-    /// Log more; twice for still more
+    /// Show every detail and log more; twice for still more
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
     pub(super) verbose: u8,
 }
@@ -132,7 +132,9 @@ impl Global {
                 layers = layers.set(key, value);
             }
         }
-        Ok(layers.build()?)
+        let settings = layers.build()?;
+        settings.check_tls_files()?;
+        Ok(settings)
     }
 }
 
@@ -148,6 +150,7 @@ pub(super) enum Command {
     #[command(after_help = "\
 Examples:
   delayline verify
+  delayline verify -v                           with every place that differs
   delayline verify --json | jq '.findings'")]
     Verify,
     /// Register applications, and see who may do what
@@ -188,6 +191,19 @@ Examples:
     Plan(plan::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
+}
+
+impl Command {
+    /// Whether it says how things stand, rather than doing something.
+    pub(super) fn looks(&self) -> bool {
+        match self {
+            Self::Verify | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
+            Self::App(args) => args.looks(),
+            Self::Parked(args) => args.looks(),
+            Self::Unroutable(args) => args.looks(),
+            _ => false,
+        }
+    }
 }
 
 /// Reads an app key.

@@ -7,10 +7,13 @@ use owo_colors::OwoColorize;
 use crate::{
     Settings,
     admin::{self, DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity},
-    topology::Topology,
+    topology::{Topology, named},
 };
 
-use super::{Code, Failure, Output, output::counted};
+use super::{
+    Code, Failure, Output,
+    output::{counted, printable},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -23,7 +26,8 @@ Examples:
 A problem (✗) is something that holds messages up, or leads them where they should not go,
 now; an advice (!) is something that can come to that, or could be better. Each finding has
 a code that does not change, and a section in docs/doctor.md. Nothing is changed on the
-broker. It needs the management API; who may do what is seen only by administrators.
+broker. What shows in many places is one finding; -v and --json list the places. It needs
+the management API; who may do what is seen only by administrators.
 Exits with 0 if there is nothing to find, and with 1 if there is anything, be it an advice.")]
 pub(super) struct Args {
     /// Do not report findings with this code; can be given several times
@@ -65,8 +69,14 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
         if let [_, others @ ..] = same.as_slice()
             && !others.is_empty()
         {
-            let subjects: Vec<_> = others.iter().map(|other| printable(&other.subject)).collect();
-            output.line(format!("    the same: {}", subjects.join(", ")))?;
+            let subjects = others.iter().map(|other| printable(&other.subject));
+            let shown =
+                if output.verbose { subjects.collect::<Vec<_>>().join(", ") } else { named(subjects) };
+            output.line(format!("    the same: {shown}"))?;
+        }
+        let details = if output.verbose { finding.details.as_slice() } else { &[] };
+        for detail in details {
+            output.line(format!("    - {}", printable(detail)))?;
         }
         output.line(format!("    {} {}", "to do:".dimmed(), printable(&finding.advice)))?;
     }
@@ -96,16 +106,6 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
     };
     output.line(format!("set `{}`: {verdict}{ignored}", report.set))?;
     Ok(())
-}
-
-/// One line, and nothing that could steer the terminal: names and keys are up to
-/// whoever made them.
-fn printable(text: &str) -> String {
-    let shown = |character: char| match character {
-        '\'' | '"' | '\\' => character.to_string(),
-        other => other.escape_debug().to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 /// Findings that only differ in what they are about, together: a policy can apply to

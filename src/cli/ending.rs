@@ -5,7 +5,7 @@ use std::{
     os::fd::AsFd,
     process,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -19,14 +19,22 @@ use signal_hook::{
 
 use super::Code;
 
+/// Whether Ctrl-C or SIGTERM has come, since somebody asks for it.
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
 /// A flag that Ctrl-C sets, and SIGTERM, and the end of the terminal. A second Ctrl-C or
 /// SIGTERM ends the process at once.
+///
+/// A command that can be ended in order asks for it once there is something to put in order;
+/// until then, and in all others, the signal ends the process, which shells count as 130 as
+/// well.
 pub(super) fn on_signal() -> io::Result<Arc<AtomicBool>> {
-    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), ASKED.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM] {
         let interrupted = Code::Interrupted.number().into();
-        flag::register_conditional_shutdown(signal, interrupted, Arc::clone(&asked))?;
-        flag::register(signal, Arc::clone(&asked))?;
+        // In this order: it looks whether the flag was set before.
+        flag::register_conditional_shutdown(signal, interrupted, Arc::clone(asked))?;
+        flag::register(signal, Arc::clone(asked))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
     // It comes from several sides at once. Who started us with `nohup` wants us to go on.
@@ -34,6 +42,11 @@ pub(super) fn on_signal() -> io::Result<Arc<AtomicBool>> {
         flag::register(SIGHUP, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Whether somebody has ended the command with Ctrl-C or SIGTERM.
+pub(super) fn happened() -> bool {
+    ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed))
 }
 
 /// The same for a command that does nothing but show: also once nobody reads its output.

@@ -1,12 +1,18 @@
-//! Exit codes, and what a command could not do.
+//! Exit codes, and what a command could not do. docs/exit-codes.md has the table of what
+//! each command ends with, and why.
 
 use std::{error::Error, io, process::ExitCode};
 
 use rustix::io::Errno;
 
-use crate::{admin::AdminError, amqp::AmqpError, node::NodeError, settings::SettingsError};
+use crate::{
+    admin::AdminError, amqp::AmqpError, holding::HoldingError, node::NodeError, settings::SettingsError,
+};
 
-use super::{ending::nobody_reads, output::aside};
+use super::{
+    ending::{self, nobody_reads},
+    output::aside,
+};
 
 /// What the exit code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +56,15 @@ pub(super) struct Failure {
     details: serde_json::Map<String, serde_json::Value>,
     /// Our reader has gone, as with `| head`, or with the terminal: nothing is wrong.
     unread: bool,
+    /// The set is not installed: a problem that was found by a command that looks, and what
+    /// the broker refuses to one that needs it.
+    no_set: bool,
 }
 
 impl Failure {
     pub(super) fn new(code: Code, reason: impl ToString) -> Self {
-        Self { code, reason: reason.to_string(), details: serde_json::Map::new(), unread: false }
+        let details = serde_json::Map::new();
+        Self { code, reason: reason.to_string(), details, unread: false, no_set: false }
     }
 
     pub(super) fn usage(reason: impl ToString) -> Self {
@@ -67,10 +77,18 @@ impl Failure {
         self
     }
 
-    /// Prints why, and returns the exit code.
-    pub(super) fn report(self, json: bool) -> Code {
+    /// Prints why, and returns the exit code. `looks` is whether the command is one that
+    /// looks at the set.
+    pub(super) fn report(mut self, json: bool, looks: bool) -> Code {
         if self.unread {
             return Code::Done;
+        }
+        if self.no_set && looks {
+            self.code = Code::Problem;
+        }
+        // Whatever went wrong, it went wrong while it was ending.
+        if ending::happened() {
+            self.code = Code::Interrupted;
         }
         if json {
             let mut line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
@@ -102,7 +120,8 @@ fn chain(error: &dyn Error) -> String {
 
 impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
-        Self::new(Code::Broker, chain(&error))
+        let no_set = matches!(error, AdminError::Holding(HoldingError::Missing { .. }));
+        Self { no_set, ..Self::new(Code::Broker, chain(&error)) }
     }
 }
 
@@ -129,10 +148,10 @@ impl From<io::Error> for Failure {
         Self {
             code: Code::Problem,
             reason: error.to_string(),
-            details: serde_json::Map::new(),
             // A terminal that is gone says that input or output failed, as a disk does.
             unread: error.kind() == io::ErrorKind::BrokenPipe
                 || (error.raw_os_error() == Some(Errno::IO.raw_os_error()) && nobody_reads()),
+            ..Self::new(Code::Problem, &error)
         }
     }
 }

@@ -5,7 +5,7 @@ use owo_colors::OwoColorize;
 use crate::{
     Settings,
     admin::{self, InstallReport, Outcome},
-    topology::Topology,
+    topology::{EARLIER_REMEDY, Topology},
 };
 
 use super::{Code, Failure, Output, output::counted};
@@ -60,6 +60,7 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
     if let Some(earlier) = &report.earlier {
         output.line(format!("{} {place}: nothing was changed", "earlier version".red().bold()))?;
         output.line(format!("  {earlier}"))?;
+        output.line(format!("  to do: {EARLIER_REMEDY}"))?;
         return Ok(());
     }
     if report.outcome == Outcome::Conflict {

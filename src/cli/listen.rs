@@ -70,8 +70,9 @@ struct Arrival {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
-    let interrupted = ending::on_signal_or_without_reader()?;
     let mut session = Session::open(&settings.broker)?;
+    // From here on there is something to take down.
+    let interrupted = ending::on_signal_or_without_reader()?;
     let target = Target::set_up(args, settings, &mut session)?;
     if !output.json {
         aside(format!("listening for `{}` on queue `{}`; Ctrl-C ends", args.app, target.queue));

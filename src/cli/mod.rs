@@ -53,9 +53,10 @@ pub fn main() -> ExitCode {
     let louder = u8::from(matches!(cli.command, Command::Serve(_)));
     logging::start(cli.global.verbose.saturating_add(louder));
     let mut output = Output::new(cli.global.json);
+    output.verbose = cli.global.verbose > 0;
     let code = match run(&cli, &mut output) {
         Ok(code) => code,
-        Err(failure) => failure.report(cli.global.json),
+        Err(failure) => failure.report(cli.global.json, cli.command.looks()),
     };
     code.into()
 }

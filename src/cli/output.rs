@@ -14,11 +14,13 @@ use serde::Serialize;
 pub(super) struct Output {
     stream: AutoStream<io::Stdout>,
     pub(super) json: bool,
+    /// Whether every detail is wanted.
+    pub(super) verbose: bool,
 }
 
 impl Output {
     pub(super) fn new(json: bool) -> Self {
-        Self { stream: anstream::stdout(), json }
+        Self { stream: anstream::stdout(), json, verbose: false }
     }
 
     /// Prints one line for people.
@@ -69,6 +71,16 @@ fn style(template: &str) -> ProgressStyle {
 /// difference: its terminal may be gone.
 pub(super) fn aside(line: impl fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// One line, and nothing that could steer the terminal: names and keys are up to
+/// whoever made them.
+pub(super) fn printable(text: &str) -> String {
+    let shown = |character: char| match character {
+        '\'' | '"' | '\\' => character.to_string(),
+        other => other.escape_debug().to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// A number with separated thousands: `12,345`.

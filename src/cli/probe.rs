@@ -136,6 +136,9 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     if let Some(reason) = grounded {
         return Err(Failure::new(Code::Broker, reason));
     }
+    if interrupted.load(Ordering::Relaxed) && !was_flying {
+        return Ok(Code::Interrupted);
+    }
     let report = Report::new(&probes, &watched);
     if output.json {
         output.json(&report)?;

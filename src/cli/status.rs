@@ -18,7 +18,9 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
     let topology = Topology::new(settings.topology.clone());
     let status = admin::status(settings, &topology)?;
     let missing = status.levels.iter().filter(|level| level.ready.is_none()).count();
-    let code = if missing > 0 || [status.unroutable, status.retry, status.parked].contains(&None) {
+    let is_stuck = status.levels.iter().any(|level| level.stuck.is_some_and(|stuck| stuck > 0));
+    let code = if is_stuck || missing > 0 || [status.unroutable, status.retry, status.parked].contains(&None)
+    {
         Code::Problem
     } else {
         Code::Done
@@ -45,14 +47,20 @@ fn show(status: &Status, output: &mut Output) -> Result<(), Failure> {
             format!("{:02}", level.level),
             wait(level),
             level.ready.map_or_else(|| "missing".into(), grouped),
+            number(level.handing_on),
             number(level.stuck),
         ]
     });
-    output.line(table(&[">level", ">waits here", ">ready", ">stuck"], rows))?;
+    output.line(table(&[">level", ">waits here", ">ready", ">handed on", ">stuck"], rows))?;
     let ready: u64 = status.levels.iter().filter_map(|level| level.ready).sum();
     // Unknown as a whole if any part is.
     let stuck = status.levels.iter().map(|level| level.stuck).sum::<Option<u64>>();
-    output.line(format!("waiting     {}, {} stuck", counted(ready, "message"), number(stuck)))?;
+    let due = status.levels.iter().map(|level| level.handing_on).sum::<Option<u64>>();
+    output.line(format!("waiting     {}", counted(ready, "message")))?;
+    output.line(format!("due         {} being handed on, {} of them stuck", number(due), number(stuck)))?;
+    if stuck.is_some_and(|stuck| stuck > 0) {
+        output.line("            `delayline doctor` says what holds them")?;
+    }
     for (name, count) in
         [("unroutable", status.unroutable), ("retry", status.retry), ("parked", status.parked)]
     {
@@ -103,7 +111,14 @@ mod tests {
     #[test]
     fn waits_are_short_to_read() {
         let shown = |wait_ms| {
-            wait(&LevelStatus { level: 0, queue: String::new(), wait_ms, ready: None, stuck: None })
+            wait(&LevelStatus {
+                level: 0,
+                queue: String::new(),
+                wait_ms,
+                ready: None,
+                handing_on: None,
+                stuck: None,
+            })
         };
         assert_eq!(
             [1, 512, 1_000, 32_000, 64_000, 4_096_000, 131_072_000, 134_217_728_000].map(shown),

@@ -32,6 +32,13 @@ pub(super) struct Args {
     command: Command,
 }
 
+impl Args {
+    /// Whether it only looks.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self.command, Command::List { .. } | Command::Show { .. })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Count what is unroutable, by app key and reason

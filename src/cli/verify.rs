@@ -4,10 +4,13 @@ use owo_colors::OwoColorize;
 
 use crate::{
     Settings, admin,
-    topology::{Finding, Topology},
+    topology::{Cause, Finding, Topology},
 };
 
-use super::{Code, Failure, Output, output::counted};
+use super::{
+    Code, Failure, Output,
+    output::{counted, printable},
+};
 
 pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
@@ -25,8 +28,8 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
         ))?;
         return Ok(code);
     }
-    for finding in &report.findings {
-        output.line(format!("{} {finding}", "✗".red()))?;
+    for cause in &report.causes {
+        show(cause, output)?;
     }
     for unchecked in &report.unchecked {
         output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
@@ -41,8 +44,40 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
     };
     let verdict = match report.findings.len() {
         0 => "no difference".green().to_string(),
-        number => counted(number as u64, "difference").red().to_string(),
+        number => differences(report.causes.len(), number).red().to_string(),
     };
-    output.line(format!("set `{}`: {compared}, {verdict}", settings.topology.set))?;
+    let hint = match report.findings.len() > report.causes.len() && !output.verbose {
+        true => " (-v lists them)",
+        false => "",
+    };
+    output.line(format!("set `{}`: {compared}, {verdict}{hint}", settings.topology.set))?;
     Ok(code)
+}
+
+/// What is wrong, and what to do; the places only for whoever wants them.
+fn show(cause: &Cause, output: &mut Output) -> Result<(), Failure> {
+    let sign = "✗".red().to_string();
+    match cause.findings.as_slice() {
+        [Finding::Unsuitable { .. }] => output.line(format!("{sign} {}", printable(&cause.what)))?,
+        [only @ Finding::Missing { .. }] => {
+            output.line(format!("{sign} {}", printable(&only.to_string())))?
+        }
+        _ => output.line(format!("{sign} {}: {}", printable(&cause.subject), printable(&cause.what)))?,
+    }
+    if cause.findings.len() > 1 && output.verbose {
+        for finding in &cause.findings {
+            output.line(format!("    - {}", printable(&finding.to_string())))?;
+        }
+    }
+    output.line(format!("    {} {}", "to do:".dimmed(), printable(&cause.remedy)))?;
+    Ok(())
+}
+
+fn differences(causes: usize, places: usize) -> String {
+    let places_text = counted(places as u64, "difference");
+    if causes == places {
+        places_text
+    } else {
+        format!("{places_text} of {}", counted(causes as u64, "cause"))
+    }
 }

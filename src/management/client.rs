@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use ureq::{
@@ -14,12 +14,13 @@ use url::Url;
 
 use crate::{
     settings::{Management, Secret},
-    tls::{Material, provider},
+    shell::quoted,
+    tls::{Material, explained, provider},
 };
 
 use super::{
-    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission, QueueInfo,
-    TopicPermission, UserInfo,
+    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission, PolicyInfo,
+    QueueInfo, TopicPermission, UserInfo,
 };
 
 /// How long one request may take.
@@ -213,6 +214,23 @@ impl ManagementApi {
         self.get(&format!("bindings/{}", segment(vhost)))
     }
 
+    /// The policies of a vhost, as they are at this moment; what they do to a queue is in
+    /// its statistics some seconds later.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn policies(&self, vhost: &str) -> Result<Vec<PolicyInfo>, ManagementError> {
+        self.get(&format!("policies/{}", segment(vhost)))
+    }
+
+    /// The operator policies of a vhost, likewise.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn operator_policies(&self, vhost: &str) -> Result<Vec<PolicyInfo>, ManagementError> {
+        self.get(&format!("operator-policies/{}", segment(vhost)))
+    }
+
     /// One queue with how many messages it had in the last `age` seconds; `None` if
     /// there is none of this name.
     ///
@@ -354,11 +372,16 @@ impl ManagementApi {
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
         self.find(path)?.ok_or_else(|| {
-            unexpected(
-                &self.bases[0],
-                path,
-                "not found (404): the vhost does not exist, or this is not the management API".into(),
-            )
+            let vhost = path.split('/').nth(1).map(|vhost| percent_decode_str(vhost).decode_utf8_lossy());
+            let reason = match vhost {
+                Some(vhost) => format!(
+                    "not found (404): the vhost does not exist (rabbitmqctl add_vhost {}), or this is not the \
+                     management API",
+                    quoted(&vhost)
+                ),
+                None => "not found (404): this is not the management API".into(),
+            };
+            unexpected(&self.bases[0], path, reason)
         })
     }
 
@@ -413,7 +436,7 @@ impl ManagementApi {
     ) -> Result<Response<B>, ManagementError> {
         let response = response.map_err(|error| ManagementError::Unreachable {
             url: base.to_string(),
-            reason: error.to_string(),
+            reason: tls_failure(&error, base).unwrap_or_else(|| error.to_string()),
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
@@ -431,6 +454,16 @@ impl ManagementApi {
             }),
             status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
+    }
+}
+
+/// What it means if it is for TLS that nothing came of it. The client names no sources.
+fn tls_failure(error: &ureq::Error, base: &Url) -> Option<String> {
+    let host = base.host_str().unwrap_or_default();
+    match error {
+        ureq::Error::Io(error) => explained(error, host),
+        ureq::Error::Rustls(error) => explained(error, host),
+        _ => None,
     }
 }
 

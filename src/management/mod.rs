@@ -9,5 +9,5 @@ mod model;
 pub use client::{ManagementApi, ManagementError};
 pub use model::{
     BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, Permission,
-    QueueInfo, Rate, TopicPermission, UserInfo,
+    PolicyInfo, QueueInfo, Rate, TopicPermission, UserInfo,
 };

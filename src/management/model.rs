@@ -117,6 +117,28 @@ pub struct TopicPermission {
     pub read: String,
 }
 
+/// One of `GET /api/policies/VHOST` or `GET /api/operator-policies/VHOST`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PolicyInfo {
+    /// Its name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// What names of queues and exchanges must match somewhere: a PCRE.
+    #[serde(deserialize_with = "lenient")]
+    pub pattern: String,
+    /// `all`, `queues`, `exchanges`; from 3.12 on also `classic_queues`, `quorum_queues`
+    /// and `streams`.
+    #[serde(rename = "apply-to", deserialize_with = "lenient")]
+    pub apply_to: String,
+    /// What it sets.
+    #[serde(deserialize_with = "lenient")]
+    pub definition: BTreeMap<String, Json>,
+    /// Of those that match, only the one with the highest holds.
+    #[serde(deserialize_with = "lenient")]
+    pub priority: i64,
+}
+
 /// One of `GET /api/nodes`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -264,6 +286,10 @@ pub struct QueueInfo {
     pub policy: Option<String>,
     /// The name of the operator policy that applies.
     pub operator_policy: Option<String>,
+    /// Which policies set which key, as `policy `x`` or `operator policy `x``; known only if
+    /// the policies themselves were read.
+    #[serde(skip)]
+    pub policy_origins: BTreeMap<String, Vec<String>>,
     /// The nodes that hold a replica.
     #[serde(deserialize_with = "lenient")]
     pub members: Vec<String>,

@@ -117,6 +117,7 @@ impl Exposition {
         };
         out.labelled(f::READY, "level", by_level(&|level| level.ready.map(number)))?;
         out.labelled(f::STUCK, "level", by_level(&|level| level.stuck.map(number)))?;
+        out.labelled(f::HANDING_ON, "level", by_level(&|level| level.handing_on.map(number)))?;
         out.labelled(f::HELD_UP, "level", by_level(&|level| held_up(level, self.picture.at)))
     }
 
@@ -210,18 +211,9 @@ impl Exposition {
 }
 
 /// For how long a level has been held up.
-///
-/// Where many messages pass there are always some that are just being handed on, so that
-/// some are stuck all the time although none is for long: their number through the rate is
-/// how long each takes. In a level that nothing leaves, both grow with the time.
 fn held_up(level: &Level, now: Timestamp) -> Option<f64> {
-    let stuck = level.stuck?;
-    if stuck == 0 {
-        return Some(0.0);
-    }
-    let since = level.stuck_since.map_or(0.0, |since| (seconds(now) - seconds(since)).max(0.0));
-    let passing = level.out_per_s.filter(|rate| *rate > 0.0).map(|rate| number(stuck) / rate);
-    Some(passing.map_or(since, |passing| passing.min(since)))
+    level.stuck?;
+    Some(level.stuck_since.map_or(0.0, |since| (seconds(now) - seconds(since)).max(0.0)))
 }
 
 /// Writes families.

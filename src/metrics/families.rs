@@ -63,9 +63,11 @@ families! {
     COUNTED: Gauge "delayline_counted_timestamp" Some("seconds"), "When the queues were counted last";
     READY: Gauge "delayline_level_ready" Some("messages"), "Messages that wait in a level";
     STUCK: Gauge "delayline_level_stuck" Some("messages"),
-        "Messages whose time in a level is up and that the next queue has not taken; a few for a moment each are normal";
+        "Messages whose time in a level is up and that do not move: the broker counted them again and again";
+    HANDING_ON: Gauge "delayline_level_handing_on" Some("messages"),
+        "Messages whose time in a level is up and that the next queue has not taken; many for a moment each are normal";
     HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
-        "For how long messages have been stuck in a level, or what is stuck divided by what passes if that is less";
+        "For how long messages of a level have been seen not to move; 0 if all do";
     UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Messages that nobody is bound for, or that are malformed";
     UNROUTABLE_AGE: Gauge "delayline_unroutable_oldest_age" Some("seconds"),
         "For how long the oldest unroutable message has been there, as far as can be known";

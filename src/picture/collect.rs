@@ -9,6 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
+    admin::handover::{Look, remembered},
     amqp::{AmqpError, Line, Session},
     canary::Watched,
     codec::LEVELS,
@@ -22,7 +23,7 @@ use super::{
     AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
     Verdict, forecast,
 };
-use super::{compare::Comparison, peeking::Peeking};
+use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
 const API_EVERY: Duration = Duration::from_secs(2);
@@ -81,6 +82,7 @@ pub struct Collector {
     /// How many messages queues have together with those that somebody holds, where
     /// somebody does.
     in_hands: BTreeMap<String, u64>,
+    handing_on: HandingOn,
     peeking: Arc<Peeking>,
 }
 
@@ -104,6 +106,7 @@ impl Collector {
             published: [None; COUNT],
             entered: None,
             in_hands: BTreeMap::new(),
+            handing_on: HandingOn::default(),
             peeking: Arc::default(),
             settings,
             topology,
@@ -246,10 +249,10 @@ impl Collector {
             self.forget_api();
         }
         (depths.published, depths.entered) = (self.published, self.entered);
-        // What is stuck is still there; the counts of publishes are older than those of
+        // What is being handed on is still there; the counts of publishes are older than those of
         // depths, which makes too little of what passes for a moment, and never too much.
         for level in &self.last.levels {
-            let messages = level.ready.map(|ready| ready + level.stuck.unwrap_or(0));
+            let messages = level.ready.map(|ready| ready + level.handing_on.unwrap_or(0));
             depths.messages[usize::from(level.level)] = messages;
         }
         depths
@@ -272,17 +275,28 @@ impl Collector {
             queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
         let totals: BTreeMap<&str, &QueueInfo> =
             totals.iter().map(|queue| (queue.name.as_str(), queue)).collect();
-        let at = self.last.at;
+        let (now, at) = (self.started.elapsed(), self.last.at);
         for level in &mut self.last.levels {
-            let index = usize::from(level.level);
             let queue = queues.get(level.queue.as_str());
-            self.published[index] = queue.map(|queue| queue.message_stats.publish);
+            self.published[usize::from(level.level)] = queue.map(|queue| queue.message_stats.publish);
+            let Some(queue) = queue else {
+                (level.handing_on, level.stuck, level.stuck_since) = (None, None, None);
+                continue;
+            };
             let sooner = totals.get(level.queue.as_str()).copied().map_or(0, gone);
-            level.stuck = queue.map(|queue| queue.messages_dlx.max(sooner));
-            // Under load there are always some on their way, for less than two seconds each.
-            let flow = self.history.in_per_s(level.level).unwrap_or(0.0);
-            let held = level.stuck.filter(|stuck| *stuck > 0 && float(*stuck) >= 2.0 * flow);
-            level.stuck_since = held.and(level.stuck_since.or(Some(at)));
+            let due = queue.messages_dlx.max(sooner);
+            // What happened before the first look, the broker knows.
+            if due > 0 && self.handing_on.is_new(level.level) {
+                let looks = remembered(api, vhost, &level.queue).map_err(|error| error.to_string())?;
+                self.handing_on.begin_with(level.level, now, &looks);
+            }
+            self.handing_on.note(level.level, now, Look { due, messages: queue.messages.max(due) });
+            let stuck = self.handing_on.stuck(level.level);
+            level.handing_on = Some(due);
+            level.stuck = Some(stuck.map_or(0, |(count, _)| count.min(due)));
+            let ago = |since: Duration| at.checked_sub(now.saturating_sub(since)).unwrap_or(at);
+            level.stuck_since =
+                stuck.map(|(_, since)| level.stuck_since.map_or(ago(since), |known| known.min(ago(since))));
         }
         Ok(())
     }
@@ -291,8 +305,9 @@ impl Collector {
         self.entered = None;
         self.in_hands.clear();
         self.published = [None; COUNT];
+        self.handing_on.forget();
         for level in &mut self.last.levels {
-            (level.stuck, level.stuck_since) = (None, None);
+            (level.handing_on, level.stuck, level.stuck_since) = (None, None, None);
         }
     }
 
@@ -308,6 +323,7 @@ impl Collector {
         }
         let levels = &self.last.levels;
         self.last.waiting = levels.iter().filter_map(|level| level.ready).sum();
+        self.last.handing_on = levels.iter().map(|level| level.handing_on).sum();
         self.last.stuck = levels.iter().map(|level| level.stuck).sum();
         self.last.rates =
             Rates { entry_per_s: history.entering_per_s(), dispatch_per_s: history.passing_per_s(0) };
@@ -362,11 +378,6 @@ impl Collector {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a count of messages, to be compared")]
-fn float(count: u64) -> f64 {
-    count as f64
-}
-
 /// Messages that are neither ready nor held, as the queue's own node says: those that have
 /// left it and are not confirmed. With several replicas a node may remember what was so
 /// when it had the leader.
@@ -385,6 +396,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         queue: names.level_queue(level),
         wait_ms: u64::try_from(unit.wait(level).as_millis()).unwrap_or(u64::MAX),
         ready: None,
+        handing_on: None,
         stuck: None,
         stuck_since: None,
         in_per_s: None,
@@ -408,6 +420,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         counted: None,
         levels: (0..LEVELS).rev().map(level).collect(),
         waiting: 0,
+        handing_on: None,
         stuck: None,
         rates: Rates::default(),
         forecast: Vec::new(),

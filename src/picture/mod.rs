@@ -28,6 +28,7 @@ mod canary;
 mod collect;
 mod compare;
 mod forecast;
+mod handing_on;
 mod head;
 mod history;
 mod kept;

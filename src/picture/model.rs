@@ -29,6 +29,9 @@ pub struct Picture {
     pub levels: Vec<Level>,
     /// Messages in all levels, without stuck ones.
     pub waiting: u64,
+    /// Messages that are due and being handed on, stuck ones included; `None` without the
+    /// management API.
+    pub handing_on: Option<u64>,
     /// Stuck messages in all levels; `None` without the management API.
     pub stuck: Option<u64>,
     /// What comes in and what goes out.
@@ -108,10 +111,13 @@ pub struct Level {
     /// Messages that wait; `None` if the queue does not stand, or nobody knows.
     pub ready: Option<u64>,
     /// Messages whose time is up and that the next queue has not confirmed. Under load
-    /// there are always some, for a moment each. `None` without the management API.
+    /// there are always some, for a moment each, and many when many fall due together.
+    /// `None` without the management API.
+    pub handing_on: Option<u64>,
+    /// Those of them that do not move: the broker counted them again and again, for 15 s at
+    /// least. `None` without the management API.
     pub stuck: Option<u64>,
-    /// Since when there have been at least as many stuck messages as come in within two
-    /// seconds: since when something holds them.
+    /// Since when it has had messages that do not move, as far as that was seen.
     pub stuck_since: Option<Timestamp>,
     /// What comes in: the mean over the level's own time, or ten seconds if that is
     /// less.

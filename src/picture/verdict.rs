@@ -1,8 +1,5 @@
 //! What a picture means, in a sentence: pure.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Lateness, Level, Picture, Severity};
@@ -10,9 +7,8 @@ use super::{Lateness, Level, Picture, Severity};
 /// From how late on a canary is worth a word, in ms.
 const LATE_MS: f64 = 5_000.0;
 
-/// How long messages must have been stuck to be so for sure: brokers renew their counts
-/// every five seconds, and after a burst a level needs a second or two.
-const STUCK_FOR: Duration = Duration::from_secs(5);
+/// From how many messages on that are being handed on it is worth a word.
+const MANY: u64 = 1_000;
 
 /// What a picture means.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +34,7 @@ impl Verdict {
     /// What a picture means.
     #[must_use]
     pub fn of(picture: &Picture) -> Self {
-        let mut remarks: Vec<_> = [broker, set, stuck, canary, unroutable, parked, findings]
+        let mut remarks: Vec<_> = [broker, set, stuck, canary, unroutable, parked, findings, handing_on]
             .iter()
             .filter_map(|look| look(picture))
             .collect();
@@ -100,22 +96,10 @@ fn set(picture: &Picture) -> Option<Remark> {
 }
 
 fn stuck(picture: &Picture) -> Option<Remark> {
-    let long = |since: Timestamp| {
-        Duration::try_from(picture.at.duration_since(since)).is_ok_and(|time| time >= STUCK_FOR)
-    };
-    let since = |sure: bool| {
-        picture.levels.iter().filter(move |level| level.stuck_since.is_some_and(|at| long(at) == sure))
-    };
-    let stuck: Vec<&Level> = since(true).collect();
+    let stuck: Vec<&Level> = picture.levels.iter().filter(|level| level.stuck_since.is_some()).collect();
     let count: u64 = stuck.iter().filter_map(|level| level.stuck).sum();
     match stuck.as_slice() {
-        [] => since(false).next().map(|level| {
-            let count = messages(level.stuck.unwrap_or(0));
-            remark(
-                Severity::Warning,
-                format!("Level {:02} is slow: {count} should have gone on.", level.level),
-            )
-        }),
+        [] => None,
         [level] => Some(remark(
             Severity::Error,
             format!("Level {:02} is stuck: {} cannot go on.", level.level, messages(count)),
@@ -125,6 +109,15 @@ fn stuck(picture: &Picture) -> Option<Remark> {
             format!("{} levels are stuck: {} cannot go on.", several.len(), messages(count)),
         )),
     }
+}
+
+/// What moves, if it is much: nothing is wrong with it, but it is late.
+fn handing_on(picture: &Picture) -> Option<Remark> {
+    let moving = |level: &Level| level.handing_on.unwrap_or(0).saturating_sub(level.stuck.unwrap_or(0));
+    let count: u64 = picture.levels.iter().map(moving).sum();
+    (count >= MANY).then(|| {
+        remark(Severity::Info, format!("{} fell due together and are being handed on.", messages(count)))
+    })
 }
 
 fn canary(picture: &Picture) -> Option<Remark> {
@@ -247,12 +240,17 @@ mod tests {
         assert_eq!((verdict.severity, verdict.headline.as_str()), (None, "Delays are on time."));
         assert_eq!(verdict.more[0].text, "12,345 messages for nobody are kept as unroutable.");
         picture.unroutable_last_minute = Some(300);
-        picture.at = Timestamp::from_second(100).unwrap();
+        let at = picture.at;
         let level = &mut picture.levels[24];
-        (level.stuck, level.stuck_since) = (Some(20), Timestamp::from_second(97).ok());
-        // Three seconds may be only a burst.
-        assert_eq!(Verdict::of(&picture).headline, "Level 03 is slow: 20 messages should have gone on.");
-        picture.levels[24].stuck_since = Timestamp::from_second(90).ok();
+        // However many there are: they move.
+        level.handing_on = Some(143_997);
+        let verdict = Verdict::of(&picture);
+        assert_eq!(verdict.severity, Some(Severity::Warning), "of the unroutable ones: {verdict:?}");
+        let last = verdict.more.last().unwrap();
+        assert_eq!(last.text, "143,997 messages fell due together and are being handed on.");
+        assert_eq!(last.severity, Severity::Info);
+        let level = &mut picture.levels[24];
+        (level.handing_on, level.stuck, level.stuck_since) = (Some(20), Some(20), Some(at));
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot go on.");
         assert_eq!((verdict.severity, verdict.more.len()), (Some(Severity::Error), 1));

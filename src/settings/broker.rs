@@ -131,12 +131,15 @@ impl AmqpUrl {
     /// Takes a URL apart. Errors never quote it, since it may hold a password.
     pub(super) fn parse(text: &str) -> Result<Self, SettingsError> {
         let invalid = |reason: &str| SettingsError::Url { key: "url", reason: reason.into() };
-        let url = Url::parse(text).map_err(|error| invalid(why(error)))?;
+        let url =
+            Url::parse(text).map_err(|error| invalid(&not_a_url(error, "amqp://USER@HOST:5672/VHOST")))?;
         let (secure, default_port) = match url.scheme() {
             "amqp" => (false, 5672),
             "amqps" => (true, 5671),
             other => {
-                return Err(invalid(&format!("the scheme is `{other}`, not amqp or amqps")));
+                return Err(invalid(&format!(
+                    "the scheme is `{other}`, not amqp or amqps; write amqp://USER@HOST:5672/VHOST"
+                )));
             }
         };
         if url.query().is_some() || url.fragment().is_some() {
@@ -164,24 +167,34 @@ impl AmqpUrl {
     }
 }
 
-/// Why something is no URL, in words that need no knowledge of their syntax.
-fn why(error: url::ParseError) -> &'static str {
-    match error {
-        url::ParseError::RelativeUrlWithoutBase => {
-            "it does not begin with a scheme; write amqp://HOST, or http://HOST:PORT for the management API"
+/// What is wrong with a URL that cannot be read, and how it is written.
+fn not_a_url(error: url::ParseError, example: &str) -> String {
+    use url::ParseError as Wrong;
+    let what = match error {
+        Wrong::RelativeUrlWithoutBase | Wrong::RelativeUrlWithCannotBeABaseBase => {
+            "it does not begin with a scheme and `://`".to_owned()
         }
-        url::ParseError::InvalidPort => "the port is not a number from 1 to 65535",
-        url::ParseError::EmptyHost => "it names no host",
-        _ => "the host is not a name or an address; an IPv6 address stands in brackets, as in amqp://[::1]",
-    }
+        Wrong::EmptyHost => "it names no host".to_owned(),
+        Wrong::InvalidPort => "its port is not a number from 0 to 65535".to_owned(),
+        Wrong::IdnaError | Wrong::InvalidDomainCharacter => "its host is not a name or an address".to_owned(),
+        Wrong::InvalidIpv4Address | Wrong::InvalidIpv6Address => {
+            "its host is not an address; one with colons stands in brackets".to_owned()
+        }
+        other => other.to_string(),
+    };
+    format!("{what}; write {example}")
 }
 
 /// Checks the base URL of the management API and takes credentials out of it.
 pub(super) fn management_url(text: &str) -> Result<(Url, Option<(String, Secret)>), SettingsError> {
     let invalid = |reason: &str| SettingsError::Url { key: "management_url", reason: reason.into() };
-    let mut url = Url::parse(text).map_err(|error| invalid(why(error)))?;
+    let mut url =
+        Url::parse(text).map_err(|error| invalid(&not_a_url(error, "http://HOST:15672, or `none`")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(invalid(&format!("the scheme is `{}`, not http or https", url.scheme())));
+        return Err(invalid(&format!(
+            "the scheme is `{}`, not http or https; write http://HOST:15672, or `none`",
+            url.scheme()
+        )));
     }
     let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let credentials = url.password().map(|password| (decode(url.username()), Secret::new(decode(password))));
@@ -235,15 +248,20 @@ mod tests {
     }
 
     #[test]
-    fn says_it_in_its_own_words() {
-        for (text, word) in [
-            ("broker.example", "amqp://HOST"),
-            ("amqp://h:99999", "from 1 to 65535"),
-            ("amqp://[::1", "in brackets"),
-            ("amqp://u@:5672", "no host"),
+    fn what_is_not_a_url_is_answered_with_how_one_is_written() {
+        for (text, words) in [
+            ("broker.example", "`://`; write amqp://"),
+            ("", "`://`; write amqp://"),
+            ("amqp://", "it names no host"),
+            ("amqp://h:99999", "its port is not a number from 0 to 65535; write amqp://"),
+            ("http://h", "the scheme is `http`, not amqp or amqps; write amqp://"),
         ] {
-            let error = AmqpUrl::parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
-            assert!(error.to_string().contains(word), "{text}: {error}");
+            let error = AmqpUrl::parse(text).err().unwrap().to_string();
+            assert!(error.contains(words) && !error.contains("relative URL"), "{text}: {error}");
+        }
+        for text in ["broker.example", "amqp://h"] {
+            let error = management_url(text).err().unwrap().to_string();
+            assert!(error.contains("write http://HOST:15672, or `none`"), "{text}: {error}");
         }
     }
 

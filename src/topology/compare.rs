@@ -22,6 +22,8 @@ pub struct Observed {
     pub bindings: Vec<BindingInfo>,
     /// How many nodes the cluster has, if that is known.
     pub nodes: Option<usize>,
+    /// What is only as the queues' statistics have it, which are some seconds old, and why.
+    pub unsettled: Vec<String>,
 }
 
 /// Settings of a policy that take effect on a level queue although its arguments
@@ -264,14 +266,22 @@ fn policies<'a>(
         if key == "dead-letter-routing-key" && queue.arguments.contains_key("x-dead-letter-routing-key") {
             return None;
         }
-        let names: Vec<_> = [&queue.policy, &queue.operator_policy]
-            .into_iter()
-            .flatten()
-            .filter(|name| !name.is_empty())
-            .map(|name| format!("`{name}`"))
-            .collect();
-        let policy = format!("policy {} sets `{key}` to {}", names.join(" and "), text(value));
-        Some(Finding::Policy { queue: queue.name.clone(), policy, effect })
+        let shown = || {
+            let names = [("policy", &queue.policy), ("operator policy", &queue.operator_policy)];
+            let named = |(kind, name): (&str, &Option<String>)| {
+                name.as_ref().filter(|name| !name.is_empty()).map(|name| format!("{kind} `{name}`"))
+            };
+            names.into_iter().filter_map(named).collect()
+        };
+        let origins = queue.policy_origins.get(key).cloned().unwrap_or_else(shown);
+        Some(Finding::Policy {
+            queue: queue.name.clone(),
+            policy: format!("{} sets `{key}` to {}", origins.join(" and "), text(value)),
+            origins,
+            key: key.into(),
+            value: text(value),
+            effect,
+        })
     })
 }
 

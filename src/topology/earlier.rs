@@ -29,7 +29,7 @@ fn one_bit_to_a_word(binding: &Binding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{Endpoint, Finding, TopologySettings, standing::info};
+    use crate::topology::{Endpoint, Finding, TopologySettings, causes, standing::info};
 
     /// The bindings of that version, of one level.
     fn earlier(topology: &Topology, level: u8) -> impl Iterator<Item = Binding> {
@@ -54,11 +54,12 @@ mod tests {
         observed.bindings.extend(earlier(&topology, 5).map(|binding| info(&binding)));
         assert_eq!(topology.earlier_bindings(&observed), 6);
         observed.bindings = (0..LEVELS).flat_map(|l| earlier(&topology, l)).map(|b| info(&b)).collect();
+        let causes = causes(&topology.settings().set, &topology.compare(&observed));
+        assert!(causes.len() == 1 && causes[0].remedy.contains("delayline uninstall"), "{causes:?}");
         match &topology.compare(&observed)[..] {
             [finding @ Finding::EarlierVersion { bindings: 406 }] => {
                 let text = finding.to_string();
                 assert!(text.contains("a set of an earlier version stands here"), "{text}");
-                assert!(text.contains("delayline uninstall"), "{text}");
             }
             other => panic!("{other:?}"),
         }

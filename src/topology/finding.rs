@@ -81,13 +81,16 @@ pub enum Finding {
         queue: String,
         /// The policy, and what it sets.
         policy: String,
+        /// The policies that set it: `policy `x``, `operator policy `x``.
+        origins: Vec<String>,
+        /// What they set.
+        key: String,
+        /// To what.
+        value: String,
         /// What that does.
         effect: &'static str,
     },
 }
-
-/// What a set of an earlier version is called everywhere.
-pub(crate) const EARLIER_VERSION: &str = "a set of an earlier version stands here";
 
 /// How to replace it without losing what waits in it.
 pub(crate) const EARLIER_REMEDY: &str = "stop its publishers, wait until its levels are empty (`delayline \
@@ -103,7 +106,7 @@ impl fmt::Display for Finding {
             }
             Self::EarlierVersion { bindings } => write!(
                 f,
-                "{EARLIER_VERSION}: {bindings} of its bindings expect one bit to a word; to do: {EARLIER_REMEDY}"
+                "a set of an earlier version stands here: {bindings} of its bindings expect one bit to a word"
             ),
             Self::MissingBinding { binding } => write!(f, "{binding} is missing"),
             Self::ExtraBinding { binding, effect } => write!(f, "{binding} is not ours: {effect}"),
@@ -126,7 +129,7 @@ impl fmt::Display for Finding {
                 "queue `{queue}` has no leader although its replicas run: nothing gets in or out, and \
                  restarting does not help; to do: docs/doctor.md, no-leader"
             ),
-            Self::Policy { queue, policy, effect } => write!(f, "queue `{queue}`: {policy}: {effect}"),
+            Self::Policy { queue, policy, effect, .. } => write!(f, "queue `{queue}`: {policy}: {effect}"),
         }
     }
 }

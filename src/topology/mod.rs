@@ -6,21 +6,26 @@
 
 mod app;
 mod build;
+mod cause;
 mod compare;
 mod earlier;
 mod finding;
 mod names;
 mod object;
 mod pattern;
+mod policy;
 mod settings;
 #[cfg(test)]
 mod standing;
 mod suitable;
 
 pub(crate) use build::hidden_key;
+#[cfg(feature = "cli")]
+pub(crate) use cause::named;
+pub use cause::{Cause, causes};
 pub use compare::Observed;
+pub(crate) use finding::EARLIER_REMEDY;
 pub use finding::Finding;
-pub(crate) use finding::{EARLIER_REMEDY, EARLIER_VERSION};
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;

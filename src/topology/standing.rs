@@ -37,6 +37,7 @@ impl Observed {
                 .collect(),
             bindings: topology.bindings().map(info).collect(),
             nodes: Some(3),
+            unsettled: Vec::new(),
         }
     }
 }

@@ -497,3 +497,44 @@ fn a_user_that_may_bind_can_make_its_messages_go_round_and_verify_finds_it() {
     let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
     assert!(findings.iter().any(|finding| finding.to_string().contains("exchange `delay`")), "{findings:?}");
 }
+
+#[test]
+fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
+    let settings = common::installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let name = "it's.billing";
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
+    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    let delivery = |existing, retry| Delivery::Direct(AppQueue { existing, retry, ..AppQueue::new(name) });
+    let alone = |delivery| AppSpec { user: None, ..spec(&settings, "billing", delivery) };
+    let said = conflicts(&settings, &alone(delivery(false, true)));
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("x-dead-letter-exchange") && said[0].contains("--existing"), "{said:?}");
+    // The same for who takes it as it is.
+    let before =
+        admin::add_app(&settings, &topology(&settings), &alone(delivery(true, false)), false, true).unwrap();
+    assert!(before.warnings.iter().any(|text| text.contains("has no dead-letter exchange")), "{before:?}");
+
+    // What it says is what a shell makes of it, and helps.
+    let (_, command) = said[0].split_once("rabbitmqctl ").unwrap();
+    let (arguments, _) = command.split_once(" (of the policies").unwrap();
+    let taken_apart = std::process::Command::new("sh")
+        .args(["-c", &format!("printf '%s\\n' {arguments}")])
+        .output()
+        .unwrap();
+    let arguments = String::from_utf8(taken_apart.stdout).unwrap();
+    let done = common::shared_node().ctl(&arguments.lines().collect::<Vec<_>>()).unwrap();
+    assert!(done.status.success(), "{arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    added(&settings, &alone(delivery(true, false)));
+    let after = add(&settings, &alone(delivery(true, false)));
+    assert!(!after.warnings.iter().any(|text| text.contains("dead-letter")), "{after:?}");
+    raw::publish(&settings, [raw::message("", name, "x", &json!({}))]);
+    let consumer = session.consume(name, 1).unwrap();
+    match consumer.next(Duration::from_secs(120)) {
+        Next::Delivery(delivery) => consumer.reject(delivery).unwrap(),
+        other => panic!("{other:?}"),
+    }
+    common::eventually("what it rejects is there to be retried", || {
+        session.queue_depth("delay.retry").unwrap().unwrap().ready == 1
+    });
+}

@@ -156,7 +156,7 @@ fn sends_many_messages_and_reports_them() {
         .arg("--jsonl")
         .write_stdin(lines)
         .assert()
-        .code(1)
+        .code(2)
         .stdout(contains("1 confirmed, 3 failed"))
         .stderr(contains("line 2").and(contains("bdy")).and(contains("268435455")));
     assert_eq!(inbox.collect(1, Duration::from_secs(5))[0].body, b"good");
@@ -167,7 +167,7 @@ fn sends_many_messages_and_reports_them() {
         send().args(["--lines", "--file", "/dev/stdin"]).write_stdin("from a pipe\n").output().unwrap();
     assert!(String::from_utf8_lossy(&pipe.stdout).contains("1 confirmed"), "{pipe:?}");
     assert_eq!(inbox.collect(1, Duration::from_secs(5)).len(), 1);
-    send().args(["--lines", "--file", "/"]).assert().code(1).stdout(contains("0 confirmed, 1 failed"));
+    send().args(["--lines", "--file", "/"]).assert().code(2).stdout(contains("0 confirmed, 1 failed"));
 
     // A file with bad lines is refused as a whole.
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -201,7 +201,7 @@ fn sending_without_a_set_is_a_refusal() {
         .args(["send", "--app", "app", "--delay", "1", "--lines"])
         .write_stdin("x\ny\n")
         .assert()
-        .code(1)
+        .code(3)
         .stdout(contains("0 confirmed, 2 failed"));
 }
 
@@ -383,7 +383,7 @@ fn send_is_held_to_a_quota() {
     send(&["--delay", "1m", "--lines", "--file", path], "")
         .code(2)
         .stderr(contains("line 2").and(contains("nothing was sent")));
-    send(&["--delay", "1m", "--lines"], "one\nlong\n").code(1).stdout(contains("1 confirmed, 1 failed"));
+    send(&["--delay", "1m", "--lines"], "one\nlong\n").code(2).stdout(contains("1 confirmed, 1 failed"));
     on(&settings)
         .env("DELAYLINE_MAX_DELAY", "soon")
         .arg("status")

@@ -9,6 +9,7 @@ mod broker;
 mod daemon;
 mod doctor;
 mod ends;
+mod exit_codes;
 mod inputs;
 mod offline;
 mod panics;

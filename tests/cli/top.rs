@@ -159,7 +159,10 @@ fn in_a_pipe_it_looks_once() {
     let text = stdout(on(&settings).arg("top"));
     println!("{text}");
     assert!(text.starts_with("Nothing is held up.\n") && !text.contains('\u{1b}'), "{text}");
-    assert!(text.contains("27 levels empty") && text.contains("1 message, 0 stuck"), "{text}");
+    assert!(
+        text.contains("27 levels empty") && text.contains("waiting      1 message\nhanded on    0, 0 stuck"),
+        "{text}"
+    );
     let json: Json = serde_json::from_str(&stdout(on(&settings).args(["top", "--json"]))).unwrap();
     assert_eq!((&json["waiting"], &json["levels"][10]["ready"]), (&1.into(), &1.into()), "{json}");
     assert_eq!(json["forecast"][2]["within"], "day");

@@ -114,7 +114,7 @@ fn bindings_are_not_guessed_and_a_missing_set_is_named() {
     on(&settings)
         .args(["unroutable", "list", "--set", "other"])
         .assert()
-        .code(3)
+        .code(1)
         .stderr(contains("delayline install"));
 }
 

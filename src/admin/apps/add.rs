@@ -11,7 +11,7 @@ use crate::{
 use super::{
     super::{AdminError, Outcome, doing, limit::limit},
     AppSpec, Delivery, api,
-    steps::{Found, Standing, steps},
+    steps::{self, Found, Standing, steps},
     unchecked_keys,
 };
 
@@ -28,6 +28,10 @@ pub struct AddReport {
     pub conflicts: Vec<String>,
     /// What may hurt, and what to do about it.
     pub warnings: Vec<String>,
+    /// Whether what is in the way is that the set is not installed.
+    pub no_set: bool,
+    /// Whether all that is in the way is that its user has no password to be made with.
+    pub no_password: bool,
 }
 
 /// One thing that an application has.
@@ -62,10 +66,13 @@ pub fn add_app(
         app: spec.app.to_string(),
         steps: Vec::new(),
         conflicts: Vec::new(),
-        warnings: warnings(topology, spec, &standing.observed, session.server_version()),
+        warnings: warnings(topology, spec, vhost, &standing.observed, session.server_version()),
+        no_set: false,
+        no_password: false,
     };
     for exchange in [topology.names().entry(), topology.names().dispatch()] {
         if !standing.has_exchange(&exchange) {
+            report.no_set = true;
             let set = &topology.settings().set;
             report.conflicts.push(format!(
                 "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
@@ -73,12 +80,17 @@ pub fn add_app(
         }
     }
     let mut to_make = Vec::new();
+    let mut passwords = 0;
     for step in steps(topology, spec) {
         let mut stood = true;
-        match step.look(&standing, &mut session)? {
+        match step.look(&standing, &mut session, topology, &spec.app)? {
             Found::Same => {}
             Found::Different(_) if replace_permissions && step.is_permission() => stood = false,
             Found::Different(conflict) => report.conflicts.push(conflict),
+            Found::NoPassword(reason) => {
+                passwords += 1;
+                report.conflicts.push(reason);
+            }
             Found::Missing => stood = false,
         }
         report.steps.push(AddedStep { what: step.to_string(), stood });
@@ -88,6 +100,7 @@ pub fn add_app(
     }
     if !report.conflicts.is_empty() {
         report.outcome = Outcome::Conflict;
+        report.no_password = report.conflicts.len() == passwords;
     } else if dry_run {
         report.outcome = Outcome::DryRun;
     } else {
@@ -100,6 +113,7 @@ pub fn add_app(
 fn warnings(
     topology: &Topology,
     spec: &AppSpec,
+    vhost: &str,
     observed: &Observed,
     version: Option<String>,
 ) -> Vec<String> {
@@ -112,6 +126,15 @@ fn warnings(
                 "queue `{}` refuses messages when it is full ({}), and 32 refused ones hold up a level for every \
                  application; put a landing queue before it (--landing)",
                 info.name, limit.text
+            ));
+        }
+        let retries =
+            [&info.arguments.get("x-dead-letter-exchange"), &info.policy_value("dead-letter-exchange")];
+        if queue.existing && retries.iter().all(|exchange| exchange.is_none()) {
+            warnings.push(format!(
+                "queue `{}` has no dead-letter exchange: what the application rejects is dropped, and not retried. {}",
+                info.name,
+                steps::give_it_retries(topology, &spec.app, &info.name, !info.kind.contains("classic"), vhost)
             ));
         }
         if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {

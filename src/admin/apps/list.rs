@@ -22,6 +22,8 @@ use super::{
 /// The applications of a set.
 #[derive(Debug, Clone, Serialize)]
 pub struct AppList {
+    /// Whether the set is installed at all.
+    pub installed: bool,
     /// One for each binding of the dispatch exchange, and one for each landing queue
     /// without any.
     pub apps: Vec<AppEntry>,
@@ -115,7 +117,9 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
         }
     }
     apps.sort_by(|one, other| (&one.app, &one.bound).cmp(&(&other.app, &other.bound)));
-    Ok(AppList { apps, unseen })
+    let dispatch = topology.names().dispatch();
+    let installed = observed.exchanges.iter().any(|exchange| exchange.name == dispatch);
+    Ok(AppList { installed, apps, unseen })
 }
 
 fn entry(

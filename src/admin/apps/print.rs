@@ -2,7 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::topology::{Endpoint, Topology};
+use crate::{
+    shell::quoted,
+    topology::{Endpoint, Topology},
+};
 
 use super::{
     AppSpec,
@@ -81,15 +84,6 @@ pub fn rabbitmqctl(topology: &Topology, spec: &AppSpec, vhost: &str) -> Vec<Stri
         lines.push(format!("rabbitmqctl {}", words.join(" ")));
     }
     lines
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-    match !word.is_empty() && word.bytes().all(plain) {
-        true => word.into(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]

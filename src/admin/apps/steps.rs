@@ -4,8 +4,10 @@ use std::fmt;
 
 use crate::{
     amqp::Session,
+    codec::AppKey,
     management::{ManagementApi, Permission, TopicPermission, UserInfo},
     settings::Secret,
+    shell::quoted,
     topology::{Binding, Endpoint, Observed, Queue, Topology},
 };
 
@@ -74,6 +76,7 @@ pub(super) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
 
 /// What stands, as far as steps need to know.
 pub(super) struct Standing {
+    pub(super) vhost: String,
     pub(super) observed: Observed,
     pub(super) users: Vec<UserInfo>,
     pub(super) permissions: Vec<Permission>,
@@ -84,14 +87,22 @@ impl Standing {
     /// Asks; of users only if a user matters, as that needs an administrator.
     pub(super) fn look(api: &ManagementApi, vhost: &str, users: bool) -> Result<Self, AdminError> {
         let observed = observe_with(api, vhost)?;
+        let vhost_name = vhost.to_owned();
         Ok(match users {
             true => Self {
+                vhost: vhost_name,
                 observed,
                 users: api.users()?,
                 permissions: api.permissions(vhost)?,
                 topics: api.topic_permissions(vhost)?,
             },
-            false => Self { observed, users: Vec::new(), permissions: Vec::new(), topics: Vec::new() },
+            false => Self {
+                vhost: vhost_name,
+                observed,
+                users: Vec::new(),
+                permissions: Vec::new(),
+                topics: Vec::new(),
+            },
         })
     }
 
@@ -110,11 +121,19 @@ pub(super) enum Found {
     Same,
     /// Something else is in the way, and what.
     Different(String),
+    /// It would be made, but there is no password to make it with.
+    NoPassword(String),
 }
 
 impl Step {
     /// Looks, and changes nothing.
-    pub(super) fn look(&self, standing: &Standing, session: &mut Session) -> Result<Found, AdminError> {
+    pub(super) fn look(
+        &self,
+        standing: &Standing,
+        session: &mut Session,
+        topology: &Topology,
+        app: &AppKey,
+    ) -> Result<Found, AdminError> {
         let found = match self {
             Self::Stands(Endpoint::Queue(name)) if standing.has_queue(name) => Found::Same,
             Self::Stands(Endpoint::Exchange(name)) if standing.has_exchange(name) => Found::Same,
@@ -125,7 +144,9 @@ impl Step {
                 match examine::queue(session, queue).map_err(doing(format!("looking at {self}")))? {
                     State::Missing => Found::Missing,
                     State::Same => Found::Same,
-                    State::Different(conflict) => Found::Different(conflict.to_string()),
+                    State::Different(conflict) => {
+                        Found::Different(format!("{conflict}; {}", remedy(queue, standing, topology, app)))
+                    }
                 }
             }
             Self::Binding(binding) => bound(binding, standing),
@@ -172,6 +193,51 @@ impl Step {
     }
 }
 
+/// What to do about a queue that stands with other arguments.
+fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey) -> String {
+    const EXCHANGE: &str = "x-dead-letter-exchange";
+    let anew = format!("let `{}` run empty, delete it, and add the application again", queue.name);
+    if topology.names().app_of_landing(&queue.name).is_some() {
+        return anew;
+    }
+    let found = standing.observed.queues.iter().find(|info| info.name == queue.name);
+    let as_it_is = "take it as it is with --existing";
+    match found {
+        Some(info) if queue.arguments.contains_key(EXCHANGE) && !info.arguments.contains_key(EXCHANGE) => {
+            let quorum = info.kind.contains("quorum");
+            format!("{}; or {anew}", give_it_retries(topology, app, &queue.name, quorum, &standing.vhost))
+        }
+        _ => format!("{as_it_is}, or {anew}"),
+    }
+}
+
+/// How a queue that stands comes to have what it rejects retried: arguments cannot be changed,
+/// but a policy does the same.
+pub(super) fn give_it_retries(
+    topology: &Topology,
+    app: &AppKey,
+    queue: &str,
+    quorum: bool,
+    vhost: &str,
+) -> String {
+    let mut definition = serde_json::json!({
+        "dead-letter-exchange": topology.names().retry(), "dead-letter-routing-key": app.as_str(),
+    });
+    if quorum {
+        definition["dead-letter-strategy"] = "at-least-once".into();
+        definition["overflow"] = "reject-publish".into();
+    }
+    format!(
+        "To have it retried without declaring the queue anew: rabbitmqctl set_policy -p {} --apply-to queues \
+         --priority 1 {} {} {} (of the policies that match a queue only one holds: put into it what another sets \
+         there now), and then add the application with --existing",
+        quoted(vhost),
+        quoted(&format!("retry-{queue}")),
+        quoted(&format!("^{}$", regex::escape(queue))),
+        quoted(&definition.to_string()),
+    )
+}
+
 fn compare<T: PartialEq>(step: &Step, found: Option<&T>, wanted: &T, show: impl Fn(&T) -> String) -> Found {
     match found {
         None => Found::Missing,
@@ -209,7 +275,7 @@ fn user(name: &str, has_password: bool, standing: &Standing) -> Found {
         )),
         Some(_) => Found::Same,
         None if has_password => Found::Missing,
-        None => Found::Different(format!(
+        None => Found::NoPassword(format!(
             "user `{name}` does not exist, and there is no password to create it with; set \
              DELAYLINE_APP_PASSWORD or app_password_file, create it yourself, or say --no-user"
         )),

@@ -1,50 +1,15 @@
 //! Dead letters on their way between two queues.
 
-use crate::topology::Topology;
+use crate::{
+    admin::handover::{PREFETCH, Sign},
+    topology::Topology,
+};
 
 use super::{
     DoctorOptions, FindingCode, HealthFinding,
     facts::Facts,
     walk::{Target, refuses},
 };
-
-/// How many a queue hands on at a time by default.
-const DEFAULT_PREFETCH: u64 = 32;
-
-/// How many samples in a row say something; there is one every 5 s.
-const ENOUGH: usize = 4;
-
-/// What the counts of one queue over time mean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sign {
-    /// They come and go, or have not been there for long.
-    Passing,
-    /// So many go nowhere.
-    Stuck(u64),
-    /// There were more each time. Either nothing goes on, or less than comes.
-    Rising(u64),
-    /// They move, but there are always more than can be handed on at a time.
-    Backlog(u64),
-}
-
-/// Those that are stuck keep a count from falling below theirs, and it comes back to
-/// that time and again; those that move make it rise and fall.
-fn sign(counts: &[u64]) -> Sign {
-    let begin = counts.iter().rposition(|&count| count == 0).map_or(0, |zero| zero + 1);
-    let counts = &counts[begin..];
-    let (Some(&least), Some(&most)) = (counts.iter().min(), counts.iter().max()) else {
-        return Sign::Passing;
-    };
-    let often = counts.iter().filter(|&&count| count == least).count() * 2 >= counts.len();
-    let never_falls = counts.is_sorted();
-    match least {
-        _ if counts.len() < ENOUGH => Sign::Passing,
-        _ if often => Sign::Stuck(if never_falls { most } else { least }),
-        DEFAULT_PREFETCH.. if never_falls => Sign::Rising(most),
-        DEFAULT_PREFETCH.. => Sign::Backlog(least),
-        _ => Sign::Passing,
-    }
-}
 
 pub(super) fn check(
     topology: &Topology,
@@ -54,8 +19,8 @@ pub(super) fn check(
 ) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
     let mut backlog = None;
-    for (queue, counts) in &facts.dead_letters {
-        let (count, rising) = match sign(counts) {
+    for (queue, looks) in &facts.dead_letters {
+        let (count, rising) = match Sign::of(looks) {
             Sign::Passing => continue,
             Sign::Backlog(count) => {
                 backlog = backlog.max(Some((count, queue)));
@@ -139,7 +104,7 @@ fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFindin
     let them = if count == 1 { "1 dead letter goes".to_owned() } else { format!("{count} dead letters go") };
     let mut effect = match holder.landing {
         Some(_) => "only this application waits for them",
-        None if count >= DEFAULT_PREFETCH => "nothing leaves this level any more, for any application",
+        None if count >= PREFETCH => "nothing leaves this level any more, for any application",
         None => "with 32 of them, nothing would leave this level any more",
     };
     if rising && holder.blocked.is_empty() {
@@ -174,37 +139,10 @@ fn prefetch(
         FindingCode::DeadLetterPrefetch,
         "broker",
         format!(
-            "{reason}, and a queue hands on {DEFAULT_PREFETCH} at a time unless \
+            "{reason}, and a queue hands on {PREFETCH} at a time unless \
              dead_letter_worker_consumer_prefetch says otherwise (no API tells it)"
         ),
         "in advanced.config of every node: [{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]. \
          Then restart the nodes one by one, and leave this finding out from now on (--ignore dead-letter-prefetch)",
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tells_stuck_from_moving() {
-        for (counts, expected) in [
-            (&[][..], Sign::Passing),
-            (&[0], Sign::Passing),
-            (&[7], Sign::Passing),
-            (&[7, 7, 7], Sign::Passing),
-            (&[7, 7, 7, 0], Sign::Passing),
-            (&[0, 7, 7, 7, 7], Sign::Stuck(7)),
-            (&[0, 7, 9, 7, 7], Sign::Stuck(7)),
-            (&[20, 31, 20, 23, 20, 20], Sign::Stuck(20)),
-            (&[1, 1, 1, 200], Sign::Stuck(200)),
-            (&[5, 3, 9, 4], Sign::Passing),
-            (&[200, 210, 230, 231], Sign::Rising(231)),
-            (&[3, 4, 5, 6], Sign::Passing),
-            (&[900, 400, 2_000, 60], Sign::Backlog(60)),
-            (&[900, 400, 2_000, 0], Sign::Passing),
-        ] {
-            assert_eq!(sign(counts), expected, "{counts:?}");
-        }
-    }
 }

@@ -7,6 +7,7 @@ use crate::{
         AdminError, UnroutableReport,
         about::about,
         doing,
+        handover::{Look, remembered},
         leader::{IfNew, mark_leaderless},
         observe, unroutable as census,
     },
@@ -24,9 +25,6 @@ use super::{
     walk::{End, targets},
 };
 
-/// Over how many seconds dead letters that are on their way are looked back at.
-const RECENT: u32 = 60;
-
 /// Over how many seconds the unroutable queue is looked back at; as long as brokers
 /// keep such figures by default.
 const HISTORY: u32 = 600;
@@ -40,7 +38,7 @@ pub(super) struct Facts {
     pub(super) deprecated: Option<Vec<DeprecatedFeature>>,
     /// How many dead letters were on their way, over the last minute and the oldest
     /// first, from each queue that has some now.
-    pub(super) dead_letters: BTreeMap<String, Vec<u64>>,
+    pub(super) dead_letters: BTreeMap<String, Vec<Look>>,
     /// How many messages were unroutable over time, the oldest first.
     pub(super) unroutable_history: Vec<u64>,
     pub(super) unroutable: Option<UnroutableReport>,
@@ -87,6 +85,7 @@ pub(super) fn gather(
     let queues = queues_on_the_way(topology, &observed);
     let leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
     unchecked.extend(leaders.unchecked());
+    unchecked.extend(observed.unsettled.iter().cloned());
 
     let mut known = Facts { observed, about, ..Facts::default() };
     known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
@@ -146,15 +145,13 @@ fn dead_letters(
     vhost: &str,
     topology: &Topology,
     observed: &Observed,
-) -> Result<BTreeMap<String, Vec<u64>>, ManagementError> {
+) -> Result<BTreeMap<String, Vec<Look>>, ManagementError> {
     let ours = |name: &str| {
         topology.names().app_of_landing(name).is_some() || topology.queues().any(|queue| queue.name == name)
     };
     let mut counts = BTreeMap::new();
     for queue in observed.queues.iter().filter(|queue| queue.messages_dlx > 0 && ours(&queue.name)) {
-        if let Some(queue) = api.queue_history(vhost, &queue.name, RECENT)? {
-            counts.insert(queue.name.clone(), queue.dead_letter_history());
-        }
+        counts.insert(queue.name.clone(), remembered(api, vhost, &queue.name)?);
     }
     Ok(counts)
 }

@@ -61,6 +61,8 @@ pub struct HealthFinding {
     pub advice: String,
     /// The applications that are concerned, as far as they are known.
     pub apps: Vec<String>,
+    /// All the places where it shows, if there are several.
+    pub details: Vec<String>,
 }
 
 impl HealthFinding {
@@ -77,6 +79,7 @@ impl HealthFinding {
             what: what.into(),
             advice: advice.into(),
             apps: Vec::new(),
+            details: Vec::new(),
         }
     }
 
@@ -145,6 +148,7 @@ fn examine(
 mod tests {
     use super::*;
     use crate::{
+        admin::handover::Look,
         codec::{AppKey, RoutingKey},
         management::{BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, QueueInfo},
         topology::{Observed, TopologySettings},
@@ -177,6 +181,12 @@ mod tests {
         examine(topology, facts, &DoctorOptions::default(), "/", &mut Vec::new())
     }
 
+    /// How many dead letters a queue had over time, and nothing else.
+    fn hands_on(facts: &mut Facts, queue: &str, counts: &[u64]) {
+        let looks = counts.iter().map(|&due| Look { due, messages: due });
+        facts.dead_letters.insert(queue.into(), looks.collect());
+    }
+
     fn codes(findings: &[HealthFinding]) -> Vec<(&str, &str)> {
         findings.iter().map(|finding| (finding.code.as_str(), finding.subject.as_str())).collect()
     }
@@ -207,7 +217,7 @@ mod tests {
         assert!(findings[1].what.contains("no replica runs on b, c"), "{findings:#?}");
 
         // What is due for a queue without a majority is what gets stuck.
-        facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+        hands_on(&mut facts, "delay.level.00", &[0, 40, 40, 40, 40]);
         let findings = found(&topology, &facts);
         let stuck = findings.iter().find(|finding| finding.code == FindingCode::StuckDeadLetters).unwrap();
         assert_eq!(stuck.apps, ["billing"]);
@@ -283,7 +293,7 @@ mod tests {
 
         // Nobody is to blame for what is stuck who receives all the same.
         bind(&mut facts, &dispatch, ("exchange", "audit"), &key("lost"));
-        facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+        hands_on(&mut facts, "delay.level.00", &[0, 40, 40, 40, 40]);
         let findings = found(&topology, &facts);
         assert_eq!(
             codes(&findings),
@@ -333,7 +343,7 @@ mod tests {
             let findings = found(&topology, &facts);
             assert_eq!(codes(&findings), [(code, "queue `delay.landing.billing`")]);
             assert_eq!(findings[0].apps, ["billing"]);
-            facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+            hands_on(&mut facts, "delay.level.00", &[0, 40, 40, 40, 40]);
             let findings = found(&topology, &facts);
             let stuck = findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters).unwrap();
             let blamed = code != "policy-on-set";
@@ -351,7 +361,7 @@ mod tests {
         let findings = found(&topology, &facts);
         assert_eq!(codes(&findings), [("no-leader", "queue `app`"), ("no-leader", "queue `delay.level.04`")]);
         assert_eq!(findings[0].apps, ["billing"]);
-        facts.dead_letters.insert("delay.level.00".into(), vec![0, 40, 40, 40, 40]);
+        hands_on(&mut facts, "delay.level.00", &[0, 40, 40, 40, 40]);
         let findings = found(&topology, &facts);
         let stuck = findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters).unwrap();
         assert!(stuck.what.contains("queue `app` has no leader"), "{stuck:#?}");
@@ -361,7 +371,7 @@ mod tests {
     fn dead_letters_that_nothing_explains() {
         let topology = Topology::new(TopologySettings::default());
         let mut facts = facts(&topology);
-        facts.dead_letters.insert("delay.level.07".into(), vec![5; 12]);
+        hands_on(&mut facts, "delay.level.07", &[5; 12]);
         let advice = |facts: &Facts| found(&topology, facts)[0].advice.clone();
         facts.about.version = Some("4.3.6".into());
         assert!(!advice(&facts).contains("new leader"));
@@ -371,9 +381,9 @@ mod tests {
 
         // Those that come and go say nothing; those that are always too many are a
         // matter of throughput.
-        facts.dead_letters.insert("delay.level.07".into(), vec![5, 9, 0, 3, 0]);
+        hands_on(&mut facts, "delay.level.07", &[5, 9, 0, 3, 0]);
         assert_eq!(codes(&found(&topology, &facts)), []);
-        facts.dead_letters.insert("delay.level.07".into(), vec![900, 400, 700, 300, 500]);
+        hands_on(&mut facts, "delay.level.07", &[900, 400, 700, 300, 500]);
         let findings = found(&topology, &facts);
         assert_eq!(codes(&findings), [("dead-letter-prefetch", "broker")]);
         assert!(findings[0].what.contains("`delay.level.07` had 300 or more"), "{findings:#?}");

@@ -1,24 +1,32 @@
-//! The set itself: what `verify` finds, with advice.
+//! The set itself: what `verify` finds, by its causes.
 
-use crate::topology::{EARLIER_REMEDY, EARLIER_VERSION, Endpoint, Finding, Topology, unsuitable};
+use crate::topology::{Cause, Endpoint, Finding, Topology, causes, unsuitable};
 
 use super::{FindingCode, HealthFinding, facts::Facts};
 
 pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
-    let mut findings: Vec<_> =
-        unsuitable(topology.settings(), &facts.about).iter().filter_map(|it| finding(topology, it)).collect();
+    let mut findings = unsuitable(topology.settings(), &facts.about);
     if !facts.installed(topology) {
         let set = &topology.settings().set;
-        findings.push(HealthFinding::new(
+        let mut found = health(topology, &findings);
+        found.push(HealthFinding::new(
             FindingCode::SetDiffers,
             format!("set `{set}`"),
             "it is not installed in this vhost",
             "delayline install",
         ));
-        return findings;
+        return found;
     }
-    findings.extend(topology.compare(&facts.observed).iter().filter_map(|it| finding(topology, it)));
-    findings
+    findings.extend(topology.compare(&facts.observed));
+    // What is wrong with most of these is said by the check of targets and bindings, with
+    // names.
+    findings.retain(|finding| match finding {
+        Finding::ExtraBinding { binding, .. } => {
+            binding.source != topology.names().dispatch() || keeps(topology, &binding.destination)
+        }
+        _ => true,
+    });
+    health(topology, &findings)
 }
 
 /// Whether it is a queue or exchange of the set that keeps what it gets.
@@ -30,85 +38,33 @@ fn keeps(topology: &Topology, destination: &Endpoint) -> bool {
     ours && !topology.leads_back(destination)
 }
 
-pub(super) fn finding(topology: &Topology, finding: &Finding) -> Option<HealthFinding> {
-    let queue = |name: &String| format!("queue `{name}`");
-    Some(match finding {
-        Finding::Missing { object } => {
-            HealthFinding::new(FindingCode::SetDiffers, object, "it is missing", "delayline install")
-        }
-        Finding::MissingBinding { binding } => HealthFinding::new(
-            FindingCode::SetDiffers,
-            binding.to_string(),
-            "it is missing",
-            "delayline install",
-        ),
-        Finding::EarlierVersion { bindings } => HealthFinding::new(
-            FindingCode::SetDiffers,
-            format!("set `{}`", topology.settings().set),
-            format!("{EARLIER_VERSION}: {bindings} of its bindings expect one bit to a word"),
-            EARLIER_REMEDY,
-        ),
-        Finding::Different { object, argument, wanted, found } => HealthFinding::new(
-            FindingCode::SetDiffers,
-            object,
-            format!("`{argument}` should be {wanted}, but is {found}"),
-            "if the set was installed with other settings, use those; if somebody declared it by hand, let it \
-             run empty, delete it, and run `delayline install`",
-        ),
-        // What is wrong with most of these is said by the check of targets and bindings,
-        // with names.
-        Finding::ExtraBinding { binding, .. }
-            if binding.source == topology.names().dispatch() && !keeps(topology, &binding.destination) =>
-        {
-            return None;
-        }
-        Finding::ExtraBinding { binding, effect } => HealthFinding::new(
-            FindingCode::SetDiffers,
-            binding.to_string(),
-            *effect,
-            "find out who made it, and unbind it; applications bind to the dispatch exchange only",
-        ),
-        Finding::Unsuitable { reason, remedy } => {
-            HealthFinding::new(FindingCode::BrokerUnsuitable, "broker", reason, remedy)
-        }
-        Finding::MissingReplicas { queue: name, members, wanted } => HealthFinding::new(
-            FindingCode::TooFewReplicas,
-            queue(name),
-            format!("it has {} of {wanted} replicas, on {}", members.len(), members.join(", ")),
-            "rabbitmq-queues grow NODE all, for a node without one",
-        ),
-        Finding::ReplicasOffline { queue: name, offline, stalled: true } => HealthFinding::new(
-            FindingCode::NoMajority,
-            queue(name),
-            format!(
-                "no replica runs on {}: it has no majority, and everything in it waits",
-                offline.join(", ")
-            ),
-            "start those nodes; if they are lost for good, docs/doctor.md says how to do without them, which \
-             can lose messages",
-        ),
-        Finding::NoLeader { queue: name } => HealthFinding::new(
-            FindingCode::NoLeader,
-            queue(name),
-            "its replicas run and none of them leads: nothing gets in or out, and so nothing leaves the levels \
-             that hand on to it",
-            "make sure (rabbitmq-queues quorum_status QUEUE), then delete the queue and run `delayline install`; \
-             restarting the node does not help",
-        ),
-        Finding::ReplicasOffline { queue: name, offline, stalled: false } => HealthFinding::new(
-            FindingCode::ReplicaOffline,
-            queue(name),
-            format!("no replica runs on {}", offline.join(", ")),
-            "start those nodes before another one fails",
-        ),
-        Finding::Policy { queue: name, policy, effect } => HealthFinding::new(
-            FindingCode::PolicyOnSet,
-            queue(name),
-            format!("{policy}: {effect}"),
-            format!(
-                "give the policy a pattern that leaves `{set}` and what begins with `{set}.` alone",
-                set = topology.settings().set
-            ),
-        ),
-    })
+/// One for each cause, with what comes of it.
+pub(super) fn health(topology: &Topology, findings: &[Finding]) -> Vec<HealthFinding> {
+    causes(&topology.settings().set, findings)
+        .into_iter()
+        .filter_map(|Cause { subject, what, remedy, findings }| {
+            let code = code(findings.first()?);
+            let details = match findings.as_slice() {
+                [_] => Vec::new(),
+                several => several.iter().map(ToString::to_string).collect(),
+            };
+            Some(HealthFinding { details, ..HealthFinding::new(code, subject, what, remedy) })
+        })
+        .collect()
+}
+
+fn code(finding: &Finding) -> FindingCode {
+    match finding {
+        Finding::Missing { .. }
+        | Finding::EarlierVersion { .. }
+        | Finding::MissingBinding { .. }
+        | Finding::Different { .. }
+        | Finding::ExtraBinding { .. } => FindingCode::SetDiffers,
+        Finding::Unsuitable { .. } => FindingCode::BrokerUnsuitable,
+        Finding::MissingReplicas { .. } => FindingCode::TooFewReplicas,
+        Finding::ReplicasOffline { stalled: true, .. } => FindingCode::NoMajority,
+        Finding::ReplicasOffline { stalled: false, .. } => FindingCode::ReplicaOffline,
+        Finding::NoLeader { .. } => FindingCode::NoLeader,
+        Finding::Policy { .. } => FindingCode::PolicyOnSet,
+    }
 }

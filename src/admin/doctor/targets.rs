@@ -25,7 +25,7 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
             findings.extend(refusals(landing, &target.app));
             findings.extend(replicas(landing, STOPS).into_iter().map(|finding| finding.about([&target.app])));
             let policies = Topology::landing_policies(landing);
-            let policies = policies.iter().filter_map(|finding| set::finding(topology, finding));
+            let policies = set::health(topology, &policies).into_iter();
             findings.extend(policies.map(|finding| finding.about([&target.app])));
         }
         let queue = match &target.end {

@@ -11,10 +11,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, IsTerminal, Read},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -68,7 +65,8 @@ priority, expiration, timestamp, app_id, user_id; flags fill in what it leaves o
 A file (--file) is read to its end first: if a line of it is bad, all bad lines are named,
 nothing is sent, and the exit code is 2. Standard input may never end, so each of its
 lines is sent as it comes; a bad one is named and left out, and the others are sent. A
-line has 128 MiB at most. The exit code is 1 if any message was not confirmed.
+line has 128 MiB at most. The exit code is 3 if the broker did not confirm a message, be it
+one or one of many, and otherwise 2 if one could not be sent.
 
 Delays: years of 365.25 days (y), weeks (w), days (d), h, m, s, ms; from large to small,
 each with a fraction if you like: 1h30m, 1.5d, 8.5y. Times without an offset or a zone
@@ -106,6 +104,8 @@ pub(super) struct Args {
 #[derive(Debug, Default, Serialize)]
 struct Report {
     confirmed: u64,
+    /// Those among the failed that nobody could send: nothing is wrong with the broker.
+    unsendable: u64,
     seconds: f64,
     per_second: f64,
     /// How many lines were not sent, and the first of them.
@@ -154,10 +154,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         send_one(message, settings)?
     };
     show(&report, output)?;
-    Ok(match (report.interrupted, report.problems.count) {
-        (true, _) => Code::Interrupted,
-        (_, 0) => Code::Done,
-        _ => Code::Problem,
+    // The same as for one message alone.
+    Ok(match &report {
+        Report { interrupted: true, .. } => Code::Interrupted,
+        Report { unsendable, problems, .. } if problems.count > *unsendable => Code::Broker,
+        Report { unsendable: 1.., .. } => Code::Usage,
+        _ => Code::Done,
     })
 }
 
@@ -170,14 +172,15 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
     match (&args.body, &args.file) {
         (Some(text), _) => body.extend_from_slice(text.as_bytes()),
         (None, Some(file)) => {
-            body = whole(open(file)?, LARGEST)?;
+            let unreadable = |error| Failure::usage(format!("{}: {error}", file.display()));
+            body = whole(open(file)?, LARGEST, unreadable)?;
         }
         (None, None) => {
             let is_typed = io::stdin().is_terminal();
             if is_typed {
                 aside("reading the body from the terminal; Ctrl-D ends it");
             }
-            let read = whole(io::stdin().lock(), LARGEST);
+            let read = whole(io::stdin().lock(), LARGEST, Failure::from);
             if is_typed && ending::is_gone(&io::stdin()) {
                 return Err(Failure::new(Code::Interrupted, "the terminal is gone; nothing was sent"));
             }
@@ -188,9 +191,13 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
 }
 
 /// All there is to read, unless that is more than any broker takes.
-fn whole(reader: impl Read, most: u64) -> Result<Vec<u8>, Failure> {
+fn whole(
+    reader: impl Read,
+    most: u64,
+    unreadable: impl FnOnce(io::Error) -> Failure,
+) -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
-    reader.take(most.saturating_add(1)).read_to_end(&mut body)?;
+    reader.take(most.saturating_add(1)).read_to_end(&mut body).map_err(unreadable)?;
     if body.len() as u64 > most {
         return Err(Failure::usage(format!(
             "the body is over {most} bytes, the most that a broker can be told to take; send less, or where it is kept"
@@ -234,10 +241,8 @@ fn send_many(
     };
     // What was not in the past when the file was checked may be by now.
     let template = Template { checked: total.is_some(), ..template.clone() };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
-
     let router = Router::connect(settings)?;
+    let interrupted = ending::on_signal()?;
     let started = Instant::now();
     let bar = output.progress(total, "sending");
     let mut report = Report::default();
@@ -269,7 +274,10 @@ fn send_many(
                 report.extend(outcome, || bar.inc(1));
             }
             Ok(None) => {}
-            Err(problem) => report.problems.add(number, problem),
+            Err(problem) => {
+                report.unsendable += 1;
+                report.problems.add(number, problem);
+            }
         }
     }
     report.extend(pipeline, || bar.inc(1));
@@ -300,7 +308,10 @@ impl Report {
             self.unsettled -= size;
             match outcome.result {
                 Ok(_) => self.confirmed += 1,
-                Err(error) => self.problems.add(line, error.to_string()),
+                Err(error) => {
+                    self.unsendable += u64::from(matches!(error.cause(), Cause::Invalid(_)));
+                    self.problems.add(line, error.to_string());
+                }
             }
             progress();
         }
@@ -348,8 +359,8 @@ mod tests {
 
     #[test]
     fn a_body_without_an_end_is_not_held() {
-        assert_eq!(whole(&b"12345"[..], 5).unwrap(), b"12345");
-        assert!(whole(&b"123456"[..], 5).is_err());
-        assert!(whole(io::repeat(b'x'), 1 << 20).is_err());
+        assert_eq!(whole(&b"12345"[..], 5, Failure::from).unwrap(), b"12345");
+        assert!(whole(&b"123456"[..], 5, Failure::from).is_err());
+        assert!(whole(io::repeat(b'x'), 1 << 20, Failure::from).is_err());
     }
 }

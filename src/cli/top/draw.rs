@@ -114,10 +114,10 @@ fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) 
         "waiting",
         "in /s",
         "out /s",
-        "stuck"
+        "due, ▲ stuck"
     );
     let room = usize::from(area.height.saturating_sub(1));
-    let busy = |level: &&Level| level.ready != Some(0) || level.stuck.unwrap_or(0) > 0;
+    let busy = |level: &&Level| level.ready != Some(0) || level.handing_on.unwrap_or(0) > 0;
     // Where not all fit, the longest empty ones are left out first.
     let surplus = picture.levels.len().saturating_sub(room);
     let mut leave_out = surplus;
@@ -140,8 +140,8 @@ fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) 
 
 fn row(picture: &Picture, level: &Level, width: u16, most: u64) -> Line<'static> {
     let ready = level.ready.unwrap_or(0);
-    let stuck = level.stuck.unwrap_or(0);
-    let idle = ready == 0 && stuck == 0 && level.out_per_s.unwrap_or(0.0) == 0.0;
+    let (due, stuck) = (level.handing_on.unwrap_or(0), level.stuck.unwrap_or(0));
+    let idle = ready == 0 && due == 0 && level.out_per_s.unwrap_or(0.0) == 0.0;
     let flow = |rate| if idle { String::new() } else { text::rate(rate) };
     let waiting = match level.ready {
         None => "missing".into(),
@@ -150,7 +150,8 @@ fn row(picture: &Picture, level: &Level, width: u16, most: u64) -> Line<'static>
     };
     let held = match level.stuck_since {
         Some(since) if stuck > 0 => format!("▲ {} {}", grouped(stuck), text::ago(picture.at, since)),
-        _ if stuck > 0 => grouped(stuck),
+        // What moves is no alarm, however much it is.
+        _ if due > 0 => grouped(due),
         _ => String::new(),
     };
     let bar = bar(ready, most, width);
@@ -239,9 +240,9 @@ mod tests {
         (picture.broker.reachable, picture.counted) = (true, Some(picture.at));
         for level in &mut picture.levels {
             level.ready = Some(if level.level % 3 == 0 { 10_u64.pow(u32::from(level.level) / 6) } else { 0 });
-            level.stuck = Some(0);
+            (level.handing_on, level.stuck) = (Some(0), Some(0));
         }
-        picture.levels[24].stuck = Some(20);
+        (picture.levels[24].handing_on, picture.levels[24].stuck) = (Some(20), Some(20));
         picture.levels[24].stuck_since = Some(picture.at);
         picture.waiting = 22_222;
         picture.verdict = Verdict::of(&picture);

@@ -1,0 +1,104 @@
+//! What is being handed on is not stuck, and what does not move is.
+
+use std::time::{Duration, Instant};
+
+use delayline::{
+    Message, Router, Settings,
+    admin::{self, FindingCode, Status},
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    picture::{Collector, Severity, Sources},
+    topology::{Binding, Endpoint, Queue},
+};
+
+use crate::common::{app, eventually, eventually_seen, installed, topology};
+
+fn receives(session: &mut Session, key: &str, arguments: &[(&str, delayline::topology::Argument)]) {
+    let mut all = vec![("x-queue-type".to_owned(), "quorum".into())];
+    all.extend(arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    session
+        .declare_queue(&Queue { name: key.into(), level: None, arguments: all.into_iter().collect() })
+        .unwrap();
+    let (source, destination) = ("delay.dispatch".into(), Endpoint::Queue(key.into()));
+    session.bind(&Binding { source, destination, key: RoutingKey::binding_pattern(&app(key)) }).unwrap();
+}
+
+fn publish(settings: &Settings, key: &str, seconds: u64, count: u64) {
+    let router = Router::connect(settings).unwrap();
+    let mut pipeline = router.pipeline();
+    let delay = Delay::from_seconds(seconds).unwrap();
+    let sent = (0..count).flat_map(|number| pipeline.push(number, Message::after(app(key), delay, "x")));
+    assert!(sent.collect::<Vec<_>>().iter().all(|outcome| outcome.result.is_ok()));
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+fn sum(status: &Status, of: fn(&delayline::admin::LevelStatus) -> Option<u64>) -> u64 {
+    status.levels.iter().map(|level| of(level).unwrap()).sum()
+}
+
+#[test]
+fn a_burst_that_is_being_handed_on_is_not_stuck() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    receives(&mut session, "busy", &[]);
+    let mut collector = Collector::new(settings.clone(), Sources::default());
+    let mut most = 0;
+    // The broker counts every 5 s: on a fast machine all can be over in between.
+    for burst in 1.. {
+        publish(&settings, "busy", 4, 15_000);
+        // What arrives is seen when it is there: the counts of what is on its way are old.
+        let all = 15_000 * burst;
+        let arrived = |session: &mut Session| u64::from(session.queue_depth("busy").unwrap().unwrap().ready);
+        let until = Instant::now() + Duration::from_secs(150);
+        loop {
+            let status = admin::status(&settings, &topology).unwrap();
+            assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
+            most = most.max(sum(&status, |level| level.handing_on));
+            let picture = collector.look();
+            assert_eq!(picture.stuck, Some(0), "{:?}", picture.levels);
+            assert!(picture.verdict.severity.is_none(), "{:?}", picture.verdict);
+            if arrived(&mut session) == all {
+                break;
+            }
+            assert!(Instant::now() < until, "it does not arrive: {status:?}");
+        }
+        if most > 100 {
+            break;
+        }
+        assert!(burst < 6, "none of {burst} bursts was seen on its way: {most}");
+    }
+    println!("{most} messages were seen being handed on");
+    let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
+    assert!(doctor.findings.iter().all(|it| it.code != FindingCode::StuckDeadLetters), "{doctor:#?}");
+}
+
+#[test]
+fn what_does_not_move_is_stuck_in_every_answer() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    receives(&mut session, "full", &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
+    // A queue takes some more than its limit until it has told everybody that it is full.
+    publish(&settings, "full", 1, 5);
+    eventually("it is full", || session.queue_depth("full").unwrap().unwrap().ready > 0);
+    let mut collector = Collector::new(settings.clone(), Sources::default());
+    publish(&settings, "full", 1, 9);
+    let status = eventually_seen(
+        "status says so",
+        || admin::status(&settings, &topology).unwrap(),
+        |status| sum(status, |level| level.stuck) > 0,
+    );
+    let (stuck, due) = (sum(&status, |level| level.stuck), sum(&status, |level| level.handing_on));
+    assert_eq!(stuck, due, "{:?}", status.levels);
+    // Who looks once has what the broker remembers; who watches, what it saw.
+    let once = Collector::new(settings.clone(), Sources::default()).look().clone();
+    assert_eq!((once.stuck, once.verdict.severity), (Some(stuck), Some(Severity::Error)), "{once:?}");
+    let watched =
+        eventually_seen("who watches says so", || collector.look().clone(), |it| it.stuck == Some(stuck));
+    assert!(watched.verdict.headline.starts_with("Level 00 is stuck: "), "{:?}", watched.verdict);
+    assert!(watched.levels.iter().any(|level| level.level == 0 && level.stuck_since.is_some()));
+    let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
+    let found = doctor.findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters);
+    assert!(found.is_some_and(|found| found.apps == ["full"]), "{doctor:#?}");
+}

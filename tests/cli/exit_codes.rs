@@ -1,0 +1,353 @@
+//! What every command ends with, by every cause: docs/exit-codes.md says it, and this walks
+//! through its table.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::TcpListener,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::{Command as Process, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use assert_cmd::Command;
+use delayline::{
+    Settings,
+    amqp::Session,
+    topology::{Binding, Endpoint, Queue},
+};
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    common::{app, eventually_seen, installed, shared_node, vhost},
+    delayline, json, on,
+};
+
+/// By command, the code for each cause; `None` where it does not come to that.
+type Table = BTreeMap<String, BTreeMap<String, Option<i32>>>;
+
+fn table() -> Table {
+    let document =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/exit-codes.md")).unwrap();
+    let lines = document.lines().skip_while(|line| !line.starts_with("| command |"));
+    let rows: Vec<Vec<String>> = lines
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect())
+        .collect();
+    let (head, rows) = (&rows[0], &rows[2..]);
+    let codes = |row: &Vec<String>| {
+        let cells = head.iter().zip(row).skip(1);
+        let code = |text: &String| if text == "–" { None } else { Some(text.parse().unwrap()) };
+        cells.map(|(cause, cell)| (cause.clone(), code(cell))).collect()
+    };
+    rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), codes(row))).collect()
+}
+
+/// The commands under one, as the command itself lists them.
+fn under(command: &[&str]) -> Vec<String> {
+    let output = delayline().args(command).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    lines
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .filter(|name| name != "help")
+        .collect()
+}
+
+/// All commands that do something.
+fn commands() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for command in under(&[]) {
+        let nested = under(&[&command]);
+        if nested.is_empty() {
+            all.insert(command);
+        } else {
+            all.extend(nested.iter().map(|name| format!("{command} {name}")));
+        }
+    }
+    all
+}
+
+/// Arguments with which a command has nothing to complain about.
+fn arguments(command: &str) -> Vec<&str> {
+    let more: &[&str] = match command {
+        "install" | "verify" | "app list" | "doctor" | "uninstall" | "status" => &[],
+        "demo" | "plan" | "parked list" | "unroutable list" | "unroutable replay" => &[],
+        "parked show" | "unroutable show" => &[],
+        "app add" => &["nobody", "--no-user"],
+        "app remove" => &["nobody", "--no-user"],
+        "app check" => &["nobody"],
+        "top" => &["--once"],
+        "key" => &["90s", "nobody"],
+        "decode" => &["nonsense"],
+        "send" => &["--app", "nobody", "--delay", "1d", "--body", "x"],
+        "listen" => &["--app", "nobody", "--count", "1"],
+        "serve" => &["--no-web"],
+        "probe" => &["--horizon", "0"],
+        "retry show" => &["--app", "nobody"],
+        "parked replay" | "parked discard" | "unroutable purge" => &["--all"],
+        "bench" => &["--count", "100"],
+        other => panic!("`{other}` is new: it needs arguments here, and a row in docs/exit-codes.md"),
+    };
+    command.split(' ').chain(more.iter().copied()).collect()
+}
+
+/// The command, with a broker and everything else that it can need.
+fn ready(settings: &Settings, command: &str) -> Command {
+    let mut ready = on(settings);
+    ready.args(arguments(command)).env("DELAYLINE_APP_PASSWORD", "nobody").write_stdin("");
+    ready
+}
+
+/// Every way in which a file that matters can be unreadable.
+fn without_a_file(command: &str) -> Vec<Command> {
+    let settings = |name: &str, value: &str| {
+        let mut it = delayline();
+        it.args(arguments(command)).env("DELAYLINE_APP_PASSWORD", "nobody").env(name, value);
+        it.write_stdin("");
+        it
+    };
+    let nowhere = "/nowhere/at/all";
+    let given = |arguments: &[&str]| {
+        let mut it = delayline();
+        it.args(arguments).write_stdin("");
+        it
+    };
+    let mut all = vec![];
+    if command != "plan" {
+        all.push(settings("DELAYLINE_CONFIG", nowhere));
+        all.push(settings("DELAYLINE_PASSWORD_FILE", nowhere));
+        let mut tls = settings("DELAYLINE_CA_FILE", nowhere);
+        tls.env("DELAYLINE_URL", "amqps://localhost:1");
+        all.push(tls);
+    }
+    match command {
+        "send" => {
+            let one = ["send", "--app", "a", "--delay", "1s", "--file"];
+            for file in [nowhere, "/"] {
+                all.push(given(&[&one[..], &[file]].concat()));
+            }
+            all.push(given(&[&one[..], &[nowhere, "--lines"]].concat()));
+        }
+        "serve" => all.push(given(&["serve", "--policies", nowhere])),
+        "retry show" => all.push(given(&["retry", "show", "--app", "a", "--policies", nowhere])),
+        "plan" => {
+            all.push(given(&["plan", "--bench", nowhere]));
+            all.push(given(&["plan", "--bench", "/"]));
+        }
+        "bench" => all.push(given(&["bench", "--hdr", nowhere])),
+        _ => {}
+    }
+    all
+}
+
+/// What a run ends with. One that should have been refused, and runs on, is ended.
+fn code(mut run: Command) -> i32 {
+    let ended = run.timeout(Duration::from_secs(120)).output().unwrap();
+    ended.status.code().unwrap_or_else(|| panic!("it does not end: {run:?}"))
+}
+
+/// What a cause makes a command end with, each time if there are several ways to it.
+fn ended(command: &str, cause: &str, stuck: &Settings) -> Vec<i32> {
+    let at = |url: &str, management: &str| {
+        let mut it = ready(stuck, command);
+        it.env("DELAYLINE_URL", url).env("DELAYLINE_MANAGEMENT_URL", management);
+        it.env("DELAYLINE_CONNECT_TIMEOUT", "2s").env("DELAYLINE_PUBLISH_TIMEOUT", "2s");
+        code(it)
+    };
+    match cause {
+        "wrong usage" => {
+            let mut it = delayline();
+            it.args(arguments(command)).arg("--no-such-flag");
+            vec![code(it)]
+        }
+        "settings" => {
+            let wrong =
+                [("DELAYLINE_URL", "broker"), ("DELAYLINE_WINDOW", "0"), ("DELAYLINE_USERNAME", "somebody")];
+            let with = |(name, value): (&str, &str)| {
+                let mut it = delayline();
+                it.args(arguments(command))
+                    .env("DELAYLINE_APP_PASSWORD", "x")
+                    .env(name, value)
+                    .write_stdin("");
+                code(it)
+            };
+            wrong.into_iter().map(with).collect()
+        }
+        "files" => without_a_file(command).into_iter().map(code).collect(),
+        "unreachable" => vec![at("amqp://127.0.0.1:1", "http://127.0.0.1:1")],
+        "no vhost" => {
+            let url = format!("{}/no-such-vhost", shared_node().url());
+            vec![at(&url, &shared_node().management_url())]
+        }
+        "no set" => {
+            let nothing = vhost().build().unwrap();
+            let mut it = ready(&nothing, command);
+            // Who is asked to prove what an application may do is somebody.
+            if command == "app check" {
+                it.args(["--user", "guest"]).env("DELAYLINE_APP_PASSWORD", "guest");
+            }
+            vec![code(it)]
+        }
+        "stuck" => vec![code(ready(stuck, command))],
+        "Ctrl-C" => vec![interrupted(command)],
+        other => panic!("nobody knows how it comes to `{other}`"),
+    }
+}
+
+/// What a command ends with that is interrupted while it waits for a broker that takes
+/// connections and says nothing.
+fn interrupted(command: &str) -> i32 {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    let (came, comes) = mpsc::channel();
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        while let Ok((connection, _)) = deaf.accept() {
+            open.push(connection);
+            let _ = came.send(());
+        }
+    });
+    let mut process = Process::new(env!("CARGO_BIN_EXE_delayline"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DELAYLINE_") {
+            process.env_remove(name);
+        }
+    }
+    let mut child = process
+        .args(arguments(command))
+        .envs([
+            ("DELAYLINE_URL", format!("amqp://{address}")),
+            ("DELAYLINE_MANAGEMENT_URL", format!("http://{address}")),
+            ("DELAYLINE_CONNECT_TIMEOUT", "3s".into()),
+            ("DELAYLINE_APP_PASSWORD", "x".into()),
+        ])
+        .current_dir(std::env::temp_dir())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    comes.recv().unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    // As shells count it.
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+}
+
+/// A set with messages that do not move.
+fn stuck() -> Settings {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-max-length".to_owned(), 1.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    let key = delayline::codec::RoutingKey::binding_pattern(&app("full"));
+    let destination = Endpoint::Queue("full".into());
+    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+    let send = || {
+        let lines = "x\n".repeat(8);
+        let mut send = on(&settings);
+        send.args(["send", "--app", "full", "--delay", "1s", "--lines"])
+            .write_stdin(lines)
+            .assert()
+            .success();
+    };
+    send();
+    eventually_seen("it is full", || session.queue_depth("full").unwrap().unwrap().ready, |ready| *ready > 0);
+    send();
+    eventually_seen(
+        "messages are stuck",
+        || json(on(&settings).args(["status", "--json"])),
+        |status| status["levels"].as_array().unwrap().iter().any(|level| level["stuck"].as_u64() > Some(0)),
+    );
+    settings
+}
+
+#[test]
+fn every_command_ends_as_the_table_says() {
+    let (table, commands) = (table(), commands());
+    assert_eq!(table.keys().cloned().collect::<BTreeSet<_>>(), commands, "docs/exit-codes.md has other rows");
+    let stuck = stuck();
+    let mut wrong = Vec::new();
+    for (command, causes) in &table {
+        for (cause, expected) in causes {
+            let Some(expected) = expected else { continue };
+            let ended = ended(command, cause, &stuck);
+            assert!(!ended.is_empty(), "{command}, {cause}: not tried");
+            if ended.iter().any(|code| code != expected) {
+                wrong.push(format!("{command}, {cause}: {ended:?}, not {expected}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn one_message_and_one_of_many_end_alike() {
+    let settings = installed(1_000);
+    let send = |more: &[&str], input: &'static str| {
+        let mut send = on(&settings);
+        send.args(["send", "--app", "a", "--delay", "1s"]).args(more).write_stdin(input).assert()
+    };
+    // What nobody could send.
+    let long: &'static str = "100000000 characters\n";
+    let limited = |more: &[&str]| {
+        let mut send = on(&settings);
+        send.args(["send", "--app", "a", "--delay", "1s"]).args(more).env("DELAYLINE_MAX_MESSAGE_SIZE", "5");
+        send.write_stdin(long).assert()
+    };
+    limited(&[]).code(2);
+    limited(&["--lines"]).code(2);
+    send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(2).stdout(contains("1 confirmed, 1 failed"));
+    // What the broker did not confirm, with what could not be sent beside it.
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_exchange("delay").unwrap();
+    send(&["--body", "x"], "").code(3);
+    send(&["--lines"], "x\ny\n").code(3).stdout(contains("0 confirmed, 2 failed"));
+    send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(3).stdout(contains("0 confirmed, 2 failed"));
+}
+
+#[test]
+fn a_missing_password_is_wrong_usage_wherever_it_is_missed() {
+    let settings = installed(1_000);
+    for command in ["add", "check"] {
+        let mut it = on(&settings);
+        it.args(["app", command, "newcomer"]).env_remove("DELAYLINE_APP_PASSWORD");
+        it.assert().code(2).stdout(contains("DELAYLINE_APP_PASSWORD").or(predicates::str::is_empty()));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_settings_is_said_with_what_to_do() {
+    let node = shared_node();
+    let run = |variables: &[(&str, &str)]| {
+        let mut it = delayline();
+        it.arg("verify").envs(variables.iter().copied()).env("DELAYLINE_CONNECT_TIMEOUT", "5s");
+        it.assert()
+    };
+    run(&[("DELAYLINE_URL", "broker.example")])
+        .code(2)
+        .stderr(contains("write amqp://USER@HOST:5672/VHOST").and(contains("relative URL").not()));
+    run(&[("DELAYLINE_MANAGEMENT_URL", "broker:x")]).code(2).stderr(contains("write http://HOST:15672"));
+    // TLS with who speaks none.
+    let secure = node.url().replace("amqp://", "amqps://");
+    run(&[("DELAYLINE_URL", &secure)])
+        .code(3)
+        .stderr(contains("speaks no TLS").and(contains("amqp://")).and(contains("InvalidContentType").not()));
+    let secure = node.management_url().replace("http://", "https://");
+    run(&[("DELAYLINE_URL", &node.url()), ("DELAYLINE_MANAGEMENT_URL", &secure)])
+        .code(3)
+        .stderr(contains("speaks no TLS").and(contains("InvalidContentType").not()));
+    // A vhost that is not there, with a name that a shell would take apart.
+    let url = format!("{}/it%27s%20new", node.url());
+    run(&[("DELAYLINE_URL", &url)]).code(3).stderr(contains(r"rabbitmqctl add_vhost 'it'\''s new'"));
+}
