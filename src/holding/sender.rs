@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     amqp::{AmqpError, Delivery, Event, Publisher, Returned},
+    message::{Published, nearest},
     settings::Broker,
 };
 
@@ -43,6 +44,14 @@ struct Sent {
     delivery: Delivery,
     outgoing: Outgoing,
     returned: Option<String>,
+}
+
+impl Sent {
+    /// What it is recognised by when it comes back.
+    fn published(&self) -> Published<'_> {
+        let Outgoing { exchange, routing_key, properties, headers } = &self.outgoing;
+        Published { exchange, routing_key, properties, headers, body: &self.delivery.body }
+    }
 }
 
 /// A publisher that knows which confirm belongs to which kept message.
@@ -190,16 +199,14 @@ impl Sender {
         verdicts.push(Verdict::Refused(reason));
     }
 
-    /// A message that no queue took; its ack follows. The broker names no tag, so
-    /// it is found by its parts, the oldest first.
+    /// A message that no queue took; its ack follows.
     fn came_back(&mut self, returned: &Returned) {
-        let same = |sent: &&mut Sent| {
-            sent.returned.is_none()
-                && sent.outgoing.routing_key == returned.routing_key
-                && sent.outgoing.properties == returned.properties
-                && sent.delivery.body == returned.body
-        };
-        if let Some(sent) = self.outstanding.values_mut().find(same) {
+        let candidates = self.outstanding.values_mut().filter(|sent| sent.returned.is_none());
+        let nearest = nearest(candidates.map(|sent| {
+            let differences = sent.published().differences(returned.published());
+            (sent, differences)
+        }));
+        if let Some(sent) = nearest {
             sent.returned = Some(format!(
                 "no queue takes it from exchange `{}` ({}: {})",
                 sent.outgoing.exchange, returned.code, returned.text
@@ -225,7 +232,12 @@ impl Sender {
         self.suspects = unsettled;
         (self.bytes, self.next_tag) = (0, 1);
         match cause.is_connection() {
-            true => self.publisher = Publisher::open(&self.broker)?,
+            true => {
+                self.publisher = Publisher::open(&self.broker)?;
+                // What the old connection was told is not so of the new one, which nobody
+                // will tell that it may go on.
+                self.blocked = None;
+            }
             false => self.publisher.reopen()?,
         }
         if alone && cause.refusal().is_some() {

@@ -5,6 +5,7 @@
 
 mod header;
 mod prepare;
+mod published;
 mod quota;
 mod resend;
 mod schedule;
@@ -17,6 +18,7 @@ pub use header::{Headers, Value};
 pub use prepare::Wire;
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
 pub(crate) use prepare::{check, check_parts};
+pub(crate) use published::{Published, nearest};
 pub use quota::{MaxDelay, MaxDelayError, Quota};
 pub(crate) use resend::resend;
 pub use schedule::Schedule;

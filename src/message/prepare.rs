@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    Headers, Message, Properties, Schedule, Value,
+    Headers, Message, Properties, Published, Schedule, Value,
     header::table_len,
     headers::{DUE, EXPIRES},
 };
@@ -200,6 +200,14 @@ impl Wire {
             }
         };
         Self { exchange, routing_key, properties, headers, hidden_key }
+    }
+
+    /// What it is recognised by when it comes back, with what it does not hold: the
+    /// entry's name, and its body.
+    pub(crate) fn published<'a>(&'a self, entry: &'a str, body: &'a [u8]) -> Published<'a> {
+        let Self { exchange, routing_key, properties, headers, .. } = self;
+        let exchange = exchange.as_deref().unwrap_or(entry);
+        Published { exchange, routing_key, properties, headers, body }
     }
 }
 

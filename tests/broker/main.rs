@@ -23,6 +23,7 @@ mod pika;
 mod quotas;
 mod refusals;
 mod retry;
+mod returned;
 mod roles;
 mod suitable;
 mod tls;
