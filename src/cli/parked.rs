@@ -14,7 +14,7 @@ use crate::{
 
 use super::{
     Code, Failure, Output, args,
-    kept::{age, changed, escaped, follow, interrupt, sample, shown, total},
+    kept::{Cut, age, changed, escaped, follow, interrupt, sample, shown, total},
     output::counted,
     table::table,
 };
@@ -171,7 +171,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 }
 
 fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
-    let code = if report.failure.is_some() { Code::Broker } else { Code::Done };
+    let cut = Cut::new(report.withheld, report.failure.as_ref());
+    let code = cut.code();
     if output.json {
         output.json(report)?;
         return Ok(code);
@@ -188,16 +189,18 @@ fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
             escaped(&group.cause.reason),
             escaped(group.cause.failure.as_deref().unwrap_or("-")),
             group.group.count.to_string(),
+            group.group.unreadable.to_string(),
             age(group.group.oldest),
             age(group.group.newest),
         ]
     });
-    let header = ["app key", "parked because of", "last failure", ">messages", ">oldest", ">newest"];
+    let header =
+        ["app key", "parked because of", "last failure", ">messages", ">unreadable", ">oldest", ">newest"];
     output.line(table(&header, rows))?;
     if let Some(other) = &report.other {
         output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
     }
-    output.line(total(report.waiting, report.examined, "parked"))?;
+    output.line(total(report.waiting, report.examined, cut, "parked"))?;
     if let Some(failure) = &report.failure {
         anstream::eprintln!("{} {failure}", "ended early:".red().bold());
     }

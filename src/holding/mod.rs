@@ -35,6 +35,7 @@
 
 mod census;
 mod guard;
+mod paging;
 mod reader;
 mod sample;
 mod sender;

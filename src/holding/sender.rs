@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    amqp::{AmqpError, Delivery, Event, Publisher, Returned},
+    amqp::{AmqpError, Delivery, Event, Place, Publisher, Returned},
     message::{Published, nearest},
     settings::Broker,
 };
@@ -15,7 +15,7 @@ use super::Outgoing;
 
 /// The most messages that wait for a confirm: as many can come twice if we are
 /// killed.
-const WINDOW: usize = 256;
+pub(super) const WINDOW: usize = 256;
 
 /// The most bytes of bodies in flight, unless a single message is larger; the
 /// client library buffers 16 MiB and then blocks without a time limit.
@@ -35,8 +35,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) enum Verdict {
     /// The broker has its successor.
     Confirmed(Delivery),
-    /// It has not, and this is why.
-    Refused(String),
+    /// It has not, and this is why. Where the message is.
+    Refused(Place, String),
 }
 
 /// A message whose successor was published.
@@ -159,13 +159,14 @@ impl Sender {
                             self.refusals = 0;
                             verdicts.push(Verdict::Confirmed(sent.delivery));
                         }
-                        Some(reason) => self.refused(reason, verdicts),
+                        Some(reason) => self.refused(&sent.delivery, reason, verdicts),
                     }
                 }
             }
             Event::Nack { tag, multiple } => {
-                for _ in self.take(tag, multiple) {
-                    self.refused("the broker refused to store the message".into(), verdicts);
+                for sent in self.take(tag, multiple) {
+                    let reason = "the broker refused to store the message".into();
+                    self.refused(&sent.delivery, reason, verdicts);
                 }
             }
             Event::Returned(returned) => self.came_back(&returned),
@@ -189,14 +190,14 @@ impl Sender {
     }
 
     /// An answer can be about many messages, so that the others of it are still told.
-    fn refused(&mut self, reason: String, verdicts: &mut Vec<Verdict>) {
+    fn refused(&mut self, delivery: &Delivery, reason: String, verdicts: &mut Vec<Verdict>) {
         self.refusals += 1;
         if self.refusals == REFUSALS {
             self.gave_up = Some(AmqpError::Lost {
                 reason: format!("{REFUSALS} messages in a row were refused, the last because {reason}"),
             });
         }
-        verdicts.push(Verdict::Refused(reason));
+        verdicts.push(Verdict::Refused(Place::of(delivery), reason));
     }
 
     /// A message that no queue took; its ack follows.
@@ -240,9 +241,11 @@ impl Sender {
             }
             false => self.publisher.reopen()?,
         }
-        if alone && cause.refusal().is_some() {
-            self.suspects.pop_front();
-            self.refused(cause.to_string(), verdicts);
+        if alone
+            && cause.refusal().is_some()
+            && let Some(sent) = self.suspects.pop_front()
+        {
+            self.refused(&sent.delivery, cause.to_string(), verdicts);
         }
         Ok(())
     }
