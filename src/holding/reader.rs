@@ -22,8 +22,9 @@ const BUNDLE: u32 = 32;
 /// queue, and takes the later ones together in whatever order.
 const BUNDLES: usize = 16;
 
-/// How long the broker may take to put back what is under way.
-const PUT_BACK: Duration = Duration::from_secs(1);
+/// How long the broker may take to put back what is under way, before the rest is given
+/// back without waiting.
+const PUT_BACK: Duration = Duration::from_secs(5);
 
 /// How long a page may take to come until acknowledgements wait for it no longer, and
 /// the rest of one that is not wanted any more.
@@ -229,26 +230,35 @@ impl<'b> Reader<'b> {
         self.kept.extend(self.last.take());
         self.kept.sort_unstable_by_key(|(place, _)| place.tag());
         let mut expected = self.ready()?;
+        let mut patient = true;
         for (index, (place, count)) in std::mem::take(&mut self.kept).into_iter().enumerate() {
             self.browser.give_back(place)?;
             expected += u64::from(count);
-            if index % BUNDLES == BUNDLES - 1 {
-                self.wait_for(expected)?;
+            // After the first one too: acknowledgements can still be under way before it.
+            if patient && index % BUNDLES == 0 {
+                patient = self.wait_for(expected)?;
             }
         }
-        self.wait_for(expected)
+        if patient {
+            self.wait_for(expected)?;
+        }
+        Ok(())
     }
 
     fn ready(&mut self) -> Result<u64, AmqpError> {
         Ok(self.session.queue_depth(&self.queue)?.map_or(0, |depth| depth.ready.into()))
     }
 
-    fn wait_for(&mut self, expected: u64) -> Result<(), AmqpError> {
+    /// Waits until so many are ready. False if they are not in time.
+    fn wait_for(&mut self, expected: u64) -> Result<bool, AmqpError> {
         let deadline = Instant::now() + PUT_BACK;
-        while self.ready()? < expected && Instant::now() < deadline {
+        while self.ready()? < expected {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        Ok(true)
     }
 }
 
