@@ -177,22 +177,19 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// The message stays in the queue.
+    /// The message that was read last stays in the queue.
     pub(super) fn keep(&mut self, place: Place) {
-        let count = match self.last.take() {
-            // Its successor was refused, and others were kept meanwhile.
-            Some(last) if last.0.tag() > place.tag() => {
-                self.kept.push((place, 1));
-                self.last = Some(last);
-                return;
-            }
-            last => last.map_or(0, |(_, count)| count) + 1,
-        };
+        let count = self.last.take().map_or(0, |(_, count)| count) + 1;
         if count < BUNDLE {
             self.last = Some((place, count));
         } else {
             self.kept.push((place, count));
         }
+    }
+
+    /// One that was read earlier, perhaps in an earlier page, stays in the queue.
+    pub(super) fn keep_late(&mut self, place: Place) {
+        self.kept.push((place, 1));
     }
 
     /// The queue may forget the message.
@@ -234,8 +231,8 @@ impl<'b> Reader<'b> {
         for (index, (place, count)) in std::mem::take(&mut self.kept).into_iter().enumerate() {
             self.browser.give_back(place)?;
             expected += u64::from(count);
-            // After the first one too: acknowledgements can still be under way before it.
-            if patient && index % BUNDLES == 0 {
+            // Acknowledgements can still be under way: then one after the other.
+            if patient && (self.forgot || index % BUNDLES == 0) {
                 patient = self.wait_for(expected)?;
             }
         }

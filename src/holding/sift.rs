@@ -287,7 +287,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
                     self.report.sent += 1;
                 }
                 Verdict::Refused(place, reason) => {
-                    self.reader.keep(place);
+                    self.reader.keep_late(place);
                     self.report.refuse(reason);
                 }
             }
