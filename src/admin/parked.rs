@@ -59,6 +59,8 @@ pub struct ParkedReport {
     pub groups: Vec<ParkedGroup>,
     /// Messages that found no group because there are too many.
     pub other: Option<Group>,
+    /// How many of those that were to be looked at the broker did not hand out.
+    pub withheld: u64,
     /// What ended the look early.
     pub failure: Option<String>,
 }
@@ -159,6 +161,7 @@ pub fn parked(
         examined: sifted.examined,
         groups,
         other: census.other().cloned(),
+        withheld: sifted.withheld,
         failure: sifted.failure,
     })
 }

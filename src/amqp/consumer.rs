@@ -33,7 +33,7 @@ pub struct Delivery {
     /// them.
     pub damaged: bool,
     /// What acknowledges it; the body has moved out.
-    inner: amiquip::Delivery,
+    pub(super) inner: amiquip::Delivery,
 }
 
 /// What a [`Consumer`] has to say.
@@ -167,7 +167,7 @@ impl Drop for Consumer {
 }
 
 impl Delivery {
-    fn new(mut inner: amiquip::Delivery, damaged: bool) -> Self {
+    pub(super) fn new(mut inner: amiquip::Delivery, damaged: bool) -> Self {
         let (properties, headers) = from_properties(&inner.properties);
         // They are not needed a second time.
         inner.properties = amiquip::AmqpProperties::default();

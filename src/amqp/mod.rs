@@ -16,6 +16,7 @@
 //! - after the connection is lost, channels only say that it is gone; the cause
 //!   is fetched from the connection.
 
+mod browse;
 mod connection;
 mod consumer;
 mod convert;
@@ -28,6 +29,7 @@ mod publisher;
 mod session;
 mod tls_stream;
 
+pub(crate) use browse::{Browser, Page, Place, Turned};
 pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;

@@ -6,7 +6,7 @@ use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification, Publi
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::{
-    message::{Headers, Properties},
+    message::{Headers, Properties, Published},
     settings::Broker,
 };
 
@@ -52,14 +52,24 @@ pub struct Returned {
     pub code: u16,
     /// The reason in words.
     pub text: String,
+    /// The exchange it was published to.
+    pub exchange: String,
     /// Its routing key.
     pub routing_key: String,
     /// The payload.
     pub body: Vec<u8>,
     /// Standard properties.
     pub properties: Properties,
-    /// Headers.
+    /// Headers, without a hidden key.
     pub headers: Headers,
+}
+
+impl Returned {
+    /// What it is recognised by.
+    pub(crate) fn published(&self) -> Published<'_> {
+        let Self { exchange, routing_key, properties, headers, body, .. } = self;
+        Published { exchange, routing_key, properties, headers, body }
+    }
 }
 
 /// A connection with one channel in confirm mode. Tags count from 1 on each
@@ -219,6 +229,7 @@ impl From<Return> for Returned {
         Self {
             code: returned.reply_code,
             text: returned.reply_text,
+            exchange: returned.exchange,
             routing_key: returned.routing_key,
             body: returned.content,
             properties,

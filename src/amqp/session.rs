@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    AmqpError, Consumer,
+    AmqpError, Browser, Consumer,
     connection::{CLOSE_TIMEOUT, Opened, close, open_within},
     consumer::Started,
     convert::argument_table,
@@ -291,6 +291,14 @@ impl Session {
     /// 403 if it has a consumer, or without the permission; 404 without such a queue.
     pub(crate) fn consume_alone(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
         self.start_consumer(queue, prefetch, true)
+    }
+
+    /// A channel of its own to look through queues on.
+    ///
+    /// # Errors
+    /// The connection is gone, or has no more channels.
+    pub(crate) fn browse(&mut self) -> Result<Browser, AmqpError> {
+        Ok(Browser::new(self.new_channel()?, self.damage.clone()))
     }
 
     fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {

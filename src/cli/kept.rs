@@ -26,7 +26,7 @@ pub(super) fn code(sifted: &Sifted) -> Code {
     match sifted {
         Sifted { failure: Some(_), .. } => Code::Broker,
         Sifted { interrupted: true, .. } => Code::Interrupted,
-        Sifted { refused: 1.., .. } => Code::Problem,
+        Sifted { refused: 1.., .. } | Sifted { withheld: 1.., .. } => Code::Problem,
         _ => Code::Done,
     }
 }
@@ -49,6 +49,9 @@ pub(super) fn age(now: Timestamp, then: Timestamp) -> String {
 pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
     output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
     output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
+    if sample.unreadable {
+        output.line("  unreadable   its headers and properties; it can be discarded, but not sent on")?;
+    }
     if let Some(arrived) = sample.arrived {
         output.line(format!("  since        {}", date(arrived)))?;
     }
@@ -97,29 +100,74 @@ pub(super) fn shown(found: bool, sifted: &Sifted, output: &mut Output) -> Result
     if !found && !output.json {
         output.line("no such message")?;
     }
+    if sifted.withheld > 0 && !output.json {
+        output.line(format!("{} were not looked at: {WITHHELD}", counted(sifted.withheld, "message")))?;
+    }
     match &sifted.failure {
         Some(failure) => Err(Failure::new(Code::Broker, failure)),
-        None if !found => Ok(Code::Problem),
+        None if !found || sifted.withheld > 0 => Ok(Code::Problem),
         None => Ok(Code::Done),
     }
 }
 
+/// Why not all messages were looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// By choice.
+    Limit,
+    /// The broker did not hand them out.
+    Withheld,
+    /// Something failed, and is told beside it.
+    Failure,
+}
+
+impl Cut {
+    pub(super) fn new(withheld: u64, failure: Option<&String>) -> Self {
+        match (failure, withheld) {
+            (Some(_), _) => Self::Failure,
+            (None, 1..) => Self::Withheld,
+            (None, 0) => Self::Limit,
+        }
+    }
+
+    /// What a list ends with.
+    pub(super) fn code(self) -> Code {
+        match self {
+            Self::Limit => Code::Done,
+            Self::Withheld => Code::Problem,
+            Self::Failure => Code::Broker,
+        }
+    }
+}
+
 /// How many there are, and how many of them were looked at.
-pub(super) fn total(waiting: u64, examined: u64, what: &str) -> String {
-    let looked = match waiting.saturating_sub(examined) {
-        0 => String::new(),
-        _ => format!(", of which the first {examined} were looked at (--limit)"),
+pub(super) fn total(waiting: u64, examined: u64, cut: Cut, what: &str) -> String {
+    let looked = match (waiting.saturating_sub(examined), cut) {
+        (0, _) => String::new(),
+        (_, Cut::Limit) => format!(", of which the first {examined} were looked at (--limit)"),
+        (_, Cut::Withheld) => format!(", of which {examined} were looked at: {WITHHELD}"),
+        (_, Cut::Failure) => format!(", of which {examined} were looked at before it ended early"),
     };
     format!("{} {what}{looked}", counted(waiting, "message"))
 }
+
+const WITHHELD: &str = "the broker handed out no more for 10 s, so somebody else has the others or took them, \
+                        or it is slow";
 
 /// What went wrong, if something did.
 pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
     if let Some(reason) = &sifted.refusal {
         output.line(format!(
-            "{} {} refused by the broker and kept, the first because {reason}",
+            "{} {} not sent on and kept, the first because {reason}",
             "!".yellow(),
             counted(sifted.refused, "message")
+        ))?;
+    }
+    if sifted.withheld > 0 {
+        output.line(format!(
+            "{} {} not looked at: {WITHHELD}",
+            "!".yellow(),
+            counted(sifted.withheld, "message")
         ))?;
     }
     if sifted.in_doubt > 0 {

@@ -15,7 +15,7 @@ use crate::{
 use super::{
     Code, Failure, Output, args,
     ending::on_signal,
-    kept::{age, changed, escaped, follow, sample, shown, total},
+    kept::{Cut, age, changed, escaped, follow, sample, shown, total},
     output::{aside, counted},
     table::table,
 };
@@ -179,7 +179,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 }
 
 fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
-    let code = if report.failure.is_some() { Code::Broker } else { Code::Done };
+    let cut = Cut::new(report.withheld, report.failure.as_ref());
+    let code = cut.code();
     if output.json {
         output.json(report)?;
         return Ok(code);
@@ -196,16 +197,18 @@ fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
             escaped(&group.cause.reason),
             escaped(group.cause.failure.as_deref().unwrap_or("-")),
             group.group.count.to_string(),
+            group.group.unreadable.to_string(),
             age(group.group.oldest),
             age(group.group.newest),
         ]
     });
-    let header = ["app key", "parked because of", "last failure", ">messages", ">oldest", ">newest"];
+    let header =
+        ["app key", "parked because of", "last failure", ">messages", ">unreadable", ">oldest", ">newest"];
     output.line(table(&header, rows))?;
     if let Some(other) = &report.other {
         output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
     }
-    output.line(total(report.waiting, report.examined, "parked"))?;
+    output.line(total(report.waiting, report.examined, cut, "parked"))?;
     if let Some(failure) = &report.failure {
         aside(format!("{} {failure}", "ended early:".red().bold()));
     }

@@ -15,7 +15,7 @@ use crate::{
 use super::{
     Code, Failure, Output, args,
     ending::on_signal,
-    kept::{age, changed, code, ending, escaped, follow, sample, shown, total},
+    kept::{Cut, age, changed, code, ending, escaped, follow, sample, shown, total},
     output::{aside, counted},
     table::table,
 };
@@ -170,7 +170,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 }
 
 fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure> {
-    let code = if report.failure.is_some() { Code::Broker } else { Code::Done };
+    let cut = Cut::new(report.withheld, report.failure.as_ref());
+    let code = cut.code();
     if output.json {
         output.json(report)?;
         return Ok(code);
@@ -187,6 +188,7 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
             group.diagnosis.app.clone().unwrap_or_else(|| "-".into()),
             group.diagnosis.reason.to_string(),
             group.group.count.to_string(),
+            group.group.unreadable.to_string(),
             age(group.group.oldest),
             age(group.group.newest),
             bound.into(),
@@ -197,13 +199,22 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
         output.line("nothing is unroutable")?;
     } else {
         output.line(table(
-            &["app key", "reason", ">messages", ">oldest", ">newest", "bound now", "what is wrong"],
+            &[
+                "app key",
+                "reason",
+                ">messages",
+                ">unreadable",
+                ">oldest",
+                ">newest",
+                "bound now",
+                "what is wrong",
+            ],
             rows,
         ))?;
         if let Some(other) = &report.other {
             output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
         }
-        output.line(total(report.waiting, report.examined, "unroutable"))?;
+        output.line(total(report.waiting, report.examined, cut, "unroutable"))?;
     }
     for unseen in &report.unseen {
         output.line(format!("not seen: {unseen}"))?;
@@ -272,6 +283,7 @@ mod tests {
             groups: Vec::new(),
             other: None,
             unseen: Vec::new(),
+            withheld: 0,
             failure: failure.map(str::to_owned),
         };
         for json in [false, true] {

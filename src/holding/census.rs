@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     amqp::Delivery,
-    message::{Value, headers},
+    message::{Value, asks_to_be_held, headers},
 };
 
 /// Groups of messages, and how many there are of each.
@@ -28,6 +28,11 @@ pub struct Group {
     pub count: u64,
     /// Their bodies together, in bytes.
     pub bytes: u64,
+    /// How many of them have headers or properties that cannot be read here.
+    pub unreadable: u64,
+    /// How many of them have a header, `x-opt-delivery-time` or `x-opt-delivery-delay`, by
+    /// which a quorum queue of a coming RabbitMQ would hold them back.
+    pub held_back: u64,
     /// When the oldest came here; `None` if no message says.
     pub oldest: Option<Timestamp>,
     /// When the newest came here.
@@ -46,6 +51,8 @@ impl<K: Ord> Census<K> {
         let full = self.groups.len() >= self.limit && !self.groups.contains_key(&key);
         let group = if full { &mut self.other } else { self.groups.entry(key).or_default() };
         group.add(delivery.body.len(), arrived(delivery));
+        group.unreadable += u64::from(delivery.damaged);
+        group.held_back += u64::from(asks_to_be_held(&delivery.headers));
     }
 
     /// The groups, in the order of their keys.

@@ -20,24 +20,42 @@ const DEFAULT: i64 = 20;
 /// AMQP's reply code for other arguments than the queue has.
 const PRECONDITION_FAILED: u16 = 406;
 
+/// What waits in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) messages: u64,
+    /// Their bodies together, where the management API has counted them all.
+    pub(super) bytes: Option<u64>,
+}
+
 /// Refuses a queue that would drop messages because they were looked at. Returns
-/// how many wait in it.
-pub(super) fn check(settings: &Settings, session: &mut Session, queue: &Queue) -> Result<u64, HoldingError> {
+/// what waits in it.
+pub(super) fn check(
+    settings: &Settings,
+    session: &mut Session,
+    queue: &Queue,
+) -> Result<Waiting, HoldingError> {
     let name = &queue.name;
     let depth = session.queue_depth(name)?.ok_or_else(|| HoldingError::Missing { queue: name.clone() })?;
+    let messages = depth.ready.into();
+    let unknown = Waiting { messages, bytes: None };
     let quorum = Argument::from(QueueType::Quorum.as_str());
     if queue.arguments.get("x-queue-type") != Some(&quorum) {
         // Classic queues do not count.
-        return Ok(depth.ready.into());
+        return Ok(unknown);
     }
     match from_management(settings, name)? {
-        Ok(Some(limit)) if (0..SAFE).contains(&limit) => {
+        Ok((Some(limit), _)) if (0..SAFE).contains(&limit) => {
             Err(HoldingError::DeliveryLimit { queue: name.clone(), limit })
         }
-        Ok(_) => Ok(depth.ready.into()),
+        Ok((_, counted)) => {
+            // Its count is up to 5 s old.
+            let bytes = counted.filter(|counted| counted.messages >= messages).and_then(|it| it.bytes);
+            Ok(Waiting { messages, bytes })
+        }
         // Declaring it as it should be succeeds only if it is so.
         Err(reason) => match session.declare_queue(queue) {
-            Ok(()) => Ok(depth.ready.into()),
+            Ok(()) => Ok(unknown),
             Err(AmqpError::Channel { code, text }) => {
                 let reason = if code == PRECONDITION_FAILED { text } else { format!("{reason}; {text}") };
                 Err(HoldingError::UnknownLimit { queue: name.clone(), reason })
@@ -47,8 +65,10 @@ pub(super) fn check(settings: &Settings, session: &mut Session, queue: &Queue) -
     }
 }
 
-/// The limit that is in force, or why it cannot be known.
-fn from_management(settings: &Settings, name: &str) -> Result<Result<Option<i64>, String>, HoldingError> {
+/// The limit that is in force and what was counted, or why it cannot be known.
+type Known = Result<(Option<i64>, Option<Waiting>), String>;
+
+fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingError> {
     let Some(management) = &settings.management else {
         return Ok(Err("no management API is configured".into()));
     };
@@ -57,10 +77,16 @@ fn from_management(settings: &Settings, name: &str) -> Result<Result<Option<i64>
         Ok((api.queue(&settings.broker.vhost, name)?, version))
     });
     match asked {
-        Ok((Some(info), version)) => Ok(Ok(in_force(&info, &version))),
+        Ok((Some(info), version)) => Ok(Ok((in_force(&info, &version), counted(&info)))),
         Ok((None, _)) => Err(HoldingError::Missing { queue: name.into() }),
         Err(error) => Ok(Err(error.absence(management)?)),
     }
+}
+
+/// Without bytes nothing was counted yet, or there are none to count.
+fn counted(info: &QueueInfo) -> Option<Waiting> {
+    let bytes = info.message_bytes_ready;
+    (bytes > 0).then_some(Waiting { messages: info.messages_ready, bytes: Some(bytes) })
 }
 
 /// How often a queue hands a message out again; `None` for ever. The lower of

@@ -20,7 +20,9 @@
 //!   that comes back is not sent round and round.
 //! - What is kept goes back in the order in which it was, as far as the broker
 //!   keeps it: quorum queues put returned messages in front of the others.
-//! - It takes as much memory as what is in flight, however long the queue is.
+//! - It takes as much memory as what is in flight and a page of messages, which is
+//!   bounded by bytes ([`Holding::in_pages`]), and some hundred bytes for each bundle of
+//!   up to 32 that are kept, however long the queue is.
 //!
 //! # Delivery limits
 //!
@@ -35,6 +37,7 @@
 
 mod census;
 mod guard;
+mod paging;
 mod reader;
 mod sample;
 mod sender;

@@ -20,6 +20,8 @@ pub struct Sample {
     pub routing_key: String,
     /// When it came here, as far as can be known.
     pub arrived: Option<Timestamp>,
+    /// Whether its headers and properties cannot be read here; then none are shown.
+    pub unreadable: bool,
     /// Its properties that are set.
     pub properties: BTreeMap<&'static str, Json>,
     /// Its headers.
@@ -45,6 +47,7 @@ impl Sample {
             exchange: delivery.exchange.clone(),
             routing_key: delivery.routing_key.clone(),
             arrived: arrived(delivery),
+            unreadable: delivery.damaged,
             properties: properties(&delivery.properties),
             headers: delivery.headers.iter().map(|(name, value)| (name.clone(), value.into())).collect(),
             bytes: delivery.body.len(),

@@ -6,7 +6,8 @@ use std::{
 };
 
 use crate::{
-    amqp::{AmqpError, Delivery, Event, Publisher, Returned},
+    amqp::{AmqpError, Delivery, Event, Place, Publisher, Returned},
+    message::{Published, nearest},
     settings::Broker,
 };
 
@@ -14,7 +15,7 @@ use super::Outgoing;
 
 /// The most messages that wait for a confirm: as many can come twice if we are
 /// killed.
-const WINDOW: usize = 256;
+pub(super) const WINDOW: usize = 256;
 
 /// The most bytes of bodies in flight, unless a single message is larger; the
 /// client library buffers 16 MiB and then blocks without a time limit.
@@ -34,8 +35,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) enum Verdict {
     /// The broker has its successor.
     Confirmed(Delivery),
-    /// It has not, and this is why.
-    Refused(String),
+    /// It has not, and this is why. Where the message is.
+    Refused(Place, String),
 }
 
 /// A message whose successor was published.
@@ -43,6 +44,14 @@ struct Sent {
     delivery: Delivery,
     outgoing: Outgoing,
     returned: Option<String>,
+}
+
+impl Sent {
+    /// What it is recognised by when it comes back.
+    fn published(&self) -> Published<'_> {
+        let Outgoing { exchange, routing_key, properties, headers } = &self.outgoing;
+        Published { exchange, routing_key, properties, headers, body: &self.delivery.body }
+    }
 }
 
 /// A publisher that knows which confirm belongs to which kept message.
@@ -150,13 +159,14 @@ impl Sender {
                             self.refusals = 0;
                             verdicts.push(Verdict::Confirmed(sent.delivery));
                         }
-                        Some(reason) => self.refused(reason, verdicts),
+                        Some(reason) => self.refused(&sent.delivery, reason, verdicts),
                     }
                 }
             }
             Event::Nack { tag, multiple } => {
-                for _ in self.take(tag, multiple) {
-                    self.refused("the broker refused to store the message".into(), verdicts);
+                for sent in self.take(tag, multiple) {
+                    let reason = "the broker refused to store the message".into();
+                    self.refused(&sent.delivery, reason, verdicts);
                 }
             }
             Event::Returned(returned) => self.came_back(&returned),
@@ -180,26 +190,24 @@ impl Sender {
     }
 
     /// An answer can be about many messages, so that the others of it are still told.
-    fn refused(&mut self, reason: String, verdicts: &mut Vec<Verdict>) {
+    fn refused(&mut self, delivery: &Delivery, reason: String, verdicts: &mut Vec<Verdict>) {
         self.refusals += 1;
         if self.refusals == REFUSALS {
             self.gave_up = Some(AmqpError::Lost {
                 reason: format!("{REFUSALS} messages in a row were refused, the last because {reason}"),
             });
         }
-        verdicts.push(Verdict::Refused(reason));
+        verdicts.push(Verdict::Refused(Place::of(delivery), reason));
     }
 
-    /// A message that no queue took; its ack follows. The broker names no tag, so
-    /// it is found by its parts, the oldest first.
+    /// A message that no queue took; its ack follows.
     fn came_back(&mut self, returned: &Returned) {
-        let same = |sent: &&mut Sent| {
-            sent.returned.is_none()
-                && sent.outgoing.routing_key == returned.routing_key
-                && sent.outgoing.properties == returned.properties
-                && sent.delivery.body == returned.body
-        };
-        if let Some(sent) = self.outstanding.values_mut().find(same) {
+        let candidates = self.outstanding.values_mut().filter(|sent| sent.returned.is_none());
+        let nearest = nearest(candidates.map(|sent| {
+            let differences = sent.published().differences(returned.published());
+            (sent, differences)
+        }));
+        if let Some(sent) = nearest {
             sent.returned = Some(format!(
                 "no queue takes it from exchange `{}` ({}: {})",
                 sent.outgoing.exchange, returned.code, returned.text
@@ -225,12 +233,19 @@ impl Sender {
         self.suspects = unsettled;
         (self.bytes, self.next_tag) = (0, 1);
         match cause.is_connection() {
-            true => self.publisher = Publisher::open(&self.broker)?,
+            true => {
+                self.publisher = Publisher::open(&self.broker)?;
+                // What the old connection was told is not so of the new one, which nobody
+                // will tell that it may go on.
+                self.blocked = None;
+            }
             false => self.publisher.reopen()?,
         }
-        if alone && cause.refusal().is_some() {
-            self.suspects.pop_front();
-            self.refused(cause.to_string(), verdicts);
+        if alone
+            && cause.refusal().is_some()
+            && let Some(sent) = self.suspects.pop_front()
+        {
+            self.refused(&sent.delivery, cause.to_string(), verdicts);
         }
         Ok(())
     }

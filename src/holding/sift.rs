@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    amqp::{AmqpError, Delivery, Session},
+    amqp::{AmqpError, Delivery, Place, Session},
     message::{self, Headers, Properties},
     settings::{Credentials, Settings},
     topology::Queue,
@@ -17,8 +17,9 @@ use crate::{
 
 use super::{
     HoldingError, guard,
+    paging::Paging,
     reader::Reader,
-    sender::{Sender, Verdict},
+    sender::{Sender, Verdict, WINDOW},
 };
 
 /// How long to wait for something before looking at the interrupt again.
@@ -26,6 +27,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// How long an interrupted run waits for the confirms that are still out.
 const FINISH: Duration = Duration::from_secs(5);
+
+/// The most messages that are taken at a time, and the most bytes of their bodies.
+const PAGE: (u16, u64) = (1_000, 64 * 1024 * 1024);
 
 /// What is to become of a kept message.
 #[derive(Debug)]
@@ -94,6 +98,9 @@ pub struct Sifted {
     /// How many were sent, and not confirmed or not removed here when it ended: they are
     /// still in the queue, and may come twice.
     pub in_doubt: u64,
+    /// How many were to be looked at and were not handed out by the broker within 10 s:
+    /// somebody else has them or took them, or the broker is slow.
+    pub withheld: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
     /// What ended it early, if something did. What was not settled until then is
@@ -125,6 +132,7 @@ pub struct Holding<'a> {
     settings: &'a Settings,
     queue: &'a Queue,
     limit: u64,
+    page: (u16, u64),
     stop: Option<&'a AtomicBool>,
 }
 
@@ -132,13 +140,25 @@ impl<'a> Holding<'a> {
     /// A queue as the topology declares it.
     #[must_use]
     pub fn new(settings: &'a Settings, queue: &'a Queue) -> Self {
-        Self { settings, queue, limit: u64::MAX, stop: None }
+        Self { settings, queue, limit: u64::MAX, page: PAGE, stop: None }
     }
 
     /// Looks at no more than so many messages, the first ones.
     #[must_use]
     pub fn at_most(self, limit: u64) -> Self {
         Self { limit, ..self }
+    }
+
+    /// Takes no more than so many messages at a time, 1 to 65,535, and of their bodies no
+    /// more than so many bytes unless a single one is larger. If nothing is said, 1,000 and
+    /// 64 MiB.
+    ///
+    /// How large a body is shows only when it is here. Large ones after many small ones can
+    /// be more than that for once: 32 of them, or all that the management API has counted in
+    /// the queue if that is less.
+    #[must_use]
+    pub fn in_pages(self, messages: u16, bytes: u64) -> Self {
+        Self { page: (messages, bytes), ..self }
     }
 
     /// Ends in order as soon as this is set.
@@ -177,12 +197,15 @@ impl<'a> Holding<'a> {
         progress: impl FnMut(Progress),
     ) -> Result<Sifted, HoldingError> {
         let mut session = Session::open(&self.settings.broker)?;
-        let waiting = guard::check(self.settings, &mut session, self.queue)?;
+        let guard::Waiting { messages: waiting, bytes } =
+            guard::check(self.settings, &mut session, self.queue)?;
         let total = waiting.min(self.limit);
+        let paging = Paging::new(self.page.0, self.page.1).of(bytes);
+        let browser = session.browse()?;
         let mut run = Run {
             settings: self.settings,
             stop: self.stop,
-            reader: Reader::new(session, self.queue.name.clone(), total),
+            reader: Reader::new(session, &browser, self.queue.name.clone(), paging, total),
             sender: None,
             report: Sifted { waiting, ..Sifted::default() },
             decide,
@@ -192,6 +215,7 @@ impl<'a> Holding<'a> {
         if let Err(error) = run.all() {
             run.report.failure = Some(error.to_string());
         }
+        run.report.withheld = run.reader.withheld();
         if let Some(sender) = run.sender.take() {
             run.report.in_doubt += sender.in_flight() as u64;
             sender.close();
@@ -204,7 +228,7 @@ impl<'a> Holding<'a> {
 struct Run<'a, D, P> {
     settings: &'a Settings,
     stop: Option<&'a AtomicBool>,
-    reader: Reader,
+    reader: Reader<'a>,
     sender: Option<Sender>,
     report: Sifted,
     decide: D,
@@ -229,7 +253,9 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
             {
                 return Ok(());
             }
-            let room = !ending && self.sender.as_ref().is_none_or(Sender::has_room);
+            self.reader.end_page()?;
+            let window = in_flight + self.reader.unacknowledged() < WINDOW;
+            let room = !ending && self.sender.as_ref().is_none_or(|sender| window && sender.has_room());
             if room {
                 // While confirms are out, they are as likely to come next.
                 let wait = if in_flight > 0 { Duration::from_millis(1) } else { TICK };
@@ -260,8 +286,8 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
                     }
                     self.report.sent += 1;
                 }
-                Verdict::Refused(reason) => {
-                    self.reader.keep();
+                Verdict::Refused(place, reason) => {
+                    self.reader.keep_late(place);
                     self.report.refuse(reason);
                 }
             }
@@ -273,7 +299,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
         self.report.examined += 1;
         match (self.decide)(&delivery) {
             Decision::Keep => {
-                self.reader.keep();
+                self.reader.keep(Place::of(&delivery));
                 self.report.kept += 1;
             }
             Decision::Discard => {
@@ -290,7 +316,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
                     sender.send(delivery, outgoing);
                 }
                 Err(reason) => {
-                    self.reader.keep();
+                    self.reader.keep(Place::of(&delivery));
                     self.report.refuse(reason);
                 }
             },

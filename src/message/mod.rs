@@ -3,8 +3,10 @@
 //! All of it is pure: what a message may hold, which headers the wire contract
 //! forbids, and how a delay turns into a due time and a routing key.
 
+mod forbidden;
 mod header;
 mod prepare;
+mod published;
 mod quota;
 mod resend;
 mod schedule;
@@ -13,10 +15,14 @@ use jiff::Timestamp;
 
 use crate::codec::{AppKey, Delay, Tolerance};
 
+pub(crate) use forbidden::asks_to_be_held;
+#[cfg(all(feature = "cli", any(test, fuzzing)))]
+pub(crate) use forbidden::is_forbidden;
 pub use header::{Headers, Value};
 pub use prepare::Wire;
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
 pub(crate) use prepare::{check, check_parts};
+pub(crate) use published::{Published, nearest};
 pub use quota::{MaxDelay, MaxDelayError, Quota};
 pub(crate) use resend::resend;
 pub use schedule::Schedule;
@@ -83,8 +89,8 @@ pub struct Message {
     /// The standard properties.
     pub properties: Properties,
     /// Further headers. Those that would change where or when the message goes
-    /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`) are not
-    /// sent.
+    /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`,
+    /// `x-opt-delivery-time`, `x-opt-delivery-delay`) are not sent.
     pub headers: Headers,
     /// Where it goes if not through the levels.
     pub(crate) direct: Option<Direct>,

@@ -11,7 +11,8 @@ use crate::{
 };
 
 use super::{
-    Headers, Message, Properties, Schedule, Value,
+    Headers, Message, Properties, Published, Schedule, Value,
+    forbidden::is_forbidden,
     header::table_len,
     headers::{DUE, EXPIRES},
 };
@@ -99,15 +100,6 @@ pub struct Wire {
     /// For the express entry: the one text of the list in the header `BCC`. The
     /// exchange routes by it beside the routing key, and removes it.
     pub hidden_key: Option<String>,
-}
-
-/// Headers that would change where or when the message goes, or make a broker
-/// drop it: `CC` and `BCC` copy it at every exchange, and a republished
-/// `x-death` makes brokers up to 3.13 see a dead-letter cycle.
-pub(super) fn is_forbidden(name: &str) -> bool {
-    matches!(name, "CC" | "BCC" | "x-death" | "x-delivery-count")
-        || name.starts_with("x-first-death-")
-        || name.starts_with("x-last-death-")
 }
 
 /// Refuses what would corrupt the wire. The client library writes the length of
@@ -201,6 +193,14 @@ impl Wire {
         };
         Self { exchange, routing_key, properties, headers, hidden_key }
     }
+
+    /// What it is recognised by when it comes back, with what it does not hold: the
+    /// entry's name, and its body.
+    pub(crate) fn published<'a>(&'a self, entry: &'a str, body: &'a [u8]) -> Published<'a> {
+        let Self { exchange, routing_key, properties, headers, .. } = self;
+        let exchange = exchange.as_deref().unwrap_or(entry);
+        Published { exchange, routing_key, properties, headers, body }
+    }
 }
 
 #[cfg(test)]
@@ -229,8 +229,16 @@ mod tests {
     #[test]
     fn strips_what_would_move_the_message_and_keeps_the_rest() {
         let mut message = message().with_header("keep", 1_i32).with_header("x-deathly", "kept");
-        for name in ["CC", "BCC", "x-death", "x-first-death-queue", "x-last-death-reason", "x-delivery-count"]
-        {
+        for name in [
+            "CC",
+            "BCC",
+            "x-death",
+            "x-first-death-queue",
+            "x-last-death-reason",
+            "x-delivery-count",
+            "x-opt-delivery-time",
+            "x-opt-delivery-delay",
+        ] {
             message.headers.insert(name.into(), Value::Array(vec!["x".into()]));
         }
         let wire = wire(&message);

@@ -4,8 +4,9 @@ use jiff::Timestamp;
 
 use super::{
     Headers, Properties, Value,
+    forbidden::is_forbidden,
     headers::{EXCHANGE, EXPIRES, ROUTING_KEY, USER_ID},
-    prepare::{expiration_ms, is_forbidden},
+    prepare::expiration_ms,
 };
 
 /// What properties and headers become when a message is sent again: all that
@@ -61,6 +62,8 @@ mod tests {
             ("x-death".into(), Value::Array(vec![])),
             ("CC".into(), "elsewhere".into()),
             ("x-delivery-count".into(), 3_i64.into()),
+            ("x-opt-delivery-time".into(), 9_i64.into()),
+            ("x-opt-delivery-delay".into(), 9_i64.into()),
             ("mine".into(), 1_i64.into()),
         ]);
         let now = Timestamp::from_millisecond(1_000).unwrap();

@@ -198,7 +198,7 @@ impl KeptGroup {
         bound: Option<bool>,
         group: &Group,
     ) -> Self {
-        let Group { count, bytes, oldest, newest } = *group;
+        let Group { count, bytes, oldest, newest, .. } = *group;
         Self { app, reason, detail, bound, count, bytes, oldest, newest }
     }
 }

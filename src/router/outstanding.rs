@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{message::Wire, settings::Entry};
+use crate::{amqp::Returned, message::nearest, settings::Entry};
 
 use super::ticket::Job;
 
@@ -68,20 +68,17 @@ impl Outstanding {
         settled
     }
 
-    /// Takes out the message that came back. The broker says no tag with it, so
-    /// it is the oldest one that is the same in every part. Two messages that
-    /// are alike in all of this are interchangeable.
-    pub(super) fn take_returned(
-        &mut self,
-        entry: Entry,
-        body: &[u8],
-        same: impl Fn(&Wire) -> bool,
-    ) -> Option<Sent> {
-        let tag = self
-            .by_tag
-            .iter()
-            .find(|(_, sent)| sent.job.body() == body && same(&sent.job.wire(entry, sent.at)))
-            .map(|(tag, _)| *tag)?;
+    /// Takes out the message that came back. `entry` is the kind and the name of the
+    /// exchange that messages go to unless they say another.
+    pub(super) fn take_returned(&mut self, entry: (Entry, &str), returned: &Returned) -> Option<Sent> {
+        let returned = returned.published();
+        let tag = nearest(self.by_tag.iter().map(|(tag, Sent { job, at })| {
+            // What would be written of it is not worked out in vain.
+            let differences = (job.body() == returned.body)
+                .then(|| job.wire(entry.0, *at))
+                .and_then(|wire| wire.published(entry.1, job.body()).differences(returned));
+            (*tag, differences)
+        }))?;
         self.settle(tag, false).pop()
     }
 

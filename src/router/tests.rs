@@ -31,7 +31,7 @@ struct Scripted {
     connections: Arc<AtomicU32>,
     refuse: fn(u32) -> bool,
     /// Which messages no queue takes.
-    returned: fn(&[u8]) -> bool,
+    returned: fn(&str, &[u8]) -> bool,
     published: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -49,7 +49,7 @@ impl Scripted {
             end: |_| AmqpError::Lost { reason: "scripted".into() },
             connections: Arc::default(),
             refuse: |_| false,
-            returned: |_| false,
+            returned: |_, _| false,
             published: Arc::default(),
         }
     }
@@ -87,12 +87,13 @@ impl Connector for Scripted {
 impl Wire for ScriptedWire {
     fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
         let entry = if message.hidden_key.is_some() { "delay.express" } else { "delay" };
-        assert_eq!(exchange, entry);
+        assert_eq!(exchange, message.exchange.as_deref().unwrap_or(entry));
         self.tag += 1;
-        if (self.broker.returned)(body) {
+        if (self.broker.returned)(exchange, body) {
             let returned = Returned {
                 code: 312,
                 text: "NO_ROUTE".into(),
+                exchange: exchange.into(),
                 routing_key: message.routing_key.clone(),
                 body: body.to_vec(),
                 properties: message.properties.clone(),
@@ -217,7 +218,7 @@ fn closing_waits_for_what_was_nacked() {
 #[test]
 fn a_return_finds_its_message_among_others() {
     let mut broker = Scripted::new(|_, tag, _| ack(tag));
-    broker.returned = |body| body == b"b";
+    broker.returned = |_, body| body == b"b";
     let router = broker.router(LONG, 10);
     let mut pipeline = router.pipeline();
     let mut results = Vec::new();
@@ -235,6 +236,21 @@ fn a_return_finds_its_message_among_others() {
                 assert!(!error.maybe_delivered());
             }
         }
+    }
+}
+
+#[test]
+fn a_return_finds_its_message_among_others_that_differ_in_the_exchange_alone() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.returned = |exchange, _| exchange == "unbound";
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    for exchange in ["bound", "unbound", "bound"] {
+        let message = Message::direct(AppKey::new("app").unwrap(), exchange.into(), "same");
+        assert!(pipeline.push(exchange, message).is_none());
+    }
+    for outcome in pipeline {
+        assert_eq!(outcome.result.is_err(), outcome.tag == "unbound", "{}", outcome.tag);
     }
 }
 

@@ -11,15 +11,14 @@ use log::{debug, info, warn};
 
 use crate::{
     Settings,
-    amqp::{AmqpError, Event, Returned},
-    message::Wire as Prepared,
+    amqp::{AmqpError, Event},
     settings::{Entry, RouterSettings},
     topology::Names,
 };
 
 use super::{
     Cause, Stats,
-    outstanding::{Outstanding, Sent},
+    outstanding::Outstanding,
     ticket::Job,
     wire::{Connector, Wire},
 };
@@ -285,8 +284,8 @@ impl<C: Connector> Worker<C> {
                 }
             }
             Event::Returned(returned) => {
-                let sent = self.take_returned(&returned);
-                match sent {
+                let entry = (self.limits.entry, self.limits.exchange.as_str());
+                match self.outstanding.take_returned(entry, &returned) {
                     Some(sent) => {
                         self.suspects = self.suspects.saturating_sub(1);
                         self.limits.stats.come_back();
@@ -325,20 +324,6 @@ impl<C: Connector> Worker<C> {
     fn take_up_nacked(&mut self, now: Instant) {
         let due = self.nacked.partition_point(|(when, _)| *when <= now);
         self.again.extend(self.nacked.drain(..due).map(|(_, job)| job));
-    }
-
-    /// The message that came back. The broker names no tag, so it is found by
-    /// its parts; by fewer of them if a header does not equal itself, as a NaN.
-    fn take_returned(&mut self, returned: &Returned) -> Option<Sent> {
-        let Returned { routing_key, body, properties, headers, .. } = returned;
-        let exact = |wire: &Prepared| {
-            wire.routing_key == *routing_key && wire.properties == *properties && wire.headers == *headers
-        };
-        let roughly = |wire: &Prepared| wire.routing_key == *routing_key;
-        let entry = self.limits.entry;
-        self.outstanding
-            .take_returned(entry, body, exact)
-            .or_else(|| self.outstanding.take_returned(entry, body, roughly))
     }
 
     /// Publishes again on a new connection what was not confirmed in time. A broker

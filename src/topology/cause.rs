@@ -273,9 +273,10 @@ mod tests {
         observed.exchanges.retain(|exchange| exchange.name != "delay.level.05");
         let before = observed.bindings.len();
         observed.bindings.retain(|binding| {
-            binding.source != "delay.level.05" && !["delay.level.05", "delay.level.03"].contains(&binding.destination.as_str())
-                // The queue and the exchange of a level share a name.
-                || binding.destination_type == "queue" && binding.destination == "delay.level.05"
+            // The queue and the exchange of a level share a name.
+            let end = (binding.destination_type.as_str(), binding.destination.as_str());
+            binding.source != "delay.level.05"
+                && ![("queue", "delay.level.03"), ("exchange", "delay.level.05")].contains(&end)
         });
         let gone = before - observed.bindings.len();
         let causes = grouped(&topology, &observed);

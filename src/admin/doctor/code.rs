@@ -103,6 +103,8 @@ codes! {
     DeprecatedFeature = "deprecated-feature", Advice;
     /// The dead-letter prefetch may be too small for what goes through.
     DeadLetterPrefetch = "dead-letter-prefetch", Advice;
+    /// Messages that name a time of their own, which a coming version would keep.
+    DeliveryTimeHeader = "delivery-time-header", Advice;
     /// Users that may publish to the entry exchange with any key.
     EntryUnprotected = "entry-unprotected", Advice;
     /// Users that may bind any key to the dispatch exchange.

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     admin::{
-        AdminError, UnroutableReport,
+        AdminError, ParkedReport, UnroutableReport,
         about::about,
         doing,
         handover::{Look, remembered},
         leader::{IfNew, mark_leaderless},
-        observe, unroutable as census,
+        observe, parked as parked_census, unroutable as census,
     },
     amqp::Session,
     management::{
@@ -42,6 +42,7 @@ pub(super) struct Facts {
     /// How many messages were unroutable over time, the oldest first.
     pub(super) unroutable_history: Vec<u64>,
     pub(super) unroutable: Option<UnroutableReport>,
+    pub(super) parked: Option<ParkedReport>,
     pub(super) access: Option<Access>,
 }
 
@@ -78,9 +79,10 @@ pub(super) fn gather(
     let api = ManagementApi::new(management)?;
     let (about, mut unchecked) = about(&session, Some(management));
     observed.nodes = about.nodes;
-    let unroutable = topology.names().unroutable();
+    let (unroutable, parked) = (topology.names().unroutable(), topology.names().parked());
     // The API's count is some seconds old; who has no right to the queue must do with that.
-    let waits = matches!(session.queue_depth(&unroutable), Ok(Some(depth)) if depth.ready > 0);
+    let mut waits = |name: &str| matches!(session.queue_depth(name), Ok(Some(depth)) if depth.ready > 0);
+    let (waits, waits_parked) = (waits(&unroutable), waits(&parked));
     drop(session);
     let queues = queues_on_the_way(topology, &observed);
     let leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
@@ -111,6 +113,15 @@ pub(super) fn gather(
                 let unseen = report.unseen.iter().chain(&report.failure);
                 unchecked.extend(unseen.map(|reason| format!("{what}: {reason}")));
             }
+        }
+        let counted = |queue: &QueueInfo| queue.name == parked && queue.messages > 0;
+        let kept = waits_parked || known.observed.queues.iter().any(counted);
+        if kept && options.sample > 0 {
+            let report = parked_census(settings, topology, options.sample, |_| {});
+            let what = "which headers the parked messages have";
+            known.parked = or_unchecked(report, what, &mut unchecked);
+            let failure = known.parked.as_ref().and_then(|report| report.failure.as_ref());
+            unchecked.extend(failure.map(|reason| format!("{what}: {reason}")));
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
     }

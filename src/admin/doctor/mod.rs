@@ -9,6 +9,7 @@ mod broker;
 mod code;
 mod dead_letters;
 mod facts;
+mod headers;
 mod set;
 mod targets;
 mod unroutable;
@@ -27,8 +28,8 @@ pub use code::{FindingCode, Severity};
 /// How thoroughly to look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DoctorOptions {
-    /// How many unroutable messages are looked at to tell for whom they are; 1,000.
-    /// With 0 they are only counted, and nothing is taken down from any queue: then a
+    /// How many unroutable and how many parked messages are looked at, to tell for whom
+    /// they are and which headers they have; 1,000. With 0 they are only counted, and nothing is taken down from any queue: then a
     /// look costs some ten requests to the management API, and can be repeated often.
     pub sample: u64,
     /// How many messages per second into the set make the dead-letter prefetch worth a
@@ -136,6 +137,7 @@ fn examine(
         findings.extend(targets::check(topology, &targets));
         findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unroutable::check(topology, facts));
+        findings.extend(headers::check(topology, facts));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));
     }
     findings.extend(broker::check(topology, facts));

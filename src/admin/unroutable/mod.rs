@@ -65,6 +65,8 @@ pub struct UnroutableReport {
     pub other: Option<Group>,
     /// What could not be seen.
     pub unseen: Vec<String>,
+    /// How many of those that were to be looked at the broker did not hand out.
+    pub withheld: u64,
     /// What ended the look early.
     pub failure: Option<String>,
 }
@@ -171,6 +173,7 @@ pub fn unroutable(
         groups: groups.collect(),
         other: census.other().cloned(),
         unseen: unseen.into_iter().collect(),
+        withheld: sifted.withheld,
         failure: sifted.failure,
     })
 }

@@ -1,0 +1,71 @@
+//! Sending kept messages on while the broker is in alarm.
+
+use std::{sync::atomic::AtomicBool, thread};
+
+use delayline::{
+    Settings,
+    amqp::{Delivery, Session},
+    holding::{Decision, Holding, Outgoing},
+    node::{NodeOptions, PrivateNode},
+    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
+};
+use serde_json::{Value as Json, json};
+
+use crate::common::{eventually, eventually_seen, http, raw};
+
+const ALARM: &str = "{resource_limit, memory, node()}";
+
+fn queue(name: &str) -> Queue {
+    let arguments =
+        [("x-queue-type", Argument::from("quorum")), ("x-delivery-limit", UNREACHABLE_DELIVERY_LIMIT.into())];
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
+    Queue { name: name.into(), level: None, arguments }
+}
+
+fn eval(node: &PrivateNode, expression: &str) {
+    let output = node.ctl(&["eval", expression]).unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The names of the connections that kept messages are sent on by, and what they are doing.
+fn senders(node: &PrivateNode) -> Vec<(String, String)> {
+    let all = http(node, "GET", "connections", &json!(null));
+    let purpose = |one: &Json| one["client_properties"]["information"].to_string().contains("(router)");
+    let text = |one: &Json, name: &str| one[name].as_str().unwrap_or_default().to_owned();
+    let ours = all.as_array().into_iter().flatten().filter(|one| purpose(one));
+    ours.map(|one| (text(one, "name"), text(one, "state"))).collect()
+}
+
+#[test]
+fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
+    // An alarm is the whole node's.
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    http(&node, "PUT", "vhosts/own", &json!({}));
+    let mut settings: Settings = node.settings().set("url", format!("{}/own", node.url())).build().unwrap();
+    settings.router.publish_timeout = std::time::Duration::from_secs(90);
+    let mut session = Session::open(&settings.broker).unwrap();
+    for name in ["kept", "target"] {
+        session.declare_queue(&queue(name)).unwrap();
+    }
+    raw::publish(&settings, (0..20).map(|n| raw::message("", "kept", n, &json!({}))));
+    let mut ready = |name: &str| session.queue_depth(name).unwrap().unwrap().ready;
+    eventually("all are in the queue", || ready("kept") == 20);
+    eval(&node, &format!("rabbit_alarm:set_alarm({{{ALARM}, []}})."));
+
+    let stop = AtomicBool::new(false);
+    let report = thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
+            Holding::new(&settings, &queue("kept")).until(&stop).sift(send, |_| {})
+        });
+        let blocked = |all: &Vec<(String, String)>| all.iter().any(|(_, state)| state == "blocked");
+        let (first, _) = eventually_seen("it is told of the alarm", || senders(&node), blocked).remove(0);
+        let path = first.replace(' ', "%20").replace('>', "%3E");
+        http(&node, "DELETE", &format!("connections/{path}"), &json!(null));
+        eventually("it has connected again", || senders(&node).iter().any(|(name, _)| *name != first));
+        eval(&node, &format!("rabbit_alarm:clear_alarm({ALARM})."));
+        run.join().unwrap().unwrap()
+    });
+    assert_eq!((report.sent, report.refused, &report.failure), (20, 0, &None), "{report:?}");
+    eventually("all have arrived", || ready("target") == 20);
+}

@@ -1,0 +1,216 @@
+//! A message that no queue takes comes back without a number: it is recognised by
+//! what it holds.
+
+use std::time::Duration;
+
+use delayline::{
+    Settings,
+    amqp::{Delivery, Event, Publisher, Returned, Session},
+    holding::{Decision, Holding, Outgoing, Sifted},
+    management::ManagementApi,
+    message::{Headers, Properties, Value},
+    node::{NodeOptions, PrivateNode},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
+};
+use serde_json::json;
+
+use crate::common::{eventually, http, raw, shared_node, vhost};
+
+fn queue(name: &str) -> Queue {
+    let arguments =
+        [("x-queue-type", Argument::from("quorum")), ("x-delivery-limit", UNREACHABLE_DELIVERY_LIMIT.into())];
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
+    Queue { name: name.into(), level: None, arguments }
+}
+
+fn direct(name: &str) -> Exchange {
+    Exchange { name: name.into(), kind: ExchangeKind::Direct, arguments: [].into() }
+}
+
+/// The queue `kept`, a queue `target`, the exchange `bound`, which leads there with the
+/// key `key`, and `unbound`, which leads nowhere.
+fn declare(settings: &Settings) -> Session {
+    let mut session = Session::open(&settings.broker).unwrap();
+    for name in ["kept", "target"] {
+        session.declare_queue(&queue(name)).unwrap();
+    }
+    for name in ["bound", "unbound"] {
+        session.declare_exchange(&direct(name)).unwrap();
+    }
+    let destination = Endpoint::Queue("target".into());
+    session.bind(&Binding { source: "bound".into(), destination, key: "key".into() }).unwrap();
+    session
+}
+
+/// Fills `kept` with messages that have these ids and nothing else of their own.
+fn fill(settings: &Settings, session: &mut Session, ids: impl IntoIterator<Item = u32>) {
+    let ids: Vec<_> = ids.into_iter().collect();
+    let message = |id: &u32| raw::message("", "kept", "same", &json!({ "message_id": id.to_string() }));
+    raw::publish(settings, ids.iter().map(message));
+    eventually("all are in the queue", || ready(session, "kept") == ids.len());
+}
+
+fn ready(session: &mut Session, queue: &str) -> usize {
+    session.queue_depth(queue).unwrap().unwrap().ready as usize
+}
+
+fn id(delivery: &Delivery) -> u32 {
+    delivery.properties.message_id.as_ref().unwrap().parse().unwrap()
+}
+
+/// Sends all on, with what is said of each, and nothing else that tells them apart.
+fn send(settings: &Settings, change: impl Fn(u32, &mut Outgoing)) -> Sifted {
+    Holding::new(settings, &queue("kept"))
+        .sift(
+            |delivery| {
+                let mut outgoing = Outgoing::of(delivery, "bound", "key");
+                outgoing.properties = Properties::default();
+                change(id(delivery), &mut outgoing);
+                Decision::Send(outgoing.into())
+            },
+            |_| {},
+        )
+        .unwrap()
+}
+
+/// The ids of what is still in the queue.
+fn left(settings: &Settings) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let look = |delivery: &Delivery| {
+        ids.push(id(delivery));
+        Decision::Keep
+    };
+    Holding::new(settings, &queue("kept")).sift(look, |_| {}).unwrap();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn two_that_differ_in_the_exchange_alone_keep_their_fates() {
+    let settings = vhost().build().unwrap();
+    let mut session = declare(&settings);
+    fill(&settings, &mut session, 0..20);
+    let report = send(&settings, |id, outgoing| {
+        if id % 4 == 3 {
+            outgoing.exchange = "unbound".into();
+        }
+    });
+    assert_eq!((report.sent, report.refused, &report.failure), (15, 5, &None), "{report:?}");
+    eventually("they are back", || ready(&mut session, "kept") == 5);
+    assert_eq!(left(&settings), [3, 7, 11, 15, 19]);
+    assert_eq!(ready(&mut session, "target"), 15);
+}
+
+/// Two that differ in a header, by which a headers exchange routes.
+fn by_header(node: &PrivateNode, settings: &Settings) {
+    let mut session = declare(settings);
+    let vhost = &settings.broker.vhost;
+    let exchange = json!({ "type": "headers", "durable": true });
+    http(node, "PUT", &format!("exchanges/{vhost}/by-header"), &exchange);
+    let binding = json!({ "routing_key": "", "arguments": { "x-match": "all", "kind": "wanted" } });
+    http(node, "POST", &format!("bindings/{vhost}/e/by-header/q/target"), &binding);
+    fill(settings, &mut session, 0..20);
+    let report = send(settings, |id, outgoing| {
+        outgoing.exchange = "by-header".into();
+        let kind = if id % 4 == 3 { "unwanted" } else { "wanted" };
+        outgoing.headers.insert("kind".into(), kind.into());
+        outgoing.headers.insert("nested".into(), Value::Array(vec![Value::I8(-1), Value::F64(-0.0)]));
+    });
+    assert_eq!((report.sent, report.refused, &report.failure), (15, 5, &None), "{report:?}");
+    eventually("they are back", || ready(&mut session, "kept") == 5);
+    assert_eq!(left(settings), [3, 7, 11, 15, 19]);
+}
+
+#[test]
+fn two_that_differ_in_a_header_alone_keep_their_fates() {
+    by_header(shared_node(), &vhost().build().unwrap());
+}
+
+#[test]
+fn headers_that_the_broker_adds_are_in_nobodys_way() {
+    let api = ManagementApi::new(vhost().build().unwrap().management.as_ref().unwrap()).unwrap();
+    if api.overview().unwrap().rabbitmq_version.starts_with("3.") {
+        // It has no message interceptors.
+        return;
+    }
+    let config = "message_interceptors.incoming.set_header_timestamp.overwrite = true\n\
+                  message_interceptors.incoming.set_header_routing_node.overwrite = true\n";
+    let node = PrivateNode::start(NodeOptions { config: config.into(), ..NodeOptions::default() }).unwrap();
+    let settings = node.settings().build().unwrap();
+    let returned = come_back(&settings, &Properties::default(), &Headers::new(), None);
+    let names: Vec<_> = returned.headers.keys().map(String::as_str).collect();
+    assert_eq!(names, ["timestamp_in_ms", "x-routed-by"], "the broker puts in what it was told to");
+    assert!(returned.properties.timestamp.is_some());
+    http(&node, "PUT", "vhosts/own", &json!({}));
+    by_header(&node, &node.settings().set("url", format!("{}/own", node.url())).build().unwrap());
+}
+
+/// Publishes to an exchange that leads nowhere and waits for what the broker says.
+fn come_back(
+    settings: &Settings,
+    properties: &Properties,
+    headers: &Headers,
+    hidden_key: Option<&str>,
+) -> Returned {
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.declare_exchange(&direct("nowhere")).unwrap();
+    let mut publisher = Publisher::open(&settings.broker).unwrap();
+    publisher.publish("nowhere", "a.key".into(), properties, headers, hidden_key, b"body");
+    let mut returned = None;
+    loop {
+        match publisher.events().recv_timeout(Duration::from_secs(60)).unwrap() {
+            Event::Returned(message) => returned = Some(*message),
+            Event::Ack { tag: 1, .. } => return returned.expect("the return comes before the ack"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_comes_back_is_what_was_sent_without_the_hidden_key() {
+    let settings = vhost().build().unwrap();
+    let values = [
+        Value::Bool(true),
+        Value::I8(-8),
+        Value::U8(200),
+        Value::I16(-16_000),
+        Value::U16(60_000),
+        Value::I32(-1),
+        Value::U32(4_000_000_000),
+        Value::I64(i64::MIN),
+        Value::F32(1.5),
+        Value::F64(-0.0),
+        Value::Decimal { scale: 2, value: 1_234 },
+        Value::Text("käse\u{0}😀".into()),
+        Value::Bytes(vec![0, 0xff, 7]),
+        Value::Timestamp(1_700_000_000),
+        Value::Void,
+    ];
+    let mut headers: Headers =
+        values.iter().enumerate().map(|(index, value)| (format!("h{index:02}"), value.clone())).collect();
+    headers.insert("array".into(), Value::Array(values.to_vec()));
+    headers.insert("table".into(), Value::Table(headers.clone()));
+    let text = |text: &str| Some(text.to_owned());
+    let properties = Properties {
+        content_type: text("text/plain"),
+        content_encoding: text("identity"),
+        priority: Some(3),
+        correlation_id: text("correlation"),
+        reply_to: text("reply"),
+        expiration: text("60000"),
+        message_id: text(&"ü".repeat(127)),
+        timestamp: Some(1_700_000_000),
+        kind: text("kind"),
+        user_id: text("guest"),
+        app_id: text("app"),
+    };
+    for (properties, headers) in [(properties, headers), (Properties::default(), Headers::new())] {
+        for hidden_key in [None, Some("nowhere either")] {
+            let returned = come_back(&settings, &properties, &headers, hidden_key);
+            let place = (returned.exchange.as_str(), returned.routing_key.as_str());
+            assert_eq!((place, returned.body.as_slice()), (("nowhere", "a.key"), &b"body"[..]));
+            assert_eq!(returned.properties, properties, "{hidden_key:?}");
+            assert_eq!(returned.headers, headers, "{hidden_key:?}");
+        }
+    }
+}
