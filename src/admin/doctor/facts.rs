@@ -1,6 +1,10 @@
 //! What the checks are made of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::Duration,
+};
 
 use crate::{
     admin::{
@@ -9,11 +13,12 @@ use crate::{
         doing,
         leader::{IfNew, mark_leaderless},
         observe, unroutable as census,
+        unstick::left_behind,
     },
     amqp::Session,
     management::{
-        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, QueueInfo, TopicPermission,
-        UserInfo,
+        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, PolicyKind, QueueInfo,
+        TopicPermission, UserInfo,
     },
     settings::Settings,
     topology::{About, Observed, Topology},
@@ -31,6 +36,9 @@ const RECENT: u32 = 60;
 /// keep such figures by default.
 const HISTORY: u32 = 600;
 
+/// For how long a policy of ours may stand while somebody unsticks a queue.
+const MOMENT: Duration = Duration::from_secs(3);
+
 /// What was learned of the broker. What it would not say is `None`.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -44,6 +52,8 @@ pub(super) struct Facts {
     /// How many messages were unroutable over time, the oldest first.
     pub(super) unroutable_history: Vec<u64>,
     pub(super) unroutable: Option<UnroutableReport>,
+    /// The kinds of policies of which one of ours stands for longer than it should.
+    pub(super) left_behind: Vec<PolicyKind>,
     pub(super) access: Option<Access>,
 }
 
@@ -114,8 +124,20 @@ pub(super) fn gather(
             }
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
+        known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
     }
     Ok((known, unchecked))
+}
+
+/// What is still there a moment later.
+fn lasting(look: impl Fn() -> Vec<PolicyKind>) -> Vec<PolicyKind> {
+    let mut seen = look();
+    if !seen.is_empty() {
+        thread::sleep(MOMENT);
+        let again = look();
+        seen.retain(|kind| again.contains(kind));
+    }
+    seen
 }
 
 /// The queues that messages move through: the set's, landing queues, and those that
