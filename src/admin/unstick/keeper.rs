@@ -59,8 +59,8 @@ impl UnstickStats {
 }
 
 /// Does what [`unstick`] does, by itself, whenever a queue of the set, or a landing queue,
-/// has had dead letters for some seconds and none was seen to leave; again after 10, 20, 40
-/// and then every 60 s while that is so.
+/// has had dead letters for some seconds and none was seen to leave; again every 10 s for
+/// a minute, and then every 30 s, while that is so.
 #[derive(Debug)]
 pub struct Unsticker {
     settings: Settings,

@@ -14,10 +14,15 @@ const MOVES: Duration = Duration::from_secs(15);
 /// How many looks it takes at least.
 const LOOKS: u32 = 3;
 
-/// The pauses between two attempts, of a queue that nothing leaves and of one that some
-/// leave: each is twice the last one, from the first to the second of these.
-const PAUSES_STANDING: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
-const PAUSES_MOVING: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
+/// The pause between two attempts for a queue that nothing leaves: at first, and later on.
+const PAUSE: Duration = Duration::from_secs(10);
+const LATER: Duration = Duration::from_secs(30);
+
+/// How many attempts have the first pause after them.
+const FIRST: u32 = 5;
+
+/// The first and the longest pause for a queue that some leave; each is twice the last one.
+const MOVING: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
 /// A queue that should be made to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +93,11 @@ impl Suspicion {
     /// Notes that a queue was made to try again, or that this was tried.
     pub(super) fn attempted(&mut self, now: Duration, queue: &str) {
         let Some(track) = self.tracks.get_mut(queue) else { return };
-        let [first, most] = if track.moves { PAUSES_MOVING } else { PAUSES_STANDING };
-        let pause = first.saturating_mul(2_u32.saturating_pow(track.attempts)).min(most);
+        let pause = match track.moves {
+            false if track.attempts < FIRST => PAUSE,
+            false => LATER,
+            true => MOVING[0].saturating_mul(2_u32.saturating_pow(track.attempts)).min(MOVING[1]),
+        };
         track.attempts = track.attempts.saturating_add(1);
         track.not_before = now + pause;
         // What leaves because of it says nothing about what comes later.
@@ -123,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_leaves_is_helped_soon_and_then_less_and_less_often() {
-        assert_eq!(attempts(300, |_| 27), [6, 16, 36, 76, 136, 196, 256]);
+    fn what_nothing_leaves_is_helped_soon_and_then_less_often() {
+        assert_eq!(attempts(140, |_| 27), [6, 16, 26, 36, 46, 56, 86, 116]);
         // More and more fall due behind those that are stuck.
-        assert_eq!(attempts(30, |second| 32 + second), [6, 16]);
+        assert_eq!(attempts(30, |second| 32 + second), [6, 16, 26]);
     }
 
     #[test]
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn where_some_leave_it_is_tried_seldom() {
-        assert_eq!(attempts(300, |second| 20 + second % 7), [16, 76, 196]);
+        assert_eq!(attempts(300, |second| 20 + second % 6), [16, 76, 196]);
     }
 
     #[test]
