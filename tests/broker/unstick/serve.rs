@@ -3,8 +3,11 @@
 use std::{
     fs::File,
     process::{Child, Command, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
 };
 
+use delayline::admin::{UnstickStats, Unsticker};
 use tempfile::TempDir;
 
 use super::*;
@@ -83,4 +86,39 @@ fn who_may_not_says_so_once_and_goes_on_looking() {
     assert_eq!(daemon.log().matches(complaint).count(), 1, "{}", daemon.log());
     http(node(), "PUT", "users/looker", &json!({"password": "looker", "tags": "monitoring,policymaker"}));
     all_arrive(&inbox, 0..40);
+}
+
+#[test]
+fn what_it_did_and_what_it_could_not_do_is_counted() {
+    let settings = installed();
+    let inbox = stuck_without_dispatch(&settings, 0..40);
+    let stop = Arc::new(AtomicBool::new(false));
+    let start = |settings: &Settings| {
+        let stats: Arc<UnstickStats> = Arc::default();
+        let unsticker = Unsticker::new(settings.clone(), Arc::clone(&stats));
+        let stop = Arc::clone(&stop);
+        (stats, thread::spawn(move || unsticker.run(&stop)))
+    };
+    http(node(), "PUT", "users/counted", &json!({"password": "counted", "tags": "monitoring"}));
+    let none = json!({"configure": "", "write": "", "read": ""});
+    http(node(), "PUT", &format!("permissions/{}/counted", settings.broker.vhost), &none);
+    let url = format!("{}/{}", node().url(), settings.broker.vhost);
+    let layers = node().settings().set("url", url).set("unit_ms", "10");
+    let (refused, first) =
+        start(&layers.set("username", "counted").set("password", "counted").build().unwrap());
+    eventually_seen("it counts what it may not touch", || refused.blocked(), |&blocked| blocked == 1);
+    assert!(refused.attempts().is_empty());
+    let (stats, second) = start(&settings);
+    all_arrive(&inbox, 0..40);
+    eventually_seen(
+        "and what it did",
+        || stats.attempts(),
+        |attempts| attempts.contains_key("delay.level.00"),
+    );
+    assert_eq!(stats.blocked(), 0);
+    // What is over is not counted any more.
+    eventually_seen("nothing is blocked", || refused.blocked(), |&blocked| blocked == 0);
+    stop.store(true, Ordering::Relaxed);
+    first.join().unwrap();
+    second.join().unwrap();
 }
