@@ -3,15 +3,22 @@
 //!
 //!     cargo bench --bench landing                   about two minutes
 //!     cargo bench --bench landing -- quick          a tenth of the messages
+//!     cargo bench --bench landing -- recovery       only how it recovers, to the end: about ten minutes
 
 #[path = "common/rank.rs"]
 mod rank;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, AppQueue, AppSpec, Delivery, Target},
+    admin::{self, AppQueue, AppSpec, Delivery, Target, Unsticker},
     amqp::{Next, Session},
     codec::{AppKey, Delay},
     node::{NodeOptions, PrivateNode},
@@ -27,6 +34,16 @@ const LEVEL: u8 = 6;
 fn main() {
     // `cargo bench` and `cargo test` pass flags of their own.
     if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    if std::env::args().any(|argument| argument == "recovery") {
+        const TO_THE_END: Duration = Duration::from_secs(900);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                recovery("the broker by itself, 180 s between two attempts", None, TO_THE_END, false)
+            });
+            scope.spawn(|| recovery("as `delayline serve` looks after it", None, TO_THE_END, true));
+        });
         return;
     }
     let part = if std::env::args().any(|argument| argument == "quick") { 10 } else { 1 };
@@ -60,8 +77,9 @@ fn main() {
             );
         }
     }
-    recovery("the broker's default of 180 s between two attempts", None);
-    recovery("10 s between two attempts", Some(10_000));
+    let minute = Duration::from_secs(60);
+    recovery("the broker's default of 180 s between two attempts", None, minute, false);
+    recovery("10 s between two attempts", Some(10_000), minute, false);
 }
 
 fn installed(layers: Layers) -> Settings {
@@ -139,9 +157,9 @@ fn drain(settings: &Settings, session: &mut Session, app: &str, count: usize) ->
     count as f64 / first.unwrap().elapsed().as_secs_f64()
 }
 
-/// What comes out of a landing queue in a minute, once the target that was full is
-/// consumed again.
-fn recovery(title: &str, timeout_ms: Option<u32>) {
+/// What comes out of a landing queue in a time, once the target that was full is consumed
+/// again, and whether or not somebody has it try again now and then.
+fn recovery(title: &str, timeout_ms: Option<u32>, time: Duration, looked_after: bool) {
     const WAITING: usize = 500;
     let rabbit = timeout_ms
         .map(|ms| format!("{{dead_letter_worker_publisher_confirm_timeout, {ms}}}"))
@@ -163,19 +181,29 @@ fn recovery(title: &str, timeout_ms: Option<u32>) {
         router.publish(message("full", Delay::ZERO)).unwrap();
     }
     std::thread::sleep(Duration::from_secs(5));
+    let stop = Arc::new(AtomicBool::new(false));
+    let unsticker = looked_after.then(|| {
+        let (unsticker, stop) = (Unsticker::new(settings.clone(), Arc::default()), Arc::clone(&stop));
+        std::thread::spawn(move || unsticker.run(&stop))
+    });
     let consumer = session.consume("full", 1_000).unwrap();
     let (started, mut arrived) = (Instant::now(), 0);
     let mut last = Duration::ZERO;
-    while started.elapsed() < Duration::from_secs(60) && arrived < WAITING {
+    while started.elapsed() < time && arrived < WAITING {
         if let Next::Delivery(delivery) = consumer.next(Duration::from_secs(1)) {
             consumer.ack(delivery).unwrap();
             arrived += 1;
             last = started.elapsed();
         }
     }
+    stop.store(true, Ordering::Relaxed);
+    if let Some(unsticker) = unsticker {
+        unsticker.join().expect("it ends in order");
+    }
     println!(
-        "\n{WAITING} messages for a target of 100, then it is consumed ({title}): {arrived} came within a minute, \
+        "\n{WAITING} messages for a target of 100, then it is consumed ({title}): {arrived} came within {} s, \
          the last after {:.0} s",
+        time.as_secs(),
         last.as_secs_f64()
     );
 }

@@ -17,6 +17,7 @@ mod permitted;
 mod status;
 mod uninstall;
 mod unroutable;
+mod unstick;
 mod verify;
 
 use crate::{
@@ -45,6 +46,9 @@ pub use uninstall::{Refusal, UninstallReport, uninstall};
 pub use unroutable::{
     Diagnosis, Reason, ReplayRefusal, ReplayReport, Selection, UnroutableGroup, UnroutableMessage,
     UnroutableReport, diagnose, purge, replay, unroutable, unroutable_messages,
+};
+pub use unstick::{
+    Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, UnstickStats, Unsticker, unstick,
 };
 pub use verify::{VerifyReport, verify};
 

@@ -15,7 +15,7 @@ use crate::{
 
 use super::{
     Failure, app, bench, decode, demo, doctor, install, key, listen, parked, plan, probe, retry, send, serve,
-    top, uninstall, unroutable,
+    top, uninstall, unroutable, unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -157,6 +157,8 @@ Examples:
     App(app::Args),
     /// Find what would hurt, and say what to do about it
     Doctor(doctor::Args),
+    /// Make queues that hand on nothing try again at once
+    Unstick(unstick::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where

@@ -28,6 +28,7 @@ mod time;
 mod top;
 mod uninstall;
 mod unroutable;
+mod unstick;
 mod verify;
 
 #[cfg(all(feature = "cli", any(test, fuzzing)))]
@@ -79,6 +80,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Probe(args) => probe::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
+        Command::Unstick(args) => unstick::run(args, &settings()?, output),
         Command::Top(args) => top::run(args, settings()?, output),
         Command::Bench(args) => bench::run(args, &settings()?, output),
         Command::Plan(args) => plan::run(args, output),

@@ -343,7 +343,7 @@ impl ManagementApi {
 
     /// Changes something, through the first node that can be reached. Deleting what
     /// is not there is done.
-    fn send(&self, path: &str, change: &Change) -> Result<(), ManagementError> {
+    pub(super) fn send(&self, path: &str, change: &Change) -> Result<(), ManagementError> {
         let mut first_error = None;
         for base in &self.bases {
             match self.send_to(base, path, change) {
@@ -370,7 +370,7 @@ impl ManagementApi {
         }
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
         self.find(path)?.ok_or_else(|| {
             let vhost = path.split('/').nth(1).map(|vhost| percent_decode_str(vhost).decode_utf8_lossy());
             let reason = match vhost {
@@ -440,17 +440,11 @@ impl ManagementApi {
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
-            status @ (401 | 403) if for_administrators(path) => Err(ManagementError::Refused {
-                url: base.to_string(),
-                username: self.username.clone(),
-                status,
-                needed: "`administrator`",
-            }),
             status @ (401 | 403) => Err(ManagementError::Refused {
                 url: base.to_string(),
                 username: self.username.clone(),
                 status,
-                needed: "`monitoring` (or `management` for a user of this vhost)",
+                needed: needed(path),
             }),
             status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
@@ -469,15 +463,26 @@ fn tls_failure(error: &ureq::Error, base: &Url) -> Option<String> {
 
 /// What to do with an object of the API. It has no `Debug`: a body may hold a
 /// password.
-enum Change {
+pub(super) enum Change {
     Put(Json),
     Delete,
+}
+
+/// Which tag a part of the API wants.
+fn needed(path: &str) -> &'static str {
+    match path.split('/').next() {
+        Some("policies") => "`policymaker`, and permissions in this vhost",
+        _ if for_administrators(path) => "`administrator`",
+        _ => "`monitoring` (or `management` for a user of this vhost)",
+    }
 }
 
 /// Whether a part of the API wants more than the tag `monitoring`.
 fn for_administrators(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
-    ["feature-flags", "users", "permissions/", "topic-permissions/"].iter().any(|part| path.starts_with(part))
+    ["feature-flags", "users", "permissions/", "topic-permissions/", "operator-policies/"]
+        .iter()
+        .any(|part| path.starts_with(part))
         || path.ends_with("/permissions")
         || path.ends_with("/topic-permissions")
 }
@@ -507,7 +512,7 @@ fn of_user(kind: &str, vhost: &str, user: &str) -> String {
     format!("{kind}/{}/{}", segment(vhost), segment(user))
 }
 
-fn segment(text: &str) -> String {
+pub(super) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 

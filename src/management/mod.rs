@@ -5,9 +5,11 @@
 
 mod client;
 mod model;
+mod policies;
 
 pub use client::{ManagementApi, ManagementError};
 pub use model::{
     BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, Permission,
     PolicyInfo, QueueInfo, Rate, TopicPermission, UserInfo,
 };
+pub use policies::{Policy, PolicyKind};

@@ -15,6 +15,7 @@ use prometheus_client::{
 };
 
 use crate::{
+    admin::UnstickStats,
     canary::{State, Watched},
     histogram::Counted,
     picture::{Level, Picture, Severity},
@@ -40,6 +41,8 @@ pub struct Inside {
     pub retry: Option<(Arc<Tally>, Arc<Stats>)>,
     /// What the canary saw, and what its routers did.
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
+    /// How often queues that handed on nothing were made to try again.
+    pub unstick: Option<Arc<UnstickStats>>,
 }
 
 /// Everything that one scrape tells.
@@ -69,6 +72,7 @@ impl Collector for Exposition {
         let mut out = Out(encoder);
         self.broker(&mut out)?;
         self.levels(&mut out)?;
+        self.unstick(&mut out)?;
         self.kept(&mut out)?;
         self.retries(&mut out)?;
         self.canary(&mut out)?;
@@ -119,6 +123,14 @@ impl Exposition {
         out.labelled(f::STUCK, "level", by_level(&|level| level.stuck.map(number)))?;
         out.labelled(f::HANDING_ON, "level", by_level(&|level| level.handing_on.map(number)))?;
         out.labelled(f::HELD_UP, "level", by_level(&|level| held_up(level, self.picture.at)))
+    }
+
+    fn unstick(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let stats = self.inside.unstick.as_ref();
+        let attempts = stats.map(|stats| stats.attempts()).unwrap_or_default();
+        let attempts = attempts.into_iter().map(|(queue, count)| (queue, number(count)));
+        out.labelled(f::UNSTICKS, "queue", attempts)?;
+        out.number(f::UNSTICK_BLOCKED, stats.map(|stats| count(stats.blocked())))
     }
 
     fn kept(&self, out: &mut Out<'_>) -> Result<(), Error> {

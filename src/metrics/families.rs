@@ -68,6 +68,10 @@ families! {
         "Messages whose time in a level is up and that the next queue has not taken; many for a moment each are normal";
     HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
         "For how long messages of a level have been seen not to move; 0 if all do";
+    UNSTICKS: Counter "delayline_unsticks" None,
+        "Attempts to have a queue that handed on nothing try again, by queue";
+    UNSTICK_BLOCKED: Gauge "delayline_unstick_blocked" None,
+        "Queues that hand on nothing and could not be made to try again, for want of rights or because of others' policies";
     UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Messages that nobody is bound for, or that are malformed";
     UNROUTABLE_AGE: Gauge "delayline_unroutable_oldest_age" Some("seconds"),
         "For how long the oldest unroutable message has been there, as far as can be known";

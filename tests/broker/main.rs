@@ -35,5 +35,6 @@ mod roles;
 mod suitable;
 mod tls;
 mod uninstall;
+mod unstick;
 mod verify;
 mod versions;

@@ -19,6 +19,7 @@ mod prometheus;
 mod secrets;
 mod top;
 mod unroutable;
+mod unstick;
 mod web;
 
 use assert_cmd::Command;

@@ -3,9 +3,11 @@
 use std::{collections::BTreeSet, thread, time::Duration};
 
 use delayline::{
+    admin::{self, UnstickOptions},
     management::ManagementApi,
     node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode},
     settings::{Layers, Settings},
+    topology::Topology,
 };
 
 /// One node, or a cluster of three.
@@ -15,7 +17,9 @@ pub enum Lab {
 }
 
 impl Lab {
-    pub fn start(cluster: bool, confirm_timeout_ms: u64) -> Result<Self, NodeError> {
+    /// With this limit for a hand-over between queues, or with all settings that matter as
+    /// the broker is shipped.
+    pub fn start(cluster: bool, confirm_timeout_ms: Option<u64>) -> Result<Self, NodeError> {
         let node = NodeOptions {
             // What a cluster should have, so that the smaller part of a divided one
             // waits until it is whole again. Versions without Mnesia ignore it.
@@ -24,7 +28,11 @@ impl Lab {
             } else {
                 String::new()
             },
-            rabbit: vec![format!("{{dead_letter_worker_publisher_confirm_timeout, {confirm_timeout_ms}}}")],
+            rabbit: vec![match confirm_timeout_ms {
+                Some(limit) => format!("{{dead_letter_worker_publisher_confirm_timeout, {limit}}}"),
+                // Private nodes count more often.
+                None => "{collect_statistics_interval, 5000}".into(),
+            }],
             ..NodeOptions::default()
         };
         if !cluster {
@@ -122,6 +130,13 @@ impl Lab {
                 );
             }
         }
+    }
+
+    /// Has all queues that hold dead letters try again.
+    pub fn unstick(&self, settings: &Settings) {
+        let topology = Topology::new(settings.topology.clone());
+        let report = admin::unstick(settings, &topology, &UnstickOptions::default());
+        eprintln!("   {:?}", report.expect("they try again"));
     }
 
     /// Restarts, in order, each node that leads a queue with messages that are being

@@ -8,6 +8,8 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
+use crate::help::Help;
+
 /// A message that comes later than this came late because of the fault.
 const LATE_MS: i64 = 1_000;
 
@@ -31,7 +33,7 @@ struct Entries {
     /// How many of the confirmed have not arrived.
     missing: usize,
     last: Option<i64>,
-    helped: bool,
+    help: Option<Help>,
 }
 
 /// What was promised of a message.
@@ -62,9 +64,8 @@ pub struct Verdict {
     pub delivered: usize,
     /// Confirmed messages that waited in `unroutable` at the end.
     pub unroutable: usize,
-    /// Whether messages stayed where they were until the node that led the queue and
-    /// the application were restarted.
-    pub helped: bool,
+    /// What it took in the end, if messages stayed where they were.
+    pub help: Option<Help>,
     /// Confirmed messages that are nowhere.
     pub lost: usize,
     /// Arrivals beyond the first of the same message.
@@ -115,9 +116,9 @@ impl Ledger {
     }
 
     /// Notes that somebody helped, and that arrivals are expected from now on.
-    pub fn note_help(&self) {
+    pub fn note_help(&self, help: Help) {
         let mut entries = self.entries();
-        entries.helped = true;
+        entries.help = Some(help);
         entries.last = Some(clock_ms());
     }
 
@@ -137,6 +138,16 @@ impl Ledger {
         lateness
     }
 
+    /// How long after it was due, or after `back` if that was later, each message came
+    /// for the first time, in milliseconds.
+    pub fn delays_since(&self, back: i64) -> Vec<i64> {
+        let entries = self.entries();
+        let delay = |(id, promise): (&u64, &Promise)| {
+            Some(entries.arrived.get(id)?.times.first()? - promise.due.max(back))
+        };
+        entries.confirmed.iter().filter_map(delay).collect()
+    }
+
     /// Milliseconds since anything arrived.
     pub fn silence_ms(&self) -> Option<i64> {
         self.entries().last.map(|last| clock_ms() - last)
@@ -150,7 +161,7 @@ impl Ledger {
             failed: entries.failed,
             delivered: 0,
             unroutable: 0,
-            helped: entries.helped,
+            help: entries.help,
             lost: 0,
             duplicated: 0,
             redelivered: entries.arrived.values().map(|arrival| arrival.again).sum(),

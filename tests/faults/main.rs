@@ -7,6 +7,8 @@
 #![allow(unreachable_pub, reason = "nothing uses a test from outside")]
 
 mod consumer;
+mod help;
+mod kills;
 mod lab;
 mod ledger;
 mod publisher;
@@ -34,6 +36,7 @@ use delayline::{
 use tempfile::TempDir;
 
 use consumer::Consumer;
+use help::Help;
 use lab::Lab;
 use ledger::{Ledger, Verdict, clock_ms};
 use publisher::{Delays, Job, Publisher};
@@ -43,8 +46,8 @@ use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 /// How long the first quarter may take at any rate.
 const PUBLISHING: Duration = Duration::from_secs(600);
 
-/// How often somebody helps when messages stay where they are.
-const HELP: u32 = 2;
+/// The time after which a broker as it is shipped tries a hand-over again.
+const AS_SHIPPED: Duration = Duration::from_secs(180);
 
 /// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
@@ -60,10 +63,14 @@ Examples:
   scripts/faults --versions 4.3                   only this broker
   scripts/faults --cluster partition              one fault, on the clusters
   scripts/faults --waiting 1000000 --rate 5000    a million wait while their node is killed
+  scripts/faults --kills 10 --as-shipped --served
+                                                  how late the latest message is after a kill, with
+                                                  the broker's own settings and `delayline serve`
 
 The script itself asks for --all, --messages 13000, --rate 800 and
 --json target/faults/<version>.json, unless you say otherwise.
-Exit codes: 0 done, 1 a message was lost, early or refused, 2 wrong usage.",
+Exit codes: 0 done; 1 a message was lost or early, or messages stayed where they were until
+somebody helped, on a version that is not known for it; 2 wrong usage.",
     args_override_self = true
 )]
 struct Args {
@@ -88,6 +95,16 @@ struct Args {
     /// (`dead_letter_worker_publisher_confirm_timeout`; 180000 by default)
     #[arg(long, default_value_t = 10_000)]
     confirm_timeout: u64,
+    /// With the broker's settings as it is shipped, instead of that
+    #[arg(long)]
+    as_shipped: bool,
+    /// Instead of the faults: kills the node this often, and says how long the latest
+    /// message takes once it is back
+    #[arg(long)]
+    kills: Option<u32>,
+    /// With --kills: runs `delayline serve` beside it
+    #[arg(long, requires = "kills")]
+    served: bool,
     /// Instead of the faults: this many messages wait while the node is killed and
     /// started again
     #[arg(long)]
@@ -121,10 +138,21 @@ impl Args {
         named && !holds(&self.skip) && scenario.needs.can_have(cluster)
     }
 
+    /// The broker's time limit for a hand-over, in milliseconds; `None` if it is its own.
+    fn limit(&self) -> Option<u64> {
+        (!self.as_shipped).then_some(self.confirm_timeout)
+    }
+
     /// How long to wait for a message that does not come: longer than the time after
     /// which the broker tries a hand-over again.
     fn patience(&self) -> Duration {
-        Duration::from_millis(self.confirm_timeout).max(Duration::from_secs(10)) * 6
+        let many = if self.as_shipped { 3 } else { 6 };
+        self.turn().max(Duration::from_secs(10)) * many
+    }
+
+    /// After how long the broker tries a hand-over again.
+    fn turn(&self) -> Duration {
+        self.limit().map_or(AS_SHIPPED, Duration::from_millis)
     }
 }
 
@@ -134,6 +162,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
+    if let Some(kills) = args.kills {
+        return kills::run(kills, &args);
+    }
     if let Some(messages) = args.waiting {
         return waiting::run(messages, &args);
     }
@@ -174,7 +205,7 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
     if wanted.is_empty() {
         return Vec::new();
     }
-    let mut lab = Lab::start(cluster, args.confirm_timeout).unwrap_or_else(|error| panic!("{error}"));
+    let mut lab = Lab::start(cluster, args.limit()).unwrap_or_else(|error| panic!("{error}"));
     let broker = format!("{} {}", lab.version(), if cluster { "three nodes" } else { "one node" });
     wanted
         .into_iter()
@@ -262,17 +293,22 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
     let healed = clock_ms();
     assert!(publisher.finish(), "the publisher did not end in order");
     wait_for_arrivals(&ledger, args.patience());
-    // What an operator would do. Messages that are then still missing are lost.
-    for _ in 0..HELP {
+    // What an operator would do, the least first. Messages that are then still missing are lost.
+    for help in Help::ALL {
         if ledger.progress().1 == 0 {
             break;
         }
         lab.print_queues(&settings);
-        eprintln!("   subscribing again, and restarting the nodes that lead levels that hand on nothing");
-        consumer.subscribe_again();
-        unroutable.subscribe_again();
-        lab.restart_leaders_of_stuck_levels(&settings);
-        ledger.note_help();
+        eprintln!("   helping: {help}");
+        match help {
+            Help::SubscribeAgain => {
+                consumer.subscribe_again();
+                unroutable.subscribe_again();
+            }
+            Help::Unstick => lab.unstick(&settings),
+            Help::Restart => lab.restart_leaders_of_stuck_levels(&settings),
+        }
+        ledger.note_help(help);
         wait_for_arrivals(&ledger, args.patience());
     }
     if ledger.progress().1 > 0 {

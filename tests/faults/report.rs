@@ -15,15 +15,19 @@ pub struct Line {
 }
 
 impl Line {
-    /// Whether the promises were kept.
+    /// Whether the promises were kept, without a help that this broker is not known to need.
     pub fn holds(&self) -> bool {
-        self.verdict.lost == 0 && self.verdict.early == 0 && self.verdict.confirmed > 0
+        let Verdict { confirmed, lost, early, help, .. } = self.verdict;
+        let helped = help.is_none_or(|help| help.is_known_of(&self.broker));
+        lost == 0 && early == 0 && confirmed > 0 && helped
     }
 
     pub fn summary(&self) -> String {
-        let Verdict { confirmed, lost, early, duplicated, worst_late_ms, .. } = &self.verdict;
+        let Verdict { confirmed, lost, early, duplicated, worst_late_ms, help, .. } = &self.verdict;
+        let help = help.map(|help| format!(", helped by {help}")).unwrap_or_default();
         format!(
-            "{confirmed} confirmed, {lost} lost, {early} early, {duplicated} twice, {worst_late_ms} ms late at worst"
+            "{confirmed} confirmed, {lost} lost, {early} early, {duplicated} twice, {worst_late_ms} ms late at \
+             worst{help}"
         )
     }
 }
@@ -43,7 +47,7 @@ pub fn print(lines: &[Line]) {
         "not confirmed",
         "worst lateness",
         "recovery",
-        "restart needed",
+        "help needed",
     ]);
     for Line { broker, fault, verdict: v } in lines {
         let seconds = |ms: i64| format!("{:.1} s", ms as f64 / 1_000.0);
@@ -60,7 +64,7 @@ pub fn print(lines: &[Line]) {
             v.failed.to_string(),
             seconds(v.worst_late_ms),
             seconds(v.recovery_ms),
-            if v.helped { "yes" } else { "" }.into(),
+            v.help.map(|help| help.to_string()).unwrap_or_default(),
         ]);
     }
     for column in table.column_iter_mut().skip(2) {

@@ -52,7 +52,7 @@ struct Figures {
 
 /// Kills the node on the way, and measures around it.
 pub fn run(messages: u64, args: &Args) -> ExitCode {
-    let mut lab = Lab::start(false, args.confirm_timeout).unwrap_or_else(|error| panic!("{error}"));
+    let mut lab = Lab::start(false, args.limit()).unwrap_or_else(|error| panic!("{error}"));
     let broker = lab.version();
     let say = |what: &str| eprintln!("== {broker}: {what}");
     let values =

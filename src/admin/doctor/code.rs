@@ -99,6 +99,8 @@ codes! {
     TooFewReplicas = "too-few-replicas", Advice;
     /// A stable feature flag that is off.
     FeatureFlagOff = "feature-flag-off", Advice;
+    /// A policy of ours that should have been there for a moment only.
+    PolicyLeftBehind = "policy-left-behind", Advice;
     /// A deprecated feature that is in use.
     DeprecatedFeature = "deprecated-feature", Advice;
     /// The dead-letter prefetch may be too small for what goes through.

@@ -1,7 +1,11 @@
 //! Dead letters on their way between two queues.
 
 use crate::{
-    admin::handover::{PREFETCH, Sign},
+    admin::{
+        handover::{PREFETCH, Sign},
+        unstick::NAME,
+    },
+    management::PolicyKind,
     topology::Topology,
 };
 
@@ -81,16 +85,19 @@ impl Holder {
 
     fn advice(&self) -> String {
         if !self.blocked.is_empty() {
-            return "make that take messages again, or unbind it: then its messages are kept as unroutable. The \
-                    broker tries again every 3 minutes; none is lost"
+            return "make that take messages again, or unbind it: then its messages are kept as unroutable. Then \
+                    delayline unstick, or wait for the broker, which tries again every 3 minutes; none is lost"
                 .into();
         }
         if self.landing.is_some() {
-            return "look at the exchange it dead-letters to, and at what is bound there; none is lost"
+            return "look at the exchange it dead-letters to, and at what is bound there; once that is right, \
+                    delayline unstick; none is lost"
                 .into();
         }
-        let mut advice =
-            "docs/doctor.md has a command that names their keys and the queue that refuses".to_owned();
+        let mut advice = "delayline unstick has the queue try again at once, which is all it takes after a broker was \
+                          restarted; if that does not help, docs/doctor.md has a command that names their keys and \
+                          the queue that refuses"
+            .to_owned();
         if self.forgets {
             advice += ". On RabbitMQ 3.x, what was handed over while a node of the cluster was starting can stay \
                        until the queue has a new leader: rabbitmq-upgrade drain, then revive, on the node that \
@@ -118,6 +125,19 @@ fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFindin
         holder.advice(),
     )
     .about(holder.apps())
+}
+
+/// The policies of ours that a run which was cut short has left.
+pub(super) fn left_behind(facts: &Facts) -> Vec<HealthFinding> {
+    let finding = |kind: &PolicyKind| {
+        HealthFinding::new(
+            FindingCode::PolicyLeftBehind,
+            format!("{kind} `{NAME}`"),
+            "delayline unstick sets it for a moment, and was cut short before it deleted it; it does no harm",
+            "delayline unstick deletes it, and so does delayline serve when it starts",
+        )
+    };
+    facts.left_behind.iter().map(finding).collect()
 }
 
 fn prefetch(

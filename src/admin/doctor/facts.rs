@@ -1,6 +1,10 @@
 //! What the checks are made of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::Duration,
+};
 
 use crate::{
     admin::{
@@ -10,11 +14,12 @@ use crate::{
         handover::{Look, remembered},
         leader::{IfNew, mark_leaderless},
         observe, parked as parked_census, unroutable as census,
+        unstick::left_behind,
     },
     amqp::Session,
     management::{
-        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, QueueInfo, TopicPermission,
-        UserInfo,
+        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, PolicyKind, QueueInfo,
+        TopicPermission, UserInfo,
     },
     settings::Settings,
     topology::{About, Observed, Topology},
@@ -28,6 +33,9 @@ use super::{
 /// Over how many seconds the unroutable queue is looked back at; as long as brokers
 /// keep such figures by default.
 const HISTORY: u32 = 600;
+
+/// For how long a policy of ours may stand while somebody unsticks a queue.
+const MOMENT: Duration = Duration::from_secs(3);
 
 /// What was learned of the broker. What it would not say is `None`.
 #[derive(Debug, Default)]
@@ -43,6 +51,8 @@ pub(super) struct Facts {
     pub(super) unroutable_history: Vec<u64>,
     pub(super) unroutable: Option<UnroutableReport>,
     pub(super) parked: Option<ParkedReport>,
+    /// The kinds of policies of which one of ours stands for longer than it should.
+    pub(super) left_behind: Vec<PolicyKind>,
     pub(super) access: Option<Access>,
 }
 
@@ -124,8 +134,20 @@ pub(super) fn gather(
             unchecked.extend(failure.map(|reason| format!("{what}: {reason}")));
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
+        known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
     }
     Ok((known, unchecked))
+}
+
+/// What is still there a moment later.
+fn lasting(look: impl Fn() -> Vec<PolicyKind>) -> Vec<PolicyKind> {
+    let mut seen = look();
+    if !seen.is_empty() {
+        thread::sleep(MOMENT);
+        let again = look();
+        seen.retain(|kind| again.contains(kind));
+    }
+    seen
 }
 
 /// The queues that messages move through: the set's, landing queues, and those that

@@ -106,7 +106,7 @@ pub struct DoctorReport {
 /// Looks at a set, at what is bound to it, and at its broker. Changes nothing, and
 /// waits for nothing (what must be seen over time is in the statistics that brokers
 /// keep) unless a queue seems to have no leader: then it looks again, for 20 s at
-/// most.
+/// most; and unless a policy of [`unstick`](crate::admin::unstick) stands: 3 s.
 ///
 /// # Errors
 /// If the broker cannot be asked, over AMQP or through its management API: nearly
@@ -138,6 +138,7 @@ fn examine(
         findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unroutable::check(topology, facts));
         findings.extend(headers::check(topology, facts));
+        findings.extend(dead_letters::left_behind(facts));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));
     }
     findings.extend(broker::check(topology, facts));

@@ -21,6 +21,7 @@ use signal_hook::{
 
 use crate::{
     Settings,
+    admin::Unsticker,
     canary::Canary,
     picture::Watch,
     retry::{Policies, Service, SharedPolicies},
@@ -48,6 +49,8 @@ what they could not process. The service sends it back to them later, or to the 
 `<set>.parked` after the last attempt. Run as many of it as you like.
 
 A canary sends a small message of its own every 2 s and measures how late it comes back.
+Queues of the set that hand on nothing, as after a restart of the broker, are made to try
+again at once, as `delayline unstick` does it; for that its user needs the tag `policymaker`.
 http://127.0.0.1:15628 has a page to look at, /metrics for Prometheus, /healthz and
 /readyz; if another daemon has that port, one of the next nine.
 
@@ -73,6 +76,9 @@ pub(super) struct Args {
     /// No retry service
     #[arg(long)]
     no_retry: bool,
+    /// Leave queues that hand on nothing as they are
+    #[arg(long)]
+    no_unstick: bool,
 }
 
 pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> {
@@ -82,8 +88,11 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
     }
     settings.canary.enabled &= !args.no_canary;
-    if args.no_retry && !settings.canary.enabled && settings.web.listen.is_none() {
-        return Err(Failure::usage("there is nothing left to do: no retry service, no canary, and no page"));
+    let idle = args.no_retry && args.no_unstick;
+    if idle && !settings.canary.enabled && settings.web.listen.is_none() {
+        return Err(Failure::usage(
+            "there is nothing left to do: no retry service, no canary, no page, and nothing to unstick",
+        ));
     }
     let file = args.policies.file();
     let policies = SharedPolicies::new(args.policies.load()?);
@@ -111,6 +120,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     };
     let counters = site::Counters::new(!args.no_retry);
     let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
+    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
     let site = live.map(|live| site::site(&counters, &live));
@@ -130,8 +140,8 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         service.run(&stop)
     };
     drop((web, watch));
-    if let Some(canary) = canary {
-        let _ = canary.join();
+    for thread in canary.into_iter().chain(unsticker) {
+        let _ = thread.join();
     }
     handle.close();
     let _ = listener.join();
@@ -143,6 +153,13 @@ fn fly(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -
     let canary = Canary::new(settings.clone(), stats, watched);
     let stop = Arc::clone(stop);
     thread::spawn(move || canary.run(&stop))
+}
+
+fn unstick(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
+    let stop = Arc::clone(stop);
+    // What it sets it deletes again before the process ends.
+    thread::spawn(move || unsticker.run(&stop))
 }
 
 fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::{
     Settings,
+    admin::UnstickStats,
     canary::Watched,
     metrics::{Exposition, Inside},
     picture::{Kept, Live, Picture, Sources, Watch},
@@ -25,6 +26,7 @@ pub(super) struct Counters {
     retry: Arc<Stats>,
     canary: Arc<Stats>,
     watched: Arc<Watched>,
+    unstick: Arc<UnstickStats>,
 }
 
 impl Counters {
@@ -41,7 +43,12 @@ impl Counters {
             started: Some(Timestamp::now()),
             retry: self.tally.clone().map(|tally| (tally, Arc::clone(&self.retry))),
             canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
+            unstick: Some(Arc::clone(&self.unstick)),
         }
+    }
+
+    pub(super) fn of_unsticker(&self) -> Arc<UnstickStats> {
+        Arc::clone(&self.unstick)
     }
 
     pub(super) fn of_canary(&self) -> (Arc<Stats>, Arc<Watched>) {

@@ -1,0 +1,68 @@
+//! Policies that stand stay in force, whoever made them.
+
+use super::*;
+
+fn theirs(priority: i64) -> Json {
+    json!({
+        "pattern": "^delay\\.level\\.", "priority": priority, "definition": {"max-length": 100_000},
+        "apply-to": "queues",
+    })
+}
+
+/// That a queue is helped by one kind where the other stands, and which.
+fn helped_beside(what: &str, by: PolicyKind) {
+    let settings = installed();
+    put(&settings, what, "theirs", &theirs(0));
+    let before = policies(&settings);
+    let inbox = stuck_without_dispatch(&settings, 0..100);
+    let report = now(&settings);
+    assert_eq!(report.touched.len(), 1, "{report:#?}");
+    assert_eq!((report.touched[0].by, report.touched[0].left), (by, Some(0)));
+    all_arrive(&inbox, 0..100);
+    assert_eq!(policies(&settings), before);
+    match by {
+        PolicyKind::OperatorPolicy => applies(&settings, "delay.level.00", "theirs", ""),
+        PolicyKind::Policy => applies(&settings, "delay.level.00", "", "theirs"),
+    }
+}
+
+#[test]
+fn beside_a_policy_it_is_an_operator_policy() {
+    helped_beside("policies", PolicyKind::OperatorPolicy);
+}
+
+#[test]
+fn beside_an_operator_policy_it_is_a_policy() {
+    helped_beside("operator-policies", PolicyKind::Policy);
+}
+
+#[test]
+fn a_queue_with_both_is_left_alone_and_any_change_of_theirs_helps_it() {
+    let settings = installed();
+    put(&settings, "policies", "theirs", &theirs(0));
+    put(&settings, "operator-policies", "theirs", &theirs(0));
+    let before = policies(&settings);
+    let inbox = stuck_without_dispatch(&settings, 0..40);
+    let report = now(&settings);
+    assert!(report.touched.is_empty(), "{report:#?}");
+    let [occupied] = report.occupied.as_slice() else { panic!("{report:#?}") };
+    assert_eq!((occupied.queue.as_str(), occupied.policy.as_str()), ("delay.level.00", "theirs"));
+    assert_eq!(policies(&settings), before);
+    // The same policy once more is no change, and the broker does not pass it on.
+    put(&settings, "policies", "theirs", &theirs(0));
+    assert!(inbox.next(Duration::from_secs(3)).is_none(), "an identical policy was one");
+    put(&settings, "policies", "theirs", &theirs(1));
+    all_arrive(&inbox, 0..40);
+}
+
+#[test]
+fn a_policy_that_is_made_meanwhile_goes_first() {
+    let settings = installed();
+    leave_behind(&settings, "policies", "delay.level.00");
+    put(&settings, "policies", "theirs", &theirs(-5));
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    applies(&settings, "delay.level.00", "theirs", "");
+    // It is found all the same.
+    assert_eq!(now(&settings).left_behind, [PolicyKind::Policy]);
+    assert_eq!(api.policy_names(PolicyKind::Policy, &settings.broker.vhost).unwrap(), ["theirs"]);
+}

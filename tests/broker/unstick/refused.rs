@@ -1,0 +1,73 @@
+//! What a full queue has refused: nothing hurries the broker before its time is over, and
+//! nothing is lost.
+
+use super::*;
+
+/// Makes the workers believe that their last attempt was long ago.
+const LONG_AGO: &str = "
+    [catch sys:replace_state(W, fun(S) ->
+        list_to_tuple([case is_map(P) of
+            true -> maps:map(fun
+                (_, M) when is_tuple(M), element(1, M) =:= pending ->
+                    setelement(tuple_size(M) - 1, M, case element(tuple_size(M) - 1, M) of
+                        undefined -> undefined;
+                        _ -> 1
+                    end);
+                (_, M) -> M
+            end, P);
+            false -> P
+        end || P <- tuple_to_list(S)])
+    end) || {_, W, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup), is_pid(W)], ok.";
+
+#[test]
+fn what_was_refused_is_offered_again_once_its_time_is_over() {
+    let settings = installed();
+    let topology = topology(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    queue(&mut session, "small", &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
+    let landing = topology.landing_queue(&app("app"), "", Some("small"));
+    session.declare_queue(&landing).unwrap();
+    session
+        .bind(&Binding {
+            source: "delay.dispatch".into(),
+            destination: Endpoint::Queue(landing.name.clone()),
+            key: RoutingKey::binding_pattern(&app("app")),
+        })
+        .unwrap();
+    // One after the other: a queue takes some more than it has room for from several at once.
+    send(&settings, "app", 0..60, 1);
+    let refused = eventually_seen(
+        "the rest is refused",
+        || {
+            let ready = u64::from(session.queue_depth("small").unwrap().unwrap().ready);
+            (ready, dead_letters(&settings, &landing.name))
+        },
+        |&(taken, stuck)| taken > 0 && taken + stuck == 60,
+    );
+    // An application comes that takes all there is.
+    let settings_of = settings.clone();
+    let consumer = session.consume("small", 1_000).unwrap();
+    let mut arrived = BTreeSet::new();
+    let mut take = |patience| {
+        while let delayline::amqp::Next::Delivery(delivery) = consumer.next(patience) {
+            arrived.insert(delivery.properties.message_id.clone().unwrap());
+            consumer.ack(delivery).unwrap();
+        }
+        arrived.len()
+    };
+    assert!(take(Duration::from_secs(3)) < 60, "{refused:?}");
+    let look = UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) };
+    let report = unstick(&settings_of, &look).unwrap();
+    assert!(report.touched[0].left > Some(0), "{report:#?}");
+    // Once the broker's time is over, each attempt hands on what it had in hand.
+    for _ in 0..60 {
+        let output = node().ctl(&["eval", LONG_AGO]).unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let all = UnstickOptions { all: true, wait: Duration::ZERO, ..options(Unstick::Set) };
+        unstick(&settings_of, &all).unwrap();
+        if take(Duration::from_secs(2)) == 60 {
+            return;
+        }
+    }
+    panic!("{} of 60", take(Duration::ZERO));
+}

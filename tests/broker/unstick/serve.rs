@@ -1,0 +1,124 @@
+//! `delayline serve` does it by itself.
+
+use std::{
+    fs::File,
+    process::{Child, Command, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+};
+
+use delayline::admin::{UnstickStats, Unsticker};
+use tempfile::TempDir;
+
+use super::*;
+
+struct Daemon {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Daemon {
+    fn start(settings: &Settings, user: &str, flags: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let log = File::create(directory.path().join("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+            .args(["serve", "--no-retry", "--no-canary", "--no-web"])
+            .args(flags)
+            .current_dir(directory.path())
+            .env("DELAYLINE_URL", format!("{}/{}", node().url(), settings.broker.vhost))
+            .env("DELAYLINE_USERNAME", user)
+            .env("DELAYLINE_PASSWORD", user)
+            .env("DELAYLINE_MANAGEMENT_URL", node().management_url())
+            .env_remove("DELAYLINE_LOG")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { child, directory }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_level_that_hands_on_nothing_is_helped() {
+    let settings = installed();
+    let clean = policies(&settings);
+    leave_behind(&settings, "policies", "delay.level.09");
+    let inbox = stuck_without_dispatch(&settings, 0..100);
+    let daemon = Daemon::start(&settings, "guest", &[]);
+    all_arrive(&inbox, 0..100);
+    eventually_seen(
+        "it says so",
+        || daemon.log(),
+        |log| {
+            log.contains("queue `delay.level.00` has had dead letters for")
+                && log.contains("queue `delay.level.00` hands on again")
+                && log.contains("deleted the policy that a run before this one left behind")
+        },
+    );
+    assert_eq!(policies(&settings), clean);
+}
+
+#[test]
+fn who_may_not_says_so_once_and_goes_on_looking() {
+    let settings = installed();
+    let vhost = &settings.broker.vhost;
+    http(node(), "PUT", "users/looker", &json!({"password": "looker", "tags": "monitoring"}));
+    let none = json!({"configure": "", "write": "", "read": ""});
+    http(node(), "PUT", &format!("permissions/{vhost}/looker"), &none);
+    let inbox = stuck_without_dispatch(&settings, 0..40);
+    let daemon = Daemon::start(&settings, "looker", &[]);
+    let complaint = "queues that hand on nothing cannot be made to try again";
+    eventually_seen("it complains", || daemon.log(), |log| log.contains(complaint));
+    assert!(daemon.log().contains("it needs the tag `policymaker`"), "{}", daemon.log());
+    // It tries again after 10 s, and does not repeat itself.
+    assert!(inbox.next(Duration::from_secs(15)).is_none());
+    assert_eq!(daemon.log().matches(complaint).count(), 1, "{}", daemon.log());
+    http(node(), "PUT", "users/looker", &json!({"password": "looker", "tags": "monitoring,policymaker"}));
+    all_arrive(&inbox, 0..40);
+}
+
+#[test]
+fn what_it_did_and_what_it_could_not_do_is_counted() {
+    let settings = installed();
+    let inbox = stuck_without_dispatch(&settings, 0..40);
+    let stop = Arc::new(AtomicBool::new(false));
+    let start = |settings: &Settings| {
+        let stats: Arc<UnstickStats> = Arc::default();
+        let unsticker = Unsticker::new(settings.clone(), Arc::clone(&stats));
+        let stop = Arc::clone(&stop);
+        (stats, thread::spawn(move || unsticker.run(&stop)))
+    };
+    http(node(), "PUT", "users/counted", &json!({"password": "counted", "tags": "monitoring"}));
+    let none = json!({"configure": "", "write": "", "read": ""});
+    http(node(), "PUT", &format!("permissions/{}/counted", settings.broker.vhost), &none);
+    let url = format!("{}/{}", node().url(), settings.broker.vhost);
+    let layers = node().settings().set("url", url).set("unit_ms", "10");
+    let (refused, first) =
+        start(&layers.set("username", "counted").set("password", "counted").build().unwrap());
+    eventually_seen("it counts what it may not touch", || refused.blocked(), |&blocked| blocked == 1);
+    assert!(refused.attempts().is_empty());
+    let (stats, second) = start(&settings);
+    all_arrive(&inbox, 0..40);
+    eventually_seen(
+        "and what it did",
+        || stats.attempts(),
+        |attempts| attempts.contains_key("delay.level.00"),
+    );
+    assert_eq!(stats.blocked(), 0);
+    // What is over is not counted any more.
+    eventually_seen("nothing is blocked", || refused.blocked(), |&blocked| blocked == 0);
+    stop.store(true, Ordering::Relaxed);
+    first.join().unwrap();
+    second.join().unwrap();
+}
