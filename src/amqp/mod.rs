@@ -21,6 +21,7 @@ mod probe;
 mod publisher;
 mod session;
 mod tls_stream;
+pub(crate) mod v1;
 
 pub(crate) use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};

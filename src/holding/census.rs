@@ -43,9 +43,14 @@ impl<K: Ord> Census<K> {
 
     /// Counts a message into a group.
     pub fn add(&mut self, key: K, delivery: &Delivery) {
+        self.add_bytes(key, delivery.body.len(), arrived(delivery));
+    }
+
+    /// Counts a message with so many bytes into a group.
+    pub(crate) fn add_bytes(&mut self, key: K, bytes: usize, arrived: Option<Timestamp>) {
         let full = self.groups.len() >= self.limit && !self.groups.contains_key(&key);
         let group = if full { &mut self.other } else { self.groups.entry(key).or_default() };
-        group.add(delivery.body.len(), arrived(delivery));
+        group.add(bytes, arrived);
     }
 
     /// The groups, in the order of their keys.

@@ -26,6 +26,7 @@ mod retry;
 mod roles;
 mod suitable;
 mod tls;
+mod uncarried;
 mod uninstall;
 mod verify;
 mod versions;
