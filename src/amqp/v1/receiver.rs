@@ -112,6 +112,11 @@ impl Receiver {
         self.frames.write(0, &open.describe(0x10))?;
         let begin = Fields::default().null().uint(0).uint(WINDOW).uint(WINDOW);
         self.frames.write(0, &begin.describe(0x11))?;
+        let begun = self.frames.expect(&[0x11])?.1.values();
+        // Brokers count from where they like.
+        if let Some(Field::Number(first)) = begun.get(1) {
+            self.transfers = u32::try_from(*first).unwrap_or(0);
+        }
         let address = address(queue, version);
         let (source, target) = (Fields::default().text(&address), Fields::default().text("here"));
         let attach = Fields::default()
