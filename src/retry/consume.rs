@@ -131,7 +131,7 @@ impl Consuming<'_> {
     fn clear(&self, poison: &mut Poison, unseen: bool) -> bool {
         if self.unsendable != Unsendable::Reject {
             // Rejecting could lose them.
-            error!("{}", poison::unread(self.queue, &"the worker does not reject, so it cannot move them"));
+            error!("{}", poison::unread(self.queue, &"the worker does not reject"));
             return false;
         }
         match poison.crashed(&self.settings.broker, self.queue, unseen) {

@@ -135,8 +135,7 @@ impl Poison {
 pub(super) fn unread(queue: &str, why: &dyn Display) -> String {
     format!(
         "the broker crashes over a message in `{queue}` that AMQP 0-9-1 cannot carry, and everything behind it \
-         waits. It could be moved over AMQP 1.0 ({why}); before RabbitMQ 4.0, that takes the plugin \
-         rabbitmq_amqp1_0"
+         waits. It cannot be moved over AMQP 1.0: {why}"
     )
 }
 

@@ -2,27 +2,17 @@
 
 use std::process::Command;
 
-use delayline::{Settings, amqp::Session};
+use delayline::Settings;
 
-/// What the broker closes AMQP 0-9-1 connections over, on every version where it can lie in
-/// a queue as it is; before 4.0 the broker itself wraps the others up.
-pub fn deadly(settings: &Settings) -> &'static [&'static str] {
-    if is_old(settings) { &["longtype"] } else { &["char", "uuid", "longtype"] }
-}
-
-fn is_old(settings: &Settings) -> bool {
-    Session::open(&settings.broker).unwrap().server_version().unwrap().starts_with("3.")
-}
+/// What every broker that speaks AMQP 1.0 by itself closes AMQP 0-9-1 connections over.
+pub const DEADLY: [&str; 3] = ["char", "uuid", "longtype"];
 
 /// Publishes messages of these kinds, as `foreign.js` has them, and returns once the broker
 /// has accepted them all. Their bodies and ids are their kinds.
 pub fn publish<'a>(settings: &Settings, exchange: &str, key: &str, kinds: impl IntoIterator<Item = &'a str>) {
     let packages =
         std::env::var("TEST_NODE_PATH").expect("TEST_NODE_PATH names rhea's place; scripts/test sets it");
-    let address = match is_old(settings) {
-        true => format!("/exchange/{exchange}/{key}"),
-        false => format!("/exchanges/{exchange}/{key}"),
-    };
+    let address = format!("/exchanges/{exchange}/{key}");
     let status = Command::new("node")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/foreign.js"))
         .args([&settings.broker.port.to_string(), &settings.broker.vhost, &address])

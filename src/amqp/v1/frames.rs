@@ -86,8 +86,7 @@ impl Frames {
             self.read(PATIENCE)?;
         }
         if self.buffer[..8] != name[..] {
-            let reason =
-                "it does not speak AMQP 1.0 (before RabbitMQ 4.0, that takes the plugin rabbitmq_amqp1_0)";
+            let reason = "it does not speak AMQP 1.0";
             return Err(self.refused(reason.into()));
         }
         self.buffer.drain(..8);

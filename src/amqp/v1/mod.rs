@@ -1,7 +1,6 @@
 //! A receiver for AMQP 1.0.
 //!
-//! From RabbitMQ 4.0 on every broker speaks AMQP 1.0 beside 0-9-1, and before that one
-//! with the plugin `rabbitmq_amqp1_0` does. A message that was published over it may hold
+//! From RabbitMQ 4.0 on every broker speaks AMQP 1.0 beside 0-9-1. A message that was published over it may hold
 //! what 0-9-1 has no form for: a char or a UUID in a header, a content type of 300 bytes.
 //! The broker closes every 0-9-1 connection that it hands such a message to (541), puts the
 //! message back to where it was, and hands it to the next. Nobody can reject or acknowledge

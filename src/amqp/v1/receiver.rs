@@ -68,9 +68,13 @@ impl Receiver {
     /// # Errors
     /// Unreachable, refused, or the broker speaks no AMQP 1.0.
     pub(crate) fn open(broker: &Broker, queue: &str, version: Option<&str>) -> Result<Self, AmqpError> {
+        if is_older(version) {
+            let reason = "RabbitMQ before 4.0 is not read over AMQP 1.0".into();
+            return Err(AmqpError::Refused { address: broker.to_string(), reason });
+        }
         let mut first_error = None;
         for node in broker.candidates() {
-            match Self::open_at(&node, queue, version) {
+            match Self::open_at(&node, queue) {
                 Ok(receiver) => return Ok(receiver),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
@@ -78,10 +82,10 @@ impl Receiver {
         Err(first_error.unwrap_or_else(|| unreachable(broker, &"it has no address")))
     }
 
-    fn open_at(broker: &Broker, queue: &str, version: Option<&str>) -> Result<Self, AmqpError> {
+    fn open_at(broker: &Broker, queue: &str) -> Result<Self, AmqpError> {
         let mut receiver = Self { frames: Frames::open(broker)?, transfers: 0, count: 0 };
         receiver.log_in(broker)?;
-        receiver.attach(broker, queue, version)?;
+        receiver.attach(broker, queue)?;
         Ok(receiver)
     }
 
@@ -105,7 +109,7 @@ impl Receiver {
         self.frames.greet(AMQP)
     }
 
-    fn attach(&mut self, broker: &Broker, queue: &str, version: Option<&str>) -> Result<(), AmqpError> {
+    fn attach(&mut self, broker: &Broker, queue: &str) -> Result<(), AmqpError> {
         let name = format!("delayline {}", env!("CARGO_PKG_VERSION"));
         let open =
             Fields::default().text(&name).text(&format!("vhost:{}", broker.vhost)).uint(FRAME).ushort(0);
@@ -117,7 +121,7 @@ impl Receiver {
         if let Some(Field::Number(first)) = begun.get(1) {
             self.transfers = u32::try_from(*first).unwrap_or(0);
         }
-        let address = address(queue, version);
+        let address = format!("/queues/{}", utf8_percent_encode(queue, NON_ALPHANUMERIC));
         let (source, target) = (Fields::default().text(&address), Fields::default().text("here"));
         let attach = Fields::default()
             .text("delayline")
@@ -233,13 +237,10 @@ impl Receiver {
     }
 }
 
-/// A queue's address; older brokers know only the older form.
-fn address(queue: &str, version: Option<&str>) -> String {
+/// Whether AMQP 1.0 is a plugin of this version, which grants credit by other rules.
+fn is_older(version: Option<&str>) -> bool {
     let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    match major {
-        Some(..4) => format!("/amq/queue/{queue}"),
-        _ => format!("/queues/{}", utf8_percent_encode(queue, NON_ALPHANUMERIC)),
-    }
+    major.is_some_and(|major| major < 4)
 }
 
 /// Numbers that follow each other, taken together.
@@ -272,11 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_an_address_of_its_brokers_time() {
-        assert_eq!(address("delay.retry", Some("3.10.8")), "/amq/queue/delay.retry");
-        for version in [Some("4.0.5"), Some("?"), None] {
-            assert_eq!(address("a/b c", version), "/queues/a%2Fb%20c");
-        }
-        assert_eq!(address("delay.retry", Some("4.3.6")), "/queues/delay%2Eretry");
+    fn only_brokers_that_are_known_to_be_older_are_left_alone() {
+        let older =
+            [Some("3.10.8"), Some("3.13.7"), Some("4.0.5"), Some("10.0"), Some("?"), None].map(is_older);
+        assert_eq!(older, [true, true, false, false, false, false]);
     }
 }
