@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("waiting for messages");
     // A real one would set this on SIGTERM.
     let stop = AtomicBool::new(false);
-    Worker::new(settings, queue, app, SharedPolicies::new(policies)).run(&stop, process);
+    Worker::new(settings, queue, app, SharedPolicies::new(policies)).run(&stop, process)?;
     Ok(())
 }
 

@@ -64,6 +64,14 @@ need_amqplib() {
     npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
 }
 
+# A client of AMQP 1.0, for messages that AMQP 0-9-1 cannot carry.
+need_rhea() {
+    need_amqplib
+    [ -e "$TEST_NODE_PATH/rhea/package.json" ] && return
+    say "installing rhea into .cache/node"
+    npm install --silent --no-fund --no-audit --prefix .cache/node 'rhea@3.0.4'
+}
+
 # Debian's Prometheus, for the tests of metrics and alerts; its service is not started.
 need_prometheus() {
     command -v prometheus >/dev/null && command -v promtool >/dev/null && return

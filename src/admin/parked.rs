@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    amqp::Delivery,
+    amqp::{Delivery, v1::Foreign},
     codec::{AppKey, Delay, RoutingKey},
-    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, arrived},
+    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, arrived, past},
     message::{Value, headers},
     settings::Settings,
     topology::{Queue, Topology},
@@ -96,13 +96,22 @@ impl ParkedSelection {
 
     fn fits(&self, delivery: &Delivery) -> bool {
         let cause = ParkedCause::of(delivery);
+        let age = self.before.is_none_or(|before| arrived(delivery).is_some_and(|time| time < before));
+        age && self.fits_cause(&cause, delivery.properties.message_id.as_ref())
+    }
+
+    fn fits_foreign(&self, message: &Foreign) -> bool {
+        self.before.is_none()
+            && self.fits_cause(&ParkedCause::of_foreign(message), message.message_id.as_ref())
+    }
+
+    fn fits_cause(&self, cause: &ParkedCause, message_id: Option<&String>) -> bool {
         let app = self.app.as_ref().is_none_or(|app| cause.app.as_deref() == Some(app.as_str()));
         let reason = self.reason.as_ref().is_none_or(|reason| {
             *reason == cause.reason || cause.failure.as_ref().is_some_and(|failure| failure == reason)
         });
-        let id = self.message_id.is_none() || self.message_id == delivery.properties.message_id;
-        let age = self.before.is_none_or(|before| arrived(delivery).is_some_and(|time| time < before));
-        app && reason && id && age
+        let id = self.message_id.is_none() || self.message_id.as_ref() == message_id;
+        app && reason && id
     }
 }
 
@@ -113,17 +122,21 @@ impl ParkedCause {
             _ => None,
         };
         Self {
-            app: app(delivery).map(|app| app.to_string()),
+            app: app(&delivery.routing_key).map(|app| app.to_string()),
             reason: text(headers::REASON).unwrap_or_else(|| UNREADABLE.into()),
             failure: text(headers::FAILURE),
         }
+    }
+
+    fn of_foreign(message: &Foreign) -> Self {
+        let app = app(&message.routing_key).map(|app| app.to_string());
+        Self { app, reason: UNREADABLE.into(), failure: None }
     }
 }
 
 /// Messages are parked under their app key; those that the broker moved may have
 /// a delayed key.
-fn app(delivery: &Delivery) -> Option<AppKey> {
-    let key = delivery.routing_key.as_str();
+fn app(key: &str) -> Option<AppKey> {
     key.parse::<RoutingKey>().map(|key| key.app).ok().or_else(|| AppKey::new(key).ok())
 }
 
@@ -141,16 +154,24 @@ pub fn parked(
     settings: &Settings,
     topology: &Topology,
     limit: u64,
-    progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<ParkedReport, AdminError> {
-    let mut census = Census::new(GROUPS);
-    let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
-        |delivery| {
-            census.add(ParkedCause::of(delivery), delivery);
-            Decision::Keep
-        },
-        progress,
-    )?;
+    let mut passed = past(settings, queue(topology), limit, || {
+        let mut census = Census::new(GROUPS);
+        let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
+            |delivery| {
+                census.add(ParkedCause::of(delivery), delivery);
+                Decision::Keep
+            },
+            &mut progress,
+        )?;
+        Ok((sifted, census))
+    })?;
+    passed.aside.keep(&mut passed.sifted);
+    let (sifted, mut census) = (passed.sifted, passed.value);
+    for message in passed.aside.messages() {
+        census.add_unreadable(ParkedCause::of_foreign(message), message.body_len());
+    }
     let groups = census
         .groups()
         .iter()
@@ -178,25 +199,34 @@ pub fn parked_messages(
     (count, body_bytes): (usize, usize),
     mut each: impl FnMut(ParkedMessage),
 ) -> Result<Sifted, AdminError> {
-    let stop = AtomicBool::new(count == 0);
-    let mut left = count;
     // No more are taken out of the queue, and sent to us, than must be.
     let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
-    let sifted = Holding::new(settings, queue(topology)).at_most(limit).until(&stop).sift(
-        |delivery| {
-            if left > 0 && selection.fits(delivery) {
-                left -= 1;
-                each(ParkedMessage {
-                    cause: ParkedCause::of(delivery),
-                    sample: Sample::new(delivery, body_bytes),
-                });
-                stop.store(left == 0, std::sync::atomic::Ordering::Relaxed);
-            }
-            Decision::Keep
-        },
-        |_| {},
-    )?;
-    Ok(sifted)
+    let mut passed = past(settings, queue(topology), limit, || {
+        let stop = AtomicBool::new(count == 0);
+        let mut found = Vec::new();
+        let sifted = Holding::new(settings, queue(topology)).at_most(limit).until(&stop).sift(
+            |delivery| {
+                if found.len() < count && selection.fits(delivery) {
+                    found.push(ParkedMessage {
+                        cause: ParkedCause::of(delivery),
+                        sample: Sample::new(delivery, body_bytes),
+                    });
+                    stop.store(found.len() == count, std::sync::atomic::Ordering::Relaxed);
+                }
+                Decision::Keep
+            },
+            |_| {},
+        )?;
+        Ok((sifted, found))
+    })?;
+    passed.aside.keep(&mut passed.sifted);
+    let foreign = passed.aside.messages().filter(|message| selection.fits_foreign(message));
+    let foreign = foreign.map(|message| ParkedMessage {
+        cause: ParkedCause::of_foreign(message),
+        sample: Sample::of_foreign(message, body_bytes),
+    });
+    foreign.chain(passed.value).take(count).for_each(&mut each);
+    Ok(passed.sifted)
 }
 
 /// Sends selected messages to their applications, at once, and with all attempts
@@ -210,11 +240,11 @@ pub fn replay_parked(
     topology: &Topology,
     selection: &ParkedSelection,
     stop: &AtomicBool,
-    progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<Sifted, AdminError> {
     let entry = topology.names().entry();
     let now = Timestamp::now().as_millisecond();
-    let decide = |delivery: &Delivery| match app(delivery) {
+    let decide = |delivery: &Delivery| match app(&delivery.routing_key) {
         Some(app) if selection.fits(delivery) => {
             let key = RoutingKey::new(Delay::ZERO, app).encode();
             let mut outgoing = Outgoing::of(delivery, entry.as_str(), key);
@@ -237,7 +267,11 @@ pub fn replay_parked(
         }
         _ => Decision::Keep,
     };
-    Ok(Holding::new(settings, queue(topology)).until(stop).sift(decide, progress)?)
+    let mut passed = past(settings, queue(topology), u64::MAX, || {
+        Ok((Holding::new(settings, queue(topology)).until(stop).sift(decide, &mut progress)?, ()))
+    })?;
+    passed.aside.refuse(&mut passed.sifted, |message| selection.fits_foreign(message));
+    Ok(passed.sifted)
 }
 
 /// Discards selected messages, for good.
@@ -249,11 +283,15 @@ pub fn discard_parked(
     topology: &Topology,
     selection: &ParkedSelection,
     stop: &AtomicBool,
-    progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<Sifted, AdminError> {
     let decide = |delivery: &Delivery| match selection.fits(delivery) {
         true => Decision::Discard,
         false => Decision::Keep,
     };
-    Ok(Holding::new(settings, queue(topology)).until(stop).sift(decide, progress)?)
+    let mut passed = past(settings, queue(topology), u64::MAX, || {
+        Ok((Holding::new(settings, queue(topology)).until(stop).sift(decide, &mut progress)?, ()))
+    })?;
+    passed.aside.discard(&mut passed.sifted, |message| selection.fits_foreign(message));
+    Ok(passed.sifted)
 }

@@ -110,7 +110,7 @@ impl Page<'_> {
             Ok(ConsumerMessage::Delivery(inner)) => {
                 let channel = self.browser.channel.as_ref().map_or(0, Channel::channel_id);
                 let damaged = self.browser.damage.take(channel, inner.delivery_tag());
-                Turned::Delivery(Delivery::new(inner, damaged))
+                Turned::Delivery(Delivery::new(inner, damaged, 0))
             }
             Ok(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),

@@ -66,7 +66,9 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let refused =
                 |error: TlsError| AmqpError::Tls { address: broker.to_string(), reason: error.to_string() };
             let config = Material::load(tls).and_then(Material::client_config).map_err(refused)?;
-            let stream = handshake(broker, socket, config, left())?;
+            let mut socket = socket;
+            let session = handshake(broker, &mut socket, config, left())?;
+            let stream = TlsStream::new(socket, session).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
             let stream = Inspected::new(stream, hold, login, damage);
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
@@ -76,7 +78,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
     Ok(Opened { connection, line })
 }
 
-fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
+pub(super) fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
     AmqpError::Unreachable { address: broker.to_string(), reason: reason.to_string() }
 }
 
@@ -84,7 +86,7 @@ fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
 /// that it has a time limit and `TCP_NODELAY`: without the latter, publishing
 /// one confirmed message at a time ran at 27 to 206 per second instead of
 /// thousands.
-fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, AmqpError> {
+pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, AmqpError> {
     let addresses =
         (broker.host.as_str(), broker.port).to_socket_addrs().map_err(|error| unreachable(broker, &error))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
@@ -122,25 +124,25 @@ fn prepare(socket: &TcpStream, heartbeat: u16) -> io::Result<()> {
 }
 
 /// Completes the TLS handshake on the blocking socket, with the host name
-/// verified, and hands both to the event loop.
-fn handshake(
+/// verified.
+pub(super) fn handshake(
     broker: &Broker,
-    mut socket: TcpStream,
+    socket: &mut TcpStream,
     config: rustls::ClientConfig,
     limit: Duration,
-) -> Result<TlsStream, AmqpError> {
+) -> Result<ClientConnection, AmqpError> {
     let failed = |reason: String| AmqpError::Tls { address: broker.to_string(), reason };
     let name = ServerName::try_from(broker.host.clone())
         .map_err(|_| failed(format!("`{}` is no name a certificate can be checked against", broker.host)))?;
     let mut session =
         ClientConnection::new(Arc::new(config), name).map_err(|error| failed(error.to_string()))?;
-    let blocking = |limit| -> io::Result<()> {
+    let blocking = |socket: &TcpStream, limit| -> io::Result<()> {
         socket.set_read_timeout(limit)?;
         socket.set_write_timeout(limit)
     };
-    blocking(Some(limit)).map_err(|error| unreachable(broker, &error))?;
+    blocking(socket, Some(limit)).map_err(|error| unreachable(broker, &error))?;
     while session.is_handshaking() {
-        session.complete_io(&mut socket).map_err(|error| {
+        session.complete_io(socket).map_err(|error| {
             failed(match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the handshake took too long".into(),
                 io::ErrorKind::UnexpectedEof => {
@@ -150,12 +152,8 @@ fn handshake(
             })
         })?;
     }
-    let blocking = |limit| -> io::Result<()> {
-        socket.set_read_timeout(limit)?;
-        socket.set_write_timeout(limit)
-    };
-    blocking(None).map_err(|error| unreachable(broker, &error))?;
-    TlsStream::new(socket, session).map_err(|error| unreachable(broker, &error))
+    blocking(socket, None).map_err(|error| unreachable(broker, &error))?;
+    Ok(session)
 }
 
 fn login_error(broker: &Broker, error: Error) -> AmqpError {

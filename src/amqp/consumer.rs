@@ -1,6 +1,6 @@
 //! Receiving messages.
 
-use std::{fmt, time::Duration};
+use std::{cell::Cell, fmt, time::Duration};
 
 use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Select};
@@ -34,6 +34,8 @@ pub struct Delivery {
     pub damaged: bool,
     /// What acknowledges it; the body has moved out.
     pub(super) inner: amiquip::Delivery,
+    /// The lane it came on.
+    lane: usize,
 }
 
 /// What a [`Consumer`] has to say.
@@ -51,12 +53,20 @@ pub enum Next {
 /// A consumer of one queue. Dropping it leaves what was not acknowledged to the
 /// broker, which hands it out again once the connection is closed.
 pub struct Consumer {
-    channel: Option<Channel>,
-    messages: Receiver<ConsumerMessage>,
+    lanes: Vec<Lane>,
+    /// The lane to be asked next.
+    turn: Cell<usize>,
     damage: Damage,
 }
 
-/// How starting a consumer ended; the channel comes back for the reason.
+/// A channel that consumes. The broker writes what it hands out channel by channel, so that
+/// a message that takes it seconds to write holds up those behind it on the same one only.
+struct Lane {
+    channel: Channel,
+    messages: Receiver<ConsumerMessage>,
+}
+
+/// How starting to consume on a channel ended; the channel comes back for the reason.
 pub(super) enum Started {
     Running(Consumer),
     Failed(AmqpError, Channel),
@@ -82,18 +92,47 @@ impl Consumer {
             Ok(messages)
         });
         match started {
-            Ok(messages) => Started::Running(Self { channel: Some(channel), messages, damage }),
+            Ok(messages) => {
+                let lanes = vec![Lane { channel, messages }];
+                Started::Running(Self { lanes, turn: Cell::default(), damage })
+            }
             Err(error) => Started::Failed(error.into(), channel),
         }
     }
 
+    /// Takes another consumer of the same queue and connection in, as a further lane.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.lanes.append(&mut other.lanes);
+    }
+
     /// Waits for the next message, for `limit` at most.
     pub fn next(&self, limit: Duration) -> Next {
-        match self.messages.recv_timeout(limit) {
+        let first = self.turn.get();
+        let count = self.lanes.len();
+        for lane in (first..first + count).map(|lane| lane % count) {
+            match self.look(lane, Duration::ZERO) {
+                Next::Timeout => {}
+                found => return found,
+            }
+        }
+        if limit.is_zero() {
+            return Next::Timeout;
+        }
+        let mut select = Select::new();
+        self.watch(&mut select);
+        match select.ready_timeout(limit) {
+            Ok(lane) => self.look(lane, Duration::ZERO),
+            Err(_) => Next::Timeout,
+        }
+    }
+
+    fn look(&self, number: usize, limit: Duration) -> Next {
+        let Some(lane) = self.lanes.get(number) else { return Next::Ended(None) };
+        match lane.messages.recv_timeout(limit) {
             Ok(ConsumerMessage::Delivery(inner)) => {
-                let channel = self.channel.as_ref().map_or(0, Channel::channel_id);
-                let damaged = self.damage.take(channel, inner.delivery_tag());
-                Next::Delivery(Delivery::new(inner, damaged))
+                self.turn.set(number + 1);
+                let damaged = self.damage.take(lane.channel.channel_id(), inner.delivery_tag());
+                Next::Delivery(Delivery::new(inner, damaged, number))
             }
             Ok(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
@@ -116,8 +155,8 @@ impl Consumer {
     /// The channel or the connection is gone; the broker hands the message out
     /// again.
     pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
-        match &self.channel {
-            Some(channel) => Ok(delivery.inner.ack(channel)?),
+        match self.lanes.get(delivery.lane) {
+            Some(lane) => Ok(delivery.inner.ack(&lane.channel)?),
             None => Ok(()),
         }
     }
@@ -129,8 +168,8 @@ impl Consumer {
     /// The channel or the connection is gone; the broker hands the message out
     /// again.
     pub fn reject(&self, delivery: Delivery) -> Result<(), AmqpError> {
-        match &self.channel {
-            Some(channel) => Ok(delivery.inner.reject(channel, false)?),
+        match self.lanes.get(delivery.lane) {
+            Some(lane) => Ok(delivery.inner.reject(&lane.channel, false)?),
             None => Ok(()),
         }
     }
@@ -138,15 +177,18 @@ impl Consumer {
     /// Lets a `select` wake up when there may be something for
     /// [`next`](Self::next).
     pub(crate) fn watch<'a>(&'a self, select: &mut Select<'a>) {
-        select.recv(&self.messages);
+        for lane in &self.lanes {
+            select.recv(&lane.messages);
+        }
     }
 
     /// Gives back what was not acknowledged, once the broker has seen every
     /// acknowledgement. False if that took too long.
     pub(crate) fn finish(mut self, limit: Duration) -> bool {
-        let Some(channel) = self.channel.take() else { return false };
+        let lanes = std::mem::take(&mut self.lanes);
         self::settle();
-        super::connection::within(limit, move || channel.close().is_ok()).unwrap_or(false)
+        let close = move || lanes.into_iter().all(|lane| lane.channel.close().is_ok());
+        super::connection::within(limit, close).unwrap_or(false)
     }
 }
 
@@ -159,15 +201,16 @@ pub(crate) fn settle() {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        if let Some(channel) = self.channel.take() {
-            // Closing the channel may hang while the broker is in alarm.
-            super::connection::within(super::connection::CLOSE_TIMEOUT, move || drop(channel));
+        let lanes = std::mem::take(&mut self.lanes);
+        if !lanes.is_empty() {
+            // Closing a channel may hang while the broker is in alarm.
+            super::connection::within(super::connection::CLOSE_TIMEOUT, move || drop(lanes));
         }
     }
 }
 
 impl Delivery {
-    pub(super) fn new(mut inner: amiquip::Delivery, damaged: bool) -> Self {
+    pub(super) fn new(mut inner: amiquip::Delivery, damaged: bool, lane: usize) -> Self {
         let (properties, headers) = from_properties(&inner.properties);
         // They are not needed a second time.
         inner.properties = amiquip::AmqpProperties::default();
@@ -180,6 +223,7 @@ impl Delivery {
             headers,
             damaged,
             inner,
+            lane,
         }
     }
 }

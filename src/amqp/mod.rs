@@ -28,6 +28,7 @@ mod probe;
 mod publisher;
 mod session;
 mod tls_stream;
+pub(crate) mod v1;
 
 pub(crate) use browse::{Browser, Page, Place, Turned};
 pub(crate) use consumer::settle;

@@ -284,6 +284,33 @@ impl Session {
         self.start_consumer(queue, prefetch, false)
     }
 
+    /// As [`consume`](Self::consume), on several channels that share the prefetch: a message
+    /// that takes the broker seconds to write holds up those behind it on the same one only.
+    ///
+    /// # Errors
+    /// As for [`consume`](Self::consume).
+    pub(crate) fn consume_in_lanes(
+        &mut self,
+        queue: &str,
+        prefetch: u16,
+        lanes: u16,
+    ) -> Result<Consumer, AmqpError> {
+        let lanes = lanes.clamp(1, prefetch.max(1));
+        // All of them first: the client library panics if it is to open a channel after the
+        // broker has closed the connection, as it may over the first message.
+        let channels = (0..lanes).map(|_| self.new_channel()).collect::<Result<Vec<_>, _>>()?;
+        let mut joined: Option<Consumer> = None;
+        for (lane, channel) in (0..lanes).zip(channels) {
+            let share = prefetch / lanes + u16::from(lane < prefetch % lanes);
+            let consumer = self.consume_on(channel, queue, share, false)?;
+            match &mut joined {
+                Some(joined) => joined.join(consumer),
+                none => *none = Some(consumer),
+            }
+        }
+        joined.ok_or_else(|| AmqpError::Lost { reason: "it has no channel".into() })
+    }
+
     /// As [`consume`](Self::consume), as the queue's only consumer. Quorum queues do
     /// not know that; classic ones do.
     ///
@@ -303,6 +330,16 @@ impl Session {
 
     fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {
         let channel = self.new_channel()?;
+        self.consume_on(channel, queue, prefetch, exclusive)
+    }
+
+    fn consume_on(
+        &mut self,
+        channel: Channel,
+        queue: &str,
+        prefetch: u16,
+        exclusive: bool,
+    ) -> Result<Consumer, AmqpError> {
         let (started, cut) = self
             .line
             .within(self.limit, || Consumer::start(channel, queue, prefetch, exclusive, self.damage.clone()));

@@ -48,11 +48,24 @@ impl<K: Ord> Census<K> {
 
     /// Counts a message into a group.
     pub fn add(&mut self, key: K, delivery: &Delivery) {
-        let full = self.groups.len() >= self.limit && !self.groups.contains_key(&key);
-        let group = if full { &mut self.other } else { self.groups.entry(key).or_default() };
+        let group = self.group(key);
         group.add(delivery.body.len(), arrived(delivery));
         group.unreadable += u64::from(delivery.damaged);
         group.held_back += u64::from(asks_to_be_held(&delivery.headers));
+    }
+
+    /// Counts a message with so many bytes that AMQP 0-9-1 cannot carry.
+    pub(crate) fn add_unreadable(&mut self, key: K, bytes: usize) {
+        let group = self.group(key);
+        group.add(bytes, None);
+        group.unreadable += 1;
+    }
+
+    fn group(&mut self, key: K) -> &mut Group {
+        match self.groups.len() >= self.limit && !self.groups.contains_key(&key) {
+            true => &mut self.other,
+            false => self.groups.entry(key).or_default(),
+        }
     }
 
     /// The groups, in the order of their keys.

@@ -24,6 +24,12 @@
 //!   bounded by bytes ([`Holding::in_pages`]), and some hundred bytes for each bundle of
 //!   up to 32 that are kept, however long the queue is.
 //!
+//! # What AMQP 0-9-1 cannot carry
+//!
+//! The broker closes the connection over a message that was published over AMQP 1.0 with
+//! values that 0-9-1 has no form for, and a sift ends there. [`admin`](crate::admin) then holds
+//! such messages over AMQP 1.0 and sifts past them.
+//!
 //! # Delivery limits
 //!
 //! Reading a queue without removing anything means taking messages and giving
@@ -35,6 +41,7 @@
 //!
 //! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: crate::topology::UNREACHABLE_DELIVERY_LIMIT
 
+mod aside;
 mod census;
 mod guard;
 mod paging;
@@ -45,6 +52,7 @@ mod sift;
 
 use crate::{amqp::AmqpError, management::ManagementError};
 
+pub(crate) use aside::past;
 pub use census::{Census, Group, arrived};
 pub use sample::Sample;
 pub use sift::{Decision, Holding, Outgoing, Progress, Sifted};

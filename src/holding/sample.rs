@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::{amqp::Delivery, message::Properties};
+use crate::{
+    amqp::{Delivery, v1::Foreign},
+    message::Properties,
+};
 
 use super::arrived;
 
@@ -54,6 +57,30 @@ impl Sample {
             body,
             body_base64,
             truncated: delivery.body.len() > most,
+        }
+    }
+
+    /// The same of a message that AMQP 0-9-1 cannot carry; of each property and header, what
+    /// people can read.
+    pub(crate) fn of_foreign(message: &Foreign, most: usize) -> Self {
+        let (body, body_base64) = beginning(&message.body, most);
+        let bytes = message.body_len();
+        let text = |(name, value): (&String, &String)| (name.clone(), Json::from(value.as_str()));
+        Self {
+            exchange: message.exchange.clone(),
+            routing_key: message.routing_key.clone(),
+            arrived: None,
+            unreadable: true,
+            properties: message
+                .properties
+                .iter()
+                .map(|(name, value)| (*name, value.as_str().into()))
+                .collect(),
+            headers: message.headers.iter().map(text).collect(),
+            bytes,
+            body,
+            body_base64,
+            truncated: bytes > message.body.len().min(most),
         }
     }
 }

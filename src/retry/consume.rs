@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Select;
-use log::{info, warn};
+use log::{error, info, warn};
 
 use crate::{
     Router, Settings,
@@ -19,7 +19,11 @@ use crate::{
     router::Stats,
 };
 
-use super::forward::{Forwarder, Unsendable};
+use super::{
+    Tally,
+    forward::{Forwarder, Unsendable},
+    poison::{self, Poison},
+};
 
 /// How often it is looked whether to stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -31,6 +35,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// acknowledgements.
 const FINISH: Duration = Duration::from_secs(10);
 
+/// How many messages are taken one at a time, after a crash that nobody explained, and for
+/// how long none may come, until as many are taken as before.
+const ALONE: (u64, Duration) = (100, Duration::from_secs(1));
+
 /// What to consume.
 pub(super) struct Consuming<'a> {
     pub(super) settings: &'a Settings,
@@ -40,9 +48,37 @@ pub(super) struct Consuming<'a> {
     /// What to do if there is no such queue.
     pub(super) if_missing: &'static str,
     pub(super) prefetch: u16,
+    /// How many channels share the prefetch.
+    pub(super) lanes: u16,
     pub(super) unsendable: Unsendable,
     /// What its routers count into.
     pub(super) stats: Arc<Stats>,
+    /// Where it is counted what was set aside.
+    pub(super) tally: Option<Arc<Tally>>,
+}
+
+/// How a session ended that nothing was wrong with.
+enum Ended {
+    /// It was to stop; whether in time for everything in flight.
+    Stopped(bool),
+    /// It took messages one at a time and nothing happened.
+    WentWell,
+}
+
+/// Why a session ended.
+pub(super) enum Failed {
+    /// Another may do better.
+    Session(String),
+    /// The broker crashed over something; whether there was nothing in our hands.
+    Crashed { reason: String, unseen: bool },
+    /// So many messages fill all places, and nothing can be done about them.
+    Full(usize),
+}
+
+impl From<String> for Failed {
+    fn from(reason: String) -> Self {
+        Self::Session(reason)
+    }
 }
 
 impl Consuming<'_> {
@@ -51,28 +87,71 @@ impl Consuming<'_> {
     ///
     /// At the end it finishes what was published; what it holds beside that goes back
     /// to the queue. Returns whether that was done in time.
+    ///
+    /// # Errors
+    /// All places are taken by so many messages that nothing can be done about; they are
+    /// back in the queue.
     pub(super) fn run(
         &self,
         stop: &AtomicBool,
-        mut handle: impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), String>,
-    ) -> bool {
+        mut handle: impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
+    ) -> Result<bool, usize> {
         let mut failures = 0_u32;
+        let mut poison = Poison::default();
         while !stop.load(Ordering::Relaxed) {
-            match self.session(stop, &mut failures, &mut handle) {
-                Ok(clean) => return clean,
-                Err(reason) => {
-                    failures += 1;
-                    let pause =
-                        BACKOFF.0.saturating_mul(2_u32.saturating_pow(failures.min(10))).min(BACKOFF.1);
-                    warn!("{reason}; trying again in {pause:?}");
-                    let until = Instant::now() + pause;
-                    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-                        thread::sleep(TICK.min(pause));
-                    }
+            let reason = match self.session(stop, &mut failures, &mut poison, &mut handle) {
+                Ok(Ended::Stopped(clean)) => return Ok(clean),
+                Ok(Ended::WentWell) => {
+                    poison.went_well();
+                    continue;
                 }
+                Err(Failed::Full(count)) => return Err(count),
+                Err(Failed::Session(reason)) => reason,
+                Err(Failed::Crashed { reason, unseen }) => {
+                    if self.clear(&mut poison, unseen) {
+                        failures = 0;
+                        continue;
+                    }
+                    reason
+                }
+            };
+            failures += 1;
+            let pause = BACKOFF.0.saturating_mul(2_u32.saturating_pow(failures.min(10))).min(BACKOFF.1);
+            warn!("{reason}; trying again in {pause:?}");
+            let until = Instant::now() + pause;
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+                thread::sleep(TICK.min(pause));
             }
         }
-        true
+        Ok(true)
+    }
+
+    /// Looks for messages over which the broker crashes, and has the broker move them. Whether
+    /// it found any.
+    fn clear(&self, poison: &mut Poison, unseen: bool) -> bool {
+        if self.unsendable != Unsendable::Reject {
+            // Rejecting could lose them.
+            error!("{}", poison::unread(self.queue, &"the worker does not reject"));
+            return false;
+        }
+        match poison.crashed(&self.settings.broker, self.queue, unseen) {
+            Ok(moved) => {
+                for message in &moved {
+                    warn!(
+                        "park {}: the broker closes every AMQP 0-9-1 connection over it",
+                        message.described()
+                    );
+                    if let Some(tally) = &self.tally {
+                        tally.set_aside(&message.routing_key);
+                    }
+                }
+                !moved.is_empty()
+            }
+            Err(error) => {
+                error!("{}", poison::unread(self.queue, &error));
+                false
+            }
+        }
     }
 
     /// Works until it is to stop, or something is wrong. A lost connection takes
@@ -82,32 +161,63 @@ impl Consuming<'_> {
         &self,
         stop: &AtomicBool,
         failures: &mut u32,
-        handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), String>,
-    ) -> Result<bool, String> {
+        poison: &mut Poison,
+        handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
+    ) -> Result<Ended, Failed> {
         let mut session =
             Session::open_for(&self.settings.broker, self.purpose).map_err(|error| error.to_string())?;
+        poison.broker = session.server_version();
         let router = Router::connect_counted(&unlimited(self.settings), Arc::clone(&self.stats))
             .map_err(|error| error.to_string())?;
-        let consumer = session.consume(self.queue, self.prefetch).map_err(|error| match error.code() {
-            Some(404) => format!("{error}; {}", self.if_missing),
-            _ => error.to_string(),
-        })?;
-        info!("taking messages from `{}`, {} at a time", self.queue, self.prefetch);
-        let mut forwarder = Forwarder::new(&router, self.unsendable);
-        let ended = work(stop, &consumer, &mut forwarder, handle);
+        let alone = poison.alone();
+        let (prefetch, lanes) = if alone { (1, 1) } else { (self.prefetch, self.lanes) };
+        let consumer =
+            session.consume_in_lanes(self.queue, prefetch, lanes).map_err(|error| match error.code() {
+                Some(404) => Failed::Session(format!("{error}; {}", self.if_missing)),
+                // It was handed out before all had begun.
+                Some(poison::CRASH) => Failed::Crashed { reason: error.to_string(), unseen: true },
+                _ => Failed::Session(error.to_string()),
+            })?;
+        info!("taking messages from `{}`, {prefetch} at a time", self.queue);
+        let mut forwarder =
+            Forwarder::new(&router, self.unsendable, self.tally.as_deref(), usize::from(self.prefetch));
+        let ended = work(stop, &consumer, &mut forwarder, alone, handle);
         // Where nothing gets through, a new connection alone is no progress.
         if forwarder.acknowledged() > 0 {
             *failures = 0;
         }
-        if ended.is_err() {
-            drop(forwarder);
-            router.close(Duration::ZERO);
-            return ended.map(|()| false);
-        }
+        let went_well = match ended {
+            Ok(went_well) => went_well,
+            Err(failed) => {
+                let unseen = forwarder.is_empty();
+                drop(forwarder);
+                router.close(Duration::ZERO);
+                return Err(match failed {
+                    Failed::Session(reason) if has_crashed(&consumer) => Failed::Crashed { reason, unseen },
+                    Failed::Crashed { reason, .. } => Failed::Crashed { reason, unseen },
+                    other => other,
+                });
+            }
+        };
         let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
         router.close(FINISH);
+        if went_well {
+            return Ok(Ended::WentWell);
+        }
         info!("stopped{}", if clean { "" } else { "; some messages may be retried twice" });
-        Ok(clean)
+        Ok(Ended::Stopped(clean))
+    }
+}
+
+/// Whether the connection ended because the broker crashed, when something else noticed
+/// first that it is gone.
+fn has_crashed(consumer: &Consumer) -> bool {
+    loop {
+        match consumer.next(TICK) {
+            Next::Delivery(_) => {}
+            Next::Timeout => return false,
+            Next::Ended(cause) => return cause.is_some_and(|cause| cause.code() == Some(poison::CRASH)),
+        }
     }
 }
 
@@ -119,26 +229,41 @@ fn unlimited(settings: &Settings) -> Settings {
     settings
 }
 
+/// Works until it is to stop, or all went well that was to be tried alone; which of both.
 fn work(
     stop: &AtomicBool,
     consumer: &Consumer,
     forwarder: &mut Forwarder<'_>,
-    handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), String>,
-) -> Result<(), String> {
+    alone: bool,
+    handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
+) -> Result<bool, Failed> {
+    let mut quiet = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         forwarder.settle(consumer)?;
         match consumer.next(Duration::ZERO) {
-            Next::Delivery(delivery) => handle(consumer, forwarder, delivery)?,
+            Next::Delivery(delivery) => {
+                handle(consumer, forwarder, delivery)?;
+                quiet = Instant::now();
+            }
             Next::Timeout => {
                 let mut select = Select::new();
                 consumer.watch(&mut select);
                 forwarder.watch(&mut select);
                 let _ = select.ready_timeout(TICK);
             }
+            Next::Ended(Some(cause)) if cause.code() == Some(poison::CRASH) => {
+                return Err(Failed::Crashed { reason: cause.to_string(), unseen: false });
+            }
             Next::Ended(cause) => {
-                return Err(cause.map_or_else(|| "the consumer ended".into(), |cause| cause.to_string()));
+                return Err(cause
+                    .map_or_else(|| "the consumer ended".into(), |cause| cause.to_string())
+                    .into());
             }
         }
+        let calm = forwarder.is_empty() && quiet.elapsed() > ALONE.1;
+        if alone && (forwarder.acknowledged() >= ALONE.0 || calm) {
+            return Ok(true);
+        }
     }
-    Ok(())
+    Ok(false)
 }

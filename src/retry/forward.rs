@@ -12,11 +12,17 @@ use log::{debug, error, warn};
 use crate::{
     Message, Router,
     amqp::{Consumer, Delivery},
-    router::{Cause, Outcome, Pipeline},
+    router::{Cause, Outcome, Pipeline, PublishError},
 };
+
+use super::{Tally, consume::Failed};
 
 /// How long a message waits that the broker would not store just now.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the broker says where a rule on routing keys (a topic permission) refuses one key,
+/// and not the exchange as a whole.
+const TOPIC_REFUSED: &str = "access to topic";
 
 /// What to do with a message that can never be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,18 +42,33 @@ pub(super) struct Forwarder<'r> {
     /// Messages that nothing can be done about; the broker gets them back when
     /// the connection is closed.
     stuck: Vec<Delivery>,
+    /// How many messages the broker hands out at a time.
+    prefetch: usize,
+    tally: Option<&'r Tally>,
     acknowledged: u64,
 }
 
 impl<'r> Forwarder<'r> {
-    pub(super) fn new(router: &'r Router, unsendable: Unsendable) -> Self {
+    pub(super) fn new(
+        router: &'r Router,
+        unsendable: Unsendable,
+        tally: Option<&'r Tally>,
+        prefetch: usize,
+    ) -> Self {
         Self {
             pipeline: router.pipeline(),
             held: VecDeque::new(),
             unsendable,
             stuck: Vec::new(),
+            prefetch,
+            tally,
             acknowledged: 0,
         }
+    }
+
+    /// Whether no message is in our hands.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pipeline.in_flight() == 0 && self.held.is_empty() && self.stuck.is_empty()
     }
 
     /// How many messages were let go of.
@@ -59,9 +80,9 @@ impl<'r> Forwarder<'r> {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub(super) fn acknowledge(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), String> {
+    pub(super) fn acknowledge(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
         self.acknowledged += 1;
-        consumer.ack(delivery).map_err(|error| error.to_string())
+        Ok(consumer.ack(delivery).map_err(|error| error.to_string())?)
     }
 
     /// Lets a `select` wake up when there may be something to settle.
@@ -79,20 +100,29 @@ impl<'r> Forwarder<'r> {
         consumer: &Consumer,
         delivery: Delivery,
         successor: Message,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failed> {
         match self.pipeline.push(delivery, successor) {
             Some(outcome) => self.settle_one(consumer, outcome),
             None => Ok(()),
         }
     }
 
-    /// Gives a message up that cannot be understood.
-    pub(super) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), String> {
+    /// Gives a message up that cannot be understood, or cannot be published.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send), and if it is the last of as many as there are places.
+    pub(super) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
         match self.unsendable {
-            Unsendable::Reject => consumer.reject(delivery).map_err(|error| error.to_string()),
+            Unsendable::Reject => {
+                self.acknowledged += 1;
+                Ok(consumer.reject(delivery).map_err(|error| error.to_string())?)
+            }
             Unsendable::Hold => {
                 self.stuck.push(delivery);
-                Ok(())
+                match self.stuck.len() >= self.prefetch {
+                    true => Err(Failed::Full(self.stuck.len())),
+                    false => Ok(()),
+                }
             }
         }
     }
@@ -101,7 +131,7 @@ impl<'r> Forwarder<'r> {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub(super) fn settle(&mut self, consumer: &Consumer) -> Result<(), String> {
+    pub(super) fn settle(&mut self, consumer: &Consumer) -> Result<(), Failed> {
         while let Some(outcome) = self.pipeline.try_next() {
             self.settle_one(consumer, outcome)?;
         }
@@ -113,7 +143,7 @@ impl<'r> Forwarder<'r> {
         Ok(())
     }
 
-    fn settle_one(&mut self, consumer: &Consumer, outcome: Outcome<Delivery>) -> Result<(), String> {
+    fn settle_one(&mut self, consumer: &Consumer, outcome: Outcome<Delivery>) -> Result<(), Failed> {
         let delivery = outcome.tag;
         let error = match outcome.result {
             Ok(_) => return self.acknowledge(consumer, delivery),
@@ -121,9 +151,13 @@ impl<'r> Forwarder<'r> {
         };
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         match error.cause() {
-            Cause::Returned { .. } | Cause::Rejected { code: 403 | 404, .. } => Err(error.to_string()),
-            Cause::Invalid(_) | Cause::Rejected { .. } => {
-                error!("message id={id} cannot be published: {error}");
+            _ if self.is_everybodys(&error) => Err(error.to_string().into()),
+            Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
+                let app = &error.message().app;
+                error!("set aside app={app} id={id}: {error}");
+                if let Some(tally) = self.tally {
+                    tally.refuse(app.as_str());
+                }
                 self.refuse(consumer, delivery)
             }
             cause => {
@@ -131,6 +165,23 @@ impl<'r> Forwarder<'r> {
                 self.held.push_back((Instant::now() + PAUSE, error.into_message(), delivery));
                 Ok(())
             }
+        }
+    }
+
+    /// Whether what the broker refused here it would refuse of everybody: then all wait until
+    /// somebody mends it. A rule on keys refuses this message, and others go on.
+    fn is_everybodys(&self, error: &PublishError) -> bool {
+        let through_the_entry = error.message().direct.is_none();
+        match error.cause() {
+            // All that a worker has is of one application.
+            Cause::Returned { .. } | Cause::Rejected { code: 403 | 404, .. }
+                if self.unsendable == Unsendable::Hold =>
+            {
+                true
+            }
+            Cause::Rejected { code: 404, .. } => through_the_entry,
+            Cause::Rejected { code: 403, text } => through_the_entry && !text.contains(TOPIC_REFUSED),
+            _ => false,
         }
     }
 
@@ -145,9 +196,14 @@ impl<'r> Forwarder<'r> {
                 break;
             }
             while let Some(outcome) = self.pipeline.try_next() {
-                if let Err(reason) = self.settle_one(consumer, outcome) {
-                    warn!("{reason}");
-                    return false;
+                match self.settle_one(consumer, outcome) {
+                    Ok(()) => {}
+                    // It is given back with the rest.
+                    Err(Failed::Full(_)) => return false,
+                    Err(Failed::Session(reason) | Failed::Crashed { reason, .. }) => {
+                        warn!("{reason}");
+                        return false;
+                    }
                 }
             }
         }

@@ -19,9 +19,13 @@ use crate::{
 
 use super::{
     Decision, Failure, SharedPolicies, Tally,
-    consume::Consuming,
+    consume::{Consuming, Failed},
     forward::{Forwarder, Unsendable},
 };
+
+/// How many channels share what it holds. A message with deep headers takes the broker seconds
+/// to write, and holds up those behind it on the same channel.
+const LANES: u16 = 8;
 
 /// The retry service of one set. Several may run side by side, on one machine or
 /// many: they share the work.
@@ -86,10 +90,15 @@ impl Service {
             queue: &self.names.retry(),
             if_missing: "is the set installed? Run `delayline install`",
             prefetch: self.prefetch,
+            lanes: LANES,
             unsendable: Unsendable::Reject,
             stats: Arc::clone(&self.stats),
+            tally: Some(Arc::clone(&self.tally)),
         };
-        consuming.run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
+        // What it cannot send it rejects, so that no places are lost.
+        consuming
+            .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
+            .unwrap_or(false)
     }
 
     fn handle(
@@ -97,7 +106,7 @@ impl Service {
         consumer: &Consumer,
         forwarder: &mut Forwarder<'_>,
         mut delivery: Delivery,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failed> {
         let now = Timestamp::now().as_millisecond();
         let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
         let id = id.escape_debug();

@@ -7,6 +7,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::{AppKey, RoutingKey};
+
 use super::ParkReason;
 
 /// How many applications are told apart. Whoever may publish to the retry exchange
@@ -53,6 +55,22 @@ impl Tally {
         self.count(UNKNOWN, |tally| *tally.parked.entry("unreadable".into()).or_default() += 1);
     }
 
+    /// Counts a message whose successor the broker refused, in addition to what was decided
+    /// about it.
+    pub(super) fn refuse(&self, app: &str) {
+        self.count(app, |tally| *tally.parked.entry("refused".into()).or_default() += 1);
+    }
+
+    /// Counts a message that never arrived here, since the broker closes the connection over
+    /// it, by the routing key it has.
+    pub(super) fn set_aside(&self, routing_key: &str) {
+        let app = match routing_key.parse::<RoutingKey>() {
+            Ok(key) => key.app.to_string(),
+            Err(_) => AppKey::new(routing_key).map_or_else(|_| UNKNOWN.to_owned(), |app| app.to_string()),
+        };
+        self.count(&app, |tally| *tally.parked.entry("unreadable".into()).or_default() += 1);
+    }
+
     fn count(&self, app: &str, count: impl FnOnce(&mut AppTally)) {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let app = if apps.contains_key(app) || apps.len() < APPS { app } else { Self::OTHER };
@@ -66,6 +84,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Delay;
 
     #[test]
     fn keeps_so_many_applications_apart_and_counts_the_rest_together() {
@@ -76,10 +95,20 @@ mod tests {
         tally.retry("app-0");
         tally.park("late", ParkReason::Attempts);
         tally.unreadable();
+        for (routing_key, app) in [
+            ("app-1".to_owned(), "app-1"),
+            (RoutingKey::new(Delay::ZERO, AppKey::new("app-2").unwrap()).encode(), "app-2"),
+            ("a b".to_owned(), Tally::OTHER),
+        ] {
+            tally.set_aside(&routing_key);
+            assert_eq!(tally.by_app()[app].parked["unreadable"], if app == Tally::OTHER { 2 } else { 1 });
+        }
+        tally.refuse("app-1");
+        assert_eq!(tally.by_app()["app-1"].parked["refused"], 1);
         let counts = tally.by_app();
         assert_eq!(counts.len(), APPS + 1);
         assert_eq!(counts["app-0"].retries, 2);
         let other = &counts[Tally::OTHER];
-        assert_eq!((other.retries, other.parked["attempts"], other.parked["unreadable"]), (50, 1, 1));
+        assert_eq!((other.retries, other.parked["attempts"], other.parked["unreadable"]), (50, 1, 2));
     }
 }

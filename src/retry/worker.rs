@@ -20,7 +20,7 @@ use crate::{
 
 use super::{
     Decision, Failure, History, SharedPolicies,
-    consume::Consuming,
+    consume::{Consuming, Failed},
     forward::{Forwarder, Unsendable},
     service::sender,
 };
@@ -81,7 +81,7 @@ pub struct Job<'a> {
 ///         return Handled::GiveUp("empty".into());
 ///     }
 ///     Handled::Retry("the bank is closed".into())
-/// });
+/// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Worker {
@@ -91,13 +91,38 @@ pub struct Worker {
     app: AppKey,
     policies: SharedPolicies,
     prefetch: u16,
+    unsendable: Unsendable,
+}
+
+/// All places of a worker are taken by messages that failed and cannot be sent again, because
+/// their headers cannot be read or the broker refuses them. They are back in the queue, and
+/// nothing behind them would ever be processed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{count} messages in `{queue}` failed and cannot be sent again, as many as the worker holds; nothing else \
+     would be taken. They are back in the queue: remove them, or let the worker reject them \
+     (`Worker::rejecting`) if the queue has a dead-letter exchange"
+)]
+pub struct WorkerFull {
+    /// The queue.
+    pub queue: String,
+    /// How many there are.
+    pub count: usize,
 }
 
 impl Worker {
     /// A worker on a queue, for an application.
     pub fn new(settings: Settings, queue: impl Into<String>, app: AppKey, policies: SharedPolicies) -> Self {
         let names = Names::new(settings.topology.set.clone());
-        Self { settings, names, queue: queue.into(), app, policies, prefetch: 10 }
+        Self {
+            settings,
+            names,
+            queue: queue.into(),
+            app,
+            policies,
+            prefetch: 10,
+            unsendable: Unsendable::Hold,
+        }
     }
 
     /// Holds so many messages at a time, 1 or more; 10 if nothing is said. The
@@ -108,22 +133,41 @@ impl Worker {
         self
     }
 
+    /// Rejects what failed and cannot be sent again, so that the broker dead-letters it as it
+    /// is; only for a queue with a dead-letter exchange, such as `<set>.retry`, as any other
+    /// would lose it. Without this such messages keep their places until none is left.
+    #[must_use]
+    pub fn rejecting(mut self) -> Self {
+        self.unsendable = Unsendable::Reject;
+        self
+    }
+
     /// Runs until `stop` is set, which is looked at between two messages; through
     /// restarts of the broker. Returns whether everything in flight was confirmed
     /// at the end; if not, some messages may come twice.
-    pub fn run(&self, stop: &AtomicBool, mut handler: impl FnMut(&Job<'_>) -> Handled) -> bool {
+    ///
+    /// # Errors
+    /// All places are taken by messages that failed and cannot be sent again.
+    pub fn run(
+        &self,
+        stop: &AtomicBool,
+        mut handler: impl FnMut(&Job<'_>) -> Handled,
+    ) -> Result<bool, WorkerFull> {
         let consuming = Consuming {
             settings: &self.settings,
             purpose: "worker",
             queue: &self.queue,
             if_missing: "the application declares it, and binds it to the dispatch exchange",
             prefetch: self.prefetch,
-            unsendable: Unsendable::Hold,
+            lanes: 1,
+            unsendable: self.unsendable,
             stats: Arc::default(),
+            tally: None,
         };
-        consuming.run(stop, |consumer, forwarder, delivery| {
+        let ended = consuming.run(stop, |consumer, forwarder, delivery| {
             self.handle(consumer, forwarder, delivery, &mut handler)
-        })
+        });
+        ended.map_err(|count| WorkerFull { queue: self.queue.clone(), count })
     }
 
     fn handle(
@@ -132,7 +176,7 @@ impl Worker {
         forwarder: &mut Forwarder<'_>,
         mut delivery: Delivery,
         handler: &mut impl FnMut(&Job<'_>) -> Handled,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failed> {
         let now = Timestamp::now().as_millisecond();
         let history = History::read(&delivery.headers, &delivery.exchange, &delivery.routing_key, now);
         let expired = history.is_expired(now);
@@ -147,9 +191,12 @@ impl Worker {
             Handled::GiveUp(reason) => (reason, None, true),
         };
         if delivery.damaged {
+            let then = match self.unsendable {
+                Unsendable::Hold => "stays in",
+                Unsendable::Reject => "is rejected from",
+            };
             error!(
-                "a message that failed cannot be sent again, because its headers cannot be read; it stays in \
-                 `{}`",
+                "a message that failed cannot be sent again, because its headers cannot be read; it {then} `{}`",
                 self.queue
             );
             return forwarder.refuse(consumer, delivery);

@@ -34,6 +34,7 @@ mod returned;
 mod roles;
 mod suitable;
 mod tls;
+mod uncarried;
 mod uninstall;
 mod unstick;
 mod verify;

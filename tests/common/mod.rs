@@ -4,6 +4,7 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod foreign;
 pub(crate) mod not_tested;
 #[path = "../../benches/common/rank.rs"]
 mod rank;

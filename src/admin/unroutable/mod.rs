@@ -9,9 +9,9 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 use serde::Serialize;
 
 use crate::{
-    amqp::Delivery,
+    amqp::v1::Foreign,
     codec::AppKey,
-    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted},
+    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, past},
     settings::Settings,
     topology::{Queue, Topology},
 };
@@ -44,10 +44,10 @@ impl Selection {
         *self == Self::default()
     }
 
-    fn fits(&self, diagnosis: &Diagnosis, delivery: &Delivery) -> bool {
+    fn fits(&self, diagnosis: &Diagnosis, message_id: Option<&String>) -> bool {
         let app = self.app.as_ref().is_none_or(|app| diagnosis.app.as_deref() == Some(app.as_str()));
         let reason = self.reason.is_none_or(|reason| diagnosis.reason == reason);
-        let id = self.message_id.is_none() || self.message_id == delivery.properties.message_id;
+        let id = self.message_id.is_none() || self.message_id.as_ref() == message_id;
         app && reason && id
     }
 }
@@ -127,6 +127,11 @@ pub enum ReplayRefusal {
     },
 }
 
+/// Why a message that AMQP 0-9-1 cannot carry is here.
+fn diagnose_foreign(topology: &Topology, message: &Foreign) -> Diagnosis {
+    diagnose(topology.names(), &message.exchange, &message.routing_key)
+}
+
 fn queue(topology: &Topology) -> &Queue {
     let name = topology.names().unroutable();
     topology.queues().find(|queue| queue.name == name).expect("every topology has it")
@@ -147,17 +152,25 @@ pub fn unroutable(
     settings: &Settings,
     topology: &Topology,
     limit: u64,
-    progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<UnroutableReport, AdminError> {
     let bound = bound(settings, topology)?;
-    let mut census = Census::new(GROUPS);
-    let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
-        |delivery| {
-            census.add(diagnose(topology.names(), &delivery.exchange, &delivery.routing_key), delivery);
-            Decision::Keep
-        },
-        progress,
-    )?;
+    let mut passed = past(settings, queue(topology), limit, || {
+        let mut census = Census::new(GROUPS);
+        let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
+            |delivery| {
+                census.add(diagnose(topology.names(), &delivery.exchange, &delivery.routing_key), delivery);
+                Decision::Keep
+            },
+            &mut progress,
+        )?;
+        Ok((sifted, census))
+    })?;
+    passed.aside.keep(&mut passed.sifted);
+    let (sifted, mut census) = (passed.sifted, passed.value);
+    for message in passed.aside.messages() {
+        census.add_unreadable(diagnose_foreign(topology, message), message.body_len());
+    }
     let groups = census.groups().iter().map(|(diagnosis, group)| UnroutableGroup {
         bound: match (&bound, &diagnosis.app) {
             (Ok(bound), Some(app)) => Some(bound.has(app)),
@@ -190,23 +203,35 @@ pub fn unroutable_messages(
     (count, most): (usize, usize),
     mut show: impl FnMut(UnroutableMessage),
 ) -> Result<Sifted, AdminError> {
-    let enough = AtomicBool::new(count == 0);
-    let mut shown = 0;
     // No more are taken out of the queue, and sent to us, than must be.
     let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
-    let sifted = Holding::new(settings, queue(topology)).at_most(limit).until(&enough).sift(
-        |delivery| {
-            let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
-            if shown < count && selection.fits(&diagnosis, delivery) {
-                show(UnroutableMessage { diagnosis, sample: Sample::new(delivery, most) });
-                shown += 1;
-                enough.store(shown == count, std::sync::atomic::Ordering::Relaxed);
-            }
-            Decision::Keep
-        },
-        |_| {},
-    )?;
-    Ok(sifted)
+    let mut passed = past(settings, queue(topology), limit, || {
+        let enough = AtomicBool::new(count == 0);
+        let mut found = Vec::new();
+        let sifted = Holding::new(settings, queue(topology)).at_most(limit).until(&enough).sift(
+            |delivery| {
+                let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
+                let fits = selection.fits(&diagnosis, delivery.properties.message_id.as_ref());
+                if found.len() < count && fits {
+                    found.push(UnroutableMessage { diagnosis, sample: Sample::new(delivery, most) });
+                    enough.store(found.len() == count, std::sync::atomic::Ordering::Relaxed);
+                }
+                Decision::Keep
+            },
+            |_| {},
+        )?;
+        Ok((sifted, found))
+    })?;
+    passed.aside.keep(&mut passed.sifted);
+    let foreign = passed.aside.messages().map(|message| (diagnose_foreign(topology, message), message));
+    let foreign =
+        foreign.filter(|(diagnosis, message)| selection.fits(diagnosis, message.message_id.as_ref()));
+    let foreign = foreign.map(|(diagnosis, message)| UnroutableMessage {
+        diagnosis,
+        sample: Sample::of_foreign(message, most),
+    });
+    foreign.chain(passed.value).take(count).for_each(&mut show);
+    Ok(passed.sifted)
 }
 
 /// Sends selected messages back on their way: to dispatch, with the routing key
@@ -224,7 +249,7 @@ pub fn replay(
     selection: &Selection,
     check: bool,
     stop: &AtomicBool,
-    progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<Result<ReplayReport, ReplayRefusal>, AdminError> {
     let bound = match check {
         false => None,
@@ -240,27 +265,35 @@ pub fn replay(
         return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
     }
     let names = topology.names();
-    let (mut unbound, mut hopeless) = (BTreeMap::new(), 0);
-    let sifted = Holding::new(settings, queue(topology)).until(stop).sift(
-        |delivery| {
-            let diagnosis = diagnose(names, &delivery.exchange, &delivery.routing_key);
-            if !selection.fits(&diagnosis, delivery) {
-                return Decision::Keep;
-            }
-            let (Some(exchange), Some(app)) = (diagnosis.way_on(names, &delivery.exchange), &diagnosis.app)
-            else {
-                hopeless += 1;
-                return Decision::Keep;
-            };
-            if diagnosis.reason == Reason::NobodyBound && !stands(app) {
-                *unbound.entry(app.clone()).or_insert(0) += 1;
-                return Decision::Keep;
-            }
-            Decision::Send(Outgoing::of(delivery, exchange, delivery.routing_key.as_str()).into())
-        },
-        progress,
-    )?;
-    Ok(Ok(ReplayReport { sifted, unbound, hopeless }))
+    let mut passed = past(settings, queue(topology), u64::MAX, || {
+        let (mut unbound, mut hopeless) = (BTreeMap::new(), 0);
+        let sifted = Holding::new(settings, queue(topology)).until(stop).sift(
+            |delivery| {
+                let diagnosis = diagnose(names, &delivery.exchange, &delivery.routing_key);
+                if !selection.fits(&diagnosis, delivery.properties.message_id.as_ref()) {
+                    return Decision::Keep;
+                }
+                let (Some(exchange), Some(app)) =
+                    (diagnosis.way_on(names, &delivery.exchange), &diagnosis.app)
+                else {
+                    hopeless += 1;
+                    return Decision::Keep;
+                };
+                if diagnosis.reason == Reason::NobodyBound && !stands(app) {
+                    *unbound.entry(app.clone()).or_insert(0) += 1;
+                    return Decision::Keep;
+                }
+                Decision::Send(Outgoing::of(delivery, exchange, delivery.routing_key.as_str()).into())
+            },
+            &mut progress,
+        )?;
+        Ok((sifted, (unbound, hopeless)))
+    })?;
+    passed.aside.refuse(&mut passed.sifted, |message| {
+        selection.fits(&diagnose_foreign(topology, message), message.message_id.as_ref())
+    });
+    let (unbound, hopeless) = passed.value;
+    Ok(Ok(ReplayReport { sifted: passed.sifted, unbound, hopeless }))
 }
 
 /// Discards selected messages, for good.
@@ -272,14 +305,23 @@ pub fn purge(
     topology: &Topology,
     selection: &Selection,
     stop: &AtomicBool,
-    progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<Sifted, AdminError> {
-    let sifted = Holding::new(settings, queue(topology)).until(stop).sift(
-        |delivery| {
-            let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
-            if selection.fits(&diagnosis, delivery) { Decision::Discard } else { Decision::Keep }
-        },
-        progress,
-    )?;
-    Ok(sifted)
+    let mut passed = past(settings, queue(topology), u64::MAX, || {
+        let sifted = Holding::new(settings, queue(topology)).until(stop).sift(
+            |delivery| {
+                let diagnosis = diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
+                match selection.fits(&diagnosis, delivery.properties.message_id.as_ref()) {
+                    true => Decision::Discard,
+                    false => Decision::Keep,
+                }
+            },
+            &mut progress,
+        )?;
+        Ok((sifted, ()))
+    })?;
+    passed.aside.discard(&mut passed.sifted, |message| {
+        selection.fits(&diagnose_foreign(topology, message), message.message_id.as_ref())
+    });
+    Ok(passed.sifted)
 }

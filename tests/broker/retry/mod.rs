@@ -5,7 +5,9 @@ mod daemon;
 mod examples;
 mod faults;
 mod patterns;
+mod poison;
 mod proxy;
+mod refused;
 mod steps;
 mod worker;
 

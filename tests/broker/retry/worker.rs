@@ -11,10 +11,12 @@ use delayline::{
     Message, Router,
     codec::Delay,
     message::Properties,
-    retry::{Handled, Policies, SharedPolicies, Worker},
+    retry::{Handled, Policies, SharedPolicies, Worker, WorkerFull},
 };
 
-use crate::common::{Inbox, app, installed};
+use serde_json::json;
+
+use crate::common::{Inbox, app, installed, raw};
 
 use super::{by_id, parked};
 
@@ -57,7 +59,7 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
         });
         let messages = by_id(parked(&settings, 4));
         stop.store(true, Ordering::Relaxed);
-        assert!(running.join().unwrap());
+        assert!(running.join().unwrap().unwrap());
         messages
     });
     let why = |id: &str| {
@@ -78,5 +80,61 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
     let mut left = delayline::amqp::Session::open(&settings.broker).unwrap();
     crate::common::eventually("the queue is empty", || {
         left.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 0 && depth.consumers == 0)
+    });
+}
+
+/// Messages that failed and whose headers nobody can read, and one that can be processed
+/// behind them.
+fn unreadable_ones(settings: &delayline::Settings, count: usize) {
+    // Has no place in our properties.
+    let unreadable = json!({ "cluster_id": "obsolete" });
+    let messages = (0..count).map(|_| raw::message("", "in.app", "unreadable", &unreadable));
+    raw::publish(settings, messages.chain([raw::message("", "in.app", "good", &json!({}))]));
+}
+
+#[test]
+fn messages_that_cannot_be_sent_again_are_rejected_where_that_is_safe() {
+    let settings = installed(10);
+    delayline::amqp::Session::open(&settings.broker)
+        .unwrap()
+        .declare_queue(&delayline::topology::Queue {
+            name: "in.app".into(),
+            level: None,
+            arguments: [("x-queue-type", "quorum"), ("x-dead-letter-exchange", "delay.parked")]
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .into(),
+        })
+        .unwrap();
+    unreadable_ones(&settings, 30);
+    let policies = SharedPolicies::new(Policies::parse("default.fixed = '1s'").unwrap());
+    let worker = Worker::new(settings.clone(), "in.app", app("app"), policies).rejecting();
+    let stop = AtomicBool::new(false);
+    let ended = worker.run(&stop, |job| match job.body {
+        b"good" => {
+            stop.store(true, Ordering::Relaxed);
+            Handled::Done
+        }
+        _ => Handled::Retry("failed".into()),
+    });
+    assert_eq!(ended, Ok(true));
+    assert!(parked(&settings, 30).iter().all(|message| message.damaged && message.body == b"unreadable"));
+}
+
+#[test]
+fn a_worker_whose_places_are_all_taken_says_so_and_loses_nothing() {
+    let settings = installed(10);
+    drop(Inbox::open(&settings, "app"));
+    unreadable_ones(&settings, 10);
+    let policies = SharedPolicies::new(Policies::parse("default.fixed = '1s'").unwrap());
+    let worker = Worker::new(settings.clone(), "in.app", app("app"), policies);
+    let stop = AtomicBool::new(false);
+    let ended = worker.run(&stop, |job| {
+        assert_eq!(job.body, b"unreadable", "there is no place for another");
+        Handled::Retry("failed".into())
+    });
+    assert_eq!(ended, Err(WorkerFull { queue: "in.app".into(), count: 10 }));
+    let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
+    crate::common::eventually("all are back", || {
+        session.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 11)
     });
 }

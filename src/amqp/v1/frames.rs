@@ -1,0 +1,229 @@
+//! Frames over a socket, with or without TLS.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use rustls::StreamOwned;
+
+use crate::{settings::Broker, tls::Material};
+
+use super::{
+    super::{
+        AmqpError,
+        connection::{connect, handshake, unreachable},
+    },
+    wire::{Items, Value, value},
+};
+
+/// The largest frame that is taken.
+pub(super) const FRAME: u32 = 128 * 1024;
+
+/// A silent broker is given up after this time, while it owes an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Brokers end a connection that says nothing for 60 s, or for as long as they are
+/// configured to wait.
+const BEAT: Duration = Duration::from_secs(5);
+
+pub(super) const AMQP: &[u8; 8] = b"AMQP\x00\x01\x00\x00";
+pub(super) const SASL: &[u8; 8] = b"AMQP\x03\x01\x00\x00";
+
+trait Stream: Read + Write + Send {}
+impl<S: Read + Write + Send> Stream for S {}
+
+/// A connection, frame by frame.
+pub(super) struct Frames {
+    stream: Box<dyn Stream>,
+    /// The same socket, for its time limits.
+    socket: TcpStream,
+    address: String,
+    /// What came in and is not read yet.
+    buffer: Vec<u8>,
+    written: Instant,
+}
+
+impl Frames {
+    pub(super) fn open(broker: &Broker) -> Result<Self, AmqpError> {
+        let deadline = Instant::now() + broker.connect_timeout;
+        let mut socket = connect(broker, deadline)?;
+        let limits = socket.try_clone().map_err(|error| unreachable(broker, &error))?;
+        let stream: Box<dyn Stream> = match &broker.tls {
+            None => Box::new(socket),
+            Some(tls) => {
+                let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+                let config = Material::load(tls).and_then(Material::client_config).map_err(|error| {
+                    AmqpError::Tls { address: broker.to_string(), reason: error.to_string() }
+                })?;
+                let session = handshake(broker, &mut socket, config, left)?;
+                Box::new(StreamOwned::new(session, socket))
+            }
+        };
+        limits.set_write_timeout(Some(PATIENCE)).map_err(|error| unreachable(broker, &error))?;
+        Ok(Self {
+            stream,
+            socket: limits,
+            address: broker.to_string(),
+            buffer: Vec::new(),
+            written: Instant::now(),
+        })
+    }
+
+    /// Shows that we are there, if that is due.
+    pub(super) fn beat(&mut self) -> Result<(), AmqpError> {
+        match self.written.elapsed() < BEAT {
+            true => Ok(()),
+            false => self.write(0, &[]),
+        }
+    }
+
+    /// Sends a protocol's name and waits for the same.
+    pub(super) fn greet(&mut self, name: &[u8; 8]) -> Result<(), AmqpError> {
+        self.send(name)?;
+        while self.buffer.len() < name.len() {
+            self.read(PATIENCE)?;
+        }
+        if self.buffer[..8] != name[..] {
+            let reason = "it does not speak AMQP 1.0";
+            return Err(self.refused(reason.into()));
+        }
+        self.buffer.drain(..8);
+        Ok(())
+    }
+
+    /// Waits for a frame with one of these codes and passes over others.
+    pub(super) fn expect(&mut self, codes: &[u8]) -> Result<(u8, Owned), AmqpError> {
+        let (frame, code) = self.frame(codes)?;
+        let mut rest = &frame[..];
+        match value(&mut rest) {
+            Some((_, Value::List(fields))) => Ok((code, Owned::of(fields))),
+            _ => Err(self.lost("a frame makes no sense")),
+        }
+    }
+
+    /// The next frame with one of these codes. That the broker ends the link, the session or
+    /// the connection is an error.
+    pub(super) fn frame(&mut self, codes: &[u8]) -> Result<(Vec<u8>, u8), AmqpError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            while let Some(body) = self.next_frame()? {
+                let mut rest = &body[..];
+                let Some((Some(code), Value::List(mut fields))) = value(&mut rest) else { continue };
+                match u8::try_from(code).unwrap_or(0) {
+                    0x16 => return Err(self.ended(fields.nth(2))),
+                    0x17 | 0x18 => return Err(self.ended(fields.next())),
+                    code if codes.contains(&code) => return Ok((body, code)),
+                    _ => {}
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.lost("the broker did not answer"));
+            }
+            self.read(left)?;
+        }
+    }
+
+    /// The body of the next frame, if it is all there. Empty frames are passed over.
+    fn next_frame(&mut self) -> Result<Option<Vec<u8>>, AmqpError> {
+        loop {
+            let Some(head) = self.buffer.first_chunk::<8>() else { return Ok(None) };
+            let size = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+            let start = usize::from(head[4]) * 4;
+            let length = usize::try_from(size).unwrap_or(usize::MAX);
+            if size > FRAME || start < 8 || length < start {
+                return Err(self.lost("a frame makes no sense"));
+            }
+            if self.buffer.len() < length {
+                return Ok(None);
+            }
+            let body = self.buffer[start..length].to_vec();
+            self.buffer.drain(..length);
+            if !body.is_empty() {
+                return Ok(Some(body));
+            }
+        }
+    }
+
+    /// Reads what is there, waiting for it no longer than `limit`.
+    fn read(&mut self, limit: Duration) -> Result<(), AmqpError> {
+        self.beat()?;
+        let mut chunk = [0; 16 * 1024];
+        let limit = limit.clamp(Duration::from_millis(1), BEAT);
+        self.socket.set_read_timeout(Some(limit)).map_err(|error| self.lost(&error.to_string()))?;
+        match self.stream.read(&mut chunk) {
+            Ok(0) => Err(self.lost("the broker ended it")),
+            Ok(length) => {
+                self.buffer.extend_from_slice(&chunk[..length]);
+                Ok(())
+            }
+            Err(error) if is_timeout(&error) => Ok(()),
+            Err(error) => Err(self.lost(&error.to_string())),
+        }
+    }
+
+    pub(super) fn write(&mut self, kind: u8, body: &[u8]) -> Result<(), AmqpError> {
+        let size = u32::try_from(body.len() + 8).unwrap_or(u32::MAX).to_be_bytes();
+        self.send(&[&size[..], &[2, kind, 0, 0], body].concat())
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), AmqpError> {
+        self.written = Instant::now();
+        self.stream
+            .write_all(bytes)
+            .and_then(|()| self.stream.flush())
+            .map_err(|error| self.lost(&error.to_string()))
+    }
+
+    fn lost(&self, reason: &str) -> AmqpError {
+        AmqpError::Lost { reason: format!("{reason} (AMQP 1.0)") }
+    }
+
+    pub(super) fn refused(&self, reason: String) -> AmqpError {
+        AmqpError::Refused { address: self.address.clone(), reason }
+    }
+
+    /// Why the broker ended something: a condition and a text.
+    fn ended(&self, error: Option<Value<'_>>) -> AmqpError {
+        let Some(Value::List(fields)) = error else { return self.lost("the broker ended it") };
+        let words: Vec<_> = fields.filter_map(|field| field.text()).collect();
+        self.refused(words.join(": "))
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted].contains(&error.kind())
+}
+
+/// The fields of a performative, as far as they matter after its frame is gone.
+pub(super) struct Owned(std::vec::IntoIter<Field>);
+
+pub(super) enum Field {
+    Number(u64),
+    List,
+    Other,
+}
+
+impl Owned {
+    fn of(fields: Items<'_>) -> Self {
+        let fields = fields.map(|field| match field {
+            Value::Unsigned(number) => Field::Number(number),
+            Value::List(_) => Field::List,
+            _ => Field::Other,
+        });
+        Self(fields.collect::<Vec<_>>().into_iter())
+    }
+
+    pub(super) fn values(self) -> Vec<Field> {
+        self.0.collect()
+    }
+
+    pub(super) fn next_number(&mut self) -> Option<u64> {
+        match self.0.next() {
+            Some(Field::Number(number)) => Some(number),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The encoding of AMQP 1.0: what is sent, and a reader for what comes.
+
+/// How deep descriptors may describe descriptors.
+const DEPTH: u32 = 4;
+
+/// A list that is being written: the fields of a frame's performative.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    count: u32,
+    bytes: Vec<u8>,
+}
+
+impl Fields {
+    fn add(mut self, constructor: u8, bytes: &[u8]) -> Self {
+        self.count += 1;
+        self.bytes.push(constructor);
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    pub(super) fn null(self) -> Self {
+        self.add(0x40, &[])
+    }
+
+    pub(super) fn flag(self, flag: bool) -> Self {
+        self.add(if flag { 0x41 } else { 0x42 }, &[])
+    }
+
+    pub(super) fn ubyte(self, number: u8) -> Self {
+        self.add(0x50, &[number])
+    }
+
+    pub(super) fn ushort(self, number: u16) -> Self {
+        self.add(0x60, &number.to_be_bytes())
+    }
+
+    pub(super) fn uint(self, number: u32) -> Self {
+        self.add(0x70, &number.to_be_bytes())
+    }
+
+    fn variable(self, constructor: u8, bytes: &[u8]) -> Self {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes();
+        self.add(constructor, &[&length, bytes].concat())
+    }
+
+    pub(super) fn bytes(self, bytes: &[u8]) -> Self {
+        self.variable(0xb0, bytes)
+    }
+
+    pub(super) fn text(self, text: &str) -> Self {
+        self.variable(0xb1, text.as_bytes())
+    }
+
+    pub(super) fn symbol(self, text: &str) -> Self {
+        self.variable(0xb3, text.as_bytes())
+    }
+
+    pub(super) fn nested(self, code: u8, fields: Fields) -> Self {
+        let encoded = fields.describe(code);
+        self.add(encoded[0], &encoded[1..])
+    }
+
+    /// The list with its descriptor, as a performative or a field begins.
+    pub(super) fn describe(self, code: u8) -> Vec<u8> {
+        let size = u32::try_from(self.bytes.len() + 4).unwrap_or(u32::MAX).to_be_bytes();
+        let head = [0x00, 0x53, code, 0xd0];
+        [&head[..], &size, &self.count.to_be_bytes(), &self.bytes].concat()
+    }
+}
+
+/// A value that was read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Value<'a> {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Decimal,
+    Char(u32),
+    Time(i64),
+    Uuid(&'a [u8]),
+    Binary(&'a [u8]),
+    Text(&'a [u8]),
+    Symbol(&'a [u8]),
+    List(Items<'a>),
+    Map(Items<'a>),
+    /// Many of one type, which the constructor names.
+    Array(u8),
+}
+
+impl Value<'_> {
+    /// Text and symbols, with marks in the place of what is no UTF-8.
+    pub(super) fn text(&self) -> Option<String> {
+        match self {
+            Self::Text(bytes) | Self::Symbol(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Unsigned(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+/// What a list or map holds, not read yet; of a map, keys and values in turns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Items<'a> {
+    rest: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        value(&mut self.rest).map(|(_, value)| value)
+    }
+}
+
+/// Reads one value, and the number that describes it if there is one. Does not go into
+/// lists and maps. `None` where the bytes end too early or make no sense.
+pub(super) fn value<'a>(rest: &mut &'a [u8]) -> Option<(Option<u64>, Value<'a>)> {
+    let mut descriptor = None;
+    for _ in 0..DEPTH {
+        match take(rest, 1)?[0] {
+            0x00 => {
+                let constructor = take(rest, 1)?[0];
+                descriptor = descriptor.or(plain(constructor, rest)?.number());
+            }
+            constructor => return Some((descriptor, plain(constructor, rest)?)),
+        }
+    }
+    None
+}
+
+/// Reads what a constructor announces. Its upper four bits say how long that is.
+fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
+    let fixed = |rest: &mut &'a [u8]| take(rest, 1 << (constructor >> 4) >> 5);
+    Some(match constructor {
+        0x40 => Value::Null,
+        0x41 => Value::Bool(true),
+        0x42 => Value::Bool(false),
+        0x43 | 0x44 => Value::Unsigned(0),
+        0x45 => Value::List(Items { rest: &[], left: 0 }),
+        0x50 | 0x52 | 0x53 | 0x60 | 0x70 | 0x80 => Value::Unsigned(unsigned(fixed(rest)?)),
+        0x51 | 0x54 | 0x55 | 0x61 | 0x71 | 0x81 => Value::Signed(signed(fixed(rest)?)),
+        0x56 => Value::Bool(fixed(rest)? != [0]),
+        0x72 => Value::Float(f32::from_be_bytes(fixed(rest)?.try_into().ok()?).into()),
+        0x82 => Value::Float(f64::from_be_bytes(fixed(rest)?.try_into().ok()?)),
+        0x73 => Value::Char(u32::try_from(unsigned(fixed(rest)?)).ok()?),
+        0x83 => Value::Time(signed(fixed(rest)?)),
+        0x74 | 0x84 | 0x94 => fixed(rest).map(|_| Value::Decimal)?,
+        0x98 => Value::Uuid(fixed(rest)?),
+        0xa0 | 0xb0 => Value::Binary(sized(constructor, rest)?),
+        0xa1 | 0xb1 => Value::Text(sized(constructor, rest)?),
+        0xa3 | 0xb3 => Value::Symbol(sized(constructor, rest)?),
+        0xc0 | 0xd0 => Value::List(items(constructor, rest)?),
+        0xc1 | 0xd1 => Value::Map(items(constructor, rest)?),
+        0xe0 | 0xf0 => Value::Array(*items(constructor, rest)?.rest.first()?),
+        _ => return None,
+    })
+}
+
+/// A length or a number, in one byte or in four.
+fn count(constructor: u8, rest: &mut &[u8]) -> Option<u32> {
+    let wide = constructor >> 4 & 1 == 1;
+    u32::try_from(unsigned(take(rest, if wide { 4 } else { 1 })?)).ok()
+}
+
+fn sized<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = count(constructor, rest)?;
+    take(rest, usize::try_from(length).ok()?)
+}
+
+fn items<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
+    let mut inner = sized(constructor, rest)?;
+    let left = count(constructor, &mut inner)?;
+    Some(Items { rest: inner, left })
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (head, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    Some(head)
+}
+
+fn unsigned(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The signed number in 1, 2, 4 or 8 bytes.
+fn signed(bytes: &[u8]) -> i64 {
+    let shift = 64 - 8 * u32::try_from(bytes.len()).unwrap_or(8);
+    unsigned(bytes).cast_signed() << shift >> shift
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Option<(Option<u64>, Value<'_>)> {
+        let mut rest = bytes;
+        value(&mut rest).filter(|_| rest.is_empty())
+    }
+
+    #[test]
+    fn reads_every_type() {
+        for (bytes, expected) in [
+            (&[0x40][..], Value::Null),
+            (&[0x56, 1], Value::Bool(true)),
+            (&[0x44], Value::Unsigned(0)),
+            (&[0x53, 200], Value::Unsigned(200)),
+            (&[0x60, 1, 2], Value::Unsigned(0x102)),
+            (&[0x54, 0xff], Value::Signed(-1)),
+            (&[0x71, 0xff, 0xff, 0xff, 0xfe], Value::Signed(-2)),
+            (&[0x72, 0x3f, 0x80, 0, 0], Value::Float(1.0)),
+            (&[0x73, 0, 0, 0, 0x41], Value::Char(0x41)),
+            (&[0x74, 0, 0, 0, 0], Value::Decimal),
+            (&[0x83, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Value::Time(-1)),
+            (&[0xa1, 2, b'h', b'i'], Value::Text(b"hi")),
+            (&[0xb0, 0, 0, 0, 1, 7], Value::Binary(&[7])),
+            (&[0xe0, 4, 2, 0x50, 1, 2], Value::Array(0x50)),
+        ] {
+            assert_eq!(read(bytes), Some((None, expected)), "{bytes:x?}");
+        }
+        let uuid = [&[0x98][..], &[7; 16]].concat();
+        assert_eq!(read(&uuid), Some((None, Value::Uuid(&[7; 16]))));
+        let decimal = [&[0x94][..], &[0; 16]].concat();
+        assert_eq!(read(&decimal), Some((None, Value::Decimal)));
+    }
+
+    #[test]
+    fn reads_what_it_writes() {
+        let inner = Fields::default().symbol("key").null().flag(true);
+        let bytes = Fields::default()
+            .text("queue")
+            .uint(70_000)
+            .ushort(9)
+            .ubyte(3)
+            .bytes(&[1, 2])
+            .nested(0x28, inner)
+            .describe(0x12);
+        let Some((Some(0x12), Value::List(items))) = read(&bytes) else { panic!("{bytes:x?}") };
+        let values: Vec<_> = items.collect();
+        assert_eq!(values[..2], [Value::Text(b"queue"), Value::Unsigned(70_000)]);
+        assert_eq!(values[2..5], [Value::Unsigned(9), Value::Unsigned(3), Value::Binary(&[1, 2])]);
+        let Value::List(inner) = values[5] else { panic!("{values:?}") };
+        assert_eq!(inner.collect::<Vec<_>>(), [Value::Symbol(b"key"), Value::Null, Value::Bool(true)]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_no_value() {
+        let endless = [0x00, 0x53, 1].repeat(50);
+        for bytes in [
+            &[][..],
+            &[0x00],
+            &[0x99],
+            &[0xa1, 5, b'x'],
+            &[0xb0, 0xff, 0xff, 0xff, 0xff, 1],
+            &[0xc0, 0],
+            &[0xe0, 1, 1],
+            &endless,
+        ] {
+            assert_eq!(read(bytes), None, "{bytes:x?}");
+        }
+        // It says that there are more than there are.
+        let Some((_, Value::List(items))) = read(&[0xc0, 2, 200, 0x40]) else { panic!() };
+        assert_eq!(items.count(), 1);
+    }
+}

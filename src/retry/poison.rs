@@ -1,0 +1,195 @@
+//! Messages over which the broker closes every AMQP 0-9-1 connection that it hands them to.
+//!
+//! The broker puts such a message back to the head of its queue, where the next connection
+//! meets it, and so all that wait behind it would wait for ever. Over AMQP 1.0 they can be read
+//! (see [`amqp::v1`](crate::amqp::v1)), and rejected, so that the broker moves them to the parked queue as
+//! they are. Which of the messages at the head it was, the broker does not say.
+
+use std::{collections::BTreeSet, fmt::Display};
+
+use crate::{
+    amqp::{
+        AmqpError,
+        v1::{Foreign, Oddity, Outcome, Receiver},
+    },
+    settings::Broker,
+};
+
+/// The code with which the broker closes a connection that it crashed over.
+pub(super) const CRASH: u16 = 541;
+
+/// How many messages are looked at in one go, and in one turn.
+const SWEEP: (u32, u32) = (1_000, 100);
+
+/// After so many bytes it is enough for once.
+const BYTES: u64 = 64 * 1024 * 1024;
+
+/// After so many crashes with nothing else in hand, it is the message that is handed out
+/// first, whatever it holds.
+const STRIKES: u32 = 5;
+
+/// What is known of such messages.
+#[derive(Debug)]
+pub(super) struct Poison {
+    /// The broker's version, as far as known.
+    pub(super) broker: Option<String>,
+    /// What the broker is known to crash over.
+    proven: BTreeSet<Oddity>,
+    /// Whether messages are to be taken one at a time, so that no innocent one is in hand at
+    /// the next crash.
+    alone: bool,
+    strikes: u32,
+}
+
+impl Default for Poison {
+    fn default() -> Self {
+        // What all versions crash over; the others differ in the rest.
+        let proven = [Oddity::Char, Oddity::Uuid, Oddity::LongType].into();
+        Self { broker: None, proven, alone: false, strikes: 0 }
+    }
+}
+
+impl Poison {
+    /// Whether messages are to be taken one at a time.
+    pub(super) fn alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Messages were taken one at a time for a while, and nothing happened.
+    pub(super) fn went_well(&mut self) {
+        (self.alone, self.strikes) = (false, 0);
+    }
+
+    /// The broker crashed, perhaps over a message; `unseen` says that no other was in our
+    /// hands. Has the broker move what it was, as far as that can be told, and returns it.
+    ///
+    /// # Errors
+    /// AMQP 1.0 is not to be had.
+    pub(super) fn crashed(
+        &mut self,
+        broker: &Broker,
+        queue: &str,
+        unseen: bool,
+    ) -> Result<Vec<Foreign>, AmqpError> {
+        let exact = self.alone && unseen;
+        self.strikes += u32::from(exact);
+        self.alone = true;
+        let mut receiver = Receiver::open(broker, queue, self.broker.as_deref())?;
+        let mut met = Vec::new();
+        let (mut bytes, mut last) = (0, SWEEP.1);
+        while last == SWEEP.1 && met.len() < SWEEP.0 as usize && bytes < BYTES {
+            last = receiver.take(SWEEP.1, |id, mut message| {
+                bytes += message.bytes;
+                // Only what it says about itself is of use here.
+                (message.body, message.headers, message.properties) = Default::default();
+                met.push((id, message));
+            })?;
+        }
+        let guilty = self.judge(met.iter().map(|(_, message)| message), exact);
+        let (moved, others): (Vec<_>, Vec<_>) =
+            met.into_iter().enumerate().partition(|(index, _)| guilty.contains(index));
+        receiver.settle(moved.iter().map(|(_, (id, _))| *id), Outcome::Rejected)?;
+        receiver.settle(others.iter().map(|(_, (id, _))| *id), Outcome::Released)?;
+        receiver.close();
+        if !moved.is_empty() {
+            self.went_well();
+        }
+        Ok(moved.into_iter().map(|(_, (_, message))| message).collect())
+    }
+
+    /// The places of those that it was. `exact` says that the first that was handed out before
+    /// is most likely one.
+    fn judge<'a>(
+        &mut self,
+        messages: impl Iterator<Item = &'a Foreign> + Clone,
+        exact: bool,
+    ) -> BTreeSet<usize> {
+        let proven = |message: &Foreign| message.oddities.keys().any(|oddity| self.proven.contains(oddity));
+        let found: BTreeSet<_> = messages
+            .clone()
+            .enumerate()
+            .filter(|(_, message)| proven(message))
+            .map(|(index, _)| index)
+            .collect();
+        if !found.is_empty() || !exact {
+            return found;
+        }
+        let mut met_before = messages.enumerate().filter(|(_, message)| message.redelivered);
+        let odd = met_before.clone().find(|(_, message)| !message.oddities.is_empty());
+        match odd {
+            Some((index, message)) => {
+                if let (1, Some(oddity)) = (message.oddities.len(), message.oddities.keys().next()) {
+                    self.proven.insert(*oddity);
+                }
+                [index].into()
+            }
+            None if self.strikes >= STRIKES => {
+                met_before.next().map(|(index, _)| index).into_iter().collect()
+            }
+            None => BTreeSet::new(),
+        }
+    }
+}
+
+/// What to tell an operator where such a message cannot be moved.
+pub(super) fn unread(queue: &str, why: &dyn Display) -> String {
+    format!(
+        "the broker crashes over a message in `{queue}` that AMQP 0-9-1 cannot carry, and everything behind it \
+         waits. It cannot be moved over AMQP 1.0: {why}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(oddities: &[Oddity], redelivered: bool) -> Foreign {
+        let oddities = oddities.iter().map(|oddity| (*oddity, String::new())).collect();
+        Foreign { oddities, redelivered, ..Foreign::default() }
+    }
+
+    fn judged(poison: &mut Poison, messages: &[Foreign], exact: bool) -> Vec<usize> {
+        poison.judge(messages.iter(), exact).into_iter().collect()
+    }
+
+    #[test]
+    fn what_is_known_is_found_everywhere() {
+        let messages = [
+            message(&[], true),
+            message(&[Oddity::Char], false),
+            message(&[Oddity::Decimal], true),
+            message(&[Oddity::Time, Oddity::LongType], true),
+        ];
+        for exact in [false, true] {
+            assert_eq!(judged(&mut Poison::default(), &messages, exact), [1, 3]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_learnt_from_the_one_it_was() {
+        let messages = [
+            message(&[Oddity::Decimal], false),
+            message(&[], true),
+            message(&[Oddity::NotFinite], true),
+            message(&[Oddity::NotFinite], false),
+        ];
+        let mut poison = Poison::default();
+        assert!(judged(&mut poison, &messages, false).is_empty());
+        assert_eq!(judged(&mut poison, &messages, true), [2]);
+        assert_eq!(judged(&mut poison, &messages, false), [2, 3]);
+        // Which of two it was remains open.
+        let two = [message(&[Oddity::Decimal, Oddity::Time], true)];
+        assert_eq!(judged(&mut poison, &two, true), [0]);
+        assert!(judged(&mut poison, &two, false).is_empty());
+    }
+
+    #[test]
+    fn without_any_sign_it_is_the_first_one_after_some_crashes() {
+        let messages = [message(&[], false), message(&[], true), message(&[], true)];
+        let mut poison = Poison { strikes: STRIKES - 1, ..Poison::default() };
+        assert!(judged(&mut poison, &messages, true).is_empty());
+        poison.strikes = STRIKES;
+        assert!(judged(&mut poison, &messages, false).is_empty());
+        assert_eq!(judged(&mut poison, &messages, true), [1]);
+    }
+}

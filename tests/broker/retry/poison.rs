@@ -1,0 +1,95 @@
+//! Messages over which the broker closes connections, or takes seconds to hand out, stop
+//! nobody else's retries.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    time::Duration,
+};
+
+use delayline::amqp::Session;
+
+use crate::{
+    common::{Inbox, eventually, eventually_seen, foreign, installed},
+    uncarried::speaking_1_0,
+};
+
+use super::{Daemon, faults::dead_letters, url};
+
+#[test]
+fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
+    let Some(settings) = speaking_1_0() else { return };
+    let inbox = Inbox::open(&settings, "good");
+    let odd = Inbox::open(&settings, "odd");
+    let kinds = ["char", "plain", "nan", "uuid", "decimal", "longtype", "plain"];
+    foreign::publish(&settings, "delay.retry", "odd", kinds);
+    // More than the service holds at a time, with others of the kind behind them.
+    dead_letters(&settings, "good", 0..300);
+    foreign::publish(&settings, "delay.retry", "odd", ["char"; 20]);
+    foreign::publish(&settings, "delay.retry", "odd", kinds);
+    dead_letters(&settings, "good", 300..320);
+
+    let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    // Some come twice: those that were published and not yet acknowledged at a crash.
+    let mut seen = BTreeSet::new();
+    eventually_seen(
+        "all others are tried again",
+        || {
+            seen.extend(inbox.collect(100, Duration::from_millis(100)).into_iter().map(|arrival| arrival.id));
+            (
+                seen.len(),
+                daemon.log().lines().filter(|line| !line.contains("app=good")).collect::<Vec<_>>().join("\n"),
+            )
+        },
+        |(count, _)| *count == 320,
+    );
+    // Each of the others is here or there, and what the broker crashes over is there.
+    let mut session = Session::open(&settings.broker).unwrap();
+    let mut arrived: BTreeMap<String, usize> = BTreeMap::new();
+    let mut settled = 0;
+    eventually("each has come back or is parked", || {
+        for arrival in odd.collect(100, Duration::from_millis(100)) {
+            *arrived.entry(String::from_utf8(arrival.body).unwrap()).or_default() += 1;
+        }
+        let parked = session.queue_depth("delay.parked").unwrap().unwrap().ready as usize;
+        settled = arrived.values().sum::<usize>() + parked;
+        settled >= 2 * kinds.len() + 20
+    });
+    assert_eq!(settled, 2 * kinds.len() + 20, "{arrived:?}\n{}", daemon.log());
+    assert_eq!(arrived["plain"], 4);
+    for kind in foreign::DEADLY {
+        assert_eq!(arrived.get(kind), None, "{arrived:?}");
+    }
+    let log = daemon.log();
+    assert!(log.contains(r#"park key="odd" id=longtype (property `content-type` is longer"#), "{log}");
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+/// The broker writes a header that lies thousands deep in seconds.
+#[test]
+fn deep_headers_hold_up_a_part_only() {
+    let settings = installed(10);
+    let inbox = Inbox::open(&settings, "good");
+    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+    let status = Command::new(&python)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/retry/deep.py"))
+        .args([&url(&settings), "18000"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    dead_letters(&settings, "good", 0..300);
+    let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    // Those behind it come first, but for the share that waits behind it on its channel.
+    let first = inbox.collect(200, Duration::from_secs(120)).len();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let parked = session.queue_depth("delay.parked").unwrap().unwrap().ready;
+    // On 3.10 it may be the first all the same.
+    let older = session.server_version().is_some_and(|version| version.starts_with("3."));
+    assert!(first == 200 && (older || parked == 0), "{first} {parked} {}", daemon.log());
+    assert_eq!(inbox.collect(100, Duration::from_secs(120)).len(), 100);
+    eventually("the broker has moved it as it is", || {
+        session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 1)
+    });
+    assert!(daemon.log().contains("it is moved as it is"), "{}", daemon.log());
+    assert_eq!(daemon.stop(), Some(0));
+}

@@ -1,0 +1,100 @@
+//! What the broker refuses of one application stops no other.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use delayline::{
+    Settings,
+    amqp::Session,
+    retry::{Policies, Service, SharedPolicies, Tally},
+};
+use serde_json::json;
+
+use crate::common::{self, Inbox, eventually, http, installed, permit, shared_node};
+
+use super::{faults::dead_letters, parked};
+
+/// Runs a service while something is done.
+fn serving<T>(settings: &Settings, policies: &str, during: impl FnOnce(&Tally) -> T) -> T {
+    let policies = SharedPolicies::new(Policies::parse(policies).unwrap());
+    let tally = Arc::<Tally>::default();
+    let service = Service::new(settings.clone(), policies).counting(Arc::clone(&tally), Arc::default());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| service.run(&stop));
+        // Also when it panics, or the scope would wait for ever.
+        let stopping = Stopping(&stop);
+        let done = during(&tally);
+        drop(stopping);
+        done
+    })
+}
+
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_key_that_the_service_may_not_use_is_parked_and_others_go_on() {
+    let settings = installed(10);
+    let vhost = &settings.broker.vhost;
+    let inbox = Inbox::open(&settings, "good");
+    permit(vhost, "half", ["^$", r"^delay(\.parked)?$", r"^delay\.retry$"]);
+    let rule = json!({ "exchange": "delay", "write": r"\.good$", "read": "" });
+    http(shared_node(), "PUT", &format!("topic-permissions/{vhost}/half"), &rule);
+    // More than it holds at a time.
+    dead_letters(&settings, "bad", 0..300);
+    dead_letters(&settings, "good", 0..20);
+    let as_half = common::as_user(&settings, "half");
+    serving(&as_half, "[default]\nfixed = '1s'\nattempts = 1\n", |tally| {
+        assert_eq!(inbox.collect(20, Duration::from_secs(120)).len(), 20, "{:?}", tally.by_app());
+        let parked = parked(&settings, 300);
+        assert!(parked.iter().all(|message| message.body == b"dead body" && !message.damaged));
+        assert_eq!(tally.by_app()["bad"].parked["refused"], 300);
+    });
+}
+
+#[test]
+fn without_the_parked_exchange_retries_go_on_and_nothing_is_lost() {
+    let settings = installed(10);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_exchange("delay.parked").unwrap();
+    let inbox = Inbox::open(&settings, "good");
+    dead_letters(&settings, "bad", 0..5);
+    dead_letters(&settings, "good", 0..20);
+    let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.bad]\nattempts = 0\n";
+    serving(&settings, policies, |tally| {
+        assert_eq!(inbox.collect(20, Duration::from_secs(120)).len(), 20, "{:?}", tally.by_app());
+        assert_eq!(tally.by_app()["bad"].parked["refused"], 5);
+    });
+    // They are on their way to an exchange that is not there, and still the queue's.
+    let path = format!("queues/{}/delay.retry", settings.broker.vhost);
+    eventually("they are in the queue", || http(shared_node(), "GET", &path, &json!(null))["messages"] == 5);
+}
+
+#[test]
+fn without_the_entry_all_wait_and_none_is_parked() {
+    let settings = installed(10);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_exchange("delay").unwrap();
+    dead_letters(&settings, "app", 0..5);
+    serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |tally| {
+        eventually("it has tried", || tally.by_app().get("app").is_some_and(|app| app.retries >= 10));
+        assert!(tally.by_app()["app"].parked.is_empty());
+    });
+    common::install(&settings);
+    let inbox = Inbox::open(&settings, "app");
+    serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |_| {
+        assert_eq!(inbox.collect(5, Duration::from_secs(120)).len(), 5);
+    });
+}

@@ -1,0 +1,122 @@
+//! Kept messages that AMQP 0-9-1 cannot carry are shown, left alone and discarded, and nobody
+//! has to stop at them.
+
+use std::sync::atomic::AtomicBool;
+
+use delayline::{
+    Settings,
+    admin::{self, ParkedSelection, Selection},
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+};
+use serde_json::json;
+
+use crate::common::{app, eventually, foreign, installed, raw, topology};
+
+/// A set on a broker that speaks AMQP 1.0; `None` before 4.0, where that is a plugin.
+pub(super) fn speaking_1_0() -> Option<Settings> {
+    let settings = installed(10);
+    let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
+    (!version.starts_with("3.")).then_some(settings)
+}
+
+fn ready(settings: &Settings, queue: &str, count: u32) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually(&format!("{count} are in {queue}"), || {
+        session.queue_depth(queue).unwrap().is_some_and(|depth| depth.ready == count)
+    });
+}
+
+/// Readable messages around some that are not. Returns how many there are of these.
+fn fill(settings: &Settings, exchange: &str, key: &str) -> u32 {
+    let deadly = foreign::DEADLY;
+    let readable = |ids: std::ops::Range<u32>| {
+        raw::publish(
+            settings,
+            ids.map(|id| raw::message(exchange, key, id, &json!({ "message_id": id.to_string() }))),
+        );
+    };
+    readable(0..3);
+    foreign::publish(settings, exchange, key, deadly);
+    readable(3..1_500);
+    foreign::publish(settings, exchange, key, ["longtype"]);
+    readable(1_500..1_503);
+    u32::try_from(deadly.len() + 1).unwrap()
+}
+
+#[test]
+fn parked_ones_are_listed_shown_left_and_discarded() {
+    let Some(settings) = speaking_1_0() else { return };
+    let topology = topology(&settings);
+    let foreign = fill(&settings, "delay.parked", "noisy");
+    let all = 1_503 + foreign;
+    ready(&settings, "delay.parked", all);
+
+    let report = admin::parked(&settings, &topology, u64::MAX, |_| {}).unwrap();
+    assert_eq!((report.failure, report.waiting, report.examined), (None, all.into(), all.into()));
+    let counted: u64 = report.groups.iter().map(|group| group.group.count).sum();
+    assert_eq!(counted, u64::from(all));
+    assert!(report.groups.iter().all(|group| group.cause.app.as_deref() == Some("noisy")));
+    ready(&settings, "delay.parked", all);
+
+    let one = ParkedSelection { message_id: Some("longtype".into()), ..ParkedSelection::default() };
+    let mut shown = Vec::new();
+    let sifted =
+        admin::parked_messages(&settings, &topology, &one, (10, 100), |message| shown.push(message)).unwrap();
+    assert_eq!((&sifted.failure, shown.len()), (&None, 2), "{sifted:?}");
+    let sample = &shown[0].sample;
+    assert_eq!((sample.routing_key.as_str(), sample.body.as_deref()), ("noisy", Some("longtype")));
+    assert_eq!(sample.properties["content-type"], "x".repeat(300));
+    assert_eq!(
+        (shown[0].cause.app.as_deref(), shown[0].cause.reason.as_str()),
+        (Some("noisy"), "unreadable")
+    );
+    ready(&settings, "delay.parked", all);
+
+    let stop = AtomicBool::new(false);
+    let sifted = admin::replay_parked(&settings, &topology, &one, &stop, |_| {}).unwrap();
+    assert_eq!((sifted.failure, sifted.sent, sifted.refused), (None, 0, 2));
+    assert!(sifted.refusal.unwrap().contains("property `content-type` is longer than 255 bytes"));
+
+    // An innocent one behind all of them, and then the two.
+    let last = ParkedSelection { message_id: Some("1502".into()), ..ParkedSelection::default() };
+    let mut left = all;
+    for (selection, gone) in [(last, 1), (one, 2)] {
+        let sifted = admin::discard_parked(&settings, &topology, &selection, &stop, |_| {}).unwrap();
+        assert_eq!((&sifted.failure, sifted.discarded), (&None, u64::from(gone)), "{sifted:?}");
+        left -= gone;
+        ready(&settings, "delay.parked", left);
+    }
+    let everything = ParkedSelection::default();
+    let sifted = admin::discard_parked(&settings, &topology, &everything, &stop, |_| {}).unwrap();
+    assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all - 3)));
+    ready(&settings, "delay.parked", 0);
+}
+
+#[test]
+fn unroutable_ones_are_listed_shown_left_and_purged() {
+    let Some(settings) = speaking_1_0() else { return };
+    let topology = topology(&settings);
+    let key = RoutingKey::new(Delay::ZERO, app("nobody")).encode();
+    let foreign = fill(&settings, "delay", &key);
+    let all = 1_503 + foreign;
+    ready(&settings, "delay.unroutable", all);
+
+    let report = admin::unroutable(&settings, &topology, u64::MAX, |_| {}).unwrap();
+    assert_eq!((report.failure, report.examined, report.groups.len()), (None, all.into(), 1));
+    assert_eq!(report.groups[0].group.count, u64::from(all));
+    assert_eq!(report.groups[0].diagnosis.app.as_deref(), Some("nobody"));
+
+    let one = Selection { message_id: Some("longtype".into()), ..Selection::default() };
+    let mut shown = 0;
+    let sifted = admin::unroutable_messages(&settings, &topology, &one, (1, 100), |_| shown += 1).unwrap();
+    assert_eq!((sifted.failure, shown), (None, 1));
+
+    let stop = AtomicBool::new(false);
+    let report = admin::replay(&settings, &topology, &one, false, &stop, |_| {}).unwrap().unwrap();
+    assert_eq!((report.sifted.failure, report.sifted.sent, report.sifted.refused), (None, 0, 2));
+    let everything = Selection::default();
+    let sifted = admin::purge(&settings, &topology, &everything, &stop, |_| {}).unwrap();
+    assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all)));
+    ready(&settings, "delay.unroutable", 0);
+}
