@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     settings::Settings,
-    topology::{Finding, Object, Observed, Topology, unsuitable},
+    topology::{Finding, Object, Observed, Topology, forgery, unsuitable},
 };
 
 use super::{AdminError, Conflict, State, about::about, doing, examine, observe};
@@ -46,6 +46,8 @@ pub struct InstallReport {
     pub created_bindings: Option<usize>,
     /// Why bindings could not be counted.
     pub blind: Option<String>,
+    /// What may hurt on this broker, and what to do about it.
+    pub warnings: Vec<String>,
 }
 
 /// How it ended.
@@ -151,5 +153,6 @@ pub fn install(
         bindings: topology.bindings().count(),
         created_bindings: plan.missing_bindings,
         blind: plan.blind,
+        warnings: forgery(about.version.as_deref()).into_iter().collect(),
     })
 }

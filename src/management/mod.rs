@@ -8,6 +8,6 @@ mod model;
 
 pub use client::{ManagementApi, ManagementError};
 pub use model::{
-    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, Permission,
-    QueueInfo, Rate, TopicPermission, UserInfo,
+    BindingInfo, ChannelInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview,
+    Permission, QueueInfo, Rate, TopicPermission, UserInfo,
 };

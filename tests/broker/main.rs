@@ -25,6 +25,7 @@ mod refusals;
 mod retry;
 mod roles;
 mod suitable;
+mod tenant;
 mod tls;
 mod uninstall;
 mod verify;

@@ -10,9 +10,8 @@ use crate::{
 
 use super::{
     super::{AdminError, Outcome, doing, limit::limit},
-    AppSpec, Delivery, api,
+    AppSpec, Delivery, api, limits,
     steps::{Found, Standing, steps},
-    unchecked_keys,
 };
 
 /// What was done, or would be.
@@ -131,6 +130,6 @@ fn warnings(
             topology.names().dispatch()
         ));
     }
-    warnings.extend(unchecked_keys(version.as_deref(), &user.name));
+    warnings.extend(limits(version.as_deref(), &user.name));
     warnings
 }

@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 
 use super::{
-    DoctorOptions, FindingCode, HealthFinding,
+    DoctorOptions, FindingCode, HealthFinding, ended,
     facts::Facts,
     walk::{Target, refuses},
 };
@@ -53,7 +53,7 @@ pub(super) fn check(
     options: &DoctorOptions,
 ) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
-    let mut backlog = None;
+    let (mut backlog, mut unexplained) = (None, Vec::new());
     for (queue, counts) in &facts.dead_letters {
         let (count, rising) = match sign(counts) {
             Sign::Passing => continue,
@@ -65,8 +65,12 @@ pub(super) fn check(
             Sign::Rising(count) => (count, true),
         };
         let holder = Holder::find(topology, facts, queue, targets);
+        if holder.blocked.is_empty() {
+            unexplained.push(queue.as_str());
+        }
         findings.push(stuck(queue, count, rising, &holder));
     }
+    findings.extend(ended::check(facts, &unexplained));
     findings.extend(prefetch(topology, facts, backlog, options));
     findings
 }

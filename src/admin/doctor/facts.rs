@@ -21,6 +21,7 @@ use crate::{
 
 use super::{
     DoctorOptions,
+    copies::{self, Copies},
     walk::{End, targets},
 };
 
@@ -45,6 +46,8 @@ pub(super) struct Facts {
     pub(super) unroutable_history: Vec<u64>,
     pub(super) unroutable: Option<UnroutableReport>,
     pub(super) access: Option<Access>,
+    /// What was copied on its way into the levels.
+    pub(super) copies: Option<Copies>,
 }
 
 /// Who may do what in the vhost.
@@ -114,6 +117,8 @@ pub(super) fn gather(
             }
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
+        let copies = copies::count(&api, vhost, topology, &known.observed);
+        known.copies = or_unchecked(copies, "whether messages are multiplied", &mut unchecked).flatten();
     }
     Ok((known, unchecked))
 }

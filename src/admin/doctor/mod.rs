@@ -7,7 +7,9 @@ mod access;
 mod bindings;
 mod broker;
 mod code;
+mod copies;
 mod dead_letters;
+mod ended;
 mod facts;
 mod set;
 mod targets;
@@ -133,6 +135,7 @@ fn examine(
         findings.extend(targets::check(topology, &targets));
         findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unroutable::check(topology, facts));
+        findings.extend(copies::check(topology, facts, &targets, vhost));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));
     }
     findings.extend(broker::check(topology, facts));
