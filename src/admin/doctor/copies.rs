@@ -213,6 +213,6 @@ mod tests {
         }
         let (one, two) = (exchange(&[0, 10, 10, 10, 10, 10]), exchange(&[0, 5, 5, 5, 5, 5]));
         let level = queue(&[0, 0, 0, 9, 9, 9]);
-        assert_eq!(compare(&[&one, &two], &[&level, &level]), (15, 0));
+        assert_eq!(compare(&[&one, &two], &[&level, &level]), (15, 3));
     }
 }
