@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::{
     amqp::Session,
     settings::Settings,
-    topology::{Finding, Object, Topology, unsuitable},
+    topology::{Finding, Object, Topology, forgery, unsuitable},
 };
 
 use super::{AdminError, Conflict, State, about::about, doing, examine, observe};
@@ -50,6 +50,8 @@ pub struct InstallReport {
     pub created_bindings: Option<usize>,
     /// Why bindings could not be counted.
     pub blind: Option<String>,
+    /// What may hurt on this broker, and what to do about it.
+    pub warnings: Vec<String>,
 }
 
 /// How it ended.
@@ -165,5 +167,6 @@ pub fn install(
         bindings: topology.bindings().count(),
         created_bindings: plan.missing_bindings,
         blind: plan.blind,
+        warnings: forgery(about.version.as_deref()).into_iter().collect(),
     })
 }

@@ -30,8 +30,8 @@ use crate::{
 
 pub use apps::{
     AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
-    AppUserEntry, Delivery, LandingEntry, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
-    check_app, definitions, list_apps, rabbitmqctl, remove_app,
+    AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry, Probe, RemoveOptions, RemoveRefusal,
+    RemoveReport, Target, add_app, check_app, definitions, discard_app, list_apps, rabbitmqctl, remove_app,
 };
 pub use contents::Waiting;
 pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
@@ -66,9 +66,10 @@ pub enum AdminError {
     },
     /// The broker can declare no queue that dead-letters at least once.
     #[error(
-        "{doing}: {reason}. The dead-letter workers of a node have given up; until it is restarted, no queue \
-         that it leads hands on what is due, of any set. Restart that node: rabbitmq-upgrade drain, then stop \
-         and start it. Nothing is lost (docs/compatibility.md)"
+        "{doing}: {reason}. The dead-letter workers of a node have given up; until they run again, no queue that \
+         it leads hands on what is due, of any set. A command in docs/doctor.md (dead-lettering-ended) starts them. \
+         If no forged header ended them, restarting that node does so too: rabbitmq-upgrade drain, then stop and \
+         start it. Nothing is lost (docs/compatibility.md)"
     )]
     WorkersGone {
         /// What was being done.
@@ -150,7 +151,7 @@ mod tests {
             |text: &str| doing("declaring queue `q`")(AmqpError::Closed { code: 541, text: text.into() });
         let gone = error("INTERNAL_ERROR - Cannot declare a queue 'q': cluster_not_formed").to_string();
         assert!(gone.starts_with("declaring queue `q`: the broker closed the connection with 541"), "{gone}");
-        assert!(gone.contains("Restart that node: rabbitmq-upgrade drain"), "{gone}");
+        assert!(gone.contains("dead-lettering-ended") && gone.contains("rabbitmq-upgrade drain"), "{gone}");
         assert!(!error("INTERNAL_ERROR").to_string().contains("drain"));
     }
 }

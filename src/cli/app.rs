@@ -10,7 +10,7 @@ use crate::{
     topology::Topology,
 };
 
-use super::{Code, Failure, Output, app_show, args};
+use super::{Code, Failure, Output, app_show, args, ending, kept::follow};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -62,6 +62,18 @@ Refuses, with exit code 1, while messages wait in its queues or somebody consume
 A queue that `app add` did not declare is left alone. It unbinds, counts again six seconds
 later, and binds again if there is anything. Messages that are still delayed wait in the unroutable queue afterwards.")]
     Remove(Remove),
+    /// Discard what still waits in the levels for an application
+    #[command(after_help = "\
+Examples:
+  delayline app discard billing --dry-run
+  delayline app discard billing
+
+For a publisher that went wrong, such as one whose messages multiply because of the header
+CC or BCC: take its right to publish away first. It reads every level, from the highest to
+the lowest, and again until nothing is left; the messages of others are put back and may be
+late by as long as that takes. It needs the right to read the levels, as who installs the set
+has, and on RabbitMQ 4 a policy for the time being: docs/security.md has the commands.")]
+    Discard(Discard),
     /// Show who is registered: binding, queue, consumers, users, permissions
     #[command(after_help = "\
 Examples:
@@ -241,6 +253,16 @@ struct Remove {
 }
 
 #[derive(Debug, clap::Args)]
+struct Discard {
+    /// The application
+    #[arg(value_name = "APP", value_parser = args::app)]
+    app: AppKey,
+    /// Only count what would be discarded
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
 struct Check {
     #[command(flatten)]
     who: Who,
@@ -265,6 +287,15 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             let outcome = admin::remove_app(settings, &topology, &args.who.app, &options);
             bar.finish_and_clear();
             app_show::removed(&args.who.app, &outcome?, output)
+        }
+        Command::Discard(args) => {
+            let stop = ending::on_signal()?;
+            let bar = output.progress(Some(0), "looking through the levels");
+            let report = admin::discard_app(settings, &topology, &args.app, args.dry_run, &stop, |at| {
+                follow(&bar, at);
+            });
+            bar.finish_and_clear();
+            app_show::discarded(&report?, args.dry_run, output)
         }
         Command::List => {
             app_show::list(&topology.settings().set, &admin::list_apps(settings, &topology)?, output)

@@ -4,7 +4,8 @@ use owo_colors::OwoColorize;
 
 use crate::{
     admin::{
-        AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Outcome, Probe, RemoveRefusal, RemoveReport,
+        AddReport, AppCheck, AppEntry, AppList, AppUserEntry, DiscardReport, Outcome, Probe, RemoveRefusal,
+        RemoveReport,
     },
     codec::AppKey,
     topology::SetName,
@@ -12,7 +13,7 @@ use crate::{
 
 use super::{
     Code, Failure, Output,
-    output::{counted, grouped},
+    output::{aside, counted, grouped},
     table::table,
 };
 
@@ -105,6 +106,33 @@ pub(super) fn removed(
         ))?;
     }
     Ok(Code::Done)
+}
+
+pub(super) fn discarded(report: &DiscardReport, dry_run: bool, output: &mut Output) -> Result<Code, Failure> {
+    let code = match report {
+        DiscardReport { failure: Some(_), .. } => Code::Broker,
+        DiscardReport { interrupted: true, .. } => Code::Interrupted,
+        DiscardReport { unfinished: true, .. } => Code::Problem,
+        _ => Code::Done,
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    let verb = if dry_run { "would be discarded" } else { "discarded" };
+    for level in &report.levels {
+        output.line(format!("  {} from `{}`", counted(level.messages, "message"), level.queue))?;
+    }
+    let total = counted(report.messages(), "message");
+    output.line(format!("{total} for `{}` {verb}", report.app))?;
+    if let Some(failure) = &report.failure {
+        aside(format!("{} {failure}; run it again to go on", "ended early:".red().bold()));
+    } else if report.interrupted {
+        output.line("interrupted; run it again to go on")?;
+    } else if report.unfinished {
+        output.line("more keep coming: does somebody still publish them? Run it again once nobody does")?;
+    }
+    Ok(code)
 }
 
 pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result<Code, Failure> {

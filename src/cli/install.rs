@@ -109,6 +109,9 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
             reason.as_deref().unwrap_or_default()
         ),
     })?;
+    for warning in &report.warnings {
+        output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
+    }
     if !dry_run {
         output.line(format!(
             "Publish to the exchange `{set}` with a key such as `delayline key 90s billing` prints."

@@ -19,8 +19,8 @@ use crate::{
 };
 
 use super::{
-    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission, PolicyInfo,
-    QueueInfo, TopicPermission, UserInfo,
+    BindingInfo, ChannelInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission,
+    PolicyInfo, QueueInfo, TopicPermission, UserInfo,
 };
 
 /// How long one request may take.
@@ -246,6 +246,33 @@ impl ManagementApi {
         let step = (age / 60).max(5);
         let (vhost, name) = (segment(vhost), segment(name));
         self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
+    }
+
+    /// What was published into each queue, and to each exchange, of a vhost over the last
+    /// `age` seconds, with one sample every ten. Nothing else is in the answers but names
+    /// and where exchanges lead.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn publish_histories(
+        &self,
+        vhost: &str,
+        age: u32,
+    ) -> Result<(Vec<QueueInfo>, Vec<ExchangeInfo>), ManagementError> {
+        let (vhost, over) = (segment(vhost), format!("msg_rates_age={age}&msg_rates_incr=10"));
+        // In this order: what came into a queue was published before.
+        let queues = self.get(&format!(
+            "queues/{vhost}?columns=name,message_stats.publish,message_stats.publish_details&{over}"
+        ))?;
+        Ok((queues, self.get(&format!("exchanges/{vhost}?{over}"))?))
+    }
+
+    /// All channels of a vhost. Needs the tag `monitoring`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn channels(&self, vhost: &str) -> Result<Vec<ChannelInfo>, ManagementError> {
+        self.get(&format!("vhosts/{}/channels", segment(vhost)))
     }
 
     /// The deprecated features that are in use; `None` where the broker does not know

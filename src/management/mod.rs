@@ -9,7 +9,7 @@ mod policies;
 
 pub use client::{ManagementApi, ManagementError};
 pub use model::{
-    BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview, Permission,
-    PolicyInfo, QueueInfo, Rate, TopicPermission, UserInfo,
+    BindingInfo, ChannelInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview,
+    Permission, PolicyInfo, QueueInfo, Rate, TopicPermission, UserInfo,
 };
 pub use policies::{Policy, PolicyKind};

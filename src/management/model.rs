@@ -210,6 +210,9 @@ pub struct MessageStats {
     /// Messages that were published into a queue.
     #[serde(deserialize_with = "lenient")]
     pub publish: u64,
+    /// How `publish` went over time, if that was asked for.
+    #[serde(deserialize_with = "lenient")]
+    pub publish_details: Rate,
     /// Messages that were published to an exchange.
     #[serde(deserialize_with = "lenient")]
     pub publish_in: u64,
@@ -225,6 +228,28 @@ pub struct Rate {
     /// By how much a second.
     #[serde(deserialize_with = "lenient")]
     pub rate: f64,
+    /// What it was over time, if that was asked for.
+    samples: Json,
+}
+
+impl Rate {
+    /// What the number was over time, the oldest first; empty unless asked for.
+    #[must_use]
+    pub fn history(&self) -> Vec<u64> {
+        samples(&self.samples)
+    }
+}
+
+/// One of `GET /api/vhosts/VHOST/channels`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ChannelInfo {
+    /// Whose it is.
+    #[serde(deserialize_with = "lenient")]
+    pub user: String,
+    /// What was done through it.
+    #[serde(deserialize_with = "lenient")]
+    pub message_stats: MessageStats,
 }
 
 /// One of `GET /api/queues/VHOST`
@@ -316,7 +341,7 @@ impl QueueInfo {
     /// for.
     #[must_use]
     pub fn history(&self) -> Vec<u64> {
-        samples(&self.messages_details)
+        samples(&self.messages_details["samples"])
     }
 
     /// How many messages had left the queue and were not confirmed at the other end,
@@ -325,8 +350,8 @@ impl QueueInfo {
     #[must_use]
     pub fn dead_letter_history(&self) -> Vec<u64> {
         let (ready, held) =
-            (samples(&self.messages_ready_details), samples(&self.messages_unacknowledged_details));
-        let others = ready.into_iter().zip(held);
+            (&self.messages_ready_details["samples"], &self.messages_unacknowledged_details["samples"]);
+        let others = samples(ready).into_iter().zip(samples(held));
         self.history()
             .into_iter()
             .zip(others)
@@ -342,8 +367,8 @@ impl QueueInfo {
 }
 
 /// The values of a statistic over time, the oldest first.
-fn samples(details: &Json) -> Vec<u64> {
-    let samples = details["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn samples(samples: &Json) -> Vec<u64> {
+    let samples = samples.as_array().map(Vec::as_slice).unwrap_or_default();
     // The newest comes first.
     samples.iter().rev().filter_map(|sample| sample["sample"].as_u64()).collect()
 }

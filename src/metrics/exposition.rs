@@ -1,7 +1,7 @@
 //! One scrape.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{Error, Write},
     sync::Arc,
 };
@@ -18,7 +18,7 @@ use crate::{
     admin::UnstickStats,
     canary::{State, Watched},
     histogram::Counted,
-    picture::{Level, Picture, Severity},
+    picture::{Findings, Level, Picture, Severity},
     retry::Tally,
     router::Stats,
 };
@@ -109,6 +109,10 @@ impl Exposition {
             })
         });
         out.labelled(f::FINDINGS, "severity", findings.into_iter().flatten())?;
+        let mut metric = out.family(f::FOUND)?;
+        for (code, app) in looked.map(kinds).unwrap_or_default() {
+            write(f::FOUND, &mut metric.encode_family(&[("code", code), ("app", app)])?, 1.0)?;
+        }
         out.number(f::REACHABLE, Some(flag(broker.reachable)))?;
         out.number(f::REACHABLE_SINCE, broker.since.map(seconds))?;
         out.number(f::COUNTED, self.picture.counted.map(seconds))
@@ -287,6 +291,17 @@ fn histogram(metric: &mut MetricEncoder<'_>, counted: &Counted) -> Result<(), Er
     metric.encode_histogram::<Vec<(String, String)>>(counted.seconds, counted.count, &counted.buckets, None)
 }
 
+/// What was found, by code and application; an empty one where none is known.
+fn kinds(findings: &Findings) -> BTreeSet<(&str, &str)> {
+    let notes = findings.notes.iter();
+    notes
+        .flat_map(|note| {
+            let unknown = note.apps.is_empty().then_some("");
+            note.apps.iter().map(String::as_str).chain(unknown).map(|app| (note.code.as_str(), app))
+        })
+        .collect()
+}
+
 fn flag(yes: bool) -> f64 {
     f64::from(u8::from(yes))
 }
@@ -308,7 +323,7 @@ fn seconds(time: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::{Findings, SetView, sample};
+    use crate::picture::{Note, SetView, sample};
 
     fn seen() -> Picture {
         let mut picture = sample::nothing();
@@ -346,6 +361,31 @@ mod tests {
         // What differs does so whatever else is not known.
         half.verified.ok = Some(false);
         assert_eq!(told(half), all);
+    }
+
+    #[test]
+    fn what_was_found_is_told_by_code_and_application() {
+        let note = |code: &str, apps: &[&str]| Note {
+            severity: Severity::Error,
+            code: code.into(),
+            subject: "exchange `delay`".into(),
+            text: String::new(),
+            advice: String::new(),
+            apps: apps.iter().map(|app| (*app).to_owned()).collect(),
+        };
+        let mut picture = seen();
+        let found = picture.findings.as_mut().unwrap();
+        found.notes = vec![note("a", &["x", "y"]), note("a", &["y"]), note("b", &[])];
+        let text = Exposition { picture, inside: Inside::default() }.text();
+        let told: Vec<_> = text.lines().filter(|line| line.starts_with("delayline_found{")).collect();
+        assert_eq!(
+            told,
+            [
+                "delayline_found{code=\"a\",app=\"x\"} 1.0",
+                "delayline_found{code=\"a\",app=\"y\"} 1.0",
+                "delayline_found{code=\"b\",app=\"\"} 1.0",
+            ]
+        );
     }
 
     #[test]

@@ -57,6 +57,8 @@ families! {
         "1 if every object and binding of the set is as it should be, 0 if not; left out if that is not known";
     SET_PROBLEMS: Gauge "delayline_set_problems" None, "What differs from the set as it should be";
     FINDINGS: Gauge "delayline_findings" None, "What a check of the whole broker found, by severity";
+    FOUND: Gauge "delayline_found" None,
+        "1 for each kind of finding of a check of the whole broker, by code and by application as far as it is known";
     REACHABLE: Gauge "delayline_broker_reachable" None, "1 if the broker answers, 0 if not";
     REACHABLE_SINCE: Gauge "delayline_broker_state_since_timestamp" Some("seconds"),
         "Since when the broker has answered, or has not";

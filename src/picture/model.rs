@@ -259,4 +259,7 @@ pub struct Note {
     pub text: String,
     /// What to do about it.
     pub advice: String,
+    /// The applications that are concerned, as far as they are known.
+    #[serde(default)]
+    pub apps: Vec<String>,
 }

@@ -271,6 +271,7 @@ mod tests {
             subject: "queue `q`".into(),
             text: code.into(),
             advice: String::new(),
+            apps: Vec::new(),
         };
         let notes = vec![note(Severity::Info, "small"), note(Severity::Warning, "full")];
         picture.findings = Some(Findings { notes, ..Findings::default() });

@@ -30,7 +30,7 @@ pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
 pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
-pub use suitable::{About, unsuitable};
+pub use suitable::{About, forgery, unsuitable};
 
 /// Everything that belongs to one set, in the order in which it is safe to
 /// declare: what messages flow towards comes first, and the two entry exchanges

@@ -64,6 +64,19 @@ pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
     findings
 }
 
+/// What whoever may publish can do to everybody on a broker of this version: one message
+/// with a header `x-death` that no broker wrote ends all delays of a node. Measured on
+/// 3.10.8, where 4.0.5 and 4.3.6 take no harm; the versions between by RabbitMQ's source
+/// (docs/compatibility.md).
+#[must_use]
+pub fn forgery(version: Option<&str>) -> Option<String> {
+    let version = version.filter(|version| series(version).is_some_and(|series| series.0 < 4))?;
+    Some(format!(
+        "on RabbitMQ {version} one message with a forged header `x-death` ends all delays, so only applications \
+         that trust each other may share this broker; RabbitMQ 4 takes no harm (docs/security.md)"
+    ))
+}
+
 /// Major and minor version; `None` if they cannot be told.
 fn series(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split(['.', '-', '+']).map(str::parse);
@@ -99,6 +112,18 @@ mod tests {
             assert!(texts(&settings, &about(version, &[])).is_empty(), "{version}");
         }
         assert!(texts(&settings, &About::default()).is_empty());
+    }
+
+    #[test]
+    fn only_old_brokers_can_be_stopped_by_a_header() {
+        for version in ["3.10.8", "3.11.28", "3.12.14", "3.13.7", "3.13.0-rc.1"] {
+            let text = forgery(Some(version)).unwrap();
+            assert!(text.contains(version) && text.contains("trust each other"), "{text}");
+        }
+        for version in ["4.0.5", "4.3.6", "5.0+x", "", "unknown"] {
+            assert_eq!(forgery(Some(version)), None, "{version}");
+        }
+        assert_eq!(forgery(None), None);
     }
 
     #[test]

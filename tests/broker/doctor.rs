@@ -382,8 +382,19 @@ fn users_that_may_too_much_are_named() {
         "{report:#?}"
     );
 
-    let trusted =
-        ["any-key", "any-binding", "short-cut", "purger", "remover", "odd", "expressive", "policies"];
+    let trusted = [
+        "any-key",
+        "any-binding",
+        "short-cut",
+        "purger",
+        "remover",
+        "odd",
+        "expressive",
+        "policies",
+        "good",
+        "named",
+        "service",
+    ];
     let trusted = trusted.iter().map(|name| format!("{vhost}-{name}")).collect();
     let report = look_with(&settings, &DoctorOptions { trusted, ..DoctorOptions::default() });
     assert!(report.findings.is_empty() && report.unchecked.is_empty(), "{report:#?}");

@@ -80,6 +80,8 @@ def management(method, path, body=None):
     return attempt
 
 
+# One for each of the three lowest levels, its own all of them.
+COPIES = [key(OWN, 1 << level) for level in range(3)]
 DEATH = [{"queue": "delay.level.00", "reason": "expired", "count": 7, "exchange": "delay", "routing-keys": ["x"]}]
 STEAL = {"x-dead-letter-exchange": "delay", "x-dead-letter-routing-key": key(VICTIM)}
 HOP = {"x-queue-type": "quorum", "x-message-ttl": 0, **STEAL}
@@ -97,6 +99,12 @@ ATTEMPTS = {
     "publish a longer delay than it may": publish("delay", key(OWN, 3601)),
     "publish another key in the header CC": publish("delay", key(OWN), headers={"CC": [key(VICTIM)]}),
     "publish another key in the header BCC": publish("delay", key(OWN), headers={"BCC": [key(VICTIM)]}),
+    "multiply its messages with keys of its own in the header CC": publish(
+        "delay", key(OWN, 1), headers={"CC": COPIES}
+    ),
+    "multiply its messages with keys of its own in the header BCC": publish(
+        "delay", key(OWN, 1), headers={"BCC": COPIES}
+    ),
     "publish to dispatch, past all delays": publish("delay.dispatch", key(VICTIM)),
     "publish to a level": publish("delay.level.00", key(VICTIM)),
     "publish to the default exchange": publish("", VICTIM),
@@ -170,6 +178,8 @@ ATTEMPTS = {
         f"permissions/{setup['vhost']}/{setup['user']}",
         {"configure": ".*", "write": ".*", "read": ".*"},
     ),
+    # The last one: where it is no harm to nobody, no delay runs any more.
+    "publish with an `x-death` that no broker writes": publish("delay", key(OWN, 1), headers={"x-death": [1, 2]}),
 }
 
 

@@ -11,12 +11,16 @@ use delayline::{
     admin::{self, AppQueue, AppSpec, AppUser, Delivery, Outcome},
     amqp::Session,
     codec::{Delay, RoutingKey},
+    node::{NodeOptions, PrivateNode},
     settings::{Broker, Credentials, Secret},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use serde_json::json;
 
-use crate::common::{self, raw};
+use crate::{
+    common::{self, raw},
+    tenant::{key, mend},
+};
 
 const DOCUMENT: &str = include_str!("../../docs/security.md");
 const PASSWORD: &str = "tenant's own";
@@ -48,7 +52,7 @@ struct Tenant {
 }
 
 impl Tenant {
-    fn start(settings: &Settings) -> (Self, Vec<String>) {
+    fn start(node: &PrivateNode, settings: &Settings) -> (Self, Vec<String>) {
         let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
         let mut child = Command::new(python)
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/hostile.py"))
@@ -61,7 +65,7 @@ impl Tenant {
         let setup = json!({
             "own": "billing", "victim": "orders", "user": "tenant-billing", "password": PASSWORD,
             "port": settings.broker.port, "vhost": settings.broker.vhost,
-            "management": common::shared_node().management_url(),
+            "management": node.management_url(),
         });
         writeln!(input, "{setup}").unwrap();
         let mut line = String::new();
@@ -135,12 +139,16 @@ fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
 
 #[test]
 fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() {
-    let settings = common::installed(1_000);
+    // One of its own: what is tried can end all delays of a node.
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    common::http(&node, "PUT", "vhosts/shared", &json!({}));
+    let settings = node.settings().set("url", format!("{}/shared", node.url())).build().unwrap();
+    common::install(&settings);
     register(&settings, "billing", Some("1h"));
     register(&settings, "orders", None);
     let mut session = Session::open(&settings.broker).unwrap();
     let promised = promised(&session.server_version().unwrap());
-    let (mut tenant, attempts) = Tenant::start(&settings);
+    let (mut tenant, attempts) = Tenant::start(&node, &settings);
     let documented: Vec<_> = promised.keys().cloned().collect();
     let mut sorted = attempts.clone();
     sorted.sort();
@@ -155,7 +163,7 @@ fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() 
             ("limit", None) => {
                 for queue in ["orders", "billing"] {
                     let path = format!("queues/{}/{queue}/contents", settings.broker.vhost);
-                    common::http(common::shared_node(), "DELETE", &path, &json!(null));
+                    common::http(&node, "DELETE", &path, &json!(null));
                 }
                 continue;
             }
@@ -168,6 +176,19 @@ fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() 
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    // And delays run, by themselves or by what the documents say where that is a limit.
+    let forged = "publish with an `x-death` that no broker writes";
+    let message = raw::message("delay", &key(3, "orders"), "good", &json!({}));
+    raw::publish(&settings, [message]);
+    if promised[forged] == "limit" {
+        let code = "whereis(rabbit_fifo_dlx_sup) =:= undefined.";
+        let ended = || String::from_utf8_lossy(&node.ctl(&["eval", code]).unwrap().stdout).trim() == "true";
+        common::eventually("all delays of the node have ended", ended);
+        assert!(node.ctl(&["eval", mend()]).unwrap().status.success());
+    }
+    let mut arrived = || session.queue_depth("orders").unwrap().unwrap().ready;
+    common::eventually("the other one's message comes", || arrived() == 1);
+    common::http(&node, "DELETE", "queues/shared/orders/contents", &json!(null));
     // Nothing that was refused has left a trace either.
     assert_eq!(harm(&settings, &mut session), Vec::<String>::new());
 }

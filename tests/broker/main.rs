@@ -33,6 +33,7 @@ mod retry;
 mod returned;
 mod roles;
 mod suitable;
+mod tenant;
 mod tls;
 mod uncarried;
 mod uninstall;

@@ -228,8 +228,11 @@ fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
     let silent = ["3.", "4.0.", "4.1.", "4.2."].iter().any(|series| version.starts_with(series));
     if silent && !says.contains("cluster_not_formed") {
         not_tested("what to do when no set can be installed: this broker does not say why");
-        return;
+    } else {
+        assert!(says.contains("cluster_not_formed"), "{says}");
+        assert!(says.contains("rabbitmq-upgrade drain"), "{says}");
     }
-    assert!(says.contains("cluster_not_formed"), "{says}");
-    assert!(says.contains("Restart that node: rabbitmq-upgrade drain"), "{says}");
+    assert!(node.ctl(&["eval", crate::tenant::mend()]).unwrap().status.success());
+    install(&settings);
+    deliver(&settings, 20);
 }

@@ -10,9 +10,8 @@ use crate::{
 
 use super::{
     super::{AdminError, Outcome, doing, limit::limit},
-    AppSpec, Delivery, api,
+    AppSpec, Delivery, api, limits,
     steps::{self, Found, Standing, steps},
-    unchecked_keys,
 };
 
 /// What was done, or would be.
@@ -154,6 +153,6 @@ fn warnings(
             topology.names().dispatch()
         ));
     }
-    warnings.extend(unchecked_keys(version.as_deref(), &user.name));
+    warnings.extend(limits(version.as_deref(), &user.name));
     warnings
 }

@@ -13,9 +13,8 @@ use crate::{
 
 use super::{
     super::{AdminError, doing, observe_with},
-    AppSpec, AppUser,
+    AppSpec, AppUser, limits,
     rights::NOTHING,
-    unchecked_keys,
 };
 
 /// An app key that nobody has been given.
@@ -77,7 +76,7 @@ pub fn check_app(
     let credentials = Credentials::Plain { username: user.name.clone(), password: password.clone() };
     let broker = Broker { credentials, ..settings.broker.clone() };
     let mut session = Session::open(&broker).map_err(doing(format!("logging in as user `{}`", user.name)))?;
-    let limits = unchecked_keys(session.server_version().as_deref(), &user.name).into_iter().collect();
+    let limits = limits(session.server_version().as_deref(), &user.name);
     let mut check = Checking { session: &mut session, probes: Vec::new() };
     let mut unchecked = Vec::new();
     let others = others(settings, topology, spec, user, &mut unchecked);

@@ -7,6 +7,7 @@
 
 mod add;
 mod check;
+mod discard;
 mod list;
 mod print;
 mod remove;
@@ -16,12 +17,13 @@ mod steps;
 
 pub use add::{AddReport, AddedStep, add_app};
 pub use check::{AppCheck, Probe, check_app};
+pub use discard::{DiscardReport, DiscardedFrom, discard_app};
 pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, list_apps};
 pub use print::{definitions, rabbitmqctl};
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
 
-use crate::{management::ManagementApi, settings::Settings};
+use crate::{management::ManagementApi, settings::Settings, topology::forgery};
 
 use super::AdminError;
 
@@ -31,6 +33,11 @@ fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
         reason: "none is configured (--management-url), and only it knows bindings and permissions".into(),
     })?;
     Ok(ManagementApi::new(management)?)
+}
+
+/// What a user can do on a broker of this version whatever its permissions.
+fn limits(version: Option<&str>, user: &str) -> Vec<String> {
+    unchecked_keys(version, user).into_iter().chain(forgery(version)).collect()
 }
 
 /// What a broker does not check of the keys that a user publishes with. Measured:

@@ -9,7 +9,7 @@ use crate::{
     admin::permitted::{May, Unreadable, key_matches, matches},
     codec::{AppKey, Delay, RoutingKey},
     management::{Permission, TopicPermission},
-    topology::Topology,
+    topology::{Topology, forgery},
 };
 
 use super::{
@@ -35,6 +35,8 @@ enum Power {
     Control,
     /// Put policies on them.
     SetPolicies,
+    /// Publish at all, on a broker where one message can end all delays.
+    Forge,
 }
 
 /// A user without the tag `administrator`, and what it may do.
@@ -43,6 +45,7 @@ struct User<'a> {
     access: &'a Access,
     vhost: &'a str,
     makes_policies: bool,
+    forgeable: bool,
 }
 
 impl User<'_> {
@@ -60,6 +63,7 @@ pub(super) fn check(
     unchecked: &mut Vec<String>,
 ) -> Vec<HealthFinding> {
     let Some(access) = &facts.access else { return Vec::new() };
+    let forgery = forgery(facts.about.version.as_deref());
     let mut found: BTreeMap<Power, Vec<String>> = BTreeMap::new();
     for permission in &access.permissions {
         let known = access.users.iter().find(|user| user.name == permission.user);
@@ -67,7 +71,8 @@ pub(super) fn check(
         if options.trusted.contains(&permission.user) || has_tag("administrator") {
             continue;
         }
-        let user = User { permission, access, vhost, makes_policies: has_tag("policymaker") };
+        let makes_policies = has_tag("policymaker");
+        let user = User { permission, access, vhost, makes_policies, forgeable: forgery.is_some() };
         for (power, may) in powers(topology, &user) {
             match may {
                 Ok(true) => found.entry(power).or_default().push(permission.user.clone()),
@@ -81,7 +86,8 @@ pub(super) fn check(
             }
         }
     }
-    found.into_iter().map(|(power, users)| finding(topology, power, &users)).collect()
+    let forgery = forgery.unwrap_or_default();
+    found.into_iter().map(|(power, users)| finding(topology, power, &users, &forgery)).collect()
 }
 
 fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
@@ -101,6 +107,10 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
     let delivers = both(matches(write, &dispatch).map(|may| may && !operator), &|| {
         user.key(&dispatch, &routing_key, |topic| &topic.write)
     });
+    let forges = match user.forgeable && !operator {
+        true => matches(write, &entry).and_then(|may| Ok(may || matches(write, &express)?)),
+        false => Ok(false),
+    };
     let own: Vec<_> =
         topology.queues().filter(|queue| queue.level.is_some()).map(|queue| queue.name.as_str()).collect();
     let anywhere = |pattern: &str, names: &[&str]| -> May {
@@ -121,10 +131,11 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
         (Power::Deliver, delivers),
         (Power::Control, controls),
         (Power::SetPolicies, Ok(user.makes_policies)),
+        (Power::Forge, forges),
     ]
 }
 
-fn finding(topology: &Topology, power: Power, users: &[String]) -> HealthFinding {
+fn finding(topology: &Topology, power: Power, users: &[String], forgery: &str) -> HealthFinding {
     let names = topology.names();
     let exchange = |name: String| format!("exchange `{name}`");
     let set = || format!("set `{}`", topology.settings().set);
@@ -167,6 +178,13 @@ fn finding(topology: &Topology, power: Power, users: &[String]) -> HealthFinding
             set(),
             format!("policies that drop messages or deliver them early can be put on every level by {who}"),
             "take the tag `policymaker` away: it holds for every queue of the vhost, whatever permissions they have",
+        ),
+        Power::Forge => (
+            FindingCode::UntrustedTenants,
+            exchange(names.entry()),
+            format!("{who} may publish, and {forgery}"),
+            "upgrade to RabbitMQ 4; until then, leave out those that all the others trust (--trusted), and give the \
+             rest a broker of their own",
         ),
     };
     HealthFinding::new(code, subject, what, advice)

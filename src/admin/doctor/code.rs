@@ -55,6 +55,8 @@ macro_rules! codes {
 codes! {
     /// Dead letters of a level or landing queue that do not go on.
     StuckDeadLetters = "stuck-dead-letters", Problem;
+    /// Nothing that is due leaves the levels of a node.
+    DeadLetteringEnded = "dead-lettering-ended", Problem;
     /// An application's queue that is full and refuses.
     TargetRefuses = "target-refuses", Problem;
     /// An app key that leads to exchanges, and from there to no queue.
@@ -71,6 +73,8 @@ codes! {
     UnroutableWaiting = "unroutable-waiting", Problem;
     /// The unroutable queue has grown lately.
     UnroutableGrowing = "unroutable-growing", Problem;
+    /// More messages came into the levels than were published.
+    MultipliedMessages = "multiplied-messages", Problem;
     /// The set is not as it should be.
     SetDiffers = "set-differs", Problem;
     /// A policy changes how a queue of the set works.
@@ -115,6 +119,8 @@ codes! {
     DispatchWritable = "dispatch-writable", Advice;
     /// Users that may purge, consume, delete or divert the set's queues.
     SetUnprotected = "set-unprotected", Advice;
+    /// Users that may publish on a broker whose delays one message can end.
+    UntrustedTenants = "untrusted-tenants", Advice;
 }
 
 impl fmt::Display for FindingCode {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    DoctorOptions, FindingCode, HealthFinding,
+    DoctorOptions, FindingCode, HealthFinding, ended,
     facts::Facts,
     walk::{Target, refuses},
 };
@@ -22,7 +22,7 @@ pub(super) fn check(
     options: &DoctorOptions,
 ) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
-    let mut backlog = None;
+    let (mut backlog, mut unexplained) = (None, Vec::new());
     for (queue, looks) in &facts.dead_letters {
         let (count, rising) = match Sign::of(looks) {
             Sign::Passing => continue,
@@ -34,8 +34,12 @@ pub(super) fn check(
             Sign::Rising(count) => (count, true),
         };
         let holder = Holder::find(topology, facts, queue, targets);
+        if holder.blocked.is_empty() {
+            unexplained.push(queue.as_str());
+        }
         findings.push(stuck(queue, count, rising, &holder));
     }
+    findings.extend(ended::check(facts, &unexplained));
     findings.extend(prefetch(topology, facts, backlog, options));
     findings
 }

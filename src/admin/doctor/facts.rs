@@ -27,6 +27,7 @@ use crate::{
 
 use super::{
     DoctorOptions,
+    copies::{self, Copies},
     walk::{End, targets},
 };
 
@@ -54,6 +55,8 @@ pub(super) struct Facts {
     /// The kinds of policies of which one of ours stands for longer than it should.
     pub(super) left_behind: Vec<PolicyKind>,
     pub(super) access: Option<Access>,
+    /// What was copied on its way into the levels.
+    pub(super) copies: Option<Copies>,
 }
 
 /// Who may do what in the vhost.
@@ -135,6 +138,8 @@ pub(super) fn gather(
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
         known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
+        let copies = copies::count(&api, vhost, topology, &known.observed);
+        known.copies = or_unchecked(copies, "whether messages are multiplied", &mut unchecked).flatten();
     }
     Ok((known, unchecked))
 }

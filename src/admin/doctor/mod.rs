@@ -7,7 +7,9 @@ mod access;
 mod bindings;
 mod broker;
 mod code;
+mod copies;
 mod dead_letters;
+mod ended;
 mod facts;
 mod headers;
 mod set;
@@ -139,6 +141,7 @@ fn examine(
         findings.extend(unroutable::check(topology, facts));
         findings.extend(headers::check(topology, facts));
         findings.extend(dead_letters::left_behind(facts));
+        findings.extend(copies::check(topology, facts, &targets, vhost));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));
     }
     findings.extend(broker::check(topology, facts));

@@ -65,6 +65,7 @@ fn findings(report: DoctorReport) -> Findings {
             subject: finding.subject,
             text: finding.what,
             advice: finding.advice,
+            apps: finding.apps,
         })
         .collect();
     notes.sort_by_key(|note| note.severity);

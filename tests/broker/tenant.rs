@@ -1,0 +1,249 @@
+//! What one tenant can do to all others, how it is found, and the way out of it.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use delayline::{
+    Message, Router, Settings,
+    admin::{
+        self, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, FindingCode, HealthFinding,
+    },
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    holding::HoldingError,
+    node::{NodeOptions, PrivateNode},
+    settings::Secret,
+};
+use serde_json::{Value as Json, json};
+
+use crate::common::{self, Inbox, app, eventually, eventually_seen, raw, topology};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn key(units: u64, whose: &str) -> String {
+    RoutingKey::new(Delay::from_seconds(units).unwrap(), app(whose)).encode()
+}
+
+/// Findings of a code.
+fn found(settings: &Settings, code: FindingCode) -> Vec<HealthFinding> {
+    let report = admin::doctor(settings, &topology(settings), &DoctorOptions::default()).unwrap();
+    report.findings.into_iter().filter(|finding| finding.code == code).collect()
+}
+
+fn is_old(settings: &Settings) -> bool {
+    Session::open(&settings.broker).unwrap().server_version().unwrap().starts_with("3.")
+}
+
+/// Runs a command in the broker; what it prints, in one line.
+fn eval(node: &PrivateNode, code: &str) -> String {
+    let answer = node.ctl(&["eval", code]).unwrap();
+    let text = String::from_utf8_lossy(&answer.stdout).replace(char::is_whitespace, "");
+    assert!(answer.status.success(), "{text} {}", String::from_utf8_lossy(&answer.stderr));
+    text
+}
+
+/// The command of the document that lets dead-lettering run again.
+pub(crate) fn mend() -> &'static str {
+    let document = include_str!("../../docs/doctor.md");
+    let (_, rest) = document.split_once("### dead-lettering-ended").expect("it has a section");
+    let (_, rest) = rest.split_once("rabbitmqctl eval '\n").expect("the command is in it");
+    rest.split_once('\'').unwrap().0
+}
+
+/// Headers that no broker writes.
+fn forged() -> [Json; 4] {
+    let count = json!([{
+        "queue": "delay.level.00", "reason": "expired", "count": "many", "exchange": "x", "routing-keys": ["a"],
+    }]);
+    [json!([1, 2]), json!(["x"]), json!([[1]]), count]
+}
+
+fn poison(settings: &Settings, headers: impl IntoIterator<Item = Json>) {
+    let messages = headers.into_iter().map(|header| {
+        raw::message("delay", &key(1, "billing"), "forged", &json!({ "headers": { "x-death": header } }))
+    });
+    raw::publish(settings, messages);
+}
+
+/// One message over each of the three lowest levels.
+fn send(settings: &Settings, whose: &str) {
+    let router = Router::connect(settings).unwrap();
+    for units in [1, 2, 4] {
+        router.publish(Message::after(app(whose), Delay::from_seconds(units).unwrap(), "good")).unwrap();
+    }
+}
+
+const RUNNING: &str = "whereis(rabbit_fifo_dlx_sup) =/= undefined.";
+
+#[test]
+fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    common::http(&node, "PUT", "vhosts/shared", &json!({}));
+    let settings = node.settings().set("url", format!("{}/shared", node.url())).set("unit_ms", "100");
+    let settings = settings.build().unwrap();
+    common::install(&settings);
+    if !is_old(&settings) {
+        let (billing, orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
+        poison(&settings, forged());
+        send(&settings, "orders");
+        assert_eq!(orders.collect(3, PATIENCE).len(), 3);
+        assert_eq!(billing.collect(4, PATIENCE).len(), 4);
+        assert_eq!(eval(&node, RUNNING), "true");
+        // A message that an old broker stored, and that is there after an upgrade.
+        let stored = "Content = {content, 60, {'P_basic', undefined, undefined, [{<<\"x-death\">>, array, \
+            [{long, 1}, {long, 2}]}], 2, undefined, undefined, undefined, undefined, undefined, undefined, \
+            undefined, undefined, undefined, undefined}, none, rabbit_framing_amqp_0_9_1, [<<\"x\">>]}, \
+            Message = {basic_message, {resource, <<\"/\">>, exchange, <<\"delay\">>}, [<<\"k\">>], Content, \
+            <<\"id\">>, true}, \
+            Env = case erlang:function_exported(mc, record_death, 4) of true -> [#{}]; false -> [] end, \
+            is_tuple(catch apply(mc, record_death, [expired, <<\"q\">>, Message | Env])) andalso \
+            element(1, catch apply(mc, record_death, [expired, <<\"q\">>, Message | Env])).";
+        assert_eq!(eval(&node, stored), "'EXIT'", "docs/compatibility.md says that an upgrade does not help");
+        assert!(eval(&node, mend()).contains("record_death"));
+        assert_eq!(eval(&node, stored), "basic_message");
+        return;
+    }
+    let (mut billing, mut orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
+    node.write_down_queues().unwrap();
+    for (turn, header) in forged().into_iter().enumerate() {
+        // As the broker has it, without what mended it the last time.
+        eval(&node, "code:purge(rabbit_dead_letter), code:load_file(rabbit_dead_letter).");
+        poison(&settings, [header]);
+        eventually("the workers are gone", || eval(&node, RUNNING) == "false");
+        if turn == 0 {
+            send(&settings, "orders");
+            let is_there = |found: &Vec<HealthFinding>| !found.is_empty();
+            let look = || self::found(&settings, FindingCode::DeadLetteringEnded);
+            let found = eventually_seen("it is found", look, is_there);
+            assert_eq!(found[0].subject, format!("node {}", node.name()), "{found:#?}");
+            assert!(found[0].what.contains("`delay.level.00`"), "{found:#?}");
+            assert!(found[0].advice.contains("a restart does not help"), "{found:#?}");
+            node.stop().unwrap();
+            node.restart().unwrap();
+            eventually("they are gone again", || eval(&node, RUNNING) == "false");
+            billing.reopen();
+            orders.reopen();
+        }
+        assert!(eval(&node, mend()).contains("revived"));
+    }
+    assert_eq!(orders.collect(3, PATIENCE).len(), 3);
+    assert_eq!(billing.collect(4, PATIENCE).len(), 4);
+    // Every level works, and the same does no harm any more.
+    poison(&settings, forged());
+    let router = Router::connect(&settings).unwrap();
+    for level in 0..6 {
+        let delay = Delay::from_seconds(1 << level).unwrap();
+        router.publish(Message::after(app("orders"), delay, "good")).unwrap();
+    }
+    assert_eq!(orders.collect(6, PATIENCE).len(), 6);
+    assert_eq!(billing.collect(4, PATIENCE).len(), 4);
+    assert_eq!(eval(&node, "length(supervisor:which_children(rabbit_fifo_dlx_sup))."), "29");
+    let gone = |found: &Vec<HealthFinding>| found.is_empty();
+    let look = || self::found(&settings, FindingCode::DeadLetteringEnded);
+    eventually_seen("nothing is found any more", look, gone);
+}
+
+fn spec(user: &str) -> AppSpec {
+    AppSpec {
+        app: app("billing"),
+        delivery: Delivery::Direct(AppQueue::new("in.billing")),
+        user: Some(AppUser { name: user.into(), password: Some(Secret::new(user)), ..AppUser::default() }),
+    }
+}
+
+#[test]
+fn who_installs_and_registers_is_told_that_tenants_must_trust_each_other() {
+    let settings = common::vhost().set("unit_ms", "1000").build().unwrap();
+    let topology = topology(&settings);
+    let user = format!("{}-billing", settings.broker.vhost);
+    let told = |texts: &[String]| {
+        let all = texts.iter().filter(|text| text.contains("`x-death`") && text.contains("trust each other"));
+        assert_eq!(all.count(), usize::from(is_old(&settings)), "{texts:?}");
+    };
+    for dry_run in [true, false] {
+        told(&admin::install(&settings, &topology, dry_run, || {}).unwrap().warnings);
+    }
+    let spec = spec(&user);
+    told(&admin::add_app(&settings, &topology, &spec, false, false).unwrap().warnings);
+    let tenant = spec.user.as_ref().unwrap();
+    let check = admin::check_app(&settings, &topology, &spec, tenant, &Secret::new(&user)).unwrap();
+    assert!(check.passed(), "{check:#?}");
+    told(&check.limits);
+    let found = found(&settings, FindingCode::UntrustedTenants);
+    assert_eq!(found.len(), usize::from(is_old(&settings)), "{found:#?}");
+    assert!(found.iter().all(|finding| finding.what.contains(&format!("`{user}`"))), "{found:#?}");
+}
+
+/// A message that every level copies: a key for each of the lowest levels.
+fn multiplied(header: &str) -> Json {
+    let keys: Vec<_> = (0..12).map(|level| key(1 << level, "billing")).collect();
+    let properties = json!({ "headers": { header: keys } });
+    raw::message("delay", &key(1, "billing"), "copied", &properties)
+}
+
+#[test]
+fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
+    let settings = common::installed(1_000);
+    let topology = topology(&settings);
+    let (node, vhost) = (common::shared_node(), settings.broker.vhost.clone());
+    let user = format!("{vhost}-billing");
+    let report = admin::add_app(&settings, &topology, &spec(&user), false, false).unwrap();
+    assert_eq!(report.outcome, admin::Outcome::Installed, "{report:?}");
+    let orders = Inbox::open(&settings, "orders");
+    let ctl = |arguments: &[&str]| {
+        let answer = node.ctl(arguments).unwrap();
+        assert!(answer.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&answer.stderr));
+    };
+
+    // As many as are published are no finding.
+    let tenant = Router::connect(&common::as_user(&settings, &user)).unwrap();
+    let message = || Message::after(app("billing"), Delay::from_seconds(3).unwrap(), "good");
+    for _ in 0..20 {
+        tenant.publish(message()).unwrap();
+    }
+    assert_eq!(found(&settings, FindingCode::MultipliedMessages), []);
+
+    raw::publish(
+        &settings,
+        ["CC", "BCC"].into_iter().flat_map(|header| (0..5).map(move |_| multiplied(header))),
+    );
+    let is_there = |found: &Vec<HealthFinding>| !found.is_empty();
+    let look = || found(&settings, FindingCode::MultipliedMessages);
+    let findings = eventually_seen("the copies are found", look, is_there);
+    assert_eq!(findings[0].apps, ["billing"], "{findings:#?}");
+    assert!(findings[0].what.contains(&format!("`{user}` (20 messages, for `billing`)")), "{findings:#?}");
+
+    // What the document says: no more of them, and a limit out of the way.
+    drop(tenant);
+    let its = common::as_user(&settings, &user).broker;
+    let open = Session::open(&its).unwrap();
+    ctl(&["clear_permissions", "-p", &vhost, &user]);
+    ctl(&["close_all_user_connections", &user, "no more of this"]);
+    assert!(Session::open(&its).is_err());
+    drop(open);
+    let stop = AtomicBool::new(false);
+    let discard = |dry_run| admin::discard_app(&settings, &topology, &app("billing"), dry_run, &stop, |_| {});
+    if !is_old(&settings) {
+        let refused = discard(false).unwrap_err();
+        assert!(matches!(refused, AdminError::Holding(HoldingError::DeliveryLimit { .. })), "{refused:?}");
+        let limit = r#"{"delivery-limit": -1}"#;
+        ctl(&["set_policy", "-p", &vhost, "--apply-to", "queues", "sweep", r"^delay\.level\.", limit]);
+        eventually("the policy applies", || discard(true).is_ok());
+    }
+    let router = Router::connect(&settings).unwrap();
+    for number in 0..50 {
+        let delay = Delay::from_seconds(40 + number % 10).unwrap();
+        router.publish(Message::after(app("orders"), delay, format!("{number}"))).unwrap();
+    }
+    let counted = discard(true).unwrap();
+    assert!(counted.messages() > 20 && counted.rounds == 1, "{counted:#?}");
+    let report = discard(false).unwrap();
+    assert!(!report.unfinished && report.failure.is_none() && report.messages() > 20, "{report:#?}");
+    assert_eq!(discard(true).unwrap().messages(), 0);
+    if !is_old(&settings) {
+        ctl(&["clear_policy", "-p", &vhost, "sweep"]);
+    }
+    // The others are all there, in their order where they took the same way, and not early.
+    let arrivals = orders.collect(50, PATIENCE);
+    assert_eq!(arrivals.len(), 50);
+    assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0), "{}", common::lateness(&arrivals));
+}
