@@ -154,6 +154,11 @@ impl Properties {
 }
 
 impl Message {
+    /// Whether it goes past all levels, straight to its application.
+    pub(crate) fn is_due_at_once(&self) -> bool {
+        self.direct.is_none() && self.when == When::After(Delay::ZERO)
+    }
+
     /// A message that is delivered after a delay.
     pub fn after(app: AppKey, delay: Delay, body: impl Into<Vec<u8>>) -> Self {
         Self::new(app, When::After(delay), body)

@@ -153,12 +153,12 @@ impl<'r> Forwarder<'r> {
         match error.cause() {
             _ if self.is_everybodys(&error) => Err(error.to_string().into()),
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
-                let app = &error.message().app;
-                error!("set aside app={app} id={id}: {error}");
-                if let Some(tally) = self.tally {
-                    tally.refuse(app.as_str());
-                }
-                self.refuse(consumer, delivery)
+                self.set_aside(consumer, delivery, &error)
+            }
+            // It is the application's own queue that refuses what is due at once, for as long as
+            // it likes; but not in the places of everybody.
+            Cause::Nacked if error.message().is_due_at_once() && self.is_crowded() => {
+                self.set_aside(consumer, delivery, &error)
             }
             cause => {
                 debug!("message id={id} waits: {cause}");
@@ -166,6 +166,27 @@ impl<'r> Forwarder<'r> {
                 Ok(())
             }
         }
+    }
+
+    fn set_aside(
+        &mut self,
+        consumer: &Consumer,
+        delivery: Delivery,
+        error: &PublishError,
+    ) -> Result<(), Failed> {
+        let app = &error.message().app;
+        let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
+        error!("set aside app={app} id={id}: {error}");
+        if let Some(tally) = self.tally {
+            tally.refuse(app.as_str());
+        }
+        self.refuse(consumer, delivery)
+    }
+
+    /// Whether those that wait to be published again take so many places that too few are left
+    /// for others. A worker's messages are all of one application.
+    fn is_crowded(&self) -> bool {
+        self.unsendable == Unsendable::Reject && self.held.len() >= self.prefetch / 2
     }
 
     /// Whether what the broker refused here it would refuse of everybody: then all wait until

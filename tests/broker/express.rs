@@ -136,14 +136,14 @@ fn uninstall_closes_both_entries_and_puts_both_back() {
 #[test]
 fn a_malformed_key_is_kept_as_anywhere() {
     let settings = installed(1);
-    let bits = |n: usize| vec!["0"; n].join(".");
-    let one = format!("delay.{}.1", bits(27));
+    let zeros = |n: usize| vec!["0000"; n].join(".");
+    let one = format!("delay.{}.0001", zeros(6));
     let garbage = [
         // Into a level, and from there nowhere.
         (json!(["00"]), "app".to_owned()),
-        (json!(["00"]), format!("delay.{}.app", bits(27))),
-        (json!(["01"]), format!("delay.{}", bits(28))),
-        (json!(["dispatch"]), format!("delay.{}.nobody", bits(28))),
+        (json!(["00"]), format!("delay.{}.app", zeros(6))),
+        (json!(["01"]), format!("delay.{}", zeros(7))),
+        (json!(["dispatch"]), format!("delay.{}.nobody", zeros(7))),
         // Into no level.
         (json!(["28"]), format!("{one}.app")),
         (json!(["0"]), format!("{one}.app")),

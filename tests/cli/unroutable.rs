@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn key(app: &str) -> String {
-    format!("delay.{}.{app}", ["0"; 28].join("."))
+    format!("delay.{}.{app}", ["0000"; 7].join("."))
 }
 
 fn waiting(settings: &Settings) -> u32 {

@@ -21,6 +21,7 @@ use regex::Regex;
 use serde::Serialize;
 
 use crate::{
+    holding::HoldingError,
     management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
     settings::Settings,
     topology::{Names, Topology},
@@ -136,6 +137,14 @@ pub fn unstick(
     })?;
     let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
     let seen = api.queues(vhost)?;
+    if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
+        let names = topology.names();
+        let level =
+            |queue: &QueueInfo| topology.queues().any(|own| own.level.is_some() && own.name == queue.name);
+        if !seen.iter().any(level) {
+            return Err(HoldingError::Missing { queue: names.level_queue(0) }.into());
+        }
+    }
     let wanted = |queue: &&QueueInfo| {
         (options.all || queue.messages_dlx > 0)
             && options.which.selects(topology, &queue.name)

@@ -12,7 +12,9 @@ use std::{
 use delayline::{
     Settings,
     amqp::Session,
+    codec::RoutingKey,
     retry::{Policies, Service, SharedPolicies, Tally},
+    topology::{Binding, Endpoint, Queue},
 };
 use serde_json::json;
 
@@ -97,4 +99,35 @@ fn without_the_entry_all_wait_and_none_is_parked() {
     serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |_| {
         assert_eq!(inbox.collect(5, Duration::from_secs(120)).len(), 5);
     });
+}
+
+#[test]
+fn a_full_queue_that_is_retried_at_once_takes_no_places_from_others() {
+    let settings = installed(10);
+    let inbox = Inbox::open(&settings, "good");
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-max-length".to_owned(), 1.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    let full = Queue { name: "full".into(), level: None, arguments: arguments.into() };
+    session.declare_queue(&full).unwrap();
+    let key = RoutingKey::binding_pattern(&common::app("full"));
+    let destination = Endpoint::Queue("full".into());
+    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+    // More than it holds at a time, and none of them with a delay.
+    dead_letters(&settings, "full", 0..400);
+    dead_letters(&settings, "good", 0..20);
+    let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.full]\nfixed = '0s'\n";
+    serving(&settings, policies, |tally| {
+        assert_eq!(inbox.collect(20, Duration::from_secs(120)).len(), 20, "{:?}", tally.by_app());
+        // What found no place is parked as it is, and none is lost.
+        eventually("some are parked", || tally.by_app()["full"].parked.contains_key("refused"));
+    });
+    let api = |queue: &str| {
+        let path = format!("queues/{}/{queue}", settings.broker.vhost);
+        http(shared_node(), "GET", &path, &json!(null))["messages"].as_u64().unwrap_or(0)
+    };
+    eventually("all are somewhere", || api("full") + api("delay.retry") + api("delay.parked") >= 400);
 }
