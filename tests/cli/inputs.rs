@@ -41,7 +41,7 @@ fn what_cannot_be_is_answered_in_our_own_words() {
         (&["plan", "--rate", "3", "--delays", "fixed:1s", "--size", "-3"], "use a whole number"),
         (&["app", "add", "a", "--max-delay", "-3"], "negative"),
         (&["install", "--replicas", "-3"], "replicas"),
-        (&["status", "--url", "broker.example"], "amqp://HOST"),
+        (&["status", "--url", "broker.example"], "amqp://USER@HOST:5672/VHOST"),
     ] {
         let run = delayline().args(arguments).assert().code(2).stdout("").stderr(contains(word));
         let said = String::from_utf8_lossy(&run.get_output().stderr).into_owned();
@@ -195,7 +195,7 @@ fn a_pipe_is_sent_as_it_comes_without_its_bad_lines() {
         .args(["send", "--app", "app", "--delay", "5", "--jsonl"])
         .write_stdin(lines)
         .assert()
-        .code(1)
+        .code(2)
         .stdout(contains("3 confirmed, 2 failed"))
         .stderr(contains("line 2: ").and(contains("in the past")).and(contains("line 3, column 16: ")));
     let mut bodies: Vec<_> = inbox.collect(3, PATIENCE).into_iter().map(|arrival| arrival.body).collect();
@@ -237,5 +237,7 @@ fn a_pipe_of_large_lines_is_not_held_in_memory() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["confirmed"], LINES, "{report}");
     println!("{LINES} lines of 4 MiB: {} MiB at most", most >> 20);
-    assert!(most > 0 && most < 128 << 20, "{} MiB were held of {} MiB", most >> 20, LINES * 4);
+    // What is read ahead, what is unanswered, and what the client library has to write; without
+    // a bound on these it is all of the 240 MiB and more.
+    assert!(most > 0 && most < 176 << 20, "{} MiB were held of {} MiB", most >> 20, LINES * 4);
 }
