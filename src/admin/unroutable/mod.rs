@@ -9,14 +9,14 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 use serde::Serialize;
 
 use crate::{
-    amqp::v1::Foreign,
+    amqp::{Session, v1::Foreign},
     codec::AppKey,
     holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, past},
     settings::Settings,
     topology::{Queue, Topology},
 };
 
-use super::{AdminError, observe};
+use super::{AdminError, doing, observe};
 
 use bound::Bound;
 
@@ -255,7 +255,11 @@ pub fn replay(
         false => None,
         true => match bound(settings, topology)? {
             Ok(bound) => Some(bound),
-            Err(reason) => return Ok(Err(ReplayRefusal::Unknown { reason })),
+            Err(reason) => {
+                // Without the broker, that is what there is to say.
+                Session::open(&settings.broker).map_err(doing("connecting"))?;
+                return Ok(Err(ReplayRefusal::Unknown { reason }));
+            }
         },
     };
     let stands = |app: &str| bound.as_ref().is_none_or(|bound| bound.has(app));
