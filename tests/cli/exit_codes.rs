@@ -215,7 +215,10 @@ fn interrupted(command: &str) -> i32 {
             let _ = came.send(());
         }
     });
-    let mut process = Process::new(env!("CARGO_BIN_EXE_delayline"));
+    // Whoever runs the tests in the background may ignore the signal, and what they start would
+    // inherit that.
+    let mut process = Process::new("env");
+    process.args(["--default-signal=INT", env!("CARGO_BIN_EXE_delayline")]);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("DELAYLINE_") {
             process.env_remove(name);
