@@ -3,11 +3,11 @@
 use std::{cell::Cell, fmt, time::Duration};
 
 use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Select};
+use crossbeam_channel::{Receiver, Select};
 
 use crate::message::{Headers, Properties};
 
-use super::{AmqpError, convert::from_properties, inspect::Damage};
+use super::{AmqpError, convert::from_properties, first::first, inspect::Damage};
 
 /// How long the broker gets for the last acknowledgements.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -107,45 +107,27 @@ impl Consumer {
 
     /// Waits for the next message, for `limit` at most.
     pub fn next(&self, limit: Duration) -> Next {
-        let first = self.turn.get();
-        let count = self.lanes.len();
-        for lane in (first..first + count).map(|lane| lane % count) {
-            match self.look(lane, Duration::ZERO) {
-                Next::Timeout => {}
-                found => return found,
-            }
+        if self.lanes.is_empty() {
+            return Next::Ended(None);
         }
-        if limit.is_zero() {
-            return Next::Timeout;
-        }
-        let mut select = Select::new();
-        self.watch(&mut select);
-        match select.ready_timeout(limit) {
-            Ok(lane) => self.look(lane, Duration::ZERO),
-            Err(_) => Next::Timeout,
-        }
-    }
-
-    fn look(&self, number: usize, limit: Duration) -> Next {
-        let Some(lane) = self.lanes.get(number) else { return Next::Ended(None) };
-        match lane.messages.recv_timeout(limit) {
-            Ok(ConsumerMessage::Delivery(inner)) => {
+        let receivers = self.lanes.iter().map(|lane| &lane.messages);
+        let Some((number, message)) = first(receivers, self.turn.get(), limit) else { return Next::Timeout };
+        match message {
+            Some(ConsumerMessage::Delivery(inner)) => {
                 self.turn.set(number + 1);
-                let damaged = self.damage.take(lane.channel.channel_id(), inner.delivery_tag());
+                let channel = self.lanes[number].channel.channel_id();
+                let damaged = self.damage.take(channel, inner.delivery_tag());
                 Next::Delivery(Delivery::new(inner, damaged, number))
             }
-            Ok(
+            Some(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
             ) => Next::Ended(Some(error.into())),
-            Ok(ConsumerMessage::ServerCancelled) => Next::Ended(Some(AmqpError::Channel {
+            Some(ConsumerMessage::ServerCancelled) => Next::Ended(Some(AmqpError::Channel {
                 code: 404,
                 text: "the queue was deleted, or its leader moved".into(),
             })),
-            Ok(_) => Next::Ended(None),
-            Err(RecvTimeoutError::Timeout) => Next::Timeout,
-            Err(RecvTimeoutError::Disconnected) => {
-                Next::Ended(Some(AmqpError::Lost { reason: "the connection ended".into() }))
-            }
+            Some(_) => Next::Ended(None),
+            None => Next::Ended(Some(AmqpError::Lost { reason: "the connection ended".into() })),
         }
     }
 

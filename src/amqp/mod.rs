@@ -21,6 +21,7 @@ mod connection;
 mod consumer;
 mod convert;
 mod error;
+mod first;
 mod inspect;
 mod line;
 mod login;
