@@ -438,6 +438,7 @@ mod tests {
             ("delay.dispatch", "orders", "#", "other apps"),
             ("delay.dispatch", "delay.level.05", &own, "go round"),
             ("amq.topic", "delay.level.05", "#", "did not come through"),
+            ("delay.aside", "delay.level.05", "05", "did not come through"),
         ] {
             let mut observed = observed.clone();
             observed.bindings.push(queue_binding(source, queue, key));
