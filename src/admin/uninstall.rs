@@ -82,7 +82,7 @@ impl fmt::Display for Refusal {
 ///
 /// The entry exchange goes first, so that nothing new comes in; then the queues
 /// are counted again some seconds later, and if something arrived meanwhile, or it cannot
-/// be told, they are put back.
+/// be told, it is put back.
 /// `force` removes queues with what they hold, and the set's own objects although
 /// others stand among them.
 ///
