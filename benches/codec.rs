@@ -8,7 +8,6 @@ use delayline::{
     capacity::{Distribution, Load},
     codec::{AppKey, Delay, RoutingKey, Tolerance},
     message::{Properties, Schedule, Wire},
-    settings::Entry,
     topology::Unit,
 };
 use jiff::Timestamp;
@@ -39,17 +38,14 @@ fn prepare(criterion: &mut Criterion) {
     for name in ["x-death", "x-first-death-queue", "x-delivery-count", "CC"] {
         rich = rich.with_header(name, "x");
     }
-    for (name, message, entry) in [
-        ("prepare a plain message", &plain, Entry::Topic),
-        ("prepare a plain message for the express entry", &plain, Entry::Express),
-        ("prepare a message with 24 headers", &rich, Entry::Topic),
-    ] {
+    for (name, message) in [("prepare a plain message", &plain), ("prepare a message with 24 headers", &rich)]
+    {
         criterion.bench_function(name, |b| {
             b.iter(|| {
                 let message = black_box(message);
                 let schedule =
                     Schedule::new(message.when, message.tolerance, Unit::SECOND, now, taken).unwrap();
-                Wire::new(message, &schedule, entry, now, taken)
+                Wire::new(message, &schedule, now, taken)
             });
         });
     }

@@ -28,9 +28,8 @@ const ROUNDS: usize = 3;
 /// A figure of one run: what it is called, where it is, and what it is in.
 type Figure = (&'static str, fn(&Report) -> Option<f64>, &'static str);
 
-const FIGURES: [Figure; 8] = [
-    ("published through the topic entry", |report| report.published(Way::Topic), "/s"),
-    ("published through express", |report| report.published(Way::Express), "/s"),
+const FIGURES: [Figure; 7] = [
+    ("published through the entry", |report| report.published(Way::Entry), "/s"),
     ("published straight into a queue", |report| report.published(Way::Queue), "/s"),
     ("drained through 1 level", |report| report.drained(1), "/s"),
     ("drained through 3 levels", |report| report.drained(3), "/s"),

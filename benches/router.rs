@@ -14,7 +14,6 @@ use delayline::{
     amqp::Session,
     codec::{AppKey, Delay, RoutingKey},
     node::{NodeOptions, PrivateNode},
-    settings::Entry,
     topology::Topology,
 };
 
@@ -39,27 +38,23 @@ fn main() {
          {ROUNDS} rounds each:",
         Session::open(&settings.broker).unwrap().server_version().unwrap_or_default()
     );
-    for (name, entry) in [("topic", Entry::Topic), ("express", Entry::Express)] {
-        // In turns, so that both see the same broker and the same neighbours.
-        let (mut alone, mut one, mut two) = (0.0_f64, 0.0_f64, 0.0_f64);
-        for _ in 0..ROUNDS {
-            alone = alone.max(bare(&settings, entry));
-            one = one.max(routers(1, &settings, entry));
-            two = two.max(routers(2, &settings, entry));
-        }
-        println!(
-            "  {name:8} entry: bare loop {alone:>7.0}/s, one router {one:>7.0}/s ({:.2} of it), two routers \
-             {two:>7.0}/s ({:.2} of one)",
-            one / alone,
-            two / one
-        );
+    // In turns, so that all see the same broker and the same neighbours.
+    let (mut alone, mut one, mut two) = (0.0_f64, 0.0_f64, 0.0_f64);
+    for _ in 0..ROUNDS {
+        alone = alone.max(bare(&settings));
+        one = one.max(routers(1, &settings));
+        two = two.max(routers(2, &settings));
     }
+    println!(
+        "  bare loop {alone:>7.0}/s, one router {one:>7.0}/s ({:.2} of it), two routers {two:>7.0}/s ({:.2} of one)",
+        one / alone,
+        two / one
+    );
 }
 
 /// All messages through so many routers at once, each with a thread of its own.
-fn routers(count: u64, settings: &Settings, entry: Entry) -> f64 {
+fn routers(count: u64, settings: &Settings) -> f64 {
     let mut settings = settings.clone();
-    settings.router.entry = entry;
     settings.router.window = usize::try_from(WINDOW).unwrap();
     let routers: Vec<_> = (0..count).map(|_| Router::connect(&settings).unwrap()).collect();
     let started = Instant::now();
@@ -82,16 +77,12 @@ fn publish(router: &Router, messages: u64) {
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
 }
 
-fn bare(settings: &Settings, entry: Entry) -> f64 {
+fn bare(settings: &Settings) -> f64 {
     let delay = Delay::from_seconds(SECONDS).unwrap();
     let key = RoutingKey::new(delay, AppKey::new("bench").unwrap()).encode();
-    let (exchange, hidden) = match entry {
-        Entry::Topic => ("delay", vec![]),
-        Entry::Express => ("delay.express", vec!["20".to_owned()]),
-    };
     let publisher = Bare::open(settings);
     let started = Instant::now();
-    publisher.publish(MESSAGES, WINDOW, exchange, &key, &hidden, BODY);
+    publisher.publish(MESSAGES, WINDOW, "delay", &key, BODY);
     let rate = MESSAGES as f64 / started.elapsed().as_secs_f64();
     publisher.close();
     rate

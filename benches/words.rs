@@ -184,7 +184,7 @@ impl Candidate {
         let key = self.layout.key(DELAYS[index]);
         let (cpu, started) = (self.cpu(), Instant::now());
         let publisher = Bare::open(&self.settings);
-        publisher.publish(MESSAGES, 1_000, "delay", &key, &[], BODY);
+        publisher.publish(MESSAGES, 1_000, "delay", &key, BODY);
         let published = MESSAGES as f64 / started.elapsed().as_secs_f64();
         publisher.close();
         let (mut first, mut count) = (None, 0);

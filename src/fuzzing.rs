@@ -20,7 +20,7 @@ use crate::{
     management::{FeatureFlag, NodeInfo, Overview, PolicyInfo},
     message::{self, Headers, Properties, Schedule, Value, Wire},
     retry::{Decision, Failure, Policies, Policy},
-    settings::{Entry, Layers, parse},
+    settings::{Layers, parse},
     topology::{About, Names, Observed, SetName, Topology, TopologySettings, Unit, unsuitable},
 };
 
@@ -109,12 +109,10 @@ fn sendable(message: &Message) {
     let now = Timestamp::from_millisecond(NOW).expect("a time");
     let taken = Instant::now();
     if let Ok(schedule) = Schedule::new(message.when, message.tolerance, Unit::SECOND, now, taken) {
-        for entry in [Entry::Topic, Entry::Express] {
-            let wire = Wire::new(message, &schedule, entry, now, taken);
-            assert!(wire.properties.expiration.is_none());
-            assert!(!wire.headers.keys().any(|name| message::is_forbidden(name)));
-            assert!(wire.exchange.is_some() || wire.routing_key.parse::<RoutingKey>().is_ok());
-        }
+        let wire = Wire::new(message, &schedule, now, taken);
+        assert!(wire.properties.expiration.is_none());
+        assert!(!wire.headers.keys().any(|name| message::is_forbidden(name)));
+        assert!(wire.exchange.is_some() || wire.routing_key.parse::<RoutingKey>().is_ok());
     }
 }
 

@@ -35,21 +35,9 @@ impl Bare {
     /// Publishes the same message `count` times, with up to `window` unconfirmed. It
     /// encodes nothing twice, keeps no message, and knows only how many confirms are
     /// missing: as little as a publisher can do that does not lose count.
-    pub(crate) fn publish(
-        &self,
-        count: u64,
-        window: u64,
-        exchange: &str,
-        key: &str,
-        hidden: &[String],
-        body: usize,
-    ) {
+    pub(crate) fn publish(&self, count: u64, window: u64, exchange: &str, key: &str, body: usize) {
         let mut headers = FieldTable::new();
         headers.insert("delayline-due".into(), AmqpValue::LongLongInt(1_800_000_000_000));
-        if !hidden.is_empty() {
-            let keys = hidden.iter().cloned().map(AmqpValue::LongString).collect();
-            headers.insert("BCC".into(), AmqpValue::FieldArray(keys));
-        }
         let properties = AmqpProperties::default().with_delivery_mode(2).with_headers(headers);
         // Tags count on over all calls.
         let (mut sent, mut confirmed) = (0, 0);

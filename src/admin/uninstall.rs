@@ -80,9 +80,9 @@ impl fmt::Display for Refusal {
 
 /// Removes what [`install`](super::install()) declared, and nothing else.
 ///
-/// The entry exchanges go first, so that nothing new comes in; then the queues
+/// The entry exchange goes first, so that nothing new comes in; then the queues
 /// are counted again some seconds later, and if something arrived meanwhile, or it cannot
-/// be told, they are put back.
+/// be told, it is put back.
 /// `force` removes queues with what they hold, and the set's own objects although
 /// others stand among them.
 ///
@@ -119,10 +119,11 @@ pub fn uninstall(
         let landing = landing.iter().filter_map(queue_name).map(str::to_owned).collect();
         return Ok(Err(Refusal { waiting, foreign: report.foreign, landing, unseen: report.unseen }));
     }
-    let closed = entries(topology, &ours);
+    let entry = topology.names().entry();
+    let entry = ours.iter().filter_map(|object| object.name()).find(|name| *name == entry);
     let mut close_and_count = || -> Result<Result<Vec<Waiting>, String>, AdminError> {
-        for entry in &closed {
-            session.delete_exchange(entry).map_err(doing("removing the entry exchanges"))?;
+        if let Some(entry) = entry {
+            session.delete_exchange(entry).map_err(doing("removing the entry exchange"))?;
         }
         if !force && !ours.is_empty() {
             // What was on its way in is in its queue by then, and in the API's count.
@@ -135,8 +136,8 @@ pub fn uninstall(
     };
     let counted = close_and_count();
     let stays = !force && !matches!(&counted, Ok(Ok(waiting)) if waiting.is_empty());
-    if stays {
-        restore_entries(&settings.broker, topology, &closed, observed.as_ref())?;
+    if stays && let Some(entry) = entry {
+        restore_entry(&settings.broker, topology, entry, observed.as_ref())?;
     }
     let waiting = match counted? {
         Ok(waiting) if stays => return Ok(Err(Refusal { waiting, ..Refusal::default() })),
@@ -146,13 +147,12 @@ pub fn uninstall(
             return Ok(Err(Refusal { unseen, ..Refusal::default() }));
         }
     };
-    report.removed.extend(closed.iter().map(|entry| format!("exchange `{entry}`")));
+    report.removed.extend(entry.map(|entry| format!("exchange `{entry}`")));
     if !waiting.is_empty() || blind {
         contents::calm(&mut session, removal_order(&ours).filter_map(queue_name));
     }
     report.discarded = waiting;
-    for object in removal_order(&ours).filter(|object| !object.name().is_some_and(|it| closed.contains(&it)))
-    {
+    for object in removal_order(&ours).filter(|object| object.name().is_some_and(|it| Some(it) != entry)) {
         match object {
             Object::Exchange(exchange) => {
                 if let Some(observed) = &observed
@@ -175,14 +175,6 @@ pub fn uninstall(
         }
     }
     Ok(Ok(report))
-}
-
-/// The entry exchanges among what stands.
-fn entries<'a>(topology: &Topology, ours: &[&'a Object]) -> Vec<&'a str> {
-    let entries = [topology.names().entry(), topology.names().express()];
-    let is_entry =
-        |object: &&&Object| matches!(object, Object::Exchange(exchange) if entries.contains(&exchange.name));
-    ours.iter().filter(is_entry).filter_map(|object| object.name()).collect()
 }
 
 /// Backwards, and so from level 27 down to 0, each queue before those it hands on to.
@@ -227,31 +219,28 @@ fn count(
     Ok(waiting)
 }
 
-/// Puts entry exchanges back as they were, with the bindings others had made. On a
+/// Puts the entry exchange back as it was, with the bindings others had made. On a
 /// connection of its own, as the other may be lost.
-fn restore_entries(
+fn restore_entry(
     broker: &Broker,
     topology: &Topology,
-    closed: &[&str],
+    entry: &str,
     before: Option<&Observed>,
 ) -> Result<(), AdminError> {
     const DOING: &str =
-        "putting the entry exchanges back (until `delayline install` does, publishers get 404)";
+        "putting the entry exchange back (until `delayline install` does, publishers get 404)";
     let mut session = Session::open(broker).map_err(doing(DOING))?;
-    let ours = |name: &str| closed.contains(&name);
     for object in topology.objects() {
         let restored = match object {
-            Object::Exchange(exchange) if ours(&exchange.name) => session.declare_exchange(exchange),
+            Object::Exchange(exchange) if exchange.name == entry => session.declare_exchange(exchange),
             // What stood there is known, and may be of another version.
-            Object::Binding(binding) if before.is_none() && ours(&binding.source) => session.bind(binding),
+            Object::Binding(binding) if before.is_none() && binding.source == entry => session.bind(binding),
             _ => continue,
         };
         restored.map_err(doing(DOING))?;
     }
-    for entry in closed {
-        for binding in before.map(|before| before.bindings_of(entry)).unwrap_or_default() {
-            session.bind(&binding).map_err(doing(DOING))?;
-        }
+    for binding in before.map(|before| before.bindings_of(entry)).unwrap_or_default() {
+        session.bind(&binding).map_err(doing(DOING))?;
     }
     Ok(())
 }

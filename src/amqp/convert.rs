@@ -26,16 +26,8 @@ pub(super) fn argument_table<'a>(
         .collect()
 }
 
-pub(super) fn properties(
-    properties: &Properties,
-    headers: &Headers,
-    hidden_key: Option<&str>,
-) -> AmqpProperties {
-    let mut headers = table(headers);
-    if let Some(key) = hidden_key {
-        headers.insert("BCC".into(), AmqpValue::FieldArray(vec![AmqpValue::LongString(key.into())]));
-    }
-    let mut wire = AmqpProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
+pub(super) fn properties(properties: &Properties, headers: &Headers) -> AmqpProperties {
+    let mut wire = AmqpProperties::default().with_delivery_mode(PERSISTENT).with_headers(table(headers));
     macro_rules! copy {
         ($($field:ident => $setter:ident),* $(,)?) => {$(
             if let Some(value) = &properties.$field {

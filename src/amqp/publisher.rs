@@ -60,7 +60,7 @@ pub struct Returned {
     pub body: Vec<u8>,
     /// Standard properties.
     pub properties: Properties,
-    /// Headers, without a hidden key.
+    /// Headers.
     pub headers: Headers,
 }
 
@@ -111,16 +111,12 @@ impl Publisher {
     }
 
     /// Writes a message. An error says nothing here; [`Event::Ended`] follows.
-    ///
-    /// By a `hidden_key` the exchange routes as by the routing key; the broker
-    /// removes it from what is delivered.
     pub fn publish(
         &mut self,
         exchange: &str,
         routing_key: String,
         message_properties: &Properties,
         headers: &Headers,
-        hidden_key: Option<&str>,
         body: &[u8],
     ) {
         let Some(channel) = &self.channel else { return };
@@ -129,7 +125,7 @@ impl Publisher {
             routing_key,
             mandatory: true,
             immediate: false,
-            properties: properties(message_properties, headers, hidden_key),
+            properties: properties(message_properties, headers),
         };
         let _ = channel.basic_publish(exchange, publish);
     }

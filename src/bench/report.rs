@@ -73,10 +73,8 @@ pub enum Way {
     /// Straight into a queue, past the set: what this client and this broker can do
     /// at most.
     Queue,
-    /// The topic entry.
-    Topic,
-    /// The express entry.
-    Express,
+    /// The set's entry.
+    Entry,
 }
 
 /// How fast messages went in.
@@ -106,8 +104,6 @@ pub struct Drained {
 /// A steady load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sustained {
-    /// The entry it went through.
-    pub way: Way,
     /// Messages per second that were asked for.
     pub rate: u32,
     /// Messages per second that the broker took.
@@ -204,10 +200,7 @@ impl Report {
         let stock = self.stock.as_ref();
         Figures {
             broker: self.broker_name(),
-            // By the way that the broker is used by.
-            publish: self
-                .published(self.steady.as_ref().map_or(Way::Topic, |steady| steady.way))
-                .unwrap_or(0.0),
+            publish: self.published(Way::Entry).unwrap_or(0.0),
             drain: self
                 .drain
                 .iter()

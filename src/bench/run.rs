@@ -12,7 +12,6 @@ use crate::{
     Router, Settings,
     amqp::Session,
     codec::{AppKey, Delay},
-    settings::Entry,
     topology::SetName,
 };
 
@@ -126,12 +125,11 @@ impl Bench<'_> {
         let (publish, stock) = self.publish(observer.as_ref())?;
         let intake = Intake::open(self.settings, &self.site.sink)?;
         let drain = self.drain(&intake, &publish)?;
-        let entry = self.settings.router.entry;
         let (mut steady, mut knee) = (None, None);
         if self.plan.steady() {
-            let found = self.steady(&intake, entry, self.plan.rate, self.plan.duration)?;
+            let found = self.steady(&intake, self.plan.rate, self.plan.duration)?;
             if self.plan.knee {
-                knee = Some(self.knee(&intake, entry)?);
+                knee = Some(self.knee(&intake)?);
             }
             steady = Some(found);
         }
@@ -173,7 +171,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Publishes by each way in. What went through the entries stays, and is what
+    /// Publishes by each way in. What went through the entry stays, and is what
     /// waiting messages are measured by.
     fn publish(
         &mut self,
@@ -183,10 +181,9 @@ impl Bench<'_> {
         let far = Delay::from_seconds(STOCK_DELAY).expect("it is within 28 levels");
         let mut published: Vec<Published> = Vec::new();
         let mut stock = None;
-        for way in [Way::Topic, Way::Express, Way::Queue] {
+        for way in [Way::Entry, Way::Queue] {
             let what = match way {
-                Way::Topic => "publishing through the topic entry",
-                Way::Express => "publishing through the express entry",
+                Way::Entry => "publishing through the entry",
                 Way::Queue => {
                     // Before there is anything in the plain queue, which takes memory too.
                     let waiting = published.iter().map(|one| one.messages).sum();
@@ -195,8 +192,7 @@ impl Bench<'_> {
                 }
             };
             self.begin(what, self.plan.count);
-            let entry = if way == Way::Express { Entry::Express } else { Entry::Topic };
-            let router = Router::connect(&self.site.settings(entry))?;
+            let router = Router::connect(self.site.settings())?;
             let queue = AppKey::new(&self.site.sink).expect("a set's name and a word make an app key");
             let Self { source, plan, stop, progress, .. } = self;
             let make = || if way == Way::Queue { source.straight(&queue) } else { source.delayed(far) };
@@ -228,15 +224,15 @@ impl Bench<'_> {
     /// Lets messages fall due together, and counts how fast they come.
     fn drain(&mut self, intake: &Intake, published: &[Published]) -> Result<Vec<Drained>, BenchError> {
         let straight = published.iter().find(|one| one.way == Way::Queue).map_or(0, |one| one.messages);
-        let topic = published.iter().find(|one| one.way == Way::Topic).map(|one| one.per_second);
-        let filling = topic.unwrap_or(1_000.0).max(1.0);
+        let entry = published.iter().find(|one| one.way == Way::Entry).map(|one| one.per_second);
+        let filling = entry.unwrap_or(1_000.0).max(1.0);
         self.begin("draining a plain queue", straight);
         // Those that were published straight into it.
         let ledger = Ledger::new(self.source.epoch, self.source.next - straight, 0);
         let mut drained = vec![self.take(intake, ledger, 0, straight, Duration::ZERO)?];
-        // The first hop costs what publishing to the topic entry does: a match and a
+        // The first hop costs what publishing to the entry does: a match and a
         // stored copy.
-        let mut passed = drained[0].per_second.min(topic.unwrap_or(f64::MAX));
+        let mut passed = drained[0].per_second.min(entry.unwrap_or(f64::MAX));
         for &hops in &self.plan.hops {
             // As many as can be expected to come in time; each further queue costs.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
@@ -249,7 +245,7 @@ impl Bench<'_> {
             let queues = if hops == 1 { "1 queue".into() } else { format!("{hops} queues") };
             self.begin(&format!("draining through {queues}"), count);
             let ledger = Ledger::new(self.source.epoch, self.source.next, hops);
-            let router = Router::connect(&self.site.settings(Entry::Topic))?;
+            let router = Router::connect(self.site.settings())?;
             let Self { source, stop, site, .. } = self;
             let make = || source.fixed(delay, site.entry());
             publish(&router, (count, Duration::MAX), make, stop, |_| ())?;
@@ -287,7 +283,6 @@ impl Bench<'_> {
     fn steady(
         &mut self,
         intake: &Intake,
-        entry: Entry,
         per_second: u32,
         duration: Duration,
     ) -> Result<Sustained, BenchError> {
@@ -295,16 +290,11 @@ impl Bench<'_> {
         let total = u64::from(per_second) * duration.as_secs();
         self.begin(&format!("a steady load of {per_second}/s"), total);
         let steady = Steady { rate: per_second, duration, delays: &plan.delays, longest: plan.longest() };
-        let settings = self.site.settings(entry);
         let started = Instant::now();
-        let Self { source, stop, progress, .. } = self;
-        let found = steady.run(&settings, source, intake, stop, |n| progress(Progress::Done(n)))?;
+        let Self { source, site, stop, progress, .. } = self;
+        let found = steady.run(site.settings(), source, intake, stop, |n| progress(Progress::Done(n)))?;
         let taken = found.taken;
         let sustained = Sustained {
-            way: match entry {
-                Entry::Topic => Way::Topic,
-                Entry::Express => Way::Express,
-            },
             rate: per_second,
             per_second: found.per_second,
             delays: plan.delays.to_string(),
@@ -320,16 +310,14 @@ impl Bench<'_> {
     }
 
     /// Doubles the rate until messages are late twice, and then halves the gap.
-    fn knee(&mut self, intake: &Intake, entry: Entry) -> Result<Knee, BenchError> {
+    fn knee(&mut self, intake: &Intake) -> Result<Knee, BenchError> {
         let mut tried: Vec<Sustained> = Vec::new();
         let mut good = 0;
         let mut rate = self.plan.rate;
         let mut bad = None;
         loop {
             // One stall of the machine is not the broker's limit.
-            if self.in_time(intake, entry, rate, &mut tried)?
-                || self.in_time(intake, entry, rate, &mut tried)?
-            {
+            if self.in_time(intake, rate, &mut tried)? || self.in_time(intake, rate, &mut tried)? {
                 good = rate
             } else {
                 bad = Some(rate)
@@ -344,11 +332,10 @@ impl Bench<'_> {
     fn in_time(
         &mut self,
         intake: &Intake,
-        entry: Entry,
         rate: u32,
         tried: &mut Vec<Sustained>,
     ) -> Result<bool, BenchError> {
-        let found = self.steady(intake, entry, rate, KNEE_DURATION)?;
+        let found = self.steady(intake, rate, KNEE_DURATION)?;
         let in_time = found.kept_up() && found.late_ms.p99 <= KNEE_MS;
         tried.push(found);
         Ok(in_time)

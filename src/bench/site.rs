@@ -6,7 +6,6 @@ use crate::{
     Settings, admin,
     amqp::Session,
     codec::{AppKey, RoutingKey},
-    settings::Entry,
     topology::{Binding, Endpoint, Finding, Queue, QueueType, SetName, Topology, Unit},
 };
 
@@ -89,14 +88,12 @@ impl Site {
         Ok(())
     }
 
-    /// Its settings, for a router that publishes to one of its entries.
-    pub(super) fn settings(&self, entry: Entry) -> Settings {
-        let mut settings = self.settings.clone();
-        settings.router.entry = entry;
-        settings
+    /// Its settings, for a router that publishes to it.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
-    /// The name of the topic entry.
+    /// The name of its entry.
     pub(super) fn entry(&self) -> String {
         self.topology.names().entry()
     }

@@ -195,12 +195,7 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         report.steady.iter().chain(report.knee.iter().flat_map(|knee| &knee.tried)).collect();
     if let Some(first) = steady.first() {
         output.line("")?;
-        output.line(format!(
-            "At a steady rate, {} ({:.1} queues on average), through the {} entry:",
-            first.delays,
-            first.hops,
-            way(first.way)
-        ))?;
+        output.line(format!("At a steady rate, {} ({:.1} queues on average):", first.delays, first.hops))?;
         let rows = steady.iter().map(|steady| steady_row(steady));
         output.line(table(
             &[
@@ -254,10 +249,10 @@ fn show_publish(report: &Report, output: &mut Output) -> Result<(), Failure> {
     let rows = report.publish.iter().map(|published| {
         let part = limit.map_or_else(|| "?".into(), |limit| format!("{:.2}", published.per_second / limit));
         let what = match published.way {
-            Way::Queue => "straight into a queue".into(),
-            way_in => format!("through the {} entry", way(way_in)),
+            Way::Entry => "through the entry",
+            Way::Queue => "straight into a queue",
         };
-        vec![what, grouped(published.messages), per_second(published.per_second), part]
+        vec![what.into(), grouped(published.messages), per_second(published.per_second), part]
     });
     output.line(table(&["", ">messages", ">per second", ">of the limit"], rows))?;
     Ok(())
@@ -287,14 +282,6 @@ fn steady_row(steady: &Sustained) -> Vec<String> {
     row.extend([p50, p90, p99, p999, max].map(milliseconds));
     row.extend([steady.lost, steady.duplicates, steady.early].map(grouped));
     row
-}
-
-fn way(way: Way) -> &'static str {
-    match way {
-        Way::Queue => "queue",
-        Way::Topic => "topic",
-        Way::Express => "express",
-    }
 }
 
 fn per_second(rate: f64) -> String {

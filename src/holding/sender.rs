@@ -113,7 +113,7 @@ impl Sender {
 
     fn publish(&mut self, sent: Sent) {
         let Outgoing { exchange, routing_key, properties, headers } = &sent.outgoing;
-        self.publisher.publish(exchange, routing_key.clone(), properties, headers, None, &sent.delivery.body);
+        self.publisher.publish(exchange, routing_key.clone(), properties, headers, &sent.delivery.body);
         self.bytes += sent.delivery.body.len();
         self.outstanding.insert(self.next_tag, sent);
         self.next_tag += 1;

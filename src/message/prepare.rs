@@ -4,11 +4,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::{
-    codec::{self, AppKey, Delay, DelayError},
-    settings::Entry,
-    topology,
-};
+use crate::codec::{self, AppKey, Delay, DelayError};
 
 use super::{
     Headers, Message, Properties, Published, Schedule, Value,
@@ -97,9 +93,6 @@ pub struct Wire {
     pub properties: Properties,
     /// Headers, without those that would move or lose the message.
     pub headers: Headers,
-    /// For the express entry: the one text of the list in the header `BCC`. The
-    /// exchange routes by it beside the routing key, and removes it.
-    pub hidden_key: Option<String>,
 }
 
 /// Refuses what would corrupt the wire. The client library writes the length of
@@ -161,13 +154,7 @@ impl Wire {
     /// What AMQP cannot carry, such as a property of more than 255 bytes, is not
     /// looked for.
     #[must_use]
-    pub fn new(
-        message: &Message,
-        schedule: &Schedule,
-        entry: Entry,
-        taken: Timestamp,
-        sent: Instant,
-    ) -> Self {
+    pub fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
         let mut headers: Headers = message
             .headers
             .iter()
@@ -182,22 +169,17 @@ impl Wire {
             let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
             headers.insert(EXPIRES.into(), Value::I64(taken.as_millisecond().saturating_add(lifetime)));
         }
-        let (exchange, routing_key, hidden_key) = match (&message.direct, entry) {
-            (Some(direct), _) => (Some(direct.exchange.clone()), direct.routing_key.clone(), None),
-            (None, entry) => {
-                let delay = schedule.remaining(sent);
-                let hidden_key =
-                    (entry == Entry::Express).then(|| topology::hidden_key(delay.levels().next()));
-                (None, codec::encode(delay, &message.app), hidden_key)
-            }
+        let (exchange, routing_key) = match &message.direct {
+            Some(direct) => (Some(direct.exchange.clone()), direct.routing_key.clone()),
+            None => (None, codec::encode(schedule.remaining(sent), &message.app)),
         };
-        Self { exchange, routing_key, properties, headers, hidden_key }
+        Self { exchange, routing_key, properties, headers }
     }
 
     /// What it is recognised by when it comes back, with what it does not hold: the
     /// entry's name, and its body.
     pub(crate) fn published<'a>(&'a self, entry: &'a str, body: &'a [u8]) -> Published<'a> {
-        let Self { exchange, routing_key, properties, headers, .. } = self;
+        let Self { exchange, routing_key, properties, headers } = self;
         let exchange = exchange.as_deref().unwrap_or(entry);
         Published { exchange, routing_key, properties, headers, body }
     }
@@ -217,13 +199,9 @@ mod tests {
     }
 
     fn wire(message: &Message) -> Wire {
-        wire_to(message, Entry::Topic)
-    }
-
-    fn wire_to(message: &Message, entry: Entry) -> Wire {
         let (taken, sent) = (Timestamp::UNIX_EPOCH, Instant::now());
         let schedule = Schedule::new(message.when, message.tolerance, Unit::SECOND, taken, sent).unwrap();
-        Wire::new(message, &schedule, entry, taken, sent)
+        Wire::new(message, &schedule, taken, sent)
     }
 
     #[test]
@@ -256,23 +234,6 @@ mod tests {
         assert_eq!(wire.exchange.as_deref(), Some("delay.parked"));
         assert_eq!(wire.routing_key, "billing");
         assert_eq!(wire.headers, Headers::from([(EXPIRES.into(), Value::I64(5))]));
-    }
-
-    #[test]
-    fn the_express_entry_is_told_the_first_level() {
-        let mut message = message();
-        for (seconds, hidden_key) in [(0, "dispatch"), (1, "00"), (3, "01"), (90, "06"), (1 << 27, "27")] {
-            message.when = super::super::When::After(Delay::from_seconds(seconds).unwrap());
-            let topic = wire(&message);
-            let express = wire_to(&message, Entry::Express);
-            assert_eq!(
-                (topic.hidden_key.as_deref(), express.hidden_key.as_deref()),
-                (None, Some(hidden_key))
-            );
-            assert_eq!(topic, Wire { hidden_key: None, ..express });
-        }
-        let direct = Message::direct(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
-        assert_eq!(wire_to(&direct, Entry::Express).hidden_key, None);
     }
 
     #[test]

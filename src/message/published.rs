@@ -4,14 +4,13 @@
 //! with it. So it is found among those that are in flight by its parts.
 //!
 //! Exchange, routing key and body come back as they were sent. Properties and
-//! headers nearly do: the broker takes the header `BCC` out, and one with message
-//! interceptors puts headers of its own in, or another `timestamp`. It does so to
-//! every message, so the one that differs least is the one.
+//! headers nearly do: a broker with message interceptors puts headers of its own in,
+//! or another `timestamp`. It does so to every message, so the one that differs least
+//! is the one.
 
 use super::{Headers, Properties, Value};
 
-/// All that tells one publish from another. The header `BCC` is none of the
-/// headers here.
+/// All that tells one publish from another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Published<'a> {
     pub(crate) exchange: &'a str,

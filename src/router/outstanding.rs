@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{amqp::Returned, message::nearest, settings::Entry};
+use crate::{amqp::Returned, message::nearest};
 
 use super::ticket::Job;
 
@@ -68,15 +68,15 @@ impl Outstanding {
         settled
     }
 
-    /// Takes out the message that came back. `entry` is the kind and the name of the
-    /// exchange that messages go to unless they say another.
-    pub(super) fn take_returned(&mut self, entry: (Entry, &str), returned: &Returned) -> Option<Sent> {
+    /// Takes out the message that came back. `entry` is the exchange that messages go to
+    /// unless they say another.
+    pub(super) fn take_returned(&mut self, entry: &str, returned: &Returned) -> Option<Sent> {
         let returned = returned.published();
         let tag = nearest(self.by_tag.iter().map(|(tag, Sent { job, at })| {
             // What would be written of it is not worked out in vain.
             let differences = (job.body() == returned.body)
-                .then(|| job.wire(entry.0, *at))
-                .and_then(|wire| wire.published(entry.1, job.body()).differences(returned));
+                .then(|| job.wire(*at))
+                .and_then(|wire| wire.published(entry, job.body()).differences(returned));
             (*tag, differences)
         }))?;
         self.settle(tag, false).pop()

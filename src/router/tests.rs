@@ -16,7 +16,6 @@ use crate::{
     amqp::{Event, Returned},
     codec::AppKey,
     message::{InvalidMessage, Wire as Prepared},
-    settings::Entry,
 };
 
 /// What the scripted broker does with a message.
@@ -55,12 +54,7 @@ impl Scripted {
     }
 
     fn router(&self, timeout: Duration, window: usize) -> Router {
-        self.router_to(Entry::Topic, timeout, window)
-    }
-
-    fn router_to(&self, entry: Entry, timeout: Duration, window: usize) -> Router {
         let mut settings = Settings::from_url("amqp://unused").unwrap();
-        settings.router.entry = entry;
         settings.router.publish_timeout = timeout;
         settings.router.window = window;
         Router::start(self.clone(), self.connect().ok(), &settings, Arc::default())
@@ -86,8 +80,7 @@ impl Connector for Scripted {
 
 impl Wire for ScriptedWire {
     fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
-        let entry = if message.hidden_key.is_some() { "delay.express" } else { "delay" };
-        assert_eq!(exchange, message.exchange.as_deref().unwrap_or(entry));
+        assert_eq!(exchange, message.exchange.as_deref().unwrap_or("delay"));
         self.tag += 1;
         if (self.broker.returned)(exchange, body) {
             let returned = Returned {
@@ -189,9 +182,7 @@ fn a_nack_of_a_delayed_message_is_tried_again_until_the_deadline() {
         1 | 2 => vec![Event::Nack { tag, multiple: false }],
         _ => ack(tag),
     });
-    for entry in [Entry::Topic, Entry::Express] {
-        assert_eq!(broker.router_to(entry, LONG, 10).publish(message("a")).unwrap().publishes, 3);
-    }
+    assert_eq!(broker.router(LONG, 10).publish(message("a")).unwrap().publishes, 3);
 
     let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
     let error = broker.router(SHORT, 10).publish(message("mine")).unwrap_err();

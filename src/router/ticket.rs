@@ -14,7 +14,6 @@ use jiff::Timestamp;
 use crate::{
     codec::Delay,
     message::{Message, Schedule, Wire},
-    settings::Entry,
 };
 
 use super::{Cause, Receipt};
@@ -105,8 +104,8 @@ impl Job {
     }
 
     /// The message as it is written at `now`.
-    pub(super) fn wire(&self, entry: Entry, now: Instant) -> Wire {
-        Wire::new(&self.ticket.message, &self.ticket.schedule, entry, self.ticket.taken, now)
+    pub(super) fn wire(&self, now: Instant) -> Wire {
+        Wire::new(&self.ticket.message, &self.ticket.schedule, self.ticket.taken, now)
     }
 
     /// How often it was written.

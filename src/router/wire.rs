@@ -33,8 +33,8 @@ pub(super) trait Connector: Send + 'static {
 
 impl Wire for Publisher {
     fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
-        let Prepared { routing_key, properties, headers, hidden_key, .. } = message;
-        Publisher::publish(self, exchange, routing_key, &properties, &headers, hidden_key.as_deref(), body);
+        let Prepared { routing_key, properties, headers, .. } = message;
+        Publisher::publish(self, exchange, routing_key, &properties, &headers, body);
     }
 
     fn events(&self) -> &Receiver<Event> {

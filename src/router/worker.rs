@@ -12,7 +12,7 @@ use log::{debug, info, warn};
 use crate::{
     Settings,
     amqp::{AmqpError, Event},
-    settings::{Entry, RouterSettings},
+    settings::RouterSettings,
     topology::Names,
 };
 
@@ -45,20 +45,15 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Limits {
     window: usize,
     confirm_timeout: Duration,
-    entry: Entry,
-    exchange: String,
+    entry: String,
     stats: Arc<Stats>,
 }
 
 impl Limits {
     pub(super) fn new(settings: &Settings, stats: Arc<Stats>) -> Self {
-        let RouterSettings { window, confirm_timeout, entry, .. } = settings.router;
-        let names = Names::new(settings.topology.set.clone());
-        let exchange = match entry {
-            Entry::Topic => names.entry(),
-            Entry::Express => names.express(),
-        };
-        Self { window, confirm_timeout, entry, exchange, stats }
+        let RouterSettings { window, confirm_timeout, .. } = settings.router;
+        let entry = Names::new(settings.topology.set.clone()).entry();
+        Self { window, confirm_timeout, entry, stats }
     }
 }
 
@@ -240,9 +235,9 @@ impl<C: Connector> Worker<C> {
         };
         job.mark_sent();
         self.limits.stats.publish();
-        let prepared = job.wire(self.limits.entry, now);
+        let prepared = job.wire(now);
         let exchange = prepared.exchange.clone();
-        let exchange = exchange.as_deref().unwrap_or(&self.limits.exchange);
+        let exchange = exchange.as_deref().unwrap_or(&self.limits.entry);
         wire.publish(exchange, prepared, job.body());
         self.outstanding.push(job, now);
     }
@@ -284,8 +279,7 @@ impl<C: Connector> Worker<C> {
                 }
             }
             Event::Returned(returned) => {
-                let entry = (self.limits.entry, self.limits.exchange.as_str());
-                match self.outstanding.take_returned(entry, &returned) {
+                match self.outstanding.take_returned(&self.limits.entry, &returned) {
                     Some(sent) => {
                         self.suspects = self.suspects.saturating_sub(1);
                         self.limits.stats.come_back();

@@ -14,8 +14,8 @@ use crate::message::{MaxDelay, MaxDelayError, Quota};
 use crate::topology::{QueueType, SetName, TopologySettings, Unit};
 
 use super::{
-    Broker, CanarySettings, Credentials, Entry, Management, RouterSettings, Secret, Settings, SettingsError,
-    Tls, WebSettings,
+    Broker, CanarySettings, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
+    WebSettings,
     broker::{AmqpUrl, hosts, management_url},
     layers::Raw,
 };
@@ -112,10 +112,6 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
                 .map_or_else(|| Ok(MaxDelay::default()), |text| text.parse())
                 .map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?,
         },
-        entry: raw
-            .entry
-            .map_or_else(|| Ok(Entry::Topic), |text| text.parse())
-            .map_err(|reason: String| value("entry", &reason))?,
     };
     let token = secret("web_token_file", raw.web_token, raw.web_token_file)?;
     let web = WebSettings::new(raw.web_listen.as_deref(), token)?;

@@ -92,12 +92,11 @@ pub(crate) struct Raw {
     pub(super) canary_horizon: Option<u8>,
     pub(super) max_message_size: Option<u64>,
     pub(super) max_delay: Option<String>,
-    pub(super) entry: Option<String>,
 }
 
 /// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
 /// variable.
-pub(crate) const KEYS: [&str; 31] = [
+pub(crate) const KEYS: [&str; 30] = [
     "url",
     "other_hosts",
     "management_url",
@@ -128,7 +127,6 @@ pub(crate) const KEYS: [&str; 31] = [
     "canary_horizon",
     "max_message_size",
     "max_delay",
-    "entry",
 ];
 
 /// Settings in the making: each layer overrides those before it.
@@ -377,7 +375,6 @@ mod tests {
             ("heartbeat", "0"),
             ("heartbeat", "often"),
             ("window", "0"),
-            ("entry", "side"),
             ("replicas", "0"),
             ("unit_ms", "2000"),
             ("queue_type", "mirrored"),

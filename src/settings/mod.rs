@@ -10,7 +10,7 @@ mod daemon;
 mod layers;
 mod secret;
 
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
 use crate::{message::Quota, topology::TopologySettings};
 
@@ -53,33 +53,6 @@ pub struct RouterSettings {
     pub window: usize,
     /// What it refuses to publish; nothing by default.
     pub quota: Quota,
-    /// Which of the set's two entries it publishes to; the topic exchange.
-    pub entry: Entry,
-}
-
-/// Where a set takes messages in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Entry {
-    /// The topic exchange with the set's name, which finds the first queue by the
-    /// routing key. For everybody: topic permissions can bind a user to app keys.
-    #[default]
-    Topic,
-    /// The direct exchange `<set>.express`, which is told the first queue and does
-    /// not look at the routing key. Publishing is several times faster, and no
-    /// permission can limit what for: for publishers that the whole vhost trusts.
-    Express,
-}
-
-impl FromStr for Entry {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "topic" => Ok(Self::Topic),
-            "express" => Ok(Self::Express),
-            _ => Err(format!("`{text}` is not an entry; use `topic` or `express`")),
-        }
-    }
 }
 
 impl RouterSettings {
@@ -98,7 +71,6 @@ impl Default for RouterSettings {
             confirm_timeout: Self::CONFIRM_TIMEOUT,
             window: Self::WINDOW,
             quota: Quota::default(),
-            entry: Entry::Topic,
         }
     }
 }

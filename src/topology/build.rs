@@ -10,9 +10,9 @@ use super::{
 };
 
 impl Topology {
-    /// The complete wanted state for some settings: 33 exchanges (28 of levels,
-    /// dispatch, unroutable, retry, parked, express; the entry is the top level's),
-    /// 31 queues and 627 bindings.
+    /// The complete wanted state for some settings: 32 exchanges (28 of levels,
+    /// dispatch, unroutable, retry, parked; the entry is the top level's), 31 queues
+    /// and 598 bindings.
     #[must_use]
     pub fn new(settings: TopologySettings) -> Self {
         let names = Names::new(settings.set.clone());
@@ -47,11 +47,6 @@ impl Topology {
             objects.push(Object::Exchange(topic_exchange(&names, names.level_exchange(level))));
             objects.extend(skip_ahead(&names, level).into_iter().map(Object::Binding));
         }
-        objects.push(Object::Exchange(Exchange {
-            kind: ExchangeKind::Direct,
-            ..topic_exchange(&names, names.express())
-        }));
-        objects.extend(express(&names).map(Object::Binding));
         Self { settings, names, objects }
     }
 }
@@ -177,20 +172,6 @@ const fn highest(value: u8) -> u8 {
     (u8::BITS - 1 - value.leading_zeros()) as u8
 }
 
-/// The bindings of the express entry: one for each queue, by [`hidden_key`], and
-/// one for what is due at once.
-fn express(names: &Names) -> impl Iterator<Item = Binding> + '_ {
-    let queues = (0..LEVELS).map(|level| (Some(level), Endpoint::Queue(names.level_queue(level))));
-    let ends = [(None, Endpoint::Exchange(names.dispatch()))].into_iter().chain(queues);
-    ends.map(|(level, destination)| Binding { source: names.express(), destination, key: hidden_key(level) })
-}
-
-/// What a publisher puts into the header `BCC` of a message for the express entry:
-/// the level of the highest set bit, `00` to `27`, or `dispatch` if no bit is set.
-pub(crate) fn hidden_key(level: Option<u8>) -> String {
-    level.map_or_else(|| "dispatch".into(), |level| format!("{level:02}"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU8;
@@ -205,9 +186,9 @@ mod tests {
     #[test]
     fn has_the_objects_of_the_contract() {
         let topology = topology();
-        assert_eq!(topology.exchanges().count(), 28 + 5);
+        assert_eq!(topology.exchanges().count(), 28 + 4);
         assert_eq!(topology.queues().count(), 28 + 3);
-        assert_eq!(topology.bindings().count(), 595 + 3 + 29);
+        assert_eq!(topology.bindings().count(), 595 + 3);
     }
 
     #[test]
@@ -224,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn declares_what_a_binding_needs_before_it_and_the_entries_last() {
+    fn declares_what_a_binding_needs_before_it_and_the_entry_last() {
         let mut seen = std::collections::HashSet::new();
         let topology = topology();
         for object in topology.objects() {
@@ -239,21 +220,7 @@ mod tests {
                 }
             }
         }
-        let names: Vec<_> = topology.exchanges().rev().map(|exchange| exchange.name.as_str()).collect();
-        assert_eq!(names[..2], ["delay.express", "delay"]);
-    }
-
-    #[test]
-    fn the_express_entry_knows_every_level_by_its_number() {
-        let topology = topology();
-        let bindings: Vec<_> =
-            topology.bindings().filter(|binding| binding.source == "delay.express").collect();
-        assert_eq!(bindings.len(), 29);
-        assert_eq!(
-            (bindings[0].destination.name(), bindings[0].key.as_str()),
-            ("delay.dispatch", "dispatch")
-        );
-        assert_eq!((bindings[4].destination.name(), bindings[4].key.as_str()), ("delay.level.03", "03"));
+        assert_eq!(topology.exchanges().next_back().map(|exchange| exchange.name.as_str()), Some("delay"));
     }
 
     #[test]

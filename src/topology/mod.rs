@@ -19,7 +19,6 @@ mod settings;
 mod standing;
 mod suitable;
 
-pub(crate) use build::hidden_key;
 #[cfg(feature = "cli")]
 pub(crate) use cause::named;
 pub use cause::{Cause, causes};
@@ -33,8 +32,8 @@ pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit
 pub use suitable::{About, forgery, unsuitable};
 
 /// Everything that belongs to one set, in the order in which it is safe to
-/// declare: what messages flow towards comes first, and the two entry exchanges
-/// last, so that a message published half-way finds a complete path or the
+/// declare: what messages flow towards comes first, and the entry exchange last,
+/// so that a message published half-way finds a complete path or the
 /// unroutable queue. The reverse is the order in which it is safe to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {

@@ -71,13 +71,6 @@ impl Names {
         self.set.to_string()
     }
 
-    /// The exchange that trusted publishers may use instead: it puts a message
-    /// into the queue they name, without looking at its routing key.
-    #[must_use]
-    pub fn express(&self) -> String {
-        format!("{}.express", self.set)
-    }
-
     /// The exchange in front of a level, 0 to 27.
     #[must_use]
     pub fn level_exchange(&self, level: u8) -> String {

@@ -55,7 +55,7 @@ fn measures_everything_and_leaves_nothing() {
     let plan = small().checked().unwrap();
     let (report, histograms) =
         bench::run(&settings, &plan, None, &AtomicBool::new(false), &mut progress).unwrap();
-    for way in [Way::Topic, Way::Express, Way::Queue] {
+    for way in [Way::Entry, Way::Queue] {
         assert!(report.published(way).unwrap() > 0.0, "{way:?}");
     }
     let drained: Vec<_> = report.drain.iter().map(|drained| drained.hops).collect();
@@ -67,7 +67,7 @@ fn measures_everything_and_leaves_nothing() {
     assert!(steady.late_ms.p50 <= steady.late_ms.p99 && steady.late_ms.p99 <= steady.late_ms.max);
     let stock = report.stock.as_ref().unwrap_or_else(|| panic!("{:?}", report.unseen));
     // The API may know of a part of them.
-    assert!((1..=1_000).contains(&stock.messages), "{stock:?}");
+    assert!((1..=500).contains(&stock.messages), "{stock:?}");
     assert!(stock.memory_each > 0.0);
     assert!(report.broker.memory_limit.is_some() && report.broker.nodes == Some(1));
     assert!(report.figures().level_limit() > 0.0);

@@ -109,7 +109,6 @@ ATTEMPTS = {
     "publish to a level": publish("delay.level.00", key(VICTIM)),
     "publish to the default exchange": publish("", VICTIM),
     "publish to the unroutable exchange": publish("delay.unroutable", "x"),
-    "publish to the express entry": publish("delay.express", key(VICTIM), headers={"BCC": ["dispatch"]}),
     "publish another key to the retry exchange": publish("delay.retry", VICTIM),
     "publish another key to the parked exchange": publish("delay.parked", VICTIM),
     "publish in another user's name (`user_id`)": publish("delay", key(OWN), user_id="guest"),

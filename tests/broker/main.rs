@@ -12,7 +12,6 @@ mod contract;
 mod deadlines;
 mod delivery;
 mod doctor;
-mod express;
 mod faults;
 mod garbage;
 mod handing_on;

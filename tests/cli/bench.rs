@@ -44,7 +44,7 @@ fn prints_tables_that_a_plan_can_use() {
     // 1 if this machine takes fewer messages per second than were asked for.
     let busy = |code: &i32| [0, 1].contains(code);
     on(&settings).args(SMALL).arg("--hdr").arg(&hdr).assert().code(function(busy)).stdout(
-        contains("through the express entry")
+        contains("through the entry")
             .and(contains("2 levels"))
             .and(contains("100/s"))
             .and(contains("Level 0 drains at about")),

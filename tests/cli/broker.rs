@@ -28,15 +28,15 @@ fn install_verify_status_and_uninstall() {
         .arg("install")
         .assert()
         .success()
-        .stdout(contains("created 64 exchanges and queues").and(contains("created 627 bindings")));
-    on(&settings).arg("install").assert().success().stdout(contains("64 exchanges and queues already stood"));
+        .stdout(contains("created 63 exchanges and queues").and(contains("created 598 bindings")));
+    on(&settings).arg("install").assert().success().stdout(contains("63 exchanges and queues already stood"));
     let report = json(on(&settings).args(["install", "--json"]));
-    assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &64.into()));
+    assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &63.into()));
     on(&settings)
         .arg("verify")
         .assert()
         .success()
-        .stdout(contains("64 objects and 627 bindings compared, no difference"));
+        .stdout(contains("63 objects and 598 bindings compared, no difference"));
     on(&settings)
         .arg("status")
         .assert()
@@ -56,7 +56,7 @@ fn install_verify_status_and_uninstall() {
         .args(["uninstall", "--force"])
         .assert()
         .success()
-        .stdout(contains("lost with `delay.level.16`: 1 message").and(contains("removed 64 objects")));
+        .stdout(contains("lost with `delay.level.16`: 1 message").and(contains("removed 63 objects")));
     on(&settings).arg("uninstall").assert().success().stdout(contains("not installed"));
 }
 
@@ -70,7 +70,7 @@ fn uninstall_does_not_guess_what_it_cannot_see() {
     };
     uninstall().assert().code(1).stdout(contains("cannot be told").and(contains("--management-url")));
     on(&settings).arg("verify").assert().success();
-    uninstall().arg("--force").assert().success().stdout(contains("removed 64 objects"));
+    uninstall().arg("--force").assert().success().stdout(contains("removed 63 objects"));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn verify_says_what_it_could_not_check() {
         .arg("verify")
         .assert()
         .success()
-        .stdout(contains("not checked: bindings").and(contains("64 objects compared, no difference")));
+        .stdout(contains("not checked: bindings").and(contains("63 objects compared, no difference")));
     let report = json(on(&settings).env("DELAYLINE_MANAGEMENT_URL", "none").args(["verify", "--json"]));
     assert!(!report["unchecked"].as_array().unwrap().is_empty());
     on(&settings)
@@ -335,7 +335,7 @@ fn demo_keeps_its_broker_when_asked() {
     let verified = json(delayline().args(["verify", "--json", "--url", url, "--management-url", management]));
     assert_eq!(
         [&verified["findings"], &verified["bindings"]],
-        [&serde_json::json!([]), &serde_json::json!(627)]
+        [&serde_json::json!([]), &serde_json::json!(598)]
     );
     let stop = report["stop"].as_str().unwrap();
     assert!(Command::new("sh").args(["-c", stop]).status().unwrap().success());

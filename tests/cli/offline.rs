@@ -176,7 +176,7 @@ fn plan_judges_a_measured_broker() {
     let bench = serde_json::json!({
         "delayline": "0.1.0", "at": "2026-01-01T00:00:00Z", "broker": {"version": "4.3.6", "nodes": 1},
         "conditions": {"size": 256, "unit_ms": 50, "queue_type": "quorum", "replicas": null, "window": 1000, "client_processors": 2},
-        "publish": [{"way": "topic", "messages": 100, "per_second": 10_000.0}],
+        "publish": [{"way": "entry", "messages": 100, "per_second": 10_000.0}],
         "drain": [drained(1, 5_000.0), drained(3, 2_000.0)],
         "steady": null, "knee": null, "stock": null, "unseen": [], "meaning": ["words"],
     });

@@ -15,7 +15,7 @@ use super::{
     broker::Broker,
     conditions::{Conditions, load},
     knee,
-    layouts::{self, DelaylineSet, Description, Layout},
+    layouts::{self, Description},
     machine::quietest,
     measure::measure,
     reference::Reference,
@@ -235,9 +235,7 @@ fn series(broker: &Broker, scale: &Scale, run: &mut Run, started: Instant) {
         println!("\nwaiting messages\n{}", table::waiting(run));
     }
     if scale.knee > Duration::ZERO {
-        let express: (_, Box<dyn Layout>) = ("express", Box::new(DelaylineSet { express: true }));
-        let express = run.conditions.prefetch.is_none().then_some(express);
-        for (id, mut layout) in series::layouts().into_iter().chain(express) {
+        for (id, mut layout) in series::layouts() {
             say(started, &format!("knee of {id}"));
             let knee = knee::search(broker, id, layout.as_mut(), scale);
             let knee = run.noting(&format!("knee of {id}"), knee);

@@ -25,8 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Address {
     pub exchange: String,
     pub key: String,
-    /// What the broker routes by and removes.
-    pub hidden_key: Option<String>,
     /// A time to live of its own, in milliseconds.
     pub expiration: Option<String>,
     pub headers: Headers,
@@ -100,14 +98,7 @@ impl Outbox {
     /// Writes a message, and returns its number.
     pub fn publish(&mut self, address: &Address, headers: &Headers, body: &[u8]) -> usize {
         let properties = Properties { expiration: address.expiration.clone(), ..Properties::default() };
-        self.publisher.publish(
-            &address.exchange,
-            address.key.clone(),
-            &properties,
-            headers,
-            address.hidden_key.as_deref(),
-            body,
-        );
+        self.publisher.publish(&address.exchange, address.key.clone(), &properties, headers, body);
         self.book.add()
     }
 

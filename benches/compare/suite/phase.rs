@@ -173,7 +173,7 @@ impl Addresses {
                     vhost.exchange(&exchange, ExchangeKind::Fanout)?;
                     vhost.bind_queue(&exchange, &queue, "")?;
                 }
-                address = Address { exchange, hidden_key: None, ..address };
+                address = Address { exchange, ..address };
             }
             self.known.insert(delay, (address, Instant::now()));
         }

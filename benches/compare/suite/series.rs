@@ -23,7 +23,7 @@ const FOR_EVER: u64 = 1 << 20;
 
 /// The layouts whose messages go through levels.
 pub fn layouts() -> [(&'static str, Box<dyn Layout>); 2] {
-    [("nservicebus", Box::new(NServiceBus)), ("delayline", Box::new(DelaylineSet { express: false }))]
+    [("nservicebus", Box::new(NServiceBus)), ("delayline", Box::new(DelaylineSet))]
 }
 
 pub fn hops(broker: &Broker, scale: &Scale) -> Fallible<Vec<Hops>> {

@@ -75,8 +75,7 @@ fn of_run(run: &Run) -> Vec<Target> {
     targets.ratio("per-message TTL's p99 / delayline's", p99("message-ttl"), p99("delayline"), Some(100.0));
     let what = format!("knee (p99 under {:.0} ms) / NServiceBus'", knee::LIMIT_MS);
     targets.ratio(&what, knee("delayline"), knee("nservicebus"), by_version(1.3, 1.1));
-    let ours: Vec<_> =
-        run.cells.iter().filter(|cell| ["delayline", "express"].contains(&cell.layout.as_str())).collect();
+    let ours: Vec<_> = run.cells.iter().filter(|cell| cell.layout == "delayline").collect();
     if !ours.is_empty() {
         let (bad, of): (u64, u64) = (ours.iter().map(|cell| faults(cell)).sum(), sum(&ours));
         let found = format!("{bad} of {of}");

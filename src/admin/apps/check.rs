@@ -233,13 +233,9 @@ impl Checking<'_> {
         }
         let garbage = "delayline-check";
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
-        for exchange in [
-            names.express(),
-            names.level_exchange(0),
-            names.level_exchange(26),
-            names.dispatch(),
-            names.unroutable(),
-        ] {
+        for exchange in
+            [names.level_exchange(0), names.level_exchange(26), names.dispatch(), names.unroutable()]
+        {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
         for exchange in [names.retry(), names.parked()] {
@@ -296,7 +292,6 @@ impl Checking<'_> {
         let own = spec.queue_name().map(str::to_owned);
         let theirs = [
             names.entry(),
-            names.express(),
             names.dispatch(),
             names.level_queue(0),
             names.unroutable(),

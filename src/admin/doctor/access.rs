@@ -25,8 +25,6 @@ const ANY_APP: &str = "delayline-doctor-any-app";
 enum Power {
     /// Publish any key to the entry exchange.
     Publish,
-    /// Publish to the express entry, where no rule on keys holds.
-    PublishExpress,
     /// Bind any key to dispatch.
     Bind,
     /// Publish any key to dispatch.
@@ -92,7 +90,7 @@ pub(super) fn check(
 
 fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
     let names = topology.names();
-    let (entry, express, dispatch) = (names.entry(), names.express(), names.dispatch());
+    let (entry, dispatch) = (names.entry(), names.dispatch());
     let Permission { configure, write, read, .. } = user.permission;
     let any = AppKey::new(ANY_APP).expect("it is one");
     let routing_key = RoutingKey::new(Delay::ZERO, any.clone()).encode();
@@ -108,7 +106,7 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
         user.key(&dispatch, &routing_key, |topic| &topic.write)
     });
     let forges = match user.forgeable && !operator {
-        true => matches(write, &entry).and_then(|may| Ok(may || matches(write, &express)?)),
+        true => matches(write, &entry),
         false => Ok(false),
     };
     let own: Vec<_> =
@@ -120,13 +118,12 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
         anywhere(read, &own),
         anywhere(write, &own),
         anywhere(configure, &own),
-        anywhere(configure, &[&entry, &express, &dispatch, &names.unroutable()]),
+        anywhere(configure, &[&entry, &dispatch, &names.unroutable()]),
     ]
     .into_iter()
     .try_fold(false, |so_far, one| Ok(so_far || one?));
     vec![
         (Power::Publish, publishes),
-        (Power::PublishExpress, matches(write, &express).map(|may| may && !operator)),
         (Power::Bind, binds),
         (Power::Deliver, delivers),
         (Power::Control, controls),
@@ -147,13 +144,6 @@ fn finding(topology: &Topology, power: Power, users: &[String], forgery: &str) -
             exchange(names.entry()),
             format!("any key can be published by {who}: for any application, and garbage"),
             "give them a topic permission there; delayline app add does, and docs/security.md has the patterns",
-        ),
-        Power::PublishExpress => (
-            FindingCode::EntryUnprotected,
-            exchange(names.express()),
-            format!("any application's key can be published by {who}, whatever topic permissions they have"),
-            "take `write` on it away: rules on keys do not hold there, so it is for publishers that are trusted \
-             with every application (--trusted)",
         ),
         Power::Bind => (
             FindingCode::DispatchUnprotected,

@@ -164,13 +164,13 @@ fn publishes(
     let Some(permission) = access.permissions.iter().find(|permission| permission.user == user.0) else {
         return Some(BTreeSet::new());
     };
-    let (entry, express) = (topology.names().entry(), topology.names().express());
-    let may = |name: &str| matches(&permission.write, name).unwrap_or(true);
+    let entry = topology.names().entry();
+    let may = matches(&permission.write, &entry).unwrap_or(true);
     let key = |app: &AppKey| {
         let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
         key_matches(&access.topics, user, &entry, &key, |topic| &topic.write).unwrap_or(true)
     };
-    Some(apps.iter().filter(|app| may(&express) || may(&entry) && key(app)).cloned().collect())
+    Some(apps.iter().filter(|app| may && key(app)).cloned().collect())
 }
 
 #[cfg(test)]

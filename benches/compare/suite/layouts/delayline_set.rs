@@ -10,10 +10,7 @@ use delayline::{
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::broker::INBOX;
 
-/// With one of its two entries.
-pub struct DelaylineSet {
-    pub express: bool,
-}
+pub struct DelaylineSet;
 
 impl DelaylineSet {
     fn names() -> Names {
@@ -34,16 +31,7 @@ impl Layout for DelaylineSet {
         let key = RoutingKey::new(delay, AppKey::new(INBOX)?).encode();
         // The header that the router adds.
         let due_header = Some(headers::DUE);
-        Ok(match self.express {
-            false => Address { exchange: Self::names().entry(), key, due_header, ..Address::default() },
-            true => Address {
-                exchange: Self::names().express(),
-                key,
-                hidden_key: delay.levels().next().map(|level| format!("{level:02}")),
-                due_header,
-                ..Address::default()
-            },
-        })
+        Ok(Address { exchange: Self::names().entry(), key, due_header, ..Address::default() })
     }
 
     fn first_queue(&self, delay: u64) -> Option<String> {

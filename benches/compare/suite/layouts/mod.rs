@@ -149,16 +149,8 @@ pub fn all() -> Vec<(Description, Make)> {
             "delayline",
             AtLeastOnce,
             true,
-            "Published to the topic entry, which can be guarded by topic permissions.",
-            || Box::new(DelaylineSet { express: false }),
-        ),
-        layout(
-            "express",
-            "delayline, express entry",
-            AtLeastOnce,
-            true,
-            "For publishers that the whole vhost trusts. Behind the entry it is the same set.",
-            || Box::new(DelaylineSet { express: true }),
+            "28 levels, and one entry for every message, which topic permissions can guard.",
+            || Box::new(DelaylineSet),
         ),
         layout(
             "plugin",

@@ -7,7 +7,7 @@ use super::{
 
 /// Ours stand out from the others.
 fn is_ours(layout: &str) -> bool {
-    matches!(layout, "delayline" | "express")
+    layout == "delayline"
 }
 
 /// The files and what is in them.
