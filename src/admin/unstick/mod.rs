@@ -202,8 +202,8 @@ pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]
             name.as_deref() == Some(NAME)
         })
     };
-    let stands = |kind: &PolicyKind| match api.policy_names(*kind, vhost) {
-        Ok(names) => names.iter().any(|name| name == NAME),
+    let stands = |kind: &PolicyKind| match api.policies(*kind, vhost) {
+        Ok(policies) => policies.iter().any(|policy| policy.name == NAME),
         Err(_) => applies(*kind),
     };
     [PolicyKind::Policy, PolicyKind::OperatorPolicy].into_iter().filter(stands).collect()
@@ -217,7 +217,7 @@ fn touch(
     vhost: &str,
     queues: &[String],
 ) -> Result<(), ManagementError> {
-    let set = api.set_policy(kind, vhost, NAME, &policy(queues));
+    let set = api.set_policy(kind, vhost, &policy(queues));
     // Also after an error: it may have been set and only the answer be lost.
     let cleared = clear(api, kind, vhost);
     set.and(cleared)

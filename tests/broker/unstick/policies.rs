@@ -64,5 +64,6 @@ fn a_policy_that_is_made_meanwhile_goes_first() {
     applies(&settings, "delay.level.00", "theirs", "");
     // It is found all the same.
     assert_eq!(now(&settings).left_behind, [PolicyKind::Policy]);
-    assert_eq!(api.policy_names(PolicyKind::Policy, &settings.broker.vhost).unwrap(), ["theirs"]);
+    let stand = api.policies(PolicyKind::Policy, &settings.broker.vhost).unwrap();
+    assert_eq!(stand.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>(), ["theirs"]);
 }
