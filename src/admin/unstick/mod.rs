@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use log::debug;
 use regex::Regex;
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ use crate::{
     holding::HoldingError,
     management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
     settings::Settings,
-    topology::{Names, Topology},
+    topology::{Names, Observed, Topology},
 };
 
 use super::AdminError;
@@ -136,7 +137,7 @@ pub fn unstick(
         reason: "no management API is configured (--management-url)".into(),
     })?;
     let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
-    let seen = api.queues(vhost)?;
+    let seen = with_policies_of_now(&api, vhost, api.queues(vhost)?);
     if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
         let names = topology.names();
         let level =
@@ -188,6 +189,16 @@ pub fn unstick(
         watch(&api, vhost, &mut report.touched, options.wait)?;
     }
     Ok(report)
+}
+
+/// Says of queues which policies hold for them now: which kind is free decides what is done,
+/// and their statistics say it seconds late. Who may not list policies does with these.
+fn with_policies_of_now(api: &ManagementApi, vhost: &str, queues: Vec<QueueInfo>) -> Vec<QueueInfo> {
+    let mut observed = Observed { queues, ..Observed::default() };
+    if let Err(error) = api.apply_policies(vhost, &mut observed) {
+        debug!("policies that were set in the last few seconds are not seen: {error}");
+    }
+    observed.queues
 }
 
 /// The kinds of which a policy of ours stands. Who may not list policies sees those that
