@@ -17,7 +17,7 @@ use crate::{
     amqp::frames,
     cli::{read_instant, read_json_line},
     codec::{AppKey, Delay, RoutingKey, Tolerance},
-    management::{FeatureFlag, NodeInfo, Overview, PolicyInfo},
+    management::{FeatureFlag, NodeInfo, Overview},
     message::{self, Headers, Properties, Schedule, Value, Wire},
     retry::{Decision, Failure, Policies, Policy},
     settings::{Layers, parse},
@@ -152,10 +152,7 @@ fn management(bytes: &[u8]) {
     for finding in topology.compare(&observed) {
         let _ = finding.to_string();
     }
-    observed.apply_policies(
-        &part::<Vec<PolicyInfo>>(&json, "policies"),
-        &part::<Vec<_>>(&json, "operator_policies"),
-    );
+    observed.apply_policies(&part::<Vec<_>>(&json, "policies"), &part::<Vec<_>>(&json, "operator_policies"));
     for finding in topology.compare(&observed) {
         let _ = finding.to_string();
     }

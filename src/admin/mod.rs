@@ -114,11 +114,8 @@ fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, Management
     };
     // After the queues: a policy that was set in between is there, and one that was taken
     // away is not said of a queue any more.
-    match api.policies(vhost).and_then(|user| Ok((user, api.operator_policies(vhost)?))) {
-        Ok((user, operator)) => observed.apply_policies(&user, &operator),
-        Err(error) => {
-            observed.unsettled.push(format!("policies that were set in the last few seconds: {error}"));
-        }
+    if let Err(error) = api.apply_policies(vhost, &mut observed) {
+        observed.unsettled.push(format!("policies that were set in the last few seconds: {error}"));
     }
     Ok(observed)
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     amqp::{Delivery, v1::Foreign},
     codec::{AppKey, Delay, RoutingKey},
-    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, arrived, past},
+    holding::{Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, arrived, count, past},
     message::{Value, headers},
     settings::Settings,
     topology::{Queue, Topology},
@@ -154,24 +154,10 @@ pub fn parked(
     settings: &Settings,
     topology: &Topology,
     limit: u64,
-    mut progress: impl FnMut(Progress),
+    progress: impl FnMut(Progress),
 ) -> Result<ParkedReport, AdminError> {
-    let mut passed = past(settings, queue(topology), limit, || {
-        let mut census = Census::new(GROUPS);
-        let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
-            |delivery| {
-                census.add(ParkedCause::of(delivery), delivery);
-                Decision::Keep
-            },
-            &mut progress,
-        )?;
-        Ok((sifted, census))
-    })?;
-    passed.aside.keep(&mut passed.sifted);
-    let (sifted, mut census) = (passed.sifted, passed.value);
-    for message in passed.aside.messages() {
-        census.add_unreadable(ParkedCause::of_foreign(message), message.body_len());
-    }
+    let kept = (settings, queue(topology));
+    let (sifted, census) = count(kept, (limit, GROUPS), ParkedCause::of, ParkedCause::of_foreign, progress)?;
     let groups = census
         .groups()
         .iter()

@@ -40,9 +40,6 @@ const SAME: u32 = 5;
 /// How often it is looked whether the broker wants to hear of us.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What all versions of the broker close connections over.
-const CERTAIN: [Oddity; 3] = [Oddity::Char, Oddity::Uuid, Oddity::LongType];
-
 /// What was read past messages that AMQP 0-9-1 cannot carry.
 pub(crate) struct Passed<T> {
     /// What became of the others. Those that are held are not among them.
@@ -156,7 +153,7 @@ impl Aside {
         loop {
             let batch = u32::try_from(left).unwrap_or(BATCH).min(BATCH);
             let taken = receiver.take(batch, |id, mut message| {
-                if !message.oddities.keys().any(|oddity| !certain || CERTAIN.contains(oddity)) {
+                if !message.oddities.keys().any(|oddity| !certain || Oddity::CERTAIN.contains(oddity)) {
                     others.push(id);
                     return;
                 }

@@ -6,9 +6,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    amqp::Delivery,
+    amqp::{Delivery, v1::Foreign},
     message::{Value, asks_to_be_held, headers},
+    settings::Settings,
+    topology::Queue,
 };
+
+use super::{Decision, Holding, HoldingError, Progress, Sifted, past};
 
 /// Groups of messages, and how many there are of each.
 ///
@@ -55,7 +59,7 @@ impl<K: Ord> Census<K> {
     }
 
     /// Counts a message with so many bytes that AMQP 0-9-1 cannot carry.
-    pub(crate) fn add_unreadable(&mut self, key: K, bytes: usize) {
+    fn add_unreadable(&mut self, key: K, bytes: usize) {
         let group = self.group(key);
         group.add(bytes, None);
         group.unreadable += 1;
@@ -79,6 +83,37 @@ impl<K: Ord> Census<K> {
     pub fn other(&self) -> Option<&Group> {
         (self.other.count > 0).then_some(&self.other)
     }
+}
+
+/// Counts what a queue keeps, past what AMQP 0-9-1 cannot carry, and changes nothing. Looks
+/// at `limit` messages at most; there are no more than `groups` groups. What a message counts
+/// for is said by `of`, or `of_foreign` if it cannot be carried.
+///
+/// # Errors
+/// Why nothing was touched.
+pub(crate) fn count<K: Ord>(
+    (settings, queue): (&Settings, &Queue),
+    (limit, groups): (u64, usize),
+    of: impl Fn(&Delivery) -> K,
+    of_foreign: impl Fn(&Foreign) -> K,
+    mut progress: impl FnMut(Progress),
+) -> Result<(Sifted, Census<K>), HoldingError> {
+    let mut passed = past(settings, queue, limit, || {
+        let mut census = Census::new(groups);
+        let sifted = Holding::new(settings, queue).at_most(limit).sift(
+            |delivery| {
+                census.add(of(delivery), delivery);
+                Decision::Keep
+            },
+            &mut progress,
+        )?;
+        Ok((sifted, census))
+    })?;
+    passed.aside.keep(&mut passed.sifted);
+    for message in passed.aside.messages() {
+        passed.value.add_unreadable(of_foreign(message), message.body_len());
+    }
+    Ok((passed.sifted, passed.value))
 }
 
 impl Group {

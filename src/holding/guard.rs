@@ -1,12 +1,13 @@
 //! Whether a queue may be looked at without losing messages over it.
 
+use log::debug;
 use serde_json::Value as Json;
 
 use crate::{
     amqp::{AmqpError, Session},
     management::{ManagementApi, QueueInfo},
     settings::Settings,
-    topology::{Argument, Queue, QueueType},
+    topology::{Argument, Observed, Queue, QueueType},
 };
 
 use super::HoldingError;
@@ -74,7 +75,17 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingErro
     };
     let asked = ManagementApi::new(management).and_then(|api| {
         let version = api.overview()?.rabbitmq_version;
-        Ok((api.queue(&settings.broker.vhost, name)?, version))
+        let mut queue = api.queue(&settings.broker.vhost, name)?;
+        if let Some(info) = queue.take() {
+            let mut observed = Observed { queues: vec![info], ..Observed::default() };
+            // What was set a moment ago is not in the queue's statistics yet. Who may not list
+            // policies does with these.
+            if let Err(error) = api.apply_policies(&settings.broker.vhost, &mut observed) {
+                debug!("policies that were set in the last few seconds are not seen: {error}");
+            }
+            queue = observed.queues.pop();
+        }
+        Ok((queue, version))
     });
     match asked {
         Ok((Some(info), version)) => Ok(Ok((in_force(&info, &version), counted(&info)))),

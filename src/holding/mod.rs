@@ -53,6 +53,7 @@ mod sift;
 use crate::{amqp::AmqpError, management::ManagementError};
 
 pub(crate) use aside::past;
+pub(crate) use census::count;
 pub use census::{Census, Group, arrived};
 pub use sample::Sample;
 pub use sift::{Decision, Holding, Outgoing, Progress, Sifted};

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, thread, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::de::DeserializeOwned;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use ureq::{
     Agent,
     http::{Response, header},
@@ -13,15 +13,12 @@ use ureq::{
 use url::Url;
 
 use crate::{
-    settings::{Management, Secret},
+    settings::Management,
     shell::quoted,
     tls::{Material, explained, provider},
 };
 
-use super::{
-    BindingInfo, ChannelInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, Overview, Permission,
-    PolicyInfo, QueueInfo, TopicPermission, UserInfo,
-};
+use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -152,129 +149,6 @@ impl ManagementApi {
         self.get("nodes")
     }
 
-    /// All exchanges of a vhost.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn exchanges(&self, vhost: &str) -> Result<Vec<ExchangeInfo>, ManagementError> {
-        self.get(&format!("exchanges/{}", segment(vhost)))
-    }
-
-    /// All queues of a vhost. Counts are up to 5 s old.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn queues(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
-        self.get(&format!("queues/{}", segment(vhost)))
-    }
-
-    /// All queues of a vhost, with their names and what is counted and nothing else.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
-        let columns =
-            "name,messages,messages_ready,messages_unacknowledged,messages_dlx,message_stats.publish";
-        self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
-    }
-
-    /// All queues of a vhost with how many messages they have, past the statistics, which
-    /// are up to 5 s older; nothing is counted of queues whose leader is on another node
-    /// than the one that answers.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn queue_totals(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
-        let columns = "name,messages,messages_ready,messages_unacknowledged,members";
-        let options = "disable_stats=true&enable_queue_totals=true";
-        self.get(&format!("queues/{}?{options}&columns={columns}", segment(vhost)))
-    }
-
-    /// One exchange of a vhost; `None` if there is none of this name.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn exchange(&self, vhost: &str, name: &str) -> Result<Option<ExchangeInfo>, ManagementError> {
-        self.find(&format!("exchanges/{}/{}", segment(vhost), segment(name)))
-    }
-
-    /// One queue of a vhost; `None` if there is none of this name.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn queue(&self, vhost: &str, name: &str) -> Result<Option<QueueInfo>, ManagementError> {
-        self.find(&format!("queues/{}/{}", segment(vhost), segment(name)))
-    }
-
-    /// All bindings of a vhost.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn bindings(&self, vhost: &str) -> Result<Vec<BindingInfo>, ManagementError> {
-        self.get(&format!("bindings/{}", segment(vhost)))
-    }
-
-    /// The policies of a vhost, as they are at this moment; what they do to a queue is in
-    /// its statistics some seconds later.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn policies(&self, vhost: &str) -> Result<Vec<PolicyInfo>, ManagementError> {
-        self.get(&format!("policies/{}", segment(vhost)))
-    }
-
-    /// The operator policies of a vhost, likewise.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn operator_policies(&self, vhost: &str) -> Result<Vec<PolicyInfo>, ManagementError> {
-        self.get(&format!("operator-policies/{}", segment(vhost)))
-    }
-
-    /// One queue with how many messages it had in the last `age` seconds; `None` if
-    /// there is none of this name.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn queue_history(
-        &self,
-        vhost: &str,
-        name: &str,
-        age: u32,
-    ) -> Result<Option<QueueInfo>, ManagementError> {
-        // Brokers take one sample every 5 s.
-        let step = (age / 60).max(5);
-        let (vhost, name) = (segment(vhost), segment(name));
-        self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
-    }
-
-    /// What was published into each queue, and to each exchange, of a vhost over the last
-    /// `age` seconds, with one sample every ten. Nothing else is in the answers but names
-    /// and where exchanges lead.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn publish_histories(
-        &self,
-        vhost: &str,
-        age: u32,
-    ) -> Result<(Vec<QueueInfo>, Vec<ExchangeInfo>), ManagementError> {
-        let (vhost, over) = (segment(vhost), format!("msg_rates_age={age}&msg_rates_incr=10"));
-        // In this order: what came into a queue was published before.
-        let queues = self.get(&format!(
-            "queues/{vhost}?columns=name,message_stats.publish,message_stats.publish_details&{over}"
-        ))?;
-        Ok((queues, self.get(&format!("exchanges/{vhost}?{over}"))?))
-    }
-
-    /// All channels of a vhost. Needs the tag `monitoring`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn channels(&self, vhost: &str) -> Result<Vec<ChannelInfo>, ManagementError> {
-        self.get(&format!("vhosts/{}/channels", segment(vhost)))
-    }
-
     /// The deprecated features that are in use; `None` where the broker does not know
     /// such a list (before 3.13).
     ///
@@ -282,90 +156,6 @@ impl ManagementApi {
     /// See [`ManagementError`].
     pub fn deprecated_features_used(&self) -> Result<Option<Vec<DeprecatedFeature>>, ManagementError> {
         self.find("deprecated-features/used")
-    }
-
-    /// All users. Needs the tag `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn users(&self) -> Result<Vec<UserInfo>, ManagementError> {
-        self.get("users")
-    }
-
-    /// What users may do in a vhost. Needs the tag `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn permissions(&self, vhost: &str) -> Result<Vec<Permission>, ManagementError> {
-        self.get(&format!("vhosts/{}/permissions", segment(vhost)))
-    }
-
-    /// What users may do on the topic exchanges of a vhost. Needs the tag
-    /// `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn topic_permissions(&self, vhost: &str) -> Result<Vec<TopicPermission>, ManagementError> {
-        self.get(&format!("vhosts/{}/topic-permissions", segment(vhost)))
-    }
-
-    /// Makes a user with a password and no tags; one that exists gets this password.
-    /// Needs the tag `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn create_user(&self, name: &str, password: &Secret) -> Result<(), ManagementError> {
-        let body = json!({ "password": password.expose(), "tags": "" });
-        self.send(&format!("users/{}", segment(name)), &Change::Put(body))
-    }
-
-    /// Deletes a user with all its permissions; no error if there is none of this
-    /// name. Needs the tag `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn delete_user(&self, name: &str) -> Result<(), ManagementError> {
-        self.send(&format!("users/{}", segment(name)), &Change::Delete)
-    }
-
-    /// Sets what a user may do in a vhost. Needs the tag `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn set_permission(&self, vhost: &str, permission: &Permission) -> Result<(), ManagementError> {
-        let Permission { user, configure, write, read } = permission;
-        let body = json!({ "configure": configure, "write": write, "read": read });
-        self.send(&of_user("permissions", vhost, user), &Change::Put(body))
-    }
-
-    /// Takes everything a user may do in a vhost away from it; no error if that is
-    /// nothing. Needs the tag `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn delete_permission(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
-        self.send(&of_user("permissions", vhost, user), &Change::Delete)
-    }
-
-    /// Sets which keys a user may use on one topic exchange. Needs the tag
-    /// `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn set_topic_permission(&self, vhost: &str, topic: &TopicPermission) -> Result<(), ManagementError> {
-        let TopicPermission { user, exchange, write, read } = topic;
-        let body = json!({ "exchange": exchange, "write": write, "read": read });
-        self.send(&of_user("topic-permissions", vhost, user), &Change::Put(body))
-    }
-
-    /// Deletes the topic permissions of a user on all exchanges of a vhost, which
-    /// lets it use any key where it may publish or bind at all. Needs the tag
-    /// `administrator`.
-    ///
-    /// # Errors
-    /// See [`ManagementError`].
-    pub fn delete_topic_permissions(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
-        self.send(&of_user("topic-permissions", vhost, user), &Change::Delete)
     }
 
     /// Changes something, through the first node that can be reached. Deleting what
@@ -413,7 +203,7 @@ impl ManagementApi {
     }
 
     /// Asks the first node that can be reached; `None` on 404.
-    fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
+    pub(super) fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
         let mut first_error = None;
         for base in &self.bases {
             match self.find_at(base, path) {
@@ -533,10 +323,6 @@ fn tls_config(material: Material) -> TlsConfig {
         .client_cert(client)
         .unversioned_rustls_crypto_provider(provider())
         .build()
-}
-
-fn of_user(kind: &str, vhost: &str, user: &str) -> String {
-    format!("{kind}/{}/{}", segment(vhost), segment(user))
 }
 
 pub(super) fn segment(text: &str) -> String {

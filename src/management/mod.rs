@@ -5,11 +5,13 @@
 
 mod client;
 mod model;
+mod objects;
 mod policies;
+mod users;
 
 pub use client::{ManagementApi, ManagementError};
 pub use model::{
     BindingInfo, ChannelInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview,
-    Permission, PolicyInfo, QueueInfo, Rate, TopicPermission, UserInfo,
+    Permission, QueueInfo, Rate, TopicPermission, UserInfo,
 };
 pub use policies::{Policy, PolicyKind};

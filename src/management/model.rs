@@ -10,7 +10,9 @@ use serde_json::Value as Json;
 
 /// Takes `null` for the default as well: that is what brokers say of a queue
 /// that is just being declared, or whose node is down.
-fn lenient<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(input: D) -> Result<T, D::Error> {
+pub(super) fn lenient<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
+    input: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(input)?.unwrap_or_default())
 }
 
@@ -115,28 +117,6 @@ pub struct TopicPermission {
     /// The keys it may bind with.
     #[serde(deserialize_with = "lenient")]
     pub read: String,
-}
-
-/// One of `GET /api/policies/VHOST` or `GET /api/operator-policies/VHOST`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct PolicyInfo {
-    /// Its name.
-    #[serde(deserialize_with = "lenient")]
-    pub name: String,
-    /// What names of queues and exchanges must match somewhere: a PCRE.
-    #[serde(deserialize_with = "lenient")]
-    pub pattern: String,
-    /// `all`, `queues`, `exchanges`; from 3.12 on also `classic_queues`, `quorum_queues`
-    /// and `streams`.
-    #[serde(rename = "apply-to", deserialize_with = "lenient")]
-    pub apply_to: String,
-    /// What it sets.
-    #[serde(deserialize_with = "lenient")]
-    pub definition: BTreeMap<String, Json>,
-    /// Of those that match, only the one with the highest holds.
-    #[serde(deserialize_with = "lenient")]
-    pub priority: i64,
 }
 
 /// One of `GET /api/nodes`

@@ -1,13 +1,16 @@
 //! Policies, and operator policies, which merge with them.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use crate::topology::Observed;
+
 use super::{
     ManagementApi, ManagementError,
     client::{Change, segment},
+    model::lenient,
 };
 
 /// The two kinds of policies. Of each, one applies to a queue: the one with the highest
@@ -39,47 +42,58 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-}
-
-/// A policy for queues.
-#[derive(Debug, Clone, PartialEq)]
+/// A policy: one of `GET /api/policies/VHOST` or `GET /api/operator-policies/VHOST`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct Policy {
-    /// Which queues it is for: a regular expression.
+    /// Its name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// What names of queues and exchanges must match somewhere: a PCRE.
+    #[serde(deserialize_with = "lenient")]
     pub pattern: String,
-    /// The highest one applies; any number, also below 0.
-    pub priority: i64,
+    /// `all`, `queues`, `exchanges`; from 3.12 on also `classic_queues`, `quorum_queues`
+    /// and `streams`.
+    #[serde(rename = "apply-to", deserialize_with = "lenient")]
+    pub apply_to: String,
     /// What it sets.
-    pub definition: Json,
+    #[serde(deserialize_with = "lenient")]
+    pub definition: BTreeMap<String, Json>,
+    /// Of those that match, only the one with the highest holds; any number, also below 0.
+    #[serde(deserialize_with = "lenient")]
+    pub priority: i64,
 }
 
 impl ManagementApi {
-    /// The names of the policies of a vhost.
+    /// The policies of a vhost, as they are at this moment; what they do to a queue is in
+    /// its statistics some seconds later.
     ///
     /// # Errors
     /// See [`ManagementError`].
-    pub fn policy_names(&self, kind: PolicyKind, vhost: &str) -> Result<Vec<String>, ManagementError> {
-        let all: Vec<Named> = self.get(&format!("{}/{}", kind.path(), segment(vhost)))?;
-        Ok(all.into_iter().map(|policy| policy.name).collect())
+    pub fn policies(&self, kind: PolicyKind, vhost: &str) -> Result<Vec<Policy>, ManagementError> {
+        self.get(&format!("{}/{}", kind.path(), segment(vhost)))
     }
 
-    /// Sets a policy for queues. The broker answers once it holds for all of them that
-    /// have a leader.
+    /// Says of the queues that were seen which policies hold for them now, in place of what
+    /// their statistics say ([`Observed::apply_policies`]).
+    ///
+    /// # Errors
+    /// See [`ManagementError`]; then nothing has changed.
+    pub fn apply_policies(&self, vhost: &str, observed: &mut Observed) -> Result<(), ManagementError> {
+        let user = self.policies(PolicyKind::Policy, vhost)?;
+        let operator = self.policies(PolicyKind::OperatorPolicy, vhost)?;
+        observed.apply_policies(&user, &operator);
+        Ok(())
+    }
+
+    /// Sets a policy. The broker answers once it holds for all queues that have a leader.
     ///
     /// # Errors
     /// See [`ManagementError`].
-    pub fn set_policy(
-        &self,
-        kind: PolicyKind,
-        vhost: &str,
-        name: &str,
-        policy: &Policy,
-    ) -> Result<(), ManagementError> {
-        let Policy { pattern, priority, definition } = policy;
+    pub fn set_policy(&self, kind: PolicyKind, vhost: &str, policy: &Policy) -> Result<(), ManagementError> {
+        let Policy { name, pattern, apply_to, definition, priority } = policy;
         let body = json!({
-            "pattern": pattern, "priority": priority, "definition": definition, "apply-to": "queues",
+            "pattern": pattern, "priority": priority, "definition": definition, "apply-to": apply_to,
         });
         self.send(&path(kind, vhost, name), &Change::Put(body))
     }

@@ -43,9 +43,7 @@ pub(super) struct Poison {
 
 impl Default for Poison {
     fn default() -> Self {
-        // What all versions crash over; the others differ in the rest.
-        let proven = [Oddity::Char, Oddity::Uuid, Oddity::LongType].into();
-        Self { broker: None, proven, alone: false, strikes: 0 }
+        Self { broker: None, proven: Oddity::CERTAIN.into(), alone: false, strikes: 0 }
     }
 }
 

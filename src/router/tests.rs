@@ -1,5 +1,7 @@
 //! The router against answers a real broker gives rarely, from a scripted one.
 
+mod scripted;
+
 use std::{
     sync::{
         Arc, Mutex,
@@ -9,114 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::Receiver;
 
 use super::{wire::Wire, *};
 use crate::{
-    amqp::{Event, Returned},
+    amqp::Event,
     codec::AppKey,
     message::{InvalidMessage, Wire as Prepared},
 };
 
-/// What the scripted broker does with a message.
-type Script = dyn FnMut(u32, u64, &[u8]) -> Vec<Event> + Send;
-
-/// A broker whose answer to message `tag` of connection `n` is scripted.
-#[derive(Clone)]
-struct Scripted {
-    script: Arc<Mutex<Box<Script>>>,
-    /// Why the channel of a connection ended.
-    end: fn(u32) -> AmqpError,
-    connections: Arc<AtomicU32>,
-    refuse: fn(u32) -> bool,
-    /// Which messages no queue takes.
-    returned: fn(&str, &[u8]) -> bool,
-    published: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-struct ScriptedWire {
-    broker: Scripted,
-    number: u32,
-    tag: u64,
-    events: (Sender<Event>, Receiver<Event>),
-}
-
-impl Scripted {
-    fn new(script: impl FnMut(u32, u64, &[u8]) -> Vec<Event> + Send + 'static) -> Self {
-        Self {
-            script: Arc::new(Mutex::new(Box::new(script))),
-            end: |_| AmqpError::Lost { reason: "scripted".into() },
-            connections: Arc::default(),
-            refuse: |_| false,
-            returned: |_, _| false,
-            published: Arc::default(),
-        }
-    }
-
-    fn router(&self, timeout: Duration, window: usize) -> Router {
-        let mut settings = Settings::from_url("amqp://unused").unwrap();
-        settings.router.publish_timeout = timeout;
-        settings.router.window = window;
-        Router::start(self.clone(), self.connect().ok(), &settings, Arc::default())
-    }
-
-    fn bodies(&self) -> Vec<String> {
-        let published = self.published.lock().unwrap();
-        published.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
-    }
-}
-
-impl Connector for Scripted {
-    type Wire = ScriptedWire;
-
-    fn connect(&self) -> Result<ScriptedWire, AmqpError> {
-        let number = self.connections.fetch_add(1, Ordering::SeqCst);
-        if (self.refuse)(number) {
-            return Err(AmqpError::Unreachable { address: "scripted".into(), reason: "down".into() });
-        }
-        Ok(ScriptedWire { broker: self.clone(), number, tag: 0, events: unbounded() })
-    }
-}
-
-impl Wire for ScriptedWire {
-    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
-        assert_eq!(exchange, message.exchange.as_deref().unwrap_or("delay"));
-        self.tag += 1;
-        if (self.broker.returned)(exchange, body) {
-            let returned = Returned {
-                code: 312,
-                text: "NO_ROUTE".into(),
-                exchange: exchange.into(),
-                routing_key: message.routing_key.clone(),
-                body: body.to_vec(),
-                properties: message.properties.clone(),
-                headers: message.headers.clone(),
-            };
-            let event = Event::Returned(Box::new(returned));
-            self.events.0.send(event).unwrap();
-        }
-        self.broker.published.lock().unwrap().push(body.to_vec());
-        for event in (self.broker.script.lock().unwrap())(self.number, self.tag, body) {
-            self.events.0.send(event).unwrap();
-        }
-    }
-
-    fn events(&self) -> &Receiver<Event> {
-        &self.events.1
-    }
-
-    fn end(&mut self, _: Duration) -> AmqpError {
-        (self.broker.end)(self.number)
-    }
-
-    fn reopen(&mut self) -> Result<(), AmqpError> {
-        self.tag = 0;
-        self.events = unbounded();
-        Ok(())
-    }
-
-    fn close(self, _: Duration) {}
-}
+use scripted::Scripted;
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(20);

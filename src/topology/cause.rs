@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        management::PolicyInfo,
+        management::Policy,
         topology::{Observed, Topology, TopologySettings},
     };
 
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn one_policy_is_one_cause_whatever_it_sets_and_wherever() {
         let (topology, mut observed) = setup();
-        let policy = |name: &str, pattern: &str, definition| -> PolicyInfo {
+        let policy = |name: &str, pattern: &str, definition| -> Policy {
             let json = json!({"name": name, "pattern": pattern, "apply-to": "all", "definition": definition});
             serde_json::from_value(json).unwrap()
         };

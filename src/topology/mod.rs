@@ -10,6 +10,7 @@ mod cause;
 mod compare;
 mod earlier;
 mod finding;
+mod harm;
 mod names;
 mod object;
 mod pattern;

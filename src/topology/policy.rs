@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fancy_regex::Regex;
 use serde_json::Value as Json;
 
-use crate::management::{PolicyInfo, QueueInfo};
+use crate::management::{Policy, QueueInfo};
 
 use super::Observed;
 
@@ -52,7 +52,7 @@ const LOWER_HOLDS: [&str; 7] = [
 
 /// A policy with its pattern read.
 struct Rule<'a> {
-    policy: &'a PolicyInfo,
+    policy: &'a Policy,
     /// `None` if it cannot be read.
     pattern: Option<Regex>,
 }
@@ -63,7 +63,7 @@ type Settings = BTreeMap<String, (Json, Vec<String>)>;
 impl Observed {
     /// Says of every queue which policies hold for it and what they set, by the policies as
     /// they are now, in place of what its statistics say.
-    pub fn apply_policies(&mut self, user: &[PolicyInfo], operator: &[PolicyInfo]) {
+    pub fn apply_policies(&mut self, user: &[Policy], operator: &[Policy]) {
         let (user, operator) = (read(user), read(operator));
         for (kind, rules) in [("policy", &user), ("operator policy", &operator)] {
             let unreadable = rules.iter().filter(|rule| rule.pattern.is_none());
@@ -78,7 +78,7 @@ impl Observed {
         for queue in &mut self.queues {
             let users = holding(&user, queue, queue.policy.as_deref());
             let operators = holding(&operator, queue, queue.operator_policy.as_deref());
-            let name = |holding: &[&PolicyInfo]| holding.first().map(|policy| policy.name.clone());
+            let name = |holding: &[&Policy]| holding.first().map(|policy| policy.name.clone());
             (queue.policy, queue.operator_policy) = (name(&users), name(&operators));
             let merged = merge(&together("policy", &users), &together("operator policy", &operators));
             queue.policy_origins =
@@ -89,7 +89,7 @@ impl Observed {
     }
 }
 
-fn read(policies: &[PolicyInfo]) -> Vec<Rule<'_>> {
+fn read(policies: &[Policy]) -> Vec<Rule<'_>> {
     policies.iter().map(|policy| Rule { policy, pattern: Regex::new(&policy.pattern).ok() }).collect()
 }
 
@@ -97,7 +97,7 @@ fn read(policies: &[PolicyInfo]) -> Vec<Rule<'_>> {
 /// several share that, it is the broker's choice, which it makes anew whenever a policy
 /// changes: then it is all of them. `shown` is what the queue's statistics name, for
 /// patterns that cannot be read.
-fn holding<'a>(rules: &[Rule<'a>], queue: &QueueInfo, shown: Option<&str>) -> Vec<&'a PolicyInfo> {
+fn holding<'a>(rules: &[Rule<'a>], queue: &QueueInfo, shown: Option<&str>) -> Vec<&'a Policy> {
     let kind = kind(queue);
     let matching = |rule: &&Rule<'_>| {
         let named = match &rule.pattern {
@@ -124,7 +124,7 @@ fn kind(queue: &QueueInfo) -> &'static str {
     ["quorum", "stream"].into_iter().find(|kind| said.contains(kind)).unwrap_or("classic")
 }
 
-fn is_for(kind: &str, policy: &PolicyInfo) -> bool {
+fn is_for(kind: &str, policy: &Policy) -> bool {
     let (apply_to, never): (_, &[&str]) = match kind {
         "quorum" => ("quorum_queues", &NOT_FOR_QUORUM),
         "stream" => ("streams", &[]),
@@ -135,7 +135,7 @@ fn is_for(kind: &str, policy: &PolicyInfo) -> bool {
 }
 
 /// What policies set that may all hold: of each key the lowest value, which hurts most.
-fn together(kind: &str, policies: &[&PolicyInfo]) -> Settings {
+fn together(kind: &str, policies: &[&Policy]) -> Settings {
     let mut settings = Settings::new();
     for policy in policies {
         let others: BTreeSet<_> =
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    fn policy(name: &str, pattern: &str, priority: i64, definition: Json) -> PolicyInfo {
+    fn policy(name: &str, pattern: &str, priority: i64, definition: Json) -> Policy {
         serde_json::from_value(json!({
             "name": name, "pattern": pattern, "apply-to": "all", "priority": priority, "definition": definition,
         }))
@@ -209,14 +209,14 @@ mod tests {
     }
 
     /// What holds for a quorum queue, and what could not be read.
-    fn applied(queue: &str, user: &[PolicyInfo], operator: &[PolicyInfo]) -> (QueueInfo, Vec<String>) {
+    fn applied(queue: &str, user: &[Policy], operator: &[Policy]) -> (QueueInfo, Vec<String>) {
         let info = QueueInfo { name: queue.into(), kind: "quorum".into(), ..QueueInfo::default() };
         let mut observed = Observed { queues: vec![info], ..Observed::default() };
         observed.apply_policies(user, operator);
         (observed.queues.remove(0), observed.unsettled)
     }
 
-    fn holds(queue: &str, user: &[PolicyInfo], operator: &[PolicyInfo]) -> Json {
+    fn holds(queue: &str, user: &[Policy], operator: &[Policy]) -> Json {
         let (info, unsettled) = applied(queue, user, operator);
         assert_eq!(unsettled, [""; 0]);
         info.effective_policy_definition
@@ -258,7 +258,7 @@ mod tests {
     fn a_policy_is_for_one_kind_of_thing() {
         let apply_to = |to: &str| {
             let policy = policy("p", "", 0, json!({"expires": 1}));
-            PolicyInfo { apply_to: to.into(), ..policy }
+            Policy { apply_to: to.into(), ..policy }
         };
         for (to, expected) in [
             ("all", true),

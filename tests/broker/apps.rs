@@ -1,5 +1,7 @@
 //! Registering applications, and taking them out again.
 
+mod removing;
+
 use std::time::Duration;
 
 use delayline::{
@@ -346,83 +348,6 @@ fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
     assert!(report.removed.contains(&"queue `delay.landing.plain`".to_owned()), "{report:?}");
     assert!(session.queue_depth("delay.landing.choosy").unwrap().is_none());
     assert!(session.queue_depth("chosen").unwrap().is_some());
-}
-
-#[test]
-fn removing_waits_for_messages_and_leaves_what_is_not_its_own() {
-    let settings = common::installed(1_000);
-    let spec = direct(&settings, "billing");
-    added(&settings, &spec);
-    publish(&settings, "billing", 3);
-    let mut session = Session::open(&settings.broker).unwrap();
-    common::eventually("they are in the queue", || {
-        session.queue_depth("billing").unwrap().unwrap().ready == 3
-    });
-    let before = picture(&settings);
-    let refusal = remove(&settings, &spec, RemoveOptions::default()).unwrap_err();
-    assert!(refusal.waiting.iter().any(|it| it.queue == "billing" && it.messages >= 3), "{refusal:?}");
-    assert_eq!(picture(&settings), before);
-    let report = remove(&settings, &spec, RemoveOptions { keep_queue: true, ..Default::default() }).unwrap();
-    assert!(report.left[0].contains("as asked"), "{report:?}");
-    assert_eq!(session.queue_depth("billing").unwrap().unwrap().ready, 3);
-
-    // Registered again with what waits; then somebody else binds the queue as well.
-    added(&settings, &spec);
-    let binding = Binding {
-        source: "amq.topic".into(),
-        destination: Endpoint::Queue("billing".into()),
-        key: "other".into(),
-    };
-    session.bind(&binding).unwrap();
-    let consumer = session.consume("billing", 10).unwrap();
-    let report = remove(&settings, &spec, RemoveOptions::default()).unwrap();
-    assert!(report.left[0].contains("amq.topic"), "{report:?}");
-    drop(consumer);
-
-    // Permissions that adding did not give are not taken away.
-    let user = spec.user.as_ref().unwrap().name.clone();
-    added(&settings, &spec);
-    let path = format!("permissions/{}/{user}", settings.broker.vhost);
-    api("PUT", &path, &json!({ "configure": "^mine", "write": ".*", "read": ".*" }));
-    let before = picture(&settings);
-    let refusal = remove(&settings, &spec, RemoveOptions { force: true, ..Default::default() }).unwrap_err();
-    assert!(refusal.conflicts[0].contains("configure `^mine`"), "{refusal:?}");
-    assert_eq!(picture(&settings), before);
-}
-
-#[test]
-fn what_arrives_while_an_application_is_removed_is_not_lost() {
-    let settings = common::installed(1_000);
-    let spec = direct(&settings, "billing");
-    added(&settings, &spec);
-    let before = picture(&settings);
-    let removing = {
-        let (settings, spec) = (settings.clone(), spec.clone());
-        std::thread::spawn(move || remove(&settings, &spec, RemoveOptions::default()))
-    };
-    let bindings = format!("exchanges/{}/delay.dispatch/bindings/source", settings.broker.vhost);
-    common::eventually("it is unbound", || {
-        api("GET", &bindings, &json!(null)).as_array().unwrap().is_empty()
-    });
-    raw::publish(&settings, [raw::message("", "billing", "late", &json!({}))]);
-    let refusal = removing.join().unwrap().unwrap_err();
-    assert!(refusal.unbound_meanwhile && refusal.waiting[0].messages == 1, "{refusal:?}");
-    assert_eq!(picture(&settings), before);
-}
-
-#[test]
-fn an_administrator_is_not_deleted_with_an_application() {
-    let settings = common::installed(1_000);
-    let mut spec = direct(&settings, "billing");
-    added(&settings, &spec);
-    let name = format!("admin-of-{}", settings.broker.vhost);
-    api("PUT", &format!("users/{name}"), &json!({ "password": PASSWORD, "tags": "administrator" }));
-    spec.user.as_mut().unwrap().name = name.clone();
-    let before = picture(&settings);
-    let options = RemoveOptions { delete_user: true, force: true, ..RemoveOptions::default() };
-    let refusal = remove(&settings, &spec, options).unwrap_err();
-    assert!(refusal.conflicts[0].contains("administrator"), "{refusal:?}");
-    assert_eq!(picture(&settings), before);
 }
 
 #[test]

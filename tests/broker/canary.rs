@@ -16,11 +16,11 @@ use delayline::{
     canary::{Canary, Figures, GRACE, Probe, State, Watched},
     codec::Delay,
     node::{NodeOptions, PrivateNode},
-    topology::{Binding, Endpoint, Queue},
 };
 
 use crate::common::{
-    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, install, installed, permit, topology,
+    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, install, installed, permit, refusing,
+    topology,
 };
 
 /// A canary on a thread of its own.
@@ -191,16 +191,8 @@ fn a_level_that_is_held_up_is_overdue_and_named() {
 /// everybody, once 32 messages are out.
 fn stall_level_0(settings: &Settings) {
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [
-        // A quorum queue takes some more than its limit.
-        ("x-queue-type".to_owned(), "classic".into()),
-        ("x-max-length".to_owned(), 1.into()),
-        ("x-overflow".to_owned(), "reject-publish".into()),
-    ];
-    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
-    let key = delayline::codec::RoutingKey::binding_pattern(&app("full"));
-    let destination = Endpoint::Queue("full".into());
-    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+    // A quorum queue takes some more than its limit.
+    refusing(&mut session, "classic");
     let router = Router::connect(settings).unwrap();
     let mut pipeline = router.pipeline();
     for number in 0..60 {

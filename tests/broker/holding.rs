@@ -15,7 +15,11 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{eventually, eventually_seen, http, installed, raw, shared_node, topology, vhost};
+use crate::common::{
+    eventually, eventually_seen, http, installed,
+    keeping::{self, number},
+    raw, shared_node, topology, vhost,
+};
 
 fn queue(name: &str, arguments: &[(&str, Argument)]) -> Queue {
     let kind = [("x-queue-type", Argument::from("quorum"))];
@@ -41,24 +45,9 @@ fn ready(session: &mut Session, queue: &str) -> u32 {
     session.queue_depth(queue).unwrap().unwrap().ready
 }
 
-fn number(delivery: &Delivery) -> usize {
-    String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap()
-}
-
 /// The numbers in a queue, in order.
 fn look(settings: &Settings, queue: &Queue) -> Vec<usize> {
-    let mut numbers = Vec::new();
-    let report = Holding::new(settings, queue)
-        .sift(
-            |delivery| {
-                numbers.push(number(delivery));
-                Decision::Keep
-            },
-            |_| {},
-        )
-        .unwrap();
-    assert_eq!(report.failure, None);
-    numbers
+    keeping::look(Holding::new(settings, queue)).1
 }
 
 #[test]

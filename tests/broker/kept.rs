@@ -17,7 +17,11 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{Inbox, app, eventually, installed, raw, topology, vhost};
+use crate::common::{
+    Inbox, app, eventually, installed,
+    keeping::{look, number},
+    raw, topology, vhost,
+};
 
 const MIB: usize = 1024 * 1024;
 
@@ -42,33 +46,16 @@ fn ready(session: &mut Session, queue: &str) -> usize {
     session.queue_depth(queue).unwrap().unwrap().ready as usize
 }
 
-fn number(delivery: &Delivery) -> usize {
-    String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap()
-}
-
 #[test]
 fn more_pages_than_a_connection_has_channels() {
     // Brokers allow 2,047.
     const COUNT: usize = 2_500;
     let (settings, mut session) = holding(COUNT, |n| n.to_string());
-    let look = || {
-        let mut numbers = Vec::new();
-        let report = Holding::new(&settings, &kept())
-            .in_pages(1, u64::MAX)
-            .sift(
-                |delivery| {
-                    numbers.push(number(delivery));
-                    Decision::Keep
-                },
-                |_| {},
-            )
-            .unwrap();
-        assert_eq!((report.kept, &report.failure), (COUNT as u64, &None), "{report:?}");
-        numbers
-    };
     // Twice: what is kept is given back in its order.
     for _ in 0..2 {
-        assert_eq!(look(), (0..COUNT).collect::<Vec<_>>());
+        let (report, numbers) = look(Holding::new(&settings, &kept()).in_pages(1, u64::MAX));
+        assert_eq!(report.kept, COUNT as u64, "{report:?}");
+        assert_eq!(numbers, (0..COUNT).collect::<Vec<_>>());
         eventually("all are back", || ready(&mut session, "kept") == COUNT);
     }
 }
@@ -89,12 +76,7 @@ fn some_go_and_the_others_stay_in_order_over_many_pages() {
     assert_eq!((report.refused, report.withheld, &report.failure), (5, 0, &None), "{report:?}");
     let stay: Vec<_> = (0..COUNT).filter(|n| n % 7 > 2 || n % 700 == 1).collect();
     eventually("the rest is back", || ready(&mut session, "kept") == stay.len());
-    let mut numbers = Vec::new();
-    let keep = |delivery: &Delivery| {
-        numbers.push(number(delivery));
-        Decision::Keep
-    };
-    Holding::new(&settings, &kept()).sift(keep, |_| {}).unwrap();
+    let (_, numbers) = look(Holding::new(&settings, &kept()));
     assert_eq!(numbers, stay);
     assert_eq!(ready(&mut session, "target") as u64, report.sent);
 }

@@ -3,10 +3,10 @@ use std::time::Duration;
 use delayline::{
     Message, Router,
     codec::Delay,
-    message::{Headers, MAX_PROPERTIES_BYTES, Properties, Value},
+    message::{MAX_PROPERTIES_BYTES, Properties, Value},
 };
 
-use crate::common::{Inbox, PATIENCE, app, installed};
+use crate::common::{Inbox, PATIENCE, all_headers, app, installed};
 
 /// A delay that passes three queues, so that nothing is lost on the way either.
 fn message() -> Message {
@@ -18,27 +18,7 @@ fn every_header_type_and_property_survives() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let router = Router::connect(&settings).unwrap();
-    let values = [
-        Value::Bool(true),
-        Value::I8(-8),
-        Value::U8(200),
-        Value::I16(-16_000),
-        Value::U16(60_000),
-        Value::I32(-1),
-        Value::U32(4_000_000_000),
-        Value::I64(i64::MIN),
-        Value::F32(1.5),
-        Value::F64(-2.25),
-        Value::Decimal { scale: 2, value: 1_234 },
-        Value::Text("käse\u{0}😀".into()),
-        Value::Bytes(vec![0, 0xff, 7]),
-        Value::Timestamp(1_700_000_000),
-        Value::Void,
-    ];
-    let mut headers: Headers =
-        values.iter().enumerate().map(|(index, value)| (format!("h{index:02}"), value.clone())).collect();
-    headers.insert("array".into(), Value::Array(values.to_vec()));
-    headers.insert("table".into(), Value::Table(headers.clone()));
+    let mut headers = all_headers();
     headers.insert("x".repeat(255), Value::Bool(false));
     let properties = Properties {
         content_type: Some("text/plain".into()),

@@ -9,7 +9,7 @@ use std::{
 use delayline::{
     Settings,
     admin::{self, FindingCode},
-    management::ManagementApi,
+    management::{ManagementApi, PolicyKind},
     topology::Finding,
 };
 use serde_json::{Value as Json, json};
@@ -141,7 +141,8 @@ fn what_is_reckoned_is_what_the_broker_comes_to() {
         set(&settings, kind, name, &policy);
     }
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
-    let (user, operator) = (api.policies(vhost).unwrap(), api.operator_policies(vhost).unwrap());
+    let [user, operator] =
+        [PolicyKind::Policy, PolicyKind::OperatorPolicy].map(|kind| api.policies(kind, vhost).unwrap());
     assert_eq!((user.len(), operator.len()), (4, 2));
     let name = |name: &Option<String>| name.clone().unwrap_or_default();
     let shown = || -> Vec<(String, String, String, Json)> {

@@ -14,7 +14,7 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{eventually, http, raw, shared_node, vhost};
+use crate::common::{all_headers, eventually, http, raw, shared_node, vhost};
 
 fn queue(name: &str) -> Queue {
     let arguments =
@@ -164,27 +164,7 @@ fn come_back(settings: &Settings, properties: &Properties, headers: &Headers) ->
 #[test]
 fn what_comes_back_is_what_was_sent() {
     let settings = vhost().build().unwrap();
-    let values = [
-        Value::Bool(true),
-        Value::I8(-8),
-        Value::U8(200),
-        Value::I16(-16_000),
-        Value::U16(60_000),
-        Value::I32(-1),
-        Value::U32(4_000_000_000),
-        Value::I64(i64::MIN),
-        Value::F32(1.5),
-        Value::F64(-0.0),
-        Value::Decimal { scale: 2, value: 1_234 },
-        Value::Text("käse\u{0}😀".into()),
-        Value::Bytes(vec![0, 0xff, 7]),
-        Value::Timestamp(1_700_000_000),
-        Value::Void,
-    ];
-    let mut headers: Headers =
-        values.iter().enumerate().map(|(index, value)| (format!("h{index:02}"), value.clone())).collect();
-    headers.insert("array".into(), Value::Array(values.to_vec()));
-    headers.insert("table".into(), Value::Table(headers.clone()));
+    let headers = all_headers();
     let text = |text: &str| Some(text.to_owned());
     let properties = Properties {
         content_type: text("text/plain"),

@@ -11,7 +11,7 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{app, eventually, foreign, installed, raw, topology};
+use crate::common::{app, eventually, foreign, http, installed, raw, shared_node, topology};
 
 /// A set on a broker that speaks AMQP 1.0; `None` before 4.0, where that is a plugin.
 pub(super) fn speaking_1_0() -> Option<Settings> {
@@ -119,4 +119,35 @@ fn unroutable_ones_are_listed_shown_left_and_purged() {
     let sifted = admin::purge(&settings, &topology, &everything, &stop, |_| {}).unwrap();
     assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all)));
     ready(&settings, "delay.unroutable", 0);
+}
+
+/// So is what waits in the levels, with a policy that was set the moment before.
+#[test]
+fn what_waits_in_a_level_is_discarded_by_app() {
+    let Some(settings) = speaking_1_0() else { return };
+    let key = |whose| RoutingKey::new(Delay::from_seconds(1 << 20).unwrap(), app(whose)).encode();
+    let readable = |whose, count| {
+        raw::publish(&settings, (0..count).map(|id| raw::message("delay", &key(whose), id, &json!({}))));
+    };
+    readable("noisy", 20);
+    foreign::publish(&settings, "delay", &key("noisy"), foreign::DEADLY);
+    readable("good", 20);
+    foreign::publish(&settings, "delay", &key("good"), ["char"]);
+    readable("noisy", 10);
+    let theirs = 30 + u32::try_from(foreign::DEADLY.len()).unwrap();
+    ready(&settings, "delay.level.20", theirs + 21);
+    let limit = json!({
+        "pattern": r"^delay\.level\.", "apply-to": "queues", "definition": { "delivery-limit": -1 },
+    });
+    http(shared_node(), "PUT", &format!("policies/{}/sweep", settings.broker.vhost), &limit);
+
+    let stop = AtomicBool::new(false);
+    let (topology, noisy) = (topology(&settings), app("noisy"));
+    let discard = |dry_run| admin::discard_app(&settings, &topology, &noisy, dry_run, &stop, |_| {}).unwrap();
+    let counted = discard(true);
+    assert_eq!((&counted.failure, counted.messages()), (&None, theirs.into()), "{counted:?}");
+    let report = discard(false);
+    assert_eq!((&report.failure, report.unfinished), (&None, false), "{report:?}");
+    assert_eq!(report.messages(), u64::from(theirs), "{report:?}");
+    ready(&settings, "delay.level.20", 21);
 }

@@ -15,7 +15,7 @@ use delayline::{
     topology::{Binding, Endpoint, Queue},
 };
 
-use crate::common::{Inbox, app, eventually, install, installed, not_tested::not_tested, topology};
+use crate::common::{Inbox, app, eventually, install, installed, not_tested::not_tested, refusing, topology};
 
 #[test]
 fn removes_only_what_it_declared() {
@@ -61,19 +61,7 @@ fn refuses_while_messages_are_stuck() {
     // only the management API sees it.
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [
-        ("x-queue-type".to_owned(), "quorum".into()),
-        ("x-max-length".to_owned(), 1.into()),
-        ("x-overflow".to_owned(), "reject-publish".into()),
-    ];
-    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
-    session
-        .bind(&Binding {
-            source: "delay.dispatch".into(),
-            destination: Endpoint::Queue("full".into()),
-            key: RoutingKey::binding_pattern(&app("full")),
-        })
-        .unwrap();
+    refusing(&mut session, "quorum");
     let router = Router::connect(&settings).unwrap();
     let send = || {
         for _ in 0..5 {

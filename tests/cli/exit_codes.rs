@@ -13,16 +13,12 @@ use std::{
 };
 
 use assert_cmd::Command;
-use delayline::{
-    Settings,
-    amqp::Session,
-    topology::{Binding, Endpoint, Queue},
-};
+use delayline::{Settings, amqp::Session};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    common::{app, eventually_seen, installed, shared_node, vhost},
+    common::{eventually_seen, installed, refusing, shared_node, vhost},
     delayline, json, on,
 };
 
@@ -252,15 +248,7 @@ fn interrupted(command: &str) -> i32 {
 fn stuck() -> Settings {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [
-        ("x-queue-type".to_owned(), "quorum".into()),
-        ("x-max-length".to_owned(), 1.into()),
-        ("x-overflow".to_owned(), "reject-publish".into()),
-    ];
-    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
-    let key = delayline::codec::RoutingKey::binding_pattern(&app("full"));
-    let destination = Endpoint::Queue("full".into());
-    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+    refusing(&mut session, "quorum");
     let send = || {
         let lines = "x\n".repeat(8);
         let mut send = on(&settings);

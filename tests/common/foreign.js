@@ -7,12 +7,22 @@ const rhea = require(process.env.TEST_NODE_PATH + "/rhea");
 const types = rhea.types;
 const [port, vhost, address, ...kinds] = process.argv.slice(2);
 const header = (h) => ({ application_properties: { h } });
+const annotation = (name, value) => ({ message_annotations: { [name]: value } });
 const make = {
   char: () => header(types.wrap_char(0x41)),
   uuid: () => header(types.wrap_uuid(Buffer.alloc(16, 7))),
   nan: () => header(types.wrap_double(NaN)),
   decimal: () => header(new types.Decimal32(Buffer.alloc(4, 1))),
   longtype: () => ({ content_type: "x".repeat(300) }),
+  ulong: () => header([types.wrap_ulong(5)]),
+  array: () => header([types.wrap_array(["a"], 0xa1)]),
+  described: () => header([types.described(types.wrap_symbol("x:y"), types.wrap_string("z"))]),
+  numberkey: () => header(new Map([[7, "x"]])),
+  longkey: () => header({ ["x".repeat(300)]: "x" }),
+  annotation: () => annotation("x-opt-h", types.wrap_char(0x41)),
+  deaths: () => annotation("x-opt-deaths", types.wrap_array([{ queue: "orders" }], 0xd1)),
+  type: () => annotation("x-basic-type", "x".repeat(300)),
+  priority: () => annotation("x-basic-priority", "x"),
   plain: () => header("text"),
 };
 const container = rhea.create_container();

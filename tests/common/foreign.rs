@@ -5,7 +5,20 @@ use std::process::Command;
 use delayline::Settings;
 
 /// What every broker that speaks AMQP 1.0 by itself closes AMQP 0-9-1 connections over.
-pub const DEADLY: [&str; 3] = ["char", "uuid", "longtype"];
+pub const DEADLY: [&str; 12] = [
+    "char",
+    "uuid",
+    "longtype",
+    "ulong",
+    "array",
+    "described",
+    "numberkey",
+    "longkey",
+    "annotation",
+    "deaths",
+    "type",
+    "priority",
+];
 
 /// Publishes messages of these kinds, as `foreign.js` has them, and returns once the broker
 /// has accepted them all. Their bodies and ids are their kinds.

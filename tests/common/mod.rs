@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod foreign;
+pub mod keeping;
 pub(crate) mod not_tested;
 #[path = "../../benches/common/rank.rs"]
 mod rank;
@@ -98,6 +99,47 @@ pub fn as_user(settings: &Settings, user: &str) -> Settings {
 
 pub fn app(key: &str) -> AppKey {
     AppKey::new(key).unwrap()
+}
+
+/// Makes a queue `full` for the application `full`, which refuses messages once it has one; a
+/// quorum queue takes some more until it has told everybody.
+pub fn refusing(session: &mut Session, kind: &str) {
+    let arguments = [
+        ("x-queue-type".to_owned(), kind.into()),
+        ("x-max-length".to_owned(), 1.into()),
+        ("x-overflow".to_owned(), "reject-publish".into()),
+    ];
+    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    let key = RoutingKey::binding_pattern(&app("full"));
+    let destination = Endpoint::Queue("full".into());
+    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+}
+
+/// A header of each type, and lists and tables of them all.
+pub fn all_headers() -> Headers {
+    let values = [
+        Value::Bool(true),
+        Value::I8(-8),
+        Value::U8(200),
+        Value::I16(-16_000),
+        Value::U16(60_000),
+        Value::I32(-1),
+        Value::U32(4_000_000_000),
+        Value::I64(i64::MIN),
+        Value::F32(1.5),
+        Value::F64(-2.25),
+        Value::F64(-0.0),
+        Value::Decimal { scale: 2, value: 1_234 },
+        Value::Text("käse\u{0}😀".into()),
+        Value::Bytes(vec![0, 0xff, 7]),
+        Value::Timestamp(1_700_000_000),
+        Value::Void,
+    ];
+    let mut headers: Headers =
+        values.iter().enumerate().map(|(index, value)| (format!("h{index:02}"), value.clone())).collect();
+    headers.insert("array".into(), Value::Array(values.to_vec()));
+    headers.insert("table".into(), Value::Table(headers.clone()));
+    headers
 }
 
 /// An application's durable queue, bound to dispatch.

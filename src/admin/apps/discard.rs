@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use crate::{
+    amqp::v1::Foreign,
     codec::{AppKey, RoutingKey},
-    holding::{Decision, Holding, Progress, Sifted},
+    holding::{Decision, Holding, Progress, Sifted, past},
     settings::Settings,
     topology::Topology,
 };
@@ -72,6 +73,10 @@ impl DiscardReport {
     }
 }
 
+fn is_for(app: &AppKey, routing_key: &str) -> bool {
+    routing_key.parse::<RoutingKey>().is_ok_and(|key| key.app == *app)
+}
+
 /// Takes all messages for an application out of the levels, from the highest to the
 /// lowest, until there are none. What was published to it under further keys counts by
 /// the first one, the routing key. The messages of others are put back in their order and
@@ -103,16 +108,22 @@ pub fn discard_app(
             if report.ended() {
                 break;
             }
-            let mut theirs = 0;
-            let sifted = Holding::new(settings, queue).until(stop).sift(
-                |delivery| {
-                    let of = delivery.routing_key.parse::<RoutingKey>();
-                    let its = of.is_ok_and(|key| key.app == *app);
-                    theirs += u64::from(its);
-                    if its && !dry_run { Decision::Discard } else { Decision::Keep }
-                },
-                &mut progress,
-            )?;
+            let mut passed = past(settings, queue, u64::MAX, || {
+                let mut theirs = 0;
+                let sifted = Holding::new(settings, queue).until(stop).sift(
+                    |delivery| {
+                        let its = is_for(app, &delivery.routing_key);
+                        theirs += u64::from(its);
+                        if its && !dry_run { Decision::Discard } else { Decision::Keep }
+                    },
+                    &mut progress,
+                )?;
+                Ok((sifted, theirs))
+            })?;
+            let foreign = |message: &Foreign| is_for(app, &message.routing_key);
+            let theirs = passed.value + passed.aside.messages().filter(|it| foreign(it)).count() as u64;
+            passed.aside.discard(&mut passed.sifted, |message| foreign(message) && !dry_run);
+            let sifted = passed.sifted;
             report.note(&sifted);
             found += theirs;
             report.add(&queue.name, if dry_run { theirs } else { sifted.discarded });

@@ -9,9 +9,9 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 use serde::Serialize;
 
 use crate::{
-    amqp::{Session, v1::Foreign},
+    amqp::{Delivery, Session, v1::Foreign},
     codec::AppKey,
-    holding::{Census, Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, past},
+    holding::{Decision, Group, Holding, Outgoing, Progress, Sample, Sifted, count, past},
     settings::Settings,
     topology::{Queue, Topology},
 };
@@ -152,25 +152,12 @@ pub fn unroutable(
     settings: &Settings,
     topology: &Topology,
     limit: u64,
-    mut progress: impl FnMut(Progress),
+    progress: impl FnMut(Progress),
 ) -> Result<UnroutableReport, AdminError> {
     let bound = bound(settings, topology)?;
-    let mut passed = past(settings, queue(topology), limit, || {
-        let mut census = Census::new(GROUPS);
-        let sifted = Holding::new(settings, queue(topology)).at_most(limit).sift(
-            |delivery| {
-                census.add(diagnose(topology.names(), &delivery.exchange, &delivery.routing_key), delivery);
-                Decision::Keep
-            },
-            &mut progress,
-        )?;
-        Ok((sifted, census))
-    })?;
-    passed.aside.keep(&mut passed.sifted);
-    let (sifted, mut census) = (passed.sifted, passed.value);
-    for message in passed.aside.messages() {
-        census.add_unreadable(diagnose_foreign(topology, message), message.body_len());
-    }
+    let of = |delivery: &Delivery| diagnose(topology.names(), &delivery.exchange, &delivery.routing_key);
+    let of_foreign = |message: &Foreign| diagnose_foreign(topology, message);
+    let (sifted, census) = count((settings, queue(topology)), (limit, GROUPS), of, of_foreign, progress)?;
     let groups = census.groups().iter().map(|(diagnosis, group)| UnroutableGroup {
         bound: match (&bound, &diagnosis.app) {
             (Ok(bound), Some(app)) => Some(bound.has(app)),

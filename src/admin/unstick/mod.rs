@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use log::debug;
 use regex::Regex;
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ use crate::{
     holding::HoldingError,
     management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
     settings::Settings,
-    topology::{Names, Topology},
+    topology::{Names, Observed, Topology},
 };
 
 use super::AdminError;
@@ -136,7 +137,7 @@ pub fn unstick(
         reason: "no management API is configured (--management-url)".into(),
     })?;
     let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
-    let seen = api.queues(vhost)?;
+    let seen = with_policies_of_now(&api, vhost, api.queues(vhost)?);
     if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
         let names = topology.names();
         let level =
@@ -190,6 +191,16 @@ pub fn unstick(
     Ok(report)
 }
 
+/// Says of queues which policies hold for them now: which kind is free decides what is done,
+/// and their statistics say it seconds late. Who may not list policies does with these.
+fn with_policies_of_now(api: &ManagementApi, vhost: &str, queues: Vec<QueueInfo>) -> Vec<QueueInfo> {
+    let mut observed = Observed { queues, ..Observed::default() };
+    if let Err(error) = api.apply_policies(vhost, &mut observed) {
+        debug!("policies that were set in the last few seconds are not seen: {error}");
+    }
+    observed.queues
+}
+
 /// The kinds of which a policy of ours stands. Who may not list policies sees those that
 /// apply to a queue.
 pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]) -> Vec<PolicyKind> {
@@ -202,8 +213,8 @@ pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]
             name.as_deref() == Some(NAME)
         })
     };
-    let stands = |kind: &PolicyKind| match api.policy_names(*kind, vhost) {
-        Ok(names) => names.iter().any(|name| name == NAME),
+    let stands = |kind: &PolicyKind| match api.policies(*kind, vhost) {
+        Ok(policies) => policies.iter().any(|policy| policy.name == NAME),
         Err(_) => applies(*kind),
     };
     [PolicyKind::Policy, PolicyKind::OperatorPolicy].into_iter().filter(stands).collect()
@@ -217,7 +228,7 @@ fn touch(
     vhost: &str,
     queues: &[String],
 ) -> Result<(), ManagementError> {
-    let set = api.set_policy(kind, vhost, NAME, &policy(queues));
+    let set = api.set_policy(kind, vhost, &policy(queues));
     // Also after an error: it may have been set and only the answer be lost.
     let cleared = clear(api, kind, vhost);
     set.and(cleared)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use crate::management::{Policy, PolicyKind, QueueInfo};
 
@@ -67,14 +67,18 @@ pub(super) fn touches<'a>(queues: impl IntoIterator<Item = &'a QueueInfo>) -> To
 pub(super) fn policy(queues: &[String]) -> Policy {
     let names: Vec<_> = queues.iter().map(|name| regex::escape(name)).collect();
     Policy {
+        name: NAME.into(),
         pattern: format!("^(?:{})$", names.join("|")),
+        apply_to: "queues".into(),
+        definition: [("delivery-limit".to_owned(), i32::MAX.into())].into(),
         priority: -1_000_000,
-        definition: json!({ "delivery-limit": i32::MAX }),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn queue(name: &str, policy: Option<&str>, operator_policy: Option<&str>) -> QueueInfo {

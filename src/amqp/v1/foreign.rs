@@ -1,50 +1,11 @@
 //! What a message holds that AMQP 0-9-1 may have no form for.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use super::wire::{Items, Value, value};
-
-/// How many values of one message are looked at.
-const VALUES: usize = 10_000;
-
-/// The longest text of a property in 0-9-1.
-const SHORT: usize = 255;
-
-/// Something that AMQP 0-9-1 has no form for. What the broker makes of it differs by its
-/// version: it leaves the header out, or closes the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Oddity {
-    /// A single character.
-    Char,
-    /// A UUID.
-    Uuid,
-    /// A content type or encoding of more than 255 bytes.
-    LongType,
-    /// Another text of more than 255 bytes where 0-9-1 has room for as many.
-    LongText,
-    /// Infinity, or what is no number.
-    NotFinite,
-    /// A decimal number.
-    Decimal,
-    /// A time, which 0-9-1 counts in whole seconds from 1970.
-    Time,
-    /// Bytes that are no value.
-    Unreadable,
-}
-
-impl fmt::Display for Oddity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Char => "a char",
-            Self::Uuid => "a UUID",
-            Self::LongType | Self::LongText => "longer than 255 bytes",
-            Self::NotFinite => "no finite number",
-            Self::Decimal => "a decimal number",
-            Self::Time => "a time",
-            Self::Unreadable => "unreadable",
-        })
-    }
-}
+use super::{
+    oddity::{Oddity, SHORT, deaths_make_sense, oddities, property_makes_sense},
+    wire::{Items, Value, value},
+};
 
 /// A message as AMQP 1.0 shows it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -156,9 +117,17 @@ impl Foreign {
             match name.as_str() {
                 "x-exchange" => self.exchange = value.text().unwrap_or_default(),
                 "x-routing-key" => self.routing_key = value.text().unwrap_or_default(),
-                // The broker's own, such as the list of deaths.
-                name if name.starts_with("x-opt-") => {}
-                _ => self.header(name, &value),
+                "x-opt-rabbitmq-received-time" if matches!(value, Value::Time(_)) => {}
+                "x-opt-deaths" if deaths_make_sense(&value) => {}
+                "x-opt-deaths" => self.odd(Oddity::Forged, "annotation `x-opt-deaths`"),
+                // The broker's own, and what else is to mean something to a broker.
+                name if name.starts_with("x-opt-") => self.look(&annotation(name), &value),
+                _ => {
+                    if !property_makes_sense(&name, &value) {
+                        self.odd(Oddity::Forged, &annotation(&name));
+                    }
+                    self.header(name, &value);
+                }
             }
         }
     }
@@ -174,25 +143,15 @@ impl Foreign {
         if name.len() > SHORT {
             self.odd(Oddity::LongText, "the name of a header");
         }
-        let mut left = VALUES;
-        let mut open = vec![std::iter::once(*value).collect::<Vec<_>>()];
-        while let Some(values) = open.pop() {
-            for value in values {
-                left = left.saturating_sub(1);
-                if left == 0 {
-                    return;
-                }
-                match value {
-                    Value::List(items) | Value::Map(items) => open.push(items.take(left).collect()),
-                    value => {
-                        if let Some(oddity) = oddity(&value) {
-                            self.odd(oddity, &place);
-                        }
-                    }
-                }
-            }
-        }
+        self.look(&place, value);
         self.headers.insert(name, shown(value));
+    }
+
+    /// Looks for what has no form in 0-9-1, however deep it lies.
+    fn look(&mut self, place: &str, value: &Value<'_>) {
+        for oddity in oddities(*value) {
+            self.odd(oddity, place);
+        }
     }
 
     fn properties(&mut self, fields: Items<'_>) {
@@ -224,15 +183,8 @@ fn pairs(mut entries: Items<'_>) -> impl Iterator<Item = (String, Value<'_>)> {
     })
 }
 
-fn oddity(value: &Value<'_>) -> Option<Oddity> {
-    match value {
-        Value::Char(_) | Value::Array(0x73) => Some(Oddity::Char),
-        Value::Uuid(_) | Value::Array(0x98) => Some(Oddity::Uuid),
-        Value::Float(number) if !number.is_finite() => Some(Oddity::NotFinite),
-        Value::Decimal | Value::Array(0x74 | 0x84 | 0x94) => Some(Oddity::Decimal),
-        Value::Time(_) | Value::Array(0x83) => Some(Oddity::Time),
-        _ => None,
-    }
+fn annotation(name: &str) -> String {
+    format!("annotation `{}`", name.escape_debug())
 }
 
 /// A value for people to read.
@@ -317,6 +269,89 @@ mod tests {
             (Oddity::LongText, "property `correlation-id`"),
         ];
         assert_eq!(message.oddities, expected.map(|(oddity, place)| (oddity, place.to_owned())).into());
+    }
+
+    /// A list or map in place, with so many items.
+    fn within(constructor: u8, items: &[&[u8]], count: u32) -> Vec<u8> {
+        section(0, constructor, &items.concat(), count).split_off(3)
+    }
+
+    fn array(of: u8, items: &[u8], count: u32) -> Vec<u8> {
+        within(0xf0, &[&[of], items], count)
+    }
+
+    fn odd(section_code: u8, name: &str, value: &[u8]) -> Vec<Oddity> {
+        let message = read(&section(section_code, 0xd1, &[&text(name), value].concat(), 2));
+        message.oddities.into_keys().collect()
+    }
+
+    #[test]
+    fn knows_what_has_no_form_in_lists_and_as_a_key() {
+        let (ulong, short) = ([0x53, 5], text("x"));
+        let described = [&[0x00][..], &text("x:y"), &short].concat();
+        for (value, expected) in [
+            (ulong.to_vec(), vec![]),
+            (within(0xd0, &[&ulong], 1), vec![Oddity::Ulong]),
+            (within(0xd0, &[&[0x52, 5]], 1), vec![]),
+            (array(0x80, &[0; 8], 1), vec![Oddity::Ulong]),
+            (within(0xd1, &[&short, &ulong], 2), vec![]),
+            (array(0xb1, &short[1..], 1), vec![]),
+            (within(0xd0, &[&array(0xb1, &short[1..], 1)], 1), vec![Oddity::Array]),
+            (within(0xd1, &[&short, &array(0xb1, &short[1..], 1)], 2), vec![]),
+            (within(0xd0, &[&described], 1), vec![Oddity::Described]),
+            (within(0xd1, &[&[0x54, 7], &short], 2), vec![Oddity::Key]),
+            (within(0xd1, &[&text(&"x".repeat(300)), &short], 2), vec![Oddity::Key]),
+            (array(0x73, &[0, 0, 0, 0x41], 1), vec![Oddity::Char]),
+            // Endless, as each takes no room.
+            (array(0x40, &[], u32::MAX), vec![]),
+        ] {
+            assert_eq!(odd(0x74, "h", &value), expected, "{value:x?}");
+            assert_eq!(odd(0x72, "x-opt-h", &value), expected, "{value:x?}");
+        }
+    }
+
+    #[test]
+    fn knows_annotations_that_the_broker_did_not_write() {
+        let symbol = |text: &str| [&[0xa3, u8::try_from(text.len()).unwrap()][..], text.as_bytes()].concat();
+        let time = [&[0x83][..], &[0; 8]].concat();
+        let keys = array(0xb1, &text("x")[1..], 1);
+        let death = |count: &[u8], more: &[&[u8]]| {
+            let known: [(&str, &[u8]); 7] = [
+                ("queue", &text("q")),
+                ("reason", &symbol("expired")),
+                ("count", count),
+                ("first-time", &time),
+                ("last-time", &time),
+                ("exchange", &text("x")),
+                ("routing-keys", &keys),
+            ];
+            let fields: Vec<_> =
+                known.iter().flat_map(|(name, value)| [symbol(name), value.to_vec()]).collect();
+            let fields: Vec<_> = more.iter().copied().chain(fields.iter().map(Vec::as_slice)).collect();
+            let death = within(0xd1, &fields, u32::try_from(fields.len()).unwrap());
+            array(0xd1, &death[1..], 1)
+        };
+        let fine = death(&[0x53, 1], &[]);
+        for (name, value, forged) in [
+            ("x-opt-deaths", &fine, false),
+            ("x-opt-deaths", &death(&[0x53, 1], &[&symbol("ttl"), &[0x52, 5]]), false),
+            ("x-opt-deaths", &death(&[0x52, 1], &[]), true),
+            ("x-opt-deaths", &death(&[0x53, 1], &[&symbol("more"), &[0x52, 5]]), true),
+            ("x-opt-deaths", &array(0xd1, &within(0xd1, &[], 0)[1..], 1), true),
+            ("x-opt-deaths", &array(0x53, &[1, 2], 2), false),
+            ("x-opt-deaths", &text("x"), false),
+            ("x-basic-type", &text("x"), false),
+            ("x-basic-type", &text(&"x".repeat(300)), true),
+            ("x-basic-expiration", &vec![0x52, 5], true),
+            ("x-basic-priority", &vec![0x50, 5], false),
+            ("x-basic-priority", &text("5"), true),
+            ("x-basic-delivery-mode", &text("2"), true),
+        ] {
+            let expected = if forged { vec![Oddity::Forged] } else { vec![] };
+            assert_eq!(odd(0x72, name, value), expected, "{name} {value:x?}");
+        }
+        // Only as an annotation does it mean anything.
+        assert_eq!(odd(0x74, "x-basic-type", &text(&"x".repeat(300))), []);
     }
 
     #[test]

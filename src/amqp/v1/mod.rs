@@ -1,7 +1,8 @@
 //! A receiver for AMQP 1.0.
 //!
 //! From RabbitMQ 4.0 on every broker speaks AMQP 1.0 beside 0-9-1. A message that was published over it may hold
-//! what 0-9-1 has no form for: a char or a UUID in a header, a content type of 300 bytes.
+//! what 0-9-1 has no form for: a char or a UUID in a header, a list with an unsigned number of 64
+//! bits, a content type of 300 bytes.
 //! The broker closes every 0-9-1 connection that it hands such a message to (541), puts the
 //! message back to where it was, and hands it to the next. Nobody can reject or acknowledge
 //! what never arrives, so that it is read over AMQP 1.0, which was its way in as well.
@@ -11,8 +12,10 @@
 
 mod foreign;
 mod frames;
+mod oddity;
 mod receiver;
 mod wire;
 
-pub(crate) use foreign::{Foreign, Oddity};
+pub(crate) use foreign::Foreign;
+pub(crate) use oddity::Oddity;
 pub(crate) use receiver::{Outcome, Receiver};

@@ -85,8 +85,8 @@ pub(super) enum Value<'a> {
     Symbol(&'a [u8]),
     List(Items<'a>),
     Map(Items<'a>),
-    /// Many of one type, which the constructor names.
-    Array(u8),
+    /// Many of one type.
+    Array(Items<'a>),
 }
 
 impl Value<'_> {
@@ -106,11 +106,23 @@ impl Value<'_> {
     }
 }
 
-/// What a list or map holds, not read yet; of a map, keys and values in turns.
+/// What a list, map or array holds, not read yet; of a map, keys and values in turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Items<'a> {
     rest: &'a [u8],
     left: u32,
+    /// The one constructor of an array's items.
+    of: Option<u8>,
+}
+
+impl Items<'_> {
+    const NONE: Items<'static> = Items { rest: &[], left: 0, of: None };
+
+    /// The constructor of the next item, or of all if they are an array's; 0 where something
+    /// describes it.
+    pub(super) fn upcoming(&self) -> Option<u8> {
+        self.of.or_else(|| self.rest.first().copied().filter(|_| self.left > 0))
+    }
 }
 
 impl<'a> Iterator for Items<'a> {
@@ -118,7 +130,10 @@ impl<'a> Iterator for Items<'a> {
 
     fn next(&mut self) -> Option<Value<'a>> {
         self.left = self.left.checked_sub(1)?;
-        value(&mut self.rest).map(|(_, value)| value)
+        match self.of {
+            Some(constructor) => plain(constructor, &mut self.rest),
+            None => value(&mut self.rest).map(|(_, value)| value),
+        }
     }
 }
 
@@ -146,7 +161,7 @@ fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
         0x41 => Value::Bool(true),
         0x42 => Value::Bool(false),
         0x43 | 0x44 => Value::Unsigned(0),
-        0x45 => Value::List(Items { rest: &[], left: 0 }),
+        0x45 => Value::List(Items::NONE),
         0x50 | 0x52 | 0x53 | 0x60 | 0x70 | 0x80 => Value::Unsigned(unsigned(fixed(rest)?)),
         0x51 | 0x54 | 0x55 | 0x61 | 0x71 | 0x81 => Value::Signed(signed(fixed(rest)?)),
         0x56 => Value::Bool(fixed(rest)? != [0]),
@@ -161,7 +176,7 @@ fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
         0xa3 | 0xb3 => Value::Symbol(sized(constructor, rest)?),
         0xc0 | 0xd0 => Value::List(items(constructor, rest)?),
         0xc1 | 0xd1 => Value::Map(items(constructor, rest)?),
-        0xe0 | 0xf0 => Value::Array(*items(constructor, rest)?.rest.first()?),
+        0xe0 | 0xf0 => Value::Array(array(constructor, rest)?),
         _ => return None,
     })
 }
@@ -180,7 +195,15 @@ fn sized<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 fn items<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
     let mut inner = sized(constructor, rest)?;
     let left = count(constructor, &mut inner)?;
-    Some(Items { rest: inner, left })
+    Some(Items { rest: inner, left, of: None })
+}
+
+/// An array, whose items have one constructor between them. What describes them, if that is
+/// so, is not read.
+fn array<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
+    let mut items = items(constructor, rest)?;
+    items.of = Some(take(&mut items.rest, 1)?[0]);
+    Some(items)
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
@@ -224,10 +247,11 @@ mod tests {
             (&[0x83, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Value::Time(-1)),
             (&[0xa1, 2, b'h', b'i'], Value::Text(b"hi")),
             (&[0xb0, 0, 0, 0, 1, 7], Value::Binary(&[7])),
-            (&[0xe0, 4, 2, 0x50, 1, 2], Value::Array(0x50)),
         ] {
             assert_eq!(read(bytes), Some((None, expected)), "{bytes:x?}");
         }
+        let Some((_, Value::Array(items))) = read(&[0xe0, 4, 2, 0x50, 1, 2]) else { panic!() };
+        assert_eq!(items.collect::<Vec<_>>(), [Value::Unsigned(1), Value::Unsigned(2)]);
         let uuid = [&[0x98][..], &[7; 16]].concat();
         assert_eq!(read(&uuid), Some((None, Value::Uuid(&[7; 16]))));
         let decimal = [&[0x94][..], &[0; 16]].concat();

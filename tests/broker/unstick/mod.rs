@@ -159,17 +159,8 @@ fn a_level_hands_on_at_once_what_it_could_not() {
 #[test]
 fn a_landing_queue_hands_on_once_its_target_is_there() {
     let settings = installed();
-    let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
-    let landing = topology.landing_queue(&app("app"), "", Some("target"));
-    session.declare_queue(&landing).unwrap();
-    session
-        .bind(&Binding {
-            source: "delay.dispatch".into(),
-            destination: Endpoint::Queue(landing.name.clone()),
-            key: RoutingKey::binding_pattern(&app("app")),
-        })
-        .unwrap();
+    let landing = landing(&settings, &mut session, "target");
     send(&settings, "app", 0..50, 1);
     stuck(&settings, &landing.name, 50);
     queue(&mut session, "target", &[]);
@@ -178,6 +169,20 @@ fn a_landing_queue_hands_on_once_its_target_is_there() {
     let depth = || session.queue_depth("target").unwrap().unwrap().ready;
     let mut depth = depth;
     eventually("all are in the target", || depth() == 50);
+}
+
+/// A landing queue of the application `app`, before this queue.
+fn landing(settings: &Settings, session: &mut Session, target: &str) -> Queue {
+    let landing = topology(settings).landing_queue(&app("app"), "", Some(target));
+    session.declare_queue(&landing).unwrap();
+    session
+        .bind(&Binding {
+            source: "delay.dispatch".into(),
+            destination: Endpoint::Queue(landing.name.clone()),
+            key: RoutingKey::binding_pattern(&app("app")),
+        })
+        .unwrap();
+    landing
 }
 
 fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {

@@ -64,5 +64,18 @@ fn a_policy_that_is_made_meanwhile_goes_first() {
     applies(&settings, "delay.level.00", "theirs", "");
     // It is found all the same.
     assert_eq!(now(&settings).left_behind, [PolicyKind::Policy]);
-    assert_eq!(api.policy_names(PolicyKind::Policy, &settings.broker.vhost).unwrap(), ["theirs"]);
+    let stand = api.policies(PolicyKind::Policy, &settings.broker.vhost).unwrap();
+    assert_eq!(stand.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>(), ["theirs"]);
+}
+
+#[test]
+fn a_policy_that_was_set_the_moment_before_counts() {
+    let settings = installed();
+    // So that they have been counted without it.
+    applies(&settings, "delay.level.00", "", "");
+    put(&settings, "policies", "theirs", &theirs(0));
+    let options = UnstickOptions { all: true, dry_run: true, ..UnstickOptions::default() };
+    let report = admin::unstick(&settings, &topology(&settings), &options).unwrap();
+    let by = |queue: &str| report.touched.iter().find(|touched| touched.queue == queue).map(|it| it.by);
+    assert_eq!(by("delay.level.00"), Some(PolicyKind::OperatorPolicy), "{report:#?}");
 }

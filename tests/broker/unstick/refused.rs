@@ -22,18 +22,9 @@ const LONG_AGO: &str = "
 #[test]
 fn what_was_refused_is_offered_again_once_its_time_is_over() {
     let settings = installed();
-    let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
     queue(&mut session, "small", &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
-    let landing = topology.landing_queue(&app("app"), "", Some("small"));
-    session.declare_queue(&landing).unwrap();
-    session
-        .bind(&Binding {
-            source: "delay.dispatch".into(),
-            destination: Endpoint::Queue(landing.name.clone()),
-            key: RoutingKey::binding_pattern(&app("app")),
-        })
-        .unwrap();
+    let landing = landing(&settings, &mut session, "small");
     // One after the other: a queue takes some more than it has room for from several at once.
     send(&settings, "app", 0..60, 1);
     let refused = eventually_seen(

@@ -1,0 +1,113 @@
+//! What stands in a vhost, and what is counted of it.
+
+use super::{
+    BindingInfo, ChannelInfo, ExchangeInfo, ManagementApi, ManagementError, QueueInfo, client::segment,
+};
+
+impl ManagementApi {
+    /// All exchanges of a vhost.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn exchanges(&self, vhost: &str) -> Result<Vec<ExchangeInfo>, ManagementError> {
+        self.get(&format!("exchanges/{}", segment(vhost)))
+    }
+
+    /// All queues of a vhost. Counts are up to 5 s old.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queues(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
+        self.get(&format!("queues/{}", segment(vhost)))
+    }
+
+    /// All queues of a vhost, with their names and what is counted and nothing else.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
+        let columns =
+            "name,messages,messages_ready,messages_unacknowledged,messages_dlx,message_stats.publish";
+        self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
+    }
+
+    /// All queues of a vhost with how many messages they have, past the statistics, which
+    /// are up to 5 s older; nothing is counted of queues whose leader is on another node
+    /// than the one that answers.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_totals(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
+        let columns = "name,messages,messages_ready,messages_unacknowledged,members";
+        let options = "disable_stats=true&enable_queue_totals=true";
+        self.get(&format!("queues/{}?{options}&columns={columns}", segment(vhost)))
+    }
+
+    /// One exchange of a vhost; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn exchange(&self, vhost: &str, name: &str) -> Result<Option<ExchangeInfo>, ManagementError> {
+        self.find(&format!("exchanges/{}/{}", segment(vhost), segment(name)))
+    }
+
+    /// One queue of a vhost; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue(&self, vhost: &str, name: &str) -> Result<Option<QueueInfo>, ManagementError> {
+        self.find(&format!("queues/{}/{}", segment(vhost), segment(name)))
+    }
+
+    /// All bindings of a vhost.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn bindings(&self, vhost: &str) -> Result<Vec<BindingInfo>, ManagementError> {
+        self.get(&format!("bindings/{}", segment(vhost)))
+    }
+
+    /// One queue with how many messages it had in the last `age` seconds; `None` if
+    /// there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn queue_history(
+        &self,
+        vhost: &str,
+        name: &str,
+        age: u32,
+    ) -> Result<Option<QueueInfo>, ManagementError> {
+        // Brokers take one sample every 5 s.
+        let step = (age / 60).max(5);
+        let (vhost, name) = (segment(vhost), segment(name));
+        self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
+    }
+
+    /// What was published into each queue, and to each exchange, of a vhost over the last
+    /// `age` seconds, with one sample every ten. Nothing else is in the answers but names
+    /// and where exchanges lead.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn publish_histories(
+        &self,
+        vhost: &str,
+        age: u32,
+    ) -> Result<(Vec<QueueInfo>, Vec<ExchangeInfo>), ManagementError> {
+        let (vhost, over) = (segment(vhost), format!("msg_rates_age={age}&msg_rates_incr=10"));
+        // In this order: what came into a queue was published before.
+        let queues = self.get(&format!(
+            "queues/{vhost}?columns=name,message_stats.publish,message_stats.publish_details&{over}"
+        ))?;
+        Ok((queues, self.get(&format!("exchanges/{vhost}?{over}"))?))
+    }
+
+    /// All channels of a vhost. Needs the tag `monitoring`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn channels(&self, vhost: &str) -> Result<Vec<ChannelInfo>, ManagementError> {
+        self.get(&format!("vhosts/{}/channels", segment(vhost)))
+    }
+}

@@ -1,0 +1,23 @@
+//! Queues that keep messages whose bodies are numbers.
+
+use delayline::{
+    amqp::Delivery,
+    holding::{Decision, Holding, Sifted},
+};
+
+/// What a body says.
+pub fn number(delivery: &Delivery) -> usize {
+    String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap()
+}
+
+/// Looks at all messages and takes none away; the numbers in them, in order.
+pub fn look(holding: Holding<'_>) -> (Sifted, Vec<usize>) {
+    let mut numbers = Vec::new();
+    let keep = |delivery: &Delivery| {
+        numbers.push(number(delivery));
+        Decision::Keep
+    };
+    let report = holding.sift(keep, |_| {}).unwrap();
+    assert_eq!(report.failure, None);
+    (report, numbers)
+}
