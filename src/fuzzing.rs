@@ -149,11 +149,11 @@ fn management(bytes: &[u8]) {
         nodes: part::<Option<u8>>(&json, "nodes").map(usize::from),
         unsettled: Vec::new(),
     };
-    for finding in topology.compare(&observed) {
+    for finding in observed.compare(&topology) {
         let _ = finding.to_string();
     }
     observed.apply_policies(&part::<Vec<_>>(&json, "policies"), &part::<Vec<_>>(&json, "operator_policies"));
-    for finding in topology.compare(&observed) {
+    for finding in observed.compare(&topology) {
         let _ = finding.to_string();
     }
     let _ = observed.dispatch_bindings(&topology);

@@ -102,7 +102,7 @@ pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> 
     }
     match observed {
         Ok(observed) => {
-            let findings = topology.compare(&observed);
+            let findings = observed.compare(topology);
             let missing = |finding: &&Finding| matches!(finding, Finding::MissingBinding { .. });
             plan.missing_bindings = Some(findings.iter().filter(missing).count());
             plan.earlier = findings.into_iter().find(|it| matches!(it, Finding::EarlierVersion { .. }));

@@ -59,7 +59,7 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
             }
             unchecked.extend(leaders.unchecked());
             unchecked.extend(observed.unsettled.iter().cloned());
-            findings.extend(topology.compare(&observed));
+            findings.extend(observed.compare(topology));
             Ok(VerifyReport {
                 causes: causes(&settings.topology.set, &findings),
                 findings,

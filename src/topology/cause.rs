@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn grouped(topology: &Topology, observed: &Observed) -> Vec<Cause> {
-        let findings = topology.compare(observed);
+        let findings = observed.compare(topology);
         let causes = causes(&topology.settings().set, &findings);
         // Every finding is in one of them.
         assert_eq!(causes.iter().map(|cause| cause.findings.len()).sum::<usize>(), findings.len());

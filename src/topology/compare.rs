@@ -30,28 +30,28 @@ pub struct Observed {
 /// as many nodes (RabbitMQ's own default; up to 3.10 it is 5).
 const DEFAULT_REPLICAS: usize = 3;
 
-impl Topology {
-    /// Compares a vhost with this topology: argument by argument, binding by
+impl Observed {
+    /// Compares a vhost with what is wanted: argument by argument, binding by
     /// binding. Empty if everything is as it should be.
     #[must_use]
-    pub fn compare(&self, observed: &Observed) -> Vec<Finding> {
+    pub fn compare(&self, topology: &Topology) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let earlier = self.earlier_bindings(observed);
+        let earlier = self.earlier_bindings(topology);
         if earlier > 0 {
             findings.push(Finding::EarlierVersion { bindings: earlier });
         }
-        self.compare_exchanges(observed, &mut findings);
-        self.compare_queues(observed, &mut findings);
+        self.compare_exchanges(topology, &mut findings);
+        self.compare_queues(topology, &mut findings);
         // Of an earlier version they differ one and all, which says nothing more.
         if earlier == 0 {
-            self.compare_bindings(observed, &mut findings);
+            self.compare_bindings(topology, &mut findings);
         }
         findings
     }
 
-    fn compare_exchanges(&self, observed: &Observed, findings: &mut Vec<Finding>) {
-        let found: HashMap<_, _> = observed.exchanges.iter().map(|info| (info.name.as_str(), info)).collect();
-        for wanted in self.exchanges() {
+    fn compare_exchanges(&self, topology: &Topology, findings: &mut Vec<Finding>) {
+        let found: HashMap<_, _> = self.exchanges.iter().map(|info| (info.name.as_str(), info)).collect();
+        for wanted in topology.exchanges() {
             let object = format!("exchange `{}`", wanted.name);
             let Some(info) = found.get(wanted.name.as_str()) else {
                 findings.push(Finding::Missing { object });
@@ -68,9 +68,9 @@ impl Topology {
         }
     }
 
-    fn compare_queues(&self, observed: &Observed, findings: &mut Vec<Finding>) {
-        let found: HashMap<_, _> = observed.queues.iter().map(|info| (info.name.as_str(), info)).collect();
-        for wanted in self.queues() {
+    fn compare_queues(&self, topology: &Topology, findings: &mut Vec<Finding>) {
+        let found: HashMap<_, _> = self.queues.iter().map(|info| (info.name.as_str(), info)).collect();
+        for wanted in topology.queues() {
             let object = format!("queue `{}`", wanted.name);
             let Some(info) = found.get(wanted.name.as_str()) else {
                 findings.push(Finding::Missing { object });
@@ -83,11 +83,11 @@ impl Topology {
             compare_properties(&object, properties, findings);
             compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
             findings.extend(harmful_policies(info, wanted.level.is_some()));
-            self.compare_replicas(info, observed.nodes, findings);
+            self.compare_replicas(topology, info, findings);
         }
     }
 
-    fn compare_replicas(&self, info: &QueueInfo, nodes: Option<usize>, findings: &mut Vec<Finding>) {
+    fn compare_replicas(&self, topology: &Topology, info: &QueueInfo, findings: &mut Vec<Finding>) {
         if info.members.is_empty() {
             // Not replicated, or just being declared.
             return;
@@ -101,36 +101,23 @@ impl Topology {
         if info.leaderless {
             findings.push(Finding::NoLeader { queue: info.name.clone() });
         }
-        let asked = self.settings().replicas.map_or(DEFAULT_REPLICAS, |number| number.get().into());
-        let wanted = nodes.map_or(0, |nodes| asked.min(nodes));
+        let asked = topology.settings().replicas.map_or(DEFAULT_REPLICAS, |number| number.get().into());
+        let wanted = self.nodes.map_or(0, |nodes| asked.min(nodes));
         if info.members.len() < wanted {
             let (queue, members) = (info.name.clone(), info.members.clone());
             findings.push(Finding::MissingReplicas { queue, members, wanted });
         }
     }
 
-    /// Whether what gets there from the dispatch exchange comes to it again.
-    #[must_use]
-    pub fn leads_back(&self, destination: &Endpoint) -> bool {
-        match destination {
-            Endpoint::Queue(name) => self.queues().any(|queue| queue.level.is_some() && queue.name == *name),
-            Endpoint::Exchange(name) => {
-                let names = self.names();
-                let keeping = [names.unroutable(), names.retry(), names.parked()];
-                self.owns_exchange(name) && !keeping.contains(name)
-            }
-        }
-    }
-
-    fn compare_bindings(&self, observed: &Observed, findings: &mut Vec<Finding>) {
-        let wanted: BTreeSet<&Binding> = self.bindings().collect();
-        let found: HashSet<Binding> = observed.bindings.iter().filter_map(binding).collect();
+    fn compare_bindings(&self, topology: &Topology, findings: &mut Vec<Finding>) {
+        let wanted: BTreeSet<&Binding> = topology.bindings().collect();
+        let found: HashSet<Binding> = self.bindings.iter().filter_map(binding).collect();
         let missing = wanted.iter().filter(|binding| !found.contains(binding));
         findings.extend(missing.map(|&binding| Finding::MissingBinding { binding: binding.clone() }));
 
-        let exchanges: HashSet<_> = self.exchanges().map(|exchange| exchange.name.as_str()).collect();
-        let queues: HashSet<_> = self.queues().map(|queue| queue.name.as_str()).collect();
-        let dispatch = self.names().dispatch();
+        let exchanges: HashSet<_> = topology.exchanges().map(|exchange| exchange.name.as_str()).collect();
+        let queues: HashSet<_> = topology.queues().map(|queue| queue.name.as_str()).collect();
+        let dispatch = topology.names().dispatch();
         let mut extra: Vec<_> = found.iter().filter(|&binding| !wanted.contains(binding)).collect();
         extra.sort();
         for binding in extra {
@@ -150,7 +137,8 @@ impl Topology {
             } else if exchanges.contains(binding.source.as_str()) {
                 "it copies or diverts messages that are still waiting"
             } else {
-                let ours = into_the_set && binding.destination != Endpoint::Exchange(self.names().entry());
+                let ours =
+                    into_the_set && binding.destination != Endpoint::Exchange(topology.names().entry());
                 if !ours || binding.source.is_empty() {
                     continue;
                 }
@@ -272,11 +260,11 @@ mod tests {
         for queue in &mut observed.queues {
             (queue.members, queue.online) = (names(&["a", "b", "c"]), names(&["a", "b", "c"]));
         }
-        assert_eq!(topology.compare(&observed), []);
+        assert_eq!(observed.compare(&topology), []);
         observed.queues[0].members.pop();
         observed.queues[0].online.pop();
         observed.queues[1].online = names(&["b"]);
-        let texts: Vec<_> = topology.compare(&observed).iter().map(ToString::to_string).collect();
+        let texts: Vec<_> = observed.compare(&topology).iter().map(ToString::to_string).collect();
         assert_eq!(texts.len(), 2, "{texts:?}");
         assert!(texts[0].contains("2 of 3 replicas, on a, b"), "{texts:?}");
         assert!(texts[1].contains("no running replica on a, c; it has no majority"), "{texts:?}");
@@ -285,7 +273,7 @@ mod tests {
         for queue in &mut observed.queues {
             (queue.members, queue.online) = (names(&["a"]), names(&["a"]));
         }
-        assert_eq!(topology.compare(&observed), []);
+        assert_eq!(observed.compare(&topology), []);
     }
 
     fn queue_binding(source: &str, queue: &str, key: &str) -> BindingInfo {
@@ -301,25 +289,25 @@ mod tests {
     #[test]
     fn finds_nothing_in_what_was_installed() {
         let (topology, mut observed) = setup();
-        assert_eq!(topology.compare(&observed), []);
+        assert_eq!(observed.compare(&topology), []);
         // Nor in what applications are meant to add, and what is not ours.
         let app = RoutingKey::binding_pattern(&AppKey::new("eu.orders").unwrap());
         observed.bindings.push(queue_binding("delay.dispatch", "orders", &app));
         observed.bindings.push(queue_binding("", "delay.level.03", "delay.level.03"));
         observed.bindings.push(queue_binding("amq.topic", "orders", "#"));
-        assert_eq!(topology.compare(&observed), []);
+        assert_eq!(observed.compare(&topology), []);
         assert_eq!(observed.dispatch_bindings(&topology).len(), 1);
     }
 
     #[test]
     fn finds_what_is_missing() {
         let (topology, observed) = setup();
-        let nothing = topology.compare(&Observed::default());
+        let nothing = Observed::default().compare(&topology);
         assert_eq!(nothing.len(), topology.objects().len());
         for index in [0, 100, 434, 597] {
             let mut observed = observed.clone();
             let gone = observed.bindings.remove(index);
-            match &topology.compare(&observed)[..] {
+            match &observed.compare(&topology)[..] {
                 [Finding::MissingBinding { binding }] => assert_eq!(info(binding), gone),
                 other => panic!("{other:?}"),
             }
@@ -335,7 +323,7 @@ mod tests {
         queue.arguments.insert("x-expires".into(), 5.into());
         queue.durable = false;
         observed.exchanges[1].kind = "direct".into();
-        let mut findings: Vec<_> = topology.compare(&observed).iter().map(ToString::to_string).collect();
+        let mut findings: Vec<_> = observed.compare(&topology).iter().map(ToString::to_string).collect();
         findings.sort();
         assert_eq!(
             findings,
@@ -365,7 +353,7 @@ mod tests {
         ] {
             let mut observed = observed.clone();
             observed.bindings.push(queue_binding(source, queue, key));
-            let findings = topology.compare(&observed);
+            let findings = observed.compare(&topology);
             assert_eq!(findings.len(), 1, "{source} -> {queue}");
             assert!(findings[0].to_string().contains(effect), "{}", findings[0]);
         }
@@ -378,7 +366,7 @@ mod tests {
         (queue.members, queue.online) = (vec!["a".into()], vec!["a".into()]);
         observed.nodes = Some(1);
         let texts = |observed: &Observed| -> Vec<String> {
-            topology.compare(observed).iter().map(ToString::to_string).collect()
+            observed.compare(&topology).iter().map(ToString::to_string).collect()
         };
         assert_eq!(texts(&observed), [""; 0]);
         observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap().leaderless = true;

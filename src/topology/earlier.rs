@@ -6,13 +6,13 @@ use crate::codec::LEVELS;
 
 use super::{Binding, Observed, Topology};
 
-impl Topology {
-    /// How many bindings between the exchanges and queues of this set are of an earlier
+impl Observed {
+    /// How many bindings between the exchanges and queues of a set are of an earlier
     /// version. While they stand, the set carries none of today's routing keys.
     #[must_use]
-    pub fn earlier_bindings(&self, observed: &Observed) -> usize {
-        let of_a_level = |name: &str| (0..LEVELS).any(|level| self.names().level_exchange(level) == name);
-        let bindings = observed.bindings.iter().filter_map(super::compare::binding);
+    pub fn earlier_bindings(&self, topology: &Topology) -> usize {
+        let of_a_level = |name: &str| (0..LEVELS).any(|level| topology.names().level_exchange(level) == name);
+        let bindings = self.bindings.iter().filter_map(super::compare::binding);
         bindings.filter(|binding| of_a_level(&binding.source) && one_bit_to_a_word(binding)).count()
     }
 }
@@ -49,14 +49,14 @@ mod tests {
     fn an_earlier_set_is_one_finding_and_todays_is_none() {
         let topology = Topology::new(TopologySettings::default());
         let mut observed = Observed::standing(&topology);
-        assert_eq!(topology.earlier_bindings(&observed), 0);
+        assert_eq!(observed.earlier_bindings(&topology), 0);
         // Half of each: somebody installed one over the other.
         observed.bindings.extend(earlier(&topology, 5).map(|binding| info(&binding)));
-        assert_eq!(topology.earlier_bindings(&observed), 6);
+        assert_eq!(observed.earlier_bindings(&topology), 6);
         observed.bindings = (0..LEVELS).flat_map(|l| earlier(&topology, l)).map(|b| info(&b)).collect();
-        let causes = causes(&topology.settings().set, &topology.compare(&observed));
+        let causes = causes(&topology.settings().set, &observed.compare(&topology));
         assert!(causes.len() == 1 && causes[0].remedy.contains("delayline uninstall"), "{causes:?}");
-        match &topology.compare(&observed)[..] {
+        match &observed.compare(&topology)[..] {
             [finding @ Finding::EarlierVersion { bindings: 406 }] => {
                 let text = finding.to_string();
                 assert!(text.contains("a set of an earlier version stands here"), "{text}");

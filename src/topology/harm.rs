@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::management::QueueInfo;
 
-use super::{Finding, Topology, compare::text};
+use super::{Finding, compare::text};
 
 /// Settings of a policy that take effect on a level queue although its arguments
 /// are right: for limits the lower of both counts, and what no argument sets is
@@ -41,12 +41,10 @@ pub(super) fn harmful_policies(info: &QueueInfo, is_level: bool) -> impl Iterato
     policies(info, if is_level { &HARMFUL_POLICIES } else { &HARMFUL_TO_KEEPING })
 }
 
-impl Topology {
-    /// The policies that change what a landing queue does. Limits on its length are not
-    /// among them: they are looked for as with every queue that messages end in.
-    pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Finding> {
-        policies(info, &HARMFUL_TO_LANDING).collect()
-    }
+/// The policies that change what a landing queue does. Limits on its length are not
+/// among them: they are looked for as with every queue that messages end in.
+pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Finding> {
+    policies(info, &HARMFUL_TO_LANDING).collect()
 }
 
 /// The settings of these that a policy makes for a queue, and that take effect.
@@ -92,7 +90,7 @@ fn policies<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{Observed, TopologySettings};
+    use crate::topology::{Observed, Topology, TopologySettings};
 
     fn setup() -> (Topology, Observed) {
         let topology = Topology::new(TopologySettings::default());
@@ -108,10 +106,10 @@ mod tests {
         queue.effective_policy_definition = serde_json::json!({
             "expires": 1, "message-ttl": 7_999, "dead-letter-routing-key": "x", "max-length": 9, "delivery-limit": 3,
         });
-        assert_eq!(topology.compare(&observed).len(), 4);
+        assert_eq!(observed.compare(&topology).len(), 4);
         let queue = observed.queues.iter_mut().find(|queue| queue.name == "delay.level.03").unwrap();
         queue.effective_policy_definition = serde_json::json!({"message-ttl": 8_000});
-        assert_eq!(topology.compare(&observed), []);
+        assert_eq!(observed.compare(&topology), []);
     }
 
     #[test]
@@ -121,7 +119,7 @@ mod tests {
             let mut observed = observed.clone();
             let queue = observed.queues.iter_mut().find(|queue| queue.name == name).unwrap();
             queue.effective_policy_definition = serde_json::json!({"message-ttl": 60_000});
-            let texts: Vec<_> = topology.compare(&observed).iter().map(ToString::to_string).collect();
+            let texts: Vec<_> = observed.compare(&topology).iter().map(ToString::to_string).collect();
             assert!(texts.len() == 1 && texts[0].contains("dropped after that time"), "{name}: {texts:?}");
         }
     }
@@ -130,7 +128,7 @@ mod tests {
     fn finds_policies_that_hurt_a_landing_queue() {
         let topology = Topology::new(TopologySettings::default());
         let mut info = QueueInfo { name: "delay.landing.billing".into(), ..QueueInfo::default() };
-        let found = |info: &QueueInfo| Topology::landing_policies(info).len();
+        let found = |info: &QueueInfo| landing_policies(info).len();
         info.effective_policy_definition =
             serde_json::json!({"expires": 60_000, "message-ttl": 60_000, "dead-letter-routing-key": "x"});
         assert_eq!(found(&info), 2);

@@ -26,6 +26,7 @@ pub use cause::{Cause, causes};
 pub use compare::Observed;
 pub(crate) use finding::EARLIER_REMEDY;
 pub use finding::Finding;
+pub(crate) use harm::landing_policies;
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
@@ -84,5 +85,18 @@ impl Topology {
             Object::Binding(binding) => Some(binding),
             _ => None,
         })
+    }
+
+    /// Whether what gets there from the dispatch exchange comes to it again.
+    #[must_use]
+    pub fn leads_back(&self, destination: &Endpoint) -> bool {
+        match destination {
+            Endpoint::Queue(name) => self.queues().any(|queue| queue.level.is_some() && queue.name == *name),
+            Endpoint::Exchange(name) => {
+                let names = self.names();
+                let keeping = [names.unroutable(), names.retry(), names.parked()];
+                self.owns_exchange(name) && !keeping.contains(name)
+            }
+        }
     }
 }

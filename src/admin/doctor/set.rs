@@ -17,7 +17,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
         ));
         return found;
     }
-    findings.extend(topology.compare(&facts.observed));
+    findings.extend(facts.observed.compare(topology));
     // What is wrong with most of these is said by the check of targets and bindings, with
     // names.
     findings.retain(|finding| match finding {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     admin::limit::limit,
     management::QueueInfo,
-    topology::{Endpoint, QueueType, Topology},
+    topology::{Endpoint, QueueType, Topology, landing_policies},
 };
 
 use super::{
@@ -24,7 +24,7 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
             // What it refuses comes back to the levels, whatever is behind it.
             findings.extend(refusals(landing, &target.app));
             findings.extend(replicas(landing, STOPS).into_iter().map(|finding| finding.about([&target.app])));
-            let policies = Topology::landing_policies(landing);
+            let policies = landing_policies(landing);
             let policies = set::health(topology, &policies).into_iter();
             findings.extend(policies.map(|finding| finding.about([&target.app])));
         }
