@@ -1,7 +1,5 @@
 //! The entry for trusted publishers.
 
-use std::time::Duration;
-
 use delayline::{
     Message, Router, Settings, admin,
     amqp::Session,
@@ -15,7 +13,8 @@ use delayline::{
 use serde_json::json;
 
 use crate::common::{
-    Inbox, app, as_user, eventually, eventually_seen, http, installed, permit, raw, shared_node, topology,
+    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, http, installed, permit, raw, shared_node,
+    topology,
 };
 
 fn express(settings: &Settings) -> Router {
@@ -37,7 +36,7 @@ fn delivers_every_kind_of_delay_once_and_none_early() {
     for delay in delays {
         assert_eq!(router.publish(message(delay)).unwrap().publishes, 1);
     }
-    let arrivals = inbox.collect(delays.len(), Duration::from_secs(60));
+    let arrivals = inbox.collect(delays.len(), PATIENCE);
     let mut bodies: Vec<u64> =
         arrivals.iter().map(|arrival| String::from_utf8_lossy(&arrival.body).parse().unwrap()).collect();
     bodies.sort_unstable();
@@ -161,7 +160,7 @@ fn a_malformed_key_is_kept_as_anywhere() {
     let good =
         raw::message("delay.express", &format!("{one}.app"), "good", &json!({"headers": {"BCC": ["00"]}}));
     raw::publish(&settings, [good]);
-    assert_eq!(inbox.next(Duration::from_secs(60)).unwrap().body, b"good");
+    assert_eq!(inbox.next(PATIENCE).unwrap().body, b"good");
     let mut session = Session::open(&settings.broker).unwrap();
     eventually_seen(
         "all garbage is unroutable",

@@ -25,7 +25,7 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{Inbox, app, eventually, eventually_seen, http, install, topology};
+use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, http, install, topology};
 
 fn node() -> &'static PrivateNode {
     static NODE: OnceLock<PrivateNode> = OnceLock::new();
@@ -110,7 +110,7 @@ fn stuck_without_dispatch(settings: &Settings, ids: std::ops::Range<u32>) -> Inb
 fn all_arrive(inbox: &Inbox, ids: std::ops::Range<u32>) {
     let mut missing: BTreeSet<_> = ids.map(|id| id.to_string()).collect();
     while !missing.is_empty() {
-        let arrival = inbox.next(Duration::from_secs(120));
+        let arrival = inbox.next(PATIENCE);
         let arrival = arrival.unwrap_or_else(|| panic!("{} do not arrive: {missing:?}", missing.len()));
         missing.remove(&arrival.id);
     }
