@@ -39,8 +39,8 @@ pub fn shared_node() -> &'static PrivateNode {
     NODE.get_or_init(|| PrivateNode::start(NodeOptions::default()).expect("a private node"))
 }
 
-/// A new vhost on the shared node, as layers of settings to add to. It goes when the test
-/// ends.
+/// A new vhost on the shared node, as layers of settings to add to. It goes after the test
+/// has ended.
 pub fn vhost() -> Layers {
     vhost_on(shared_node())
 }
