@@ -101,12 +101,15 @@ need_chromium() {
     }
 }
 
-# cargo-deny of our own; nobody's ~/.cargo is touched.
+# cargo-deny of our own; nobody's ~/.cargo is touched. It is kept where the brokers are, for
+# the next clone. It runs for some seconds, which is not worth minutes of optimizing it.
 need_cargo_deny() {
-    export PATH="$PWD/.cache/tools/bin:$PATH"
+    local tools="${XDG_CACHE_HOME:-$HOME/.cache}/delayline/tools"
+    export PATH="$PWD/.cache/tools/bin:$tools/bin:$PATH"
     command -v cargo-deny >/dev/null && return
     say "building cargo-deny (a few minutes, once)"
-    cargo install --quiet --locked --root .cache/tools cargo-deny
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        CARGO_PROFILE_RELEASE_DEBUG=none cargo install --quiet --locked --root "$tools" cargo-deny
 }
 
 # cargo-fuzz of our own, and what it builds with.

@@ -25,6 +25,7 @@ use super::{
     line::Line,
     login::Login,
     tls_stream::TlsStream,
+    turns::Turns,
 };
 
 /// How long to wait for a connection to close in order.
@@ -59,7 +60,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Inspected::new(stream, hold, login, damage);
+            let stream = Turns::new(Inspected::new(stream, hold, login, damage));
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
         Some(tls) => {
@@ -70,7 +71,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let session = handshake(broker, &mut socket, config, left())?;
             let stream = TlsStream::new(socket, session).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Inspected::new(stream, hold, login, damage);
+            let stream = Turns::new(Inspected::new(stream, hold, login, damage));
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
     };

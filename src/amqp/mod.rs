@@ -13,6 +13,8 @@
 //!   connection that does not answer in time (`line`);
 //! - it logs what it logs in with, so it is told asterisks, and `login` puts the
 //!   password in their place on the way into the socket;
+//! - it reads until nothing more comes and sends no heartbeat meanwhile, so a turn of
+//!   reading ends after a while (`turns`);
 //! - after the connection is lost, channels only say that it is gone; the cause
 //!   is fetched from the connection.
 
@@ -29,6 +31,7 @@ mod probe;
 mod publisher;
 mod session;
 mod tls_stream;
+mod turns;
 pub(crate) mod v1;
 
 pub(crate) use browse::{Browser, Page, Place, Turned};

@@ -2,8 +2,6 @@
 
 mod removing;
 
-use std::time::Duration;
-
 use delayline::{
     Settings,
     admin::{
@@ -17,7 +15,7 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{self, app, raw};
+use crate::common::{self, PATIENCE, app, raw};
 
 const PASSWORD: &str = "of-an-app";
 
@@ -311,7 +309,7 @@ fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
         let consumer = session.consume(queue, 100).unwrap();
         let mut bodies = Vec::new();
         while bodies.len() < 50 {
-            match consumer.next(Duration::from_secs(120)) {
+            match consumer.next(PATIENCE) {
                 Next::Delivery(delivery) => {
                     assert_eq!(delivery.routing_key, routing_key);
                     bodies.push(String::from_utf8(delivery.body.clone()).unwrap());
@@ -453,7 +451,7 @@ fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
     assert!(!after.warnings.iter().any(|text| text.contains("dead-letter")), "{after:?}");
     raw::publish(&settings, [raw::message("", name, "x", &json!({}))]);
     let consumer = session.consume(name, 1).unwrap();
-    match consumer.next(Duration::from_secs(120)) {
+    match consumer.next(PATIENCE) {
         Next::Delivery(delivery) => consumer.reject(delivery).unwrap(),
         other => panic!("{other:?}"),
     }

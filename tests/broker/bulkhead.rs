@@ -1,7 +1,5 @@
 //! One application that does not take its messages, and what it does to the others.
 
-use std::time::Duration;
-
 use delayline::{
     Message, Router, Settings,
     admin::{self, DoctorOptions, FindingCode},
@@ -58,7 +56,7 @@ fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
     for units in 1..=50 {
         send(&settings, "app", 1, units);
     }
-    let arrivals = inbox.collect(50, Duration::from_secs(120));
+    let arrivals = inbox.collect(50, PATIENCE);
     println!("beside 10,000 refused behind a landing queue: {}", lateness(&arrivals));
     assert_eq!(arrivals.len(), 50);
     assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
@@ -96,7 +94,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
         Router::connect(settings).unwrap().publish(past).unwrap();
         assert_eq!(inbox.next(PATIENCE).unwrap().body, b"past it", "level 0 is not stalled");
     };
-    let flows = || assert!(inbox.next(Duration::from_secs(120)).is_some(), "level 0 is stalled");
+    let flows = || assert!(inbox.next(PATIENCE).is_some(), "level 0 is stalled");
     let unroutable = |session: &mut Session| session.queue_depth("delay.unroutable").unwrap().unwrap().ready;
     send(&settings, "app", 1, 1);
     flows();
@@ -127,7 +125,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     let consumer = other.consume("full", 100).unwrap();
     let mut consumed = 0;
     while consumed < 100 {
-        match consumer.next(Duration::from_secs(120)) {
+        match consumer.next(PATIENCE) {
             delayline::amqp::Next::Delivery(delivery) => consumer.ack(delivery).unwrap(),
             other => panic!("after {consumed}: {other:?}"),
         }

@@ -14,8 +14,8 @@ use delayline::{
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    Inbox, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node,
-    topology, vhost,
+    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested,
+    shared_node, topology, vhost,
 };
 
 fn look_with(settings: &Settings, options: &DoctorOptions) -> DoctorReport {
@@ -79,7 +79,7 @@ fn a_clean_set_has_no_finding() {
     install(&settings);
     let inbox = Inbox::open(&settings, "app");
     send(&settings, "app", 20);
-    assert_eq!(inbox.collect(20, std::time::Duration::from_secs(60)).len(), 20);
+    assert_eq!(inbox.collect(20, PATIENCE).len(), 20);
     for options in [DoctorOptions::default(), DoctorOptions { sample: 0, ..DoctorOptions::default() }] {
         let report = look_with(&settings, &options);
         assert!(report.findings.is_empty() && report.unchecked.is_empty(), "{report:#?}");

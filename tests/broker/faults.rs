@@ -19,7 +19,7 @@ use delayline::{
     router::{Cause, Stats},
 };
 
-use crate::common::{Inbox, app, eventually, install, topology};
+use crate::common::{Inbox, PATIENCE, app, eventually, install, topology};
 
 fn message(id: u64, delay: u64) -> Message {
     let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
@@ -44,7 +44,8 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = settings(&node, "60s");
     let mut inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let stats = Arc::new(Stats::default());
+    let router = Router::connect_counted(&settings, Arc::clone(&stats)).unwrap();
 
     let mut confirmed: HashSet<String> = HashSet::new();
     let mut pipeline = router.pipeline();
@@ -76,13 +77,22 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
             receipts
         })
     };
-    thread::sleep(Duration::from_millis(500));
+    let publishes = |more: u64| {
+        let before = stats.counts().confirmed;
+        eventually("it publishes", || stats.counts().confirmed >= before + more);
+    };
+    publishes(10);
     node.write_down_queues().unwrap();
+    // In the middle of one that the broker does not get to confirm.
+    node.pause();
+    eventually("one is on its way", || {
+        let counts = stats.counts();
+        counts.published > counts.confirmed
+    });
     node.kill();
-    thread::sleep(Duration::from_secs(2));
     node.restart().unwrap();
     inbox.reopen();
-    thread::sleep(Duration::from_secs(2));
+    publishes(10);
     stop.store(true, Ordering::Relaxed);
     let receipts = publisher.join().unwrap();
     assert!(receipts.values().any(|&publishes| publishes > 1), "the router carried on over the restart");
@@ -101,6 +111,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
             }
             helps += 1;
             println!("{:?}", admin::unstick(&settings, &topology(&settings), &UnstickOptions::default()));
+            patience = PATIENCE;
             continue;
         };
         early += u32::from(arrival.late_ms() < 0);
@@ -145,8 +156,9 @@ fn a_memory_alarm_blocks_and_releases() {
     assert!(!second.maybe_delivered());
     alarm(false);
     router.publish(message(3, 1)).unwrap();
-    let ids: HashSet<_> =
-        inbox.collect(usize::MAX, Duration::from_secs(2)).into_iter().map(|arrival| arrival.id).collect();
+    // Due behind all of them.
+    router.publish(Message::after(app("app"), Delay::from_seconds(31).unwrap(), "the last")).unwrap();
+    let ids: HashSet<_> = inbox.until("the last").into_iter().map(|arrival| arrival.id).collect();
     assert!(ids.contains("0") && ids.contains("3") && !ids.contains("2"), "{ids:?}");
 }
 
@@ -171,7 +183,7 @@ fn closing_and_dropping_end_during_an_alarm() {
     drop(pipeline);
     let started = Instant::now();
     assert!(!router.close(Duration::from_secs(1)));
-    assert!(started.elapsed() < Duration::from_secs(30), "closing took {:?}", started.elapsed());
+    assert!(started.elapsed() < PATIENCE, "closing took {:?}", started.elapsed());
 }
 
 #[test]
@@ -193,7 +205,7 @@ fn a_silent_node_is_given_up_and_found_again() {
     // Once, if it was given up before there was anything to publish.
     assert!(receipt.publishes >= 1 && stats.counts().reconnects > 0, "{receipt:?} {:?}", stats.counts());
     inbox.reopen();
-    while inbox.next(Duration::from_secs(60)).expect("what was published again").id != "1" {}
+    while inbox.next(PATIENCE).expect("what was published again").id != "1" {}
 }
 
 #[test]
@@ -227,8 +239,7 @@ fn closed_connections_are_opened_again() {
     let confirmed = confirmed.into_inner();
     let mut missing: BTreeSet<_> = (0..confirmed).map(|id| id.to_string()).collect();
     while !missing.is_empty() {
-        let arrival =
-            inbox.next(Duration::from_secs(60)).unwrap_or_else(|| panic!("{missing:?} are missing"));
+        let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("{missing:?} are missing"));
         missing.remove(&arrival.id);
     }
 }

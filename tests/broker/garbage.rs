@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use delayline::{
     Message, Router, admin,
     amqp::Session,
@@ -75,7 +73,7 @@ fn garbage_is_kept_counted_and_in_nobodys_way() {
 fn an_app_nobody_binds_delays_nobody_else() {
     // Without the alternate exchange, 32 of these stop a level for everybody.
     let settings = installed(1);
-    let inbox = Inbox::open(&settings, "app").collecting(50, Duration::from_secs(60));
+    let inbox = Inbox::open(&settings, "app").collecting(50, PATIENCE);
     let router = Router::connect(&settings).unwrap();
     let one = Delay::from_seconds(1).unwrap();
     for _ in 0..200 {
@@ -107,7 +105,7 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
         }
     };
     publish_50();
-    let alone = inbox.collect(50, Duration::from_secs(60));
+    let alone = inbox.collect(50, PATIENCE);
     let others = Router::connect(&settings).unwrap();
     let beside = |key: &str| {
         let mut pipeline = others.pipeline();
@@ -117,9 +115,9 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
         }
         pipeline.for_each(pushed);
         publish_50();
-        inbox.collect(50, Duration::from_secs(60))
+        inbox.collect(50, PATIENCE)
     };
-    let somebody = Inbox::open(&settings, "somebody").collecting(10_000, Duration::from_secs(60));
+    let somebody = Inbox::open(&settings, "somebody").collecting(10_000, PATIENCE);
     let bound = beside("somebody");
     assert_eq!(somebody.join().unwrap().len(), 10_000);
     let unbound = beside("nobody");
@@ -153,7 +151,7 @@ fn without_the_alternate_exchange_they_would_delay_everybody() {
     let router = Router::connect(&settings).unwrap();
     let one = Delay::from_seconds(1).unwrap();
     router.publish(Message::after(app("app"), one, "before")).unwrap();
-    assert!(inbox.next(Duration::from_secs(60)).is_some());
+    assert!(inbox.next(PATIENCE).is_some());
     for _ in 0..200 {
         router.publish(Message::after(app("nobody"), one, "x")).unwrap();
     }

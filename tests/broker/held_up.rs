@@ -11,7 +11,7 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{eventually, eventually_seen, http, raw};
+use crate::common::{PATIENCE, eventually, eventually_seen, http, raw};
 
 const ALARM: &str = "{resource_limit, memory, node()}";
 
@@ -42,7 +42,8 @@ fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     http(&node, "PUT", "vhosts/own", &json!({}));
     let mut settings: Settings = node.settings().set("url", format!("{}/own", node.url())).build().unwrap();
-    settings.router.publish_timeout = std::time::Duration::from_secs(90);
+    // It waits for as long as all that is done meanwhile.
+    settings.router.publish_timeout = 10 * PATIENCE;
     let mut session = Session::open(&settings.broker).unwrap();
     for name in ["kept", "target"] {
         session.declare_queue(&queue(name)).unwrap();

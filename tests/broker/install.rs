@@ -8,7 +8,7 @@ use delayline::{
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Finding, Queue},
 };
 
-use crate::common::{Inbox, app, eventually, install, installed, raw, topology, vhost};
+use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, raw, topology, vhost};
 
 /// Of a whole set.
 const BINDINGS: usize = 598;
@@ -141,7 +141,7 @@ fn classic_queues_deliver_too() {
         let delay = Delay::from_seconds(seconds).unwrap();
         router.publish(delayline::Message::after(app("app"), delay, "x")).unwrap();
     }
-    assert_eq!(inbox.collect(4, std::time::Duration::from_secs(5)).len(), 4);
+    assert_eq!(inbox.collect(4, PATIENCE).len(), 4);
 }
 
 #[test]

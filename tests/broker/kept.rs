@@ -4,7 +4,6 @@ use std::{
     io::Write,
     process::{Command, Stdio},
     sync::atomic::AtomicBool,
-    time::Duration,
 };
 
 use delayline::{
@@ -18,7 +17,7 @@ use delayline::{
 use serde_json::json;
 
 use crate::common::{
-    Inbox, app, eventually, installed,
+    Inbox, PATIENCE, app, eventually, installed,
     keeping::{look, number},
     raw, topology, vhost,
 };
@@ -114,7 +113,7 @@ fn what_somebody_else_holds_is_said_to_be_withheld() {
         .sift(
             |_| {
                 let taken = thief.get_or_insert_with(|| other.consume("kept", 100).unwrap());
-                let first = taken.next(Duration::from_secs(60));
+                let first = taken.next(PATIENCE);
                 assert!(matches!(first, delayline::amqp::Next::Delivery(_)), "{first:?}");
                 Decision::Discard
             },
@@ -236,7 +235,7 @@ fn a_time_that_a_quorum_queue_would_wait_for_is_never_sent_on() {
         message = message.with_header(name, 4_000_000_000_000_i64);
     }
     router.publish(message.with_header("mine", "kept")).unwrap();
-    let arrivals = inbox.collect(7, Duration::from_secs(60));
+    let arrivals = inbox.collect(7, PATIENCE);
     assert_eq!(arrivals.len(), 7);
     for arrival in arrivals {
         let held = arrival.headers.keys().any(|name| name.starts_with("x-opt-"));

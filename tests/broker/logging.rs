@@ -3,7 +3,6 @@
 use std::{
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -18,7 +17,7 @@ use delayline::{
 use serde_json::json;
 
 use crate::{
-    common::{Inbox, app, http, topology},
+    common::{Inbox, PATIENCE, app, http, topology},
     tls::Pki,
 };
 
@@ -46,7 +45,7 @@ fn a_program_that_logs() {
     let inbox = Inbox::open(&settings, "app");
     let router = Router::connect(&settings).unwrap();
     router.publish(Message::after(app("app"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
-    assert!(inbox.next(Duration::from_secs(60)).is_some());
+    assert!(inbox.next(PATIENCE).is_some());
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     api.create_user("another", &Secret::new(MARK)).unwrap();
     api.delete_user("another").unwrap();

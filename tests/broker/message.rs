@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use delayline::{
     Message, Router,
     codec::Delay,
@@ -37,7 +35,7 @@ fn every_header_type_and_property_survives() {
     sent.headers = headers.clone();
     router.publish(sent).unwrap();
 
-    let arrival = inbox.collect(1, Duration::from_secs(5)).remove(0);
+    let arrival = inbox.collect(1, PATIENCE).remove(0);
     assert_eq!((arrival.properties, arrival.body), (properties, b"body".to_vec()));
     for (name, value) in headers {
         assert_eq!(arrival.headers.get(&name), Some(&value), "{name}");
@@ -56,7 +54,7 @@ fn what_would_move_the_message_is_not_sent() {
     sent.properties.expiration = Some("1".into());
     sent.when = delayline::message::When::After(Delay::from_seconds(1_500).unwrap());
     let receipt = router.publish(sent).unwrap();
-    let arrival = inbox.collect(1, Duration::from_secs(60)).remove(0);
+    let arrival = inbox.collect(1, PATIENCE).remove(0);
     assert!(arrival.late_ms() >= 0, "it came {} ms early", -arrival.late_ms());
     assert_eq!(arrival.properties.expiration, None);
     let expires = arrival.headers["delayline-expires"].as_i64().unwrap();
@@ -76,7 +74,7 @@ fn a_message_that_arrived_can_be_sent_again_and_again() {
     let mut next = Message::after(app("app"), Delay::from_seconds(255).unwrap(), "body");
     for round in 0..20 {
         router.publish(next.clone()).unwrap();
-        let arrival = inbox.next(Duration::from_secs(5)).unwrap_or_else(|| panic!("lost in round {round}"));
+        let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("lost in round {round}"));
         assert!(arrival.headers.contains_key("x-death"), "the broker's own header is there to be copied");
         next.headers = arrival.headers;
         next.properties = arrival.properties;
@@ -92,7 +90,7 @@ fn the_largest_headers_that_are_taken_arrive() {
     // 4 bytes for the table, 6 for the name, 1 for the type, 4 for the length.
     let most = MAX_PROPERTIES_BYTES - 15;
     router.publish(fits(most)).unwrap();
-    assert_eq!(inbox.collect(1, Duration::from_secs(5)).len(), 1);
+    assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
     assert!(router.publish(fits(most + 1)).is_err());
     router.publish(message()).unwrap();
 }

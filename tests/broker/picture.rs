@@ -1,6 +1,6 @@
 //! A picture is what the broker says, and what follows from it.
 
-use std::{net::TcpListener, time::Duration};
+use std::net::TcpListener;
 
 use delayline::{
     Message, Router, Settings,
@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::common::{
-    Inbox, app, eventually, eventually_seen, install, installed,
+    Inbox, PATIENCE, app, eventually, eventually_seen, install, installed,
     raw::{message, publish},
     topology, vhost,
 };
@@ -41,7 +41,7 @@ fn brokers_count_what_is_published_and_not_what_they_move() {
     // 2^10 and 2^9 ms: however slow the machine, what is published goes into the first.
     // The broker may forget what a channel published that is closed within seconds.
     let _open = send(&settings, "billing", 3 << 9, 60);
-    assert_eq!(inbox.collect(60, std::time::Duration::from_secs(60)).len(), 60);
+    assert_eq!(inbox.collect(60, PATIENCE).len(), 60);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     let published = || {
         let queues = api.queue_counts(&settings.broker.vhost).unwrap();
@@ -125,7 +125,7 @@ fn who_looks_for_one_message_takes_one_out_of_the_queue() {
         // The broker marks what it has handed out before.
         let mut session = Session::open(&settings.broker).unwrap();
         let consumer = session.consume(queue, 30).unwrap();
-        let marks = (0..30).map(|_| match consumer.next(Duration::from_secs(120)) {
+        let marks = (0..30).map(|_| match consumer.next(PATIENCE) {
             Next::Delivery(delivery) => delivery.redelivered,
             other => panic!("{queue}: {other:?}"),
         });

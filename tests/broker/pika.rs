@@ -1,8 +1,8 @@
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
 use delayline::{codec::RoutingKey, message::Value};
 
-use crate::common::{Inbox, installed};
+use crate::common::{Inbox, PATIENCE, installed};
 
 /// Any client that can publish to a topic exchange can schedule messages; here
 /// Python's, with the key that `delayline key` prints.
@@ -23,7 +23,7 @@ fn a_message_from_python_arrives_like_any_other() {
     let output = Command::new(python).args([script, &url, &key]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    let arrival = inbox.next(Duration::from_secs(60)).expect("the message");
+    let arrival = inbox.next(PATIENCE).expect("the message");
     assert_eq!(arrival.body, b"from Python");
     assert_eq!(arrival.headers.get("customer"), Some(&Value::Text("C-4".into())));
     assert!(arrival.at.duration_since(sent).as_millis() >= 2_000, "it came early");

@@ -1,8 +1,6 @@
 //! A message that no queue takes comes back without a number: it is recognised by
 //! what it holds.
 
-use std::time::Duration;
-
 use delayline::{
     Settings,
     amqp::{Delivery, Event, Publisher, Returned, Session},
@@ -14,7 +12,9 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{all_headers, eventually, http, raw, shared_node, vhost};
+use crate::common::{
+    PATIENCE, all_headers, eventually, http, not_tested::not_tested, raw, shared_node, vhost,
+};
 
 fn queue(name: &str) -> Queue {
     let arguments =
@@ -130,7 +130,7 @@ fn two_that_differ_in_a_header_alone_keep_their_fates() {
 fn headers_that_the_broker_adds_are_in_nobodys_way() {
     let api = ManagementApi::new(vhost().build().unwrap().management.as_ref().unwrap()).unwrap();
     if api.overview().unwrap().rabbitmq_version.starts_with("3.") {
-        // It has no message interceptors.
+        not_tested("headers that the broker adds: this one has no message interceptors");
         return;
     }
     let config = "message_interceptors.incoming.set_header_timestamp.overwrite = true\n\
@@ -153,7 +153,7 @@ fn come_back(settings: &Settings, properties: &Properties, headers: &Headers) ->
     publisher.publish("nowhere", "a.key".into(), properties, headers, b"body");
     let mut returned = None;
     loop {
-        match publisher.events().recv_timeout(Duration::from_secs(60)).unwrap() {
+        match publisher.events().recv_timeout(PATIENCE).unwrap() {
             Event::Returned(message) => returned = Some(*message),
             Event::Ack { tag: 1, .. } => return returned.expect("the return comes before the ack"),
             other => panic!("{other:?}"),

@@ -14,7 +14,7 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{self, raw};
+use crate::common::{self, PATIENCE, raw};
 
 /// A role's permissions, as the document has them.
 fn roles() -> BTreeMap<String, [String; 4]> {
@@ -95,7 +95,7 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let stop = AtomicBool::new(false);
     let of = |app: &str| Selection { app: Some(common::app(app)), ..Selection::default() };
     admin::replay(&settings, &topology, &of("app0"), true, &stop, |_| {}).unwrap().unwrap();
-    assert_eq!(inbox.collect(1, std::time::Duration::from_secs(60)).len(), 1);
+    assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
     // What the replay looked at and left comes back to the queue in its own time.
     common::eventually("both are gone", || {
         admin::purge(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
@@ -147,7 +147,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
     assert!(router.publish(Message::after(common::app("orders"), Delay::ZERO, "not mine")).is_err());
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("billing", 1).unwrap();
-    let next = consumer.next(std::time::Duration::from_secs(60));
+    let next = consumer.next(PATIENCE);
     assert!(
         matches!(&next, delayline::amqp::Next::Delivery(delivery) if delivery.body == b"mine"),
         "{next:?}"
@@ -169,7 +169,7 @@ fn a_retry_service_can_take_send_back_and_park_and_nothing_else() {
             &root,
             ["billing", "hopeless"].map(|app| raw::message("delay.retry", app, "failed", &json!({}))),
         );
-        assert_eq!(inbox.collect(1, std::time::Duration::from_secs(120)).len(), 1);
+        assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
         common::eventually("one is parked", || {
             admin::status(&root, &common::topology(&root)).unwrap().parked == Some(1)
         });

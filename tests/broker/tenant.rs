@@ -1,6 +1,6 @@
 //! What one tenant can do to all others, how it is found, and the way out of it.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::sync::atomic::AtomicBool;
 
 use delayline::{
     Message, Router, Settings,
@@ -15,9 +15,7 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{self, Inbox, app, eventually, eventually_seen, raw, topology};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::common::{self, Inbox, PATIENCE, app, eventually, eventually_seen, raw, topology};
 
 pub(crate) fn key(units: u64, whose: &str) -> String {
     RoutingKey::new(Delay::from_seconds(units).unwrap(), app(whose)).encode()

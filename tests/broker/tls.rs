@@ -1,6 +1,6 @@
 //! TLS against a node with real certificates.
 
-use std::{fs, net::TcpListener, path::PathBuf, process::Command, time::Duration};
+use std::{fs, net::TcpListener, path::PathBuf, process::Command};
 
 use delayline::{
     Message, Router, admin,
@@ -16,7 +16,7 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-use crate::common::{Inbox, app, eventually, install, topology};
+use crate::common::{Inbox, PATIENCE, app, eventually, install, topology};
 
 pub(crate) struct Pki {
     directory: TempDir,
@@ -105,7 +105,7 @@ fn verified_connections_carry_messages_of_any_size() {
         assert!(pipeline.push(tag, message).is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
-    let arrivals = inbox.collect(200, Duration::from_secs(60));
+    let arrivals = inbox.collect(200, PATIENCE);
     let sum = |lengths: &mut dyn Iterator<Item = usize>| lengths.sum::<usize>();
     assert_eq!(
         sum(&mut arrivals.iter().map(|arrival| arrival.body.len())),

@@ -11,13 +11,19 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{app, eventually, foreign, http, installed, raw, shared_node, topology};
+use crate::common::{
+    app, eventually, foreign, http, installed, not_tested::not_tested, raw, shared_node, topology,
+};
 
 /// A set on a broker that speaks AMQP 1.0; `None` before 4.0, where that is a plugin.
 pub(super) fn speaking_1_0() -> Option<Settings> {
     let settings = installed(10);
     let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
-    (!version.starts_with("3.")).then_some(settings)
+    if version.starts_with("3.") {
+        not_tested("what comes over AMQP 1.0: this broker has it as a plugin only");
+        return None;
+    }
+    Some(settings)
 }
 
 fn ready(settings: &Settings, queue: &str, count: u32) {

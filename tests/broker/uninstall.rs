@@ -3,7 +3,6 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
 };
 
 use delayline::{
@@ -15,7 +14,9 @@ use delayline::{
     topology::{Binding, Endpoint, Queue},
 };
 
-use crate::common::{Inbox, app, eventually, install, installed, not_tested::not_tested, refusing, topology};
+use crate::common::{
+    Inbox, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing, topology,
+};
 
 #[test]
 fn removes_only_what_it_declared() {
@@ -164,7 +165,7 @@ fn deliver(settings: &Settings, count: usize) {
     for _ in 0..count {
         router.publish(Message::after(app("after"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
     }
-    assert_eq!(inbox.collect(count, Duration::from_secs(120)).len(), count);
+    assert_eq!(inbox.collect(count, PATIENCE).len(), count);
 }
 
 #[test]

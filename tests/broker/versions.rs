@@ -1,12 +1,10 @@
 //! Where versions of RabbitMQ differ, as `docs/compatibility.md` says.
 
-use std::time::Duration;
-
 use delayline::{
     Message, Router, Settings, amqp::Session, codec::Delay, management::ManagementApi, router::Cause,
 };
 
-use crate::common::{Inbox, app, as_user, installed, permit};
+use crate::common::{Inbox, PATIENCE, app, as_user, installed, permit};
 
 /// The broker's major and minor version.
 fn version(settings: &Settings) -> (u32, u32) {
@@ -39,8 +37,7 @@ fn a_body_over_the_brokers_limit_fails_alone() {
             vec![1]
         }
     };
-    let mut sizes: Vec<_> =
-        expected.iter().map(|_| inbox.next(Duration::from_secs(60)).unwrap().body.len()).collect();
+    let mut sizes: Vec<_> = expected.iter().map(|_| inbox.next(PATIENCE).unwrap().body.len()).collect();
     sizes.sort_unstable();
     assert_eq!(sizes, expected);
 }

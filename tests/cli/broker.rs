@@ -3,7 +3,6 @@
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
@@ -127,8 +126,7 @@ fn sends_one_message_from_a_flag_a_file_or_standard_input() {
     let mut at = on(&settings);
     at.args(["send", "--app", "app", "--at", "2020-01-01T00:00:00Z", "--past", "now", "--body", "past"]);
     at.assert().success();
-    let mut bodies: Vec<_> =
-        inbox.collect(5, Duration::from_secs(5)).into_iter().map(|arrival| arrival.body).collect();
+    let mut bodies: Vec<_> = inbox.collect(5, PATIENCE).into_iter().map(|arrival| arrival.body).collect();
     bodies.sort();
     assert_eq!(bodies, [&b""[..], b"\x00\xff\n", b"flag", b"past", b"stdin\nwith lines"]);
 }
@@ -148,7 +146,7 @@ fn sends_many_messages_and_reports_them() {
         .assert()
         .success()
         .stdout(contains("3 confirmed, 0 failed"));
-    assert_eq!(inbox.collect(3, Duration::from_secs(5)).len(), 3);
+    assert_eq!(inbox.collect(3, PATIENCE).len(), 3);
 
     // Bad lines of standard input are reported and left out.
     let lines = "{\"body\": \"good\", \"headers\": {\"n\": [1, null]}}\nnonsense\n\n{\"bdy\": 1}\n{\"delay\": 268435456}\n";
@@ -159,14 +157,14 @@ fn sends_many_messages_and_reports_them() {
         .code(2)
         .stdout(contains("1 confirmed, 3 failed"))
         .stderr(contains("line 2").and(contains("bdy")).and(contains("268435455")));
-    assert_eq!(inbox.collect(1, Duration::from_secs(5))[0].body, b"good");
+    assert_eq!(inbox.collect(1, PATIENCE)[0].body, b"good");
 
     // A pipe can be read only once, so it is treated like standard input; and
     // what cannot be read at all ends at once.
     let pipe =
         send().args(["--lines", "--file", "/dev/stdin"]).write_stdin("from a pipe\n").output().unwrap();
     assert!(String::from_utf8_lossy(&pipe.stdout).contains("1 confirmed"), "{pipe:?}");
-    assert_eq!(inbox.collect(1, Duration::from_secs(5)).len(), 1);
+    assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
     send().args(["--lines", "--file", "/"]).assert().code(2).stdout(contains("0 confirmed, 1 failed"));
 
     // A file with bad lines is refused as a whole.
@@ -307,7 +305,7 @@ fn an_interrupted_send_says_how_far_it_got() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"one\ntwo\n").unwrap();
     let inbox = Inbox::open(&settings, "app");
-    assert_eq!(inbox.collect(2, Duration::from_secs(60)).len(), 2, "it sends what it has read");
+    assert_eq!(inbox.collect(2, PATIENCE).len(), 2, "it sends what it has read");
     // It waits for more lines, and notices all the same.
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -318,7 +316,7 @@ fn an_interrupted_send_says_how_far_it_got() {
 
 #[test]
 fn demo_runs_the_main_job_on_a_broker_of_its_own() {
-    let report = json(delayline().args(["demo", "--json"]).timeout(Duration::from_secs(180)));
+    let report = json(delayline().args(["demo", "--json"]).timeout(5 * PATIENCE));
     let messages = report["messages"].as_array().unwrap();
     assert_eq!(messages.len(), 12);
     assert!(
@@ -329,7 +327,7 @@ fn demo_runs_the_main_job_on_a_broker_of_its_own() {
 
 #[test]
 fn demo_keeps_its_broker_when_asked() {
-    let report = json(delayline().args(["demo", "--json", "--keep"]).timeout(Duration::from_secs(180)));
+    let report = json(delayline().args(["demo", "--json", "--keep"]).timeout(5 * PATIENCE));
     let url = report["url"].as_str().unwrap();
     let management = report["management_url"].as_str().unwrap();
     let verified = json(delayline().args(["verify", "--json", "--url", url, "--management-url", management]));
@@ -352,8 +350,10 @@ fn an_interrupted_demo_leaves_nothing_behind() {
         .spawn()
         .unwrap();
     let files = || std::fs::read_dir(directory.path()).unwrap().count();
-    eventually("the node's directory is there", || files() > 0);
-    std::thread::sleep(Duration::from_secs(3));
+    // Its broker is on its way, and does not answer yet.
+    let pid =
+        |node: std::io::Result<std::fs::DirEntry>| node.is_ok_and(|node| node.path().join("pid").exists());
+    eventually("the node starts", || std::fs::read_dir(directory.path()).unwrap().any(pid));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     child.wait().unwrap();
     eventually("the node's directory is gone", || files() == 0);

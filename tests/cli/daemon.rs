@@ -5,7 +5,6 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use delayline::Settings;
@@ -13,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
-use crate::common::eventually_seen;
+use crate::common::{PATIENCE, eventually_seen};
 
 /// An argument that stands for the address a daemon has by itself.
 pub(crate) const DEFAULT: &str = "the default address";
@@ -97,7 +96,7 @@ impl Daemon {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 

@@ -1,7 +1,5 @@
 //! What was given up.
 
-use std::time::Duration;
-
 use delayline::{
     Message, Router, Settings,
     amqp::Session,
@@ -13,7 +11,7 @@ use jiff::Timestamp;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{
-    common::{Inbox, app, eventually, installed},
+    common::{Inbox, PATIENCE, app, eventually, installed},
     json, on,
 };
 
@@ -86,7 +84,7 @@ fn list_show_replay_and_discard() {
         .assert()
         .success()
         .stdout(contains("1 message sent on, 3 kept"));
-    let arrival = inbox.next(Duration::from_secs(60)).unwrap();
+    let arrival = inbox.next(PATIENCE).unwrap();
     assert_eq!((arrival.id.as_str(), arrival.body.as_slice()), ("1", &b"body"[..]));
     // It begins anew, but still knows where it came from at first.
     let names: Vec<_> = arrival.headers.keys().filter(|name| !name.starts_with("x-")).collect();

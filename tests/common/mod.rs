@@ -10,12 +10,10 @@ pub(crate) mod not_tested;
 #[path = "../../benches/common/rank.rs"]
 mod rank;
 pub mod raw;
+mod vhosts;
 
 use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::OnceLock,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -33,6 +31,8 @@ use delayline::{
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
+pub use vhosts::vhost_on;
+
 /// The node that the tests of this binary share, each in a vhost of its own.
 /// Its guard removes it when the process ends.
 pub fn shared_node() -> &'static PrivateNode {
@@ -40,13 +40,10 @@ pub fn shared_node() -> &'static PrivateNode {
     NODE.get_or_init(|| PrivateNode::start(NodeOptions::default()).expect("a private node"))
 }
 
-/// A new vhost on the shared node, as layers of settings to add to.
+/// A new vhost on the shared node, as layers of settings to add to. It goes after the test
+/// has ended.
 pub fn vhost() -> Layers {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let name = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-    let node = shared_node();
-    http(node, "PUT", &format!("vhosts/{name}"), &json!({}));
-    node.settings().set("url", format!("{}/{name}", node.url()))
+    vhost_on(shared_node())
 }
 
 /// A new vhost with a set installed, with units of so many milliseconds.
@@ -65,13 +62,15 @@ pub fn install(settings: &Settings) {
     assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
 }
 
+/// `guest:guest`
+const GUEST: &str = "Basic Z3Vlc3Q6Z3Vlc3Q=";
+
 /// A request to the management API of a node, as `guest`.
 pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
     let request = ureq::http::Request::builder()
         .method(method)
         .uri(format!("{}/api/{path}", node.management_url()))
-        // guest:guest
-        .header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
+        .header("authorization", GUEST)
         .header("content-type", "application/json")
         .body(body.to_string())
         .unwrap();

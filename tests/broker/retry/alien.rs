@@ -4,7 +4,7 @@ use std::{collections::HashSet, process::Command};
 
 use delayline::{amqp::Session, message::Value};
 
-use crate::common::{Inbox, eventually, installed};
+use crate::common::{Inbox, PATIENCE, eventually, installed};
 
 use super::{Daemon, by_id, parked, url};
 
@@ -24,7 +24,7 @@ fn alien_messages_are_retried_or_parked() {
     assert!(run("publish").success());
 
     let retried: HashSet<_> = inbox
-        .collect(6, std::time::Duration::from_secs(60))
+        .collect(6, PATIENCE)
         .into_iter()
         .map(|message| {
             match message.id.as_str() {

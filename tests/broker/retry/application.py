@@ -44,9 +44,9 @@ channel.basic_publish(
     mandatory=True,
 )
 channel.basic_qos(prefetch_count=1)
-for method, properties, body in channel.consume(app + "-in", inactivity_timeout=30):
+for method, properties, body in channel.consume(app + "-in", inactivity_timeout=120):
     if method is None:
-        sys.exit("nothing came for 30 s")
+        sys.exit("nothing came for 120 s")
     headers = properties.headers
     mine = {name: value for name, value in headers.items() if not name.startswith(("delayline-", "x-"))}
     ours = {name: value for name, value in headers.items() if name.startswith("delayline-")}

@@ -1,6 +1,6 @@
 //! Starting, reloading, stopping.
 
-use std::{collections::HashMap, fs, time::Duration};
+use std::{collections::HashMap, fs};
 
 use delayline::{
     Message, Router,
@@ -21,7 +21,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
     let inbox = Inbox::open(&settings, "app");
     let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     dead_letters(&settings, "app", 0..1);
-    assert!(inbox.next(Duration::from_secs(60)).is_some());
+    assert!(inbox.next(PATIENCE).is_some());
 
     fs::write(daemon.policies(), "[default]\nfixed = 'soon'\n").unwrap();
     daemon.signal(Signal::HUP);
@@ -29,7 +29,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
         daemon.log().contains("the old policies stay") && daemon.log().contains("[default] `fixed`")
     });
     dead_letters(&settings, "app", 1..2);
-    assert!(inbox.next(Duration::from_secs(60)).is_some(), "{}", daemon.log());
+    assert!(inbox.next(PATIENCE).is_some(), "{}", daemon.log());
 
     fs::write(daemon.policies(), "[default]\nattempts = 0\n").unwrap();
     daemon.signal(Signal::HUP);
@@ -53,18 +53,18 @@ fn sigterm_finishes_what_it_holds_and_several_share_the_work() {
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n";
     let mut daemons = [Daemon::start(&settings, policies), Daemon::start(&settings, policies)];
     let mut seen: HashMap<String, u32> = HashMap::new();
-    let mut collect = |count| {
-        for arrival in inbox.collect(count, Duration::from_secs(60)) {
+    let mut until = |count| {
+        while seen.len() < count {
+            let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {} arrived", seen.len()));
             *seen.entry(arrival.id).or_default() += 1;
         }
-        seen.len()
     };
-    collect(1_000);
+    until(1_000);
     for daemon in &mut daemons {
         assert_eq!(daemon.stop(), Some(0), "{}", daemon.log());
     }
     daemons[0].again(&settings);
-    eventually("all arrived", || collect(100) >= COUNT as usize);
+    until(COUNT as usize);
     // None as a rule. But a slow broker may hand the last acknowledgements on to the
     // queue too late.
     let twice = seen.values().filter(|times| **times > 1).count();
@@ -87,14 +87,14 @@ fn it_waits_for_the_broker_and_for_the_set() {
     install(&settings);
     let inbox = Inbox::open(&settings, "app");
     dead_letters(&settings, "app", 0..1);
-    assert!(inbox.next(Duration::from_secs(60)).is_some());
+    assert!(inbox.next(PATIENCE).is_some());
     drop(inbox);
     node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();
     let inbox = Inbox::open(&settings, "app");
     dead_letters(&settings, "app", 1..2);
-    let arrival = inbox.next(Duration::from_secs(60)).unwrap();
+    let arrival = inbox.next(PATIENCE).unwrap();
     assert_eq!(arrival.headers["delayline-attempt"].as_i64(), Some(1));
     assert_eq!(daemon.stop(), Some(0));
 }

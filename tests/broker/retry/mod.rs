@@ -16,7 +16,6 @@ use std::{
     fs::{self, File},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use delayline::{
@@ -28,6 +27,8 @@ use delayline::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::common::PATIENCE;
 
 /// `delayline serve` as an operator starts it.
 struct Daemon {
@@ -133,7 +134,7 @@ fn parked(settings: &Settings, count: usize) -> Vec<Parked> {
     let consumer = session.consume(&queue, 1_000).unwrap();
     let mut messages = Vec::new();
     while messages.len() < count {
-        match consumer.next(Duration::from_secs(60)) {
+        match consumer.next(PATIENCE) {
             Next::Delivery(mut delivery) => {
                 messages.push(Parked {
                     key: delivery.routing_key.clone(),

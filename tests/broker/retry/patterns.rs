@@ -98,14 +98,15 @@ fn shared_levels_with_the_fewest_hops() {
 /// passed: the last retry must come within a time.
 #[test]
 fn a_time_limit_instead_of_a_busy_queue() {
-    // Attempts at 2, 4 and 6 s; what the application takes adds to that, so the
-    // fourth, at 8 s, is too late for certain.
-    every_attempt_fails("fixed = '20s'\nattempts = 9\nmax_age = '79s'", 3, "", "age");
+    // Attempts at 10 and 20 s; what the application takes adds to that, so the third, at
+    // 30 s, is too late for certain. The second is in time if the first is not 9.9 s late.
+    every_attempt_fails("fixed = '100s'\nattempts = 9\nmax_age = '299s'", 2, "", "age");
 }
 
 /// A message with an expiration is retried until that has passed, and then parked.
 #[test]
 fn an_expiring_message() {
-    // 12 s from the first failure; the next attempt would come at 15 s.
-    every_attempt_fails("list = ['10s', '50s', '90s']\nattempts = 9", 2, "12000", "expired");
+    // 14 s from the first failure; the third attempt would come at 15 s, and the second is
+    // in time if the first is not 8 s late.
+    every_attempt_fails("list = ['10s', '50s', '90s']\nattempts = 9", 2, "14000", "expired");
 }

@@ -10,7 +10,7 @@ use std::{
 use delayline::amqp::Session;
 
 use crate::{
-    common::{Inbox, eventually, eventually_seen, foreign, installed},
+    common::{Inbox, PATIENCE, eventually, eventually_seen, foreign, installed},
     uncarried::speaking_1_0,
 };
 
@@ -81,13 +81,13 @@ fn deep_headers_hold_up_a_part_only() {
     dead_letters(&settings, "good", 0..300);
     let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     // Those behind it come first, but for the share that waits behind it on its channel.
-    let first = inbox.collect(200, Duration::from_secs(120)).len();
+    let first = inbox.collect(200, PATIENCE).len();
     let mut session = Session::open(&settings.broker).unwrap();
     let parked = session.queue_depth("delay.parked").unwrap().unwrap().ready;
     // On 3.10 it may be the first all the same.
     let older = session.server_version().is_some_and(|version| version.starts_with("3."));
     assert!(first == 200 && (older || parked == 0), "{first} {parked} {}", daemon.log());
-    assert_eq!(inbox.collect(100, Duration::from_secs(120)).len(), 100);
+    assert_eq!(inbox.collect(100, PATIENCE).len(), 100);
     eventually("the broker has moved it as it is", || {
         session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 1)
     });

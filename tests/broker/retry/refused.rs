@@ -6,7 +6,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
 };
 
 use delayline::{
@@ -18,7 +17,7 @@ use delayline::{
 };
 use serde_json::json;
 
-use crate::common::{self, Inbox, eventually, http, installed, permit, shared_node};
+use crate::common::{self, Inbox, PATIENCE, eventually, http, installed, permit, shared_node};
 
 use super::{faults::dead_letters, parked};
 
@@ -59,7 +58,7 @@ fn a_key_that_the_service_may_not_use_is_parked_and_others_go_on() {
     dead_letters(&settings, "good", 0..20);
     let as_half = common::as_user(&settings, "half");
     serving(&as_half, "[default]\nfixed = '1s'\nattempts = 1\n", |tally| {
-        assert_eq!(inbox.collect(20, Duration::from_secs(120)).len(), 20, "{:?}", tally.by_app());
+        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", tally.by_app());
         let parked = parked(&settings, 300);
         assert!(parked.iter().all(|message| message.body == b"dead body" && !message.damaged));
         assert_eq!(tally.by_app()["bad"].parked["refused"], 300);
@@ -76,7 +75,7 @@ fn without_the_parked_exchange_retries_go_on_and_nothing_is_lost() {
     dead_letters(&settings, "good", 0..20);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.bad]\nattempts = 0\n";
     serving(&settings, policies, |tally| {
-        assert_eq!(inbox.collect(20, Duration::from_secs(120)).len(), 20, "{:?}", tally.by_app());
+        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", tally.by_app());
         assert_eq!(tally.by_app()["bad"].parked["refused"], 5);
     });
     // They are on their way to an exchange that is not there, and still the queue's.
@@ -97,7 +96,7 @@ fn without_the_entry_all_wait_and_none_is_parked() {
     common::install(&settings);
     let inbox = Inbox::open(&settings, "app");
     serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |_| {
-        assert_eq!(inbox.collect(5, Duration::from_secs(120)).len(), 5);
+        assert_eq!(inbox.collect(5, PATIENCE).len(), 5);
     });
 }
 
@@ -121,7 +120,7 @@ fn a_full_queue_that_is_retried_at_once_takes_no_places_from_others() {
     dead_letters(&settings, "good", 0..20);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.full]\nfixed = '0s'\n";
     serving(&settings, policies, |tally| {
-        assert_eq!(inbox.collect(20, Duration::from_secs(120)).len(), 20, "{:?}", tally.by_app());
+        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", tally.by_app());
         // What found no place is parked as it is, and none is lost.
         eventually("some are parked", || tally.by_app()["full"].parked.contains_key("refused"));
     });

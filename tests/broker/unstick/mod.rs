@@ -5,14 +5,7 @@ mod policies;
 mod refused;
 mod serve;
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
 use delayline::{
     Settings,
@@ -25,7 +18,7 @@ use delayline::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{Inbox, app, eventually, eventually_seen, http, install, topology};
+use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, http, install, topology, vhost_on};
 
 fn node() -> &'static PrivateNode {
     static NODE: OnceLock<PrivateNode> = OnceLock::new();
@@ -38,11 +31,7 @@ fn node() -> &'static PrivateNode {
 
 /// A set in a vhost of its own on this node.
 fn installed() -> Settings {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let name = format!("unstick-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-    http(node(), "PUT", &format!("vhosts/{name}"), &json!({}));
-    let url = format!("{}/{name}", node().url());
-    let settings = node().settings().set("url", url).set("unit_ms", "10").build().unwrap();
+    let settings = vhost_on(node()).set("unit_ms", "10").build().unwrap();
     install(&settings);
     settings
 }
@@ -110,7 +99,7 @@ fn stuck_without_dispatch(settings: &Settings, ids: std::ops::Range<u32>) -> Inb
 fn all_arrive(inbox: &Inbox, ids: std::ops::Range<u32>) {
     let mut missing: BTreeSet<_> = ids.map(|id| id.to_string()).collect();
     while !missing.is_empty() {
-        let arrival = inbox.next(Duration::from_secs(120));
+        let arrival = inbox.next(PATIENCE);
         let arrival = arrival.unwrap_or_else(|| panic!("{} do not arrive: {missing:?}", missing.len()));
         missing.remove(&arrival.id);
     }

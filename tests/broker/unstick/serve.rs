@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     process::{Child, Command, Stdio},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
