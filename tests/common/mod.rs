@@ -224,8 +224,18 @@ impl Inbox {
         thread::spawn(move || self.collect(count, patience))
     }
 
-    /// Messages up to the first with this body, which was sent when all others had been:
-    /// what comes before it is all there is. It is not among them.
+    /// So many messages, and whatever else comes before the one that is sent then: none of
+    /// them came twice, as far as that can be seen. On the way one message may pass another,
+    /// so the last one is sent once all others are there.
+    pub fn exactly(&self, count: usize, send_the_last: impl FnOnce(&'static str)) -> Vec<Arrival> {
+        let mut arrivals = self.collect(count, PATIENCE);
+        send_the_last("the last");
+        arrivals.extend(self.until("the last"));
+        arrivals
+    }
+
+    /// Messages up to the first with this body, which was put straight behind all others in
+    /// the inbox's own queue: what comes before it is all there is. It is not among them.
     pub fn until(&self, marker: &str) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         loop {
