@@ -15,14 +15,12 @@ mod prefetch;
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use delayline::{
-    Settings,
+use delayline::{Settings, codec::Tolerance, topology::Unit};
+use delayline_measure::{
     bench::{self, Plan, Report, Way},
     capacity::{Figures, Knee, Load, Outlook},
-    codec::Tolerance,
-    node::{NodeOptions, PrivateNode},
-    topology::Unit,
 };
+use delayline_node::{NodeOptions, PrivateNode};
 use prefetch::Prefetch;
 
 /// A few queues, one, and what retries and reminders look like.

@@ -5,11 +5,11 @@ use std::{hint::black_box, time::Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use delayline::{
     Message,
-    capacity::{Distribution, Load},
     codec::{AppKey, Delay, RoutingKey, Tolerance},
     message::{Properties, Schedule, Wire},
     topology::Unit,
 };
+use delayline_measure::capacity::{Distribution, Load};
 use jiff::Timestamp;
 
 fn codec(criterion: &mut Criterion) {

@@ -14,13 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    admin,
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
-    settings::Settings,
-    topology::Topology,
-};
+use delayline::{settings::Settings, topology::Topology};
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_node::{NodeOptions, PrivateNode};
 
 /// How often Prometheus scrapes.
 const SCRAPE: Duration = Duration::from_secs(15);

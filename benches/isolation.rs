@@ -26,14 +26,14 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings, admin,
+    Message, Router, Settings,
     amqp::{Next, Session},
     codec::{AppKey, Delay},
-    management::ManagementApi,
     message::Value,
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Queue, Topology, Unit},
 };
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_node::{NodeOptions, PrivateNode};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long publishing may take before the first message falls due.

@@ -18,13 +18,13 @@ use std::{
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, AppQueue, AppSpec, Delivery, Target, Unsticker},
     amqp::{Next, Session},
     codec::{AppKey, Delay},
-    node::{NodeOptions, PrivateNode},
     settings::Layers,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
+use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Target, Unsticker};
+use delayline_node::{NodeOptions, PrivateNode};
 
 const BODY: usize = 256;
 

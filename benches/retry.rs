@@ -18,13 +18,13 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings, admin,
+    Message, Router, Settings,
     amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_node::{NodeOptions, PrivateNode};
 
 const BACKLOG: u32 = 100_000;
 const BODY: usize = 256;

@@ -10,12 +10,13 @@ use std::{thread, time::Instant};
 
 use bare::Bare;
 use delayline::{
-    Message, Router, Settings, admin,
+    Message, Router, Settings,
     amqp::Session,
     codec::{AppKey, Delay, RoutingKey},
-    node::{NodeOptions, PrivateNode},
     topology::Topology,
 };
+use delayline_admin as admin;
+use delayline_node::{NodeOptions, PrivateNode};
 
 const BODY: usize = 256;
 const MESSAGES: u64 = 30_000;

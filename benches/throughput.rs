@@ -14,13 +14,13 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings, admin,
+    Message, Router, Settings,
     amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_node::{NodeOptions, PrivateNode};
 
 const BODY: usize = 256;
 const MESSAGES: u32 = 20_000;

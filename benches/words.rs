@@ -22,9 +22,9 @@ use bare::Bare;
 use delayline::{
     Settings,
     amqp::{Next, Session},
-    node::{NodeOptions, PrivateNode},
     topology::{Argument, Binding, Endpoint, Names, Object, Queue, Topology, Unit},
 };
+use delayline_node::{NodeOptions, PrivateNode};
 use prefetch::Prefetch;
 
 const BODY: usize = 256;

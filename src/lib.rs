@@ -43,59 +43,28 @@
 //! takes an `impl `[`router::Publish`] can be tested with a
 //! [`Recorder`](router::testing::Recorder).
 //!
-//! A [`Topology`](topology::Topology) is the wanted state of a vhost as data;
-//! [`admin`] installs, verifies, shows and removes it:
-//!
-//! ```no_run
-//! use delayline::{Settings, admin, topology::Topology};
-//!
-//! let settings = Settings::from_url("amqp://localhost")?;
-//! let topology = Topology::new(settings.topology.clone());
-//! admin::install(&settings, &topology, false, || {})?;
-//! assert!(admin::verify(&settings, &topology)?.findings.is_empty());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! A [`Topology`](topology::Topology) is the wanted state of a vhost as data. What installs and
+//! verifies it, and all else that a platform team does, is in the crate `delayline-admin` and
+//! the command `delayline`.
 //!
 //! # Layout
 //!
-//! Each module may use those before it: [`codec`] and [`topology`] and
-//! [`message`] are pure; [`settings`] reads files and variables; [`amqp`] and
-//! [`management`] are the only ones that talk to a broker, each in its protocol;
-//! [`router`], [`holding`] and [`admin`] are behaviour on top. [`capacity`] reckons, without a
-//! broker, what a set carries. The command line, what it measures a broker with, and the
-//! private node of its demo come with the feature `cli`, which is on by default;
-//! an application that only publishes does without.
+//! Each module may use those before it: [`codec`], [`topology`] and [`message`] are pure;
+//! [`settings`] says which broker, and how; [`amqp`] is the only one that talks to it;
+//! [`router`] and [`retry`] are behaviour on top.
 
-pub mod admin;
 pub mod amqp;
-#[cfg(feature = "cli")]
-pub mod bench;
-pub mod canary;
-pub mod capacity;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 pub mod codec;
-#[cfg(all(feature = "cli", any(test, fuzzing)))]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod histogram;
-pub mod holding;
-pub mod management;
 pub mod message;
-#[cfg(feature = "cli")]
-pub mod metrics;
-#[cfg(feature = "cli")]
-pub mod node;
-pub mod picture;
 pub mod retry;
 pub mod router;
 pub mod settings;
-mod shell;
-mod tls;
+#[doc(hidden)]
+pub mod shell;
+#[doc(hidden)]
+pub mod tls;
 pub mod topology;
-#[cfg(feature = "cli")]
-pub mod web;
 
 pub use message::Message;
 pub use router::Router;

@@ -1,7 +1,7 @@
 //! Commands that somebody may paste into a shell.
 
 /// A word for a shell.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     match !word.is_empty() && word.bytes().all(plain) {
         true => word.into(),

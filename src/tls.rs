@@ -3,24 +3,24 @@
 //! There is no way to switch the verification of certificates or host names
 //! off.
 
-use std::{error::Error, fs, io, path::Path, sync::Arc};
+use std::{error::Error, fmt, fs, io, path::Path, sync::Arc};
 
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, RootCertStore,
     crypto::{CryptoProvider, ring},
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
-use crate::settings::Tls;
+use crate::settings::{Settings, SettingsError, Tls};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("TLS: {0}")]
-pub(crate) struct TlsError(String);
+pub struct TlsError(String);
 
 /// What a failed handshake with a host means, and what to do; `None` if it is not for TLS
 /// that it failed.
-pub(crate) fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
+pub fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
     let text = match library_error(error)? {
         rustls::Error::InvalidMessage(_) => {
             "what answers there speaks no TLS: use the broker's TLS port (5671; 15671 for the management API), or a \
@@ -81,21 +81,48 @@ fn library_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Err
     None
 }
 
+/// Whether the certificates and keys that settings name can be read, where TLS is used.
+///
+/// # Errors
+/// Which of them cannot, and why.
+pub fn check_files(settings: &Settings) -> Result<(), SettingsError> {
+    let https = settings.management.as_ref().filter(|management| management.url.scheme() == "https");
+    let used = settings.broker.tls.iter().chain(https.map(|management| &management.tls));
+    for tls in used.filter(|tls| **tls != Tls::default()) {
+        Material::load(tls).map_err(|error| SettingsError::Source {
+            origin: "ca_file, client_cert_file, client_key_file".into(),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(())
+}
+
 /// What was read from the files of the settings.
-pub(crate) struct Material {
-    pub(crate) roots: Vec<CertificateDer<'static>>,
-    pub(crate) client: Option<Client>,
+#[derive(Debug)]
+pub struct Material {
+    /// The authorities to trust.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// What to show the broker, if it wants to see something.
+    pub client: Option<Client>,
 }
 
 /// A client certificate with its chain, and its key in PEM form.
-pub(crate) struct Client {
-    pub(crate) chain: Vec<CertificateDer<'static>>,
-    pub(crate) key: Vec<u8>,
+pub struct Client {
+    /// The certificate and what leads to its authority.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key.
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
 }
 
 impl Material {
     /// Reads the files; without a CA file, the system's authorities.
-    pub(crate) fn load(tls: &Tls) -> Result<Self, TlsError> {
+    pub fn load(tls: &Tls) -> Result<Self, TlsError> {
         let roots = match &tls.ca_file {
             Some(file) => certificates(file)?,
             None => system_roots()?,
@@ -133,7 +160,7 @@ impl Material {
 
 /// The cryptography used everywhere, named explicitly so that another crate in
 /// an application's tree cannot change it.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
+pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 

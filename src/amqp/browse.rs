@@ -12,14 +12,14 @@ use super::{
 };
 
 /// A channel whose messages stay unacknowledged until it is said what becomes of each.
-pub(crate) struct Browser {
+pub struct Browser {
     /// Taken out only to close it.
     channel: Option<Channel>,
     damage: Damage,
 }
 
 /// So many messages of a queue, as one consumer that is handed no more.
-pub(crate) struct Page<'b> {
+pub struct Page<'b> {
     consumer: amiquip::Consumer<'b>,
     messages: Receiver<ConsumerMessage>,
     browser: &'b Browser,
@@ -27,7 +27,8 @@ pub(crate) struct Page<'b> {
 
 /// What a [`Page`] has to say.
 #[expect(clippy::large_enum_variant, reason = "nearly every value is a delivery")]
-pub(crate) enum Turned {
+#[derive(Debug)]
+pub enum Turned {
     /// A message.
     Delivery(Delivery),
     /// Nothing came in time.
@@ -38,16 +39,16 @@ pub(crate) enum Turned {
 
 /// A place in the queue: all before it, and itself, can be given back at once.
 #[derive(Clone)]
-pub(crate) struct Place(amiquip::Delivery);
+pub struct Place(amiquip::Delivery);
 
 impl Place {
     /// Where a message was.
-    pub(crate) fn of(delivery: &Delivery) -> Self {
+    pub fn of(delivery: &Delivery) -> Self {
         Self(delivery.inner.clone())
     }
 
     /// Its number on the channel.
-    pub(crate) fn tag(&self) -> u64 {
+    pub fn tag(&self) -> u64 {
         self.0.delivery_tag()
     }
 }
@@ -67,7 +68,7 @@ impl Browser {
     ///
     /// # Errors
     /// 404 without such a queue, 403 without the permission.
-    pub(crate) fn page(&self, queue: &str, size: u16) -> Result<Page<'_>, AmqpError> {
+    pub fn page(&self, queue: &str, size: u16) -> Result<Page<'_>, AmqpError> {
         let channel = self.channel()?;
         // For consumers from now on; those before keep theirs.
         channel.qos(0, size, false)?;
@@ -80,7 +81,7 @@ impl Browser {
     ///
     /// # Errors
     /// The channel or the connection is gone.
-    pub(crate) fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
+    pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
         Ok(delivery.inner.ack(self.channel()?)?)
     }
 
@@ -88,7 +89,7 @@ impl Browser {
     ///
     /// # Errors
     /// The channel or the connection is gone.
-    pub(crate) fn give_back(&self, place: Place) -> Result<(), AmqpError> {
+    pub fn give_back(&self, place: Place) -> Result<(), AmqpError> {
         Ok(place.0.nack_multiple(self.channel()?, true)?)
     }
 }
@@ -104,7 +105,7 @@ impl Drop for Browser {
 
 impl Page<'_> {
     /// Waits for the next message, for `limit` at most.
-    pub(crate) fn next(&self, limit: Duration) -> Turned {
+    pub fn next(&self, limit: Duration) -> Turned {
         let lost = |reason: &str| Turned::Ended(AmqpError::Lost { reason: reason.into() });
         match self.messages.recv_timeout(limit) {
             Ok(ConsumerMessage::Delivery(inner)) => {
@@ -127,7 +128,7 @@ impl Page<'_> {
     }
 
     /// How many messages are here that were not asked for yet.
-    pub(crate) fn unread(&self) -> usize {
+    pub fn unread(&self) -> usize {
         self.messages.len()
     }
 
@@ -137,7 +138,7 @@ impl Page<'_> {
     ///
     /// # Errors
     /// The channel or the connection is gone.
-    pub(crate) fn end(&self) -> Result<(), AmqpError> {
+    pub fn end(&self) -> Result<(), AmqpError> {
         Ok(self.consumer.cancel()?)
     }
 }
@@ -145,5 +146,17 @@ impl Page<'_> {
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Place").field(&self.tag()).finish()
+    }
+}
+
+impl fmt::Debug for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Browser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Browser").finish_non_exhaustive()
     }
 }

@@ -158,7 +158,7 @@ impl Consumer {
 
     /// Lets a `select` wake up when there may be something for
     /// [`next`](Self::next).
-    pub(crate) fn watch<'a>(&'a self, select: &mut Select<'a>) {
+    pub fn watch<'a>(&'a self, select: &mut Select<'a>) {
         for lane in &self.lanes {
             select.recv(&lane.messages);
         }
@@ -177,7 +177,7 @@ impl Consumer {
 /// Waits until the broker has most likely seen the last acknowledgements. It hands
 /// many of them on to a quorum queue bit by bit, and forgets the rest when the channel
 /// is closed.
-pub(crate) fn settle() {
+pub fn settle() {
     std::thread::sleep(SETTLE);
 }
 

@@ -72,7 +72,7 @@ impl AmqpError {
     /// cannot parse, or if the next message is under way while the client library
     /// agrees to the end of the channel; that it is shutting down, or has crashed, is
     /// no message's fault.
-    pub(crate) fn refusal(&self) -> Option<(u16, String)> {
+    pub fn refusal(&self) -> Option<(u16, String)> {
         const CONNECTION_FORCED: u16 = 320;
         const INTERNAL_ERROR: u16 = 541;
         match self {

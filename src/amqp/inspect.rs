@@ -279,8 +279,8 @@ impl<'a> Reader<'a> {
 }
 
 /// The same comes out however the bytes come in.
-#[cfg(all(feature = "cli", any(test, fuzzing)))]
-pub(crate) fn frames(bytes: &[u8]) {
+#[doc(hidden)]
+pub fn frames(bytes: &[u8]) {
     let whole = through(bytes, usize::MAX);
     for piece in [1, 7, 4_096] {
         assert_eq!(through(bytes, piece), whole, "in pieces of {piece}");
@@ -289,7 +289,7 @@ pub(crate) fn frames(bytes: &[u8]) {
 
 /// What comes out when bytes come in in pieces of a length, and the deliveries that
 /// cannot be represented.
-#[cfg(all(feature = "cli", any(test, fuzzing)))]
+#[doc(hidden)]
 fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
     let damage = Damage::default();
     let mut inspector = Inspector::new(damage.clone());

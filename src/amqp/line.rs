@@ -13,12 +13,12 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 /// A hold on the socket of a connection. The client library waits for answers without a
 /// limit; when its socket is cut, it gives up at once.
 #[derive(Debug, Clone)]
-pub(crate) struct Line(Weak<TcpStream>);
+pub struct Line(Weak<TcpStream>);
 
 impl Line {
     /// A hold on a socket for as long as what is returned beside it lives, which belongs
     /// where the socket is: a hold of its own would keep the connection open.
-    pub(crate) fn on(socket: &TcpStream) -> io::Result<(Arc<TcpStream>, Self)> {
+    pub fn on(socket: &TcpStream) -> io::Result<(Arc<TcpStream>, Self)> {
         let socket = Arc::new(socket.try_clone()?);
         let line = Self(Arc::downgrade(&socket));
         Ok((socket, line))
@@ -26,7 +26,7 @@ impl Line {
 
     /// Whether the connection still stands. The client library closes its socket as soon as
     /// it knows that it does not.
-    pub(crate) fn stands(&self) -> bool {
+    pub fn stands(&self) -> bool {
         self.0.strong_count() > 0
     }
 

@@ -32,15 +32,20 @@ mod publisher;
 mod session;
 mod tls_stream;
 mod turns;
-pub(crate) mod v1;
+#[doc(hidden)]
+pub mod v1;
 
-pub(crate) use browse::{Browser, Page, Place, Turned};
-pub(crate) use consumer::settle;
+// For the other crates of this workspace; nothing is promised about these.
+#[doc(hidden)]
+pub use browse::{Browser, Page, Place, Turned};
+#[doc(hidden)]
+pub use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
-#[cfg(all(feature = "cli", any(test, fuzzing)))]
-pub(crate) use inspect::frames;
-pub(crate) use line::Line;
+#[doc(hidden)]
+pub use inspect::frames;
+#[doc(hidden)]
+pub use line::Line;
 pub use probe::Verdict;
 // The bare client, for measurements that compare it with what is built on it.
 #[doc(hidden)]

@@ -66,7 +66,7 @@ pub struct Returned {
 
 impl Returned {
     /// What it is recognised by.
-    pub(crate) fn published(&self) -> Published<'_> {
+    pub fn published(&self) -> Published<'_> {
         let Self { exchange, routing_key, properties, headers, body, .. } = self;
         Published { exchange, routing_key, properties, headers, body }
     }
@@ -95,7 +95,7 @@ impl Publisher {
     }
 
     /// Opens another channel after the broker closed the last one.
-    pub(crate) fn reopen(&mut self) -> Result<(), AmqpError> {
+    pub fn reopen(&mut self) -> Result<(), AmqpError> {
         let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
         let connection = self.connection.as_mut().ok_or_else(gone)?;
         let (channel, events) = channel(connection, &self.blocked)?;
@@ -149,7 +149,7 @@ impl Publisher {
     }
 
     /// Closes within a time limit.
-    pub(crate) fn close(mut self, limit: Duration) {
+    pub fn close(mut self, limit: Duration) {
         if let Some(connection) = self.connection.take() {
             close(connection, self.channel.take(), limit);
         }

@@ -49,7 +49,6 @@ pub struct Session {
     /// Tells when the broker takes nothing from us for now.
     blocked: Receiver<ConnectionBlockedNotification>,
     server_version: Option<String>,
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for private nodes"))]
     cluster_name: Option<String>,
     /// Which deliveries the client library could not read.
     damage: Damage,
@@ -65,7 +64,7 @@ impl Session {
     }
 
     /// Connects under a name that the broker shows in its list of connections.
-    pub(crate) fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
+    pub fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
         let damage = Damage::default();
         let limit = broker.request_timeout;
         open_within(broker, purpose, Some(damage.clone()), move |Opened { mut connection, line }| {
@@ -83,7 +82,7 @@ impl Session {
     }
 
     /// The line of its connection, which tells when that is lost.
-    pub(crate) fn line(&self) -> Line {
+    pub fn line(&self) -> Line {
         self.line.clone()
     }
 
@@ -94,8 +93,7 @@ impl Session {
     }
 
     /// What the broker calls the cluster that it is in.
-    #[cfg(feature = "cli")]
-    pub(crate) fn cluster_name(&self) -> Option<&str> {
+    pub fn cluster_name(&self) -> Option<&str> {
         self.cluster_name.as_deref()
     }
 
@@ -316,7 +314,7 @@ impl Session {
     ///
     /// # Errors
     /// 403 if it has a consumer, or without the permission; 404 without such a queue.
-    pub(crate) fn consume_alone(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
+    pub fn consume_alone(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
         self.start_consumer(queue, prefetch, true)
     }
 
@@ -324,7 +322,7 @@ impl Session {
     ///
     /// # Errors
     /// The connection is gone, or has no more channels.
-    pub(crate) fn browse(&mut self) -> Result<Browser, AmqpError> {
+    pub fn browse(&mut self) -> Result<Browser, AmqpError> {
         Ok(Browser::new(self.new_channel()?, self.damage.clone()))
     }
 

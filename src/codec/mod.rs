@@ -12,8 +12,11 @@ mod routing_key;
 pub use app_key::{AppKey, AppKeyError};
 pub use delay::{Delay, DelayError};
 pub use rounding::{Tolerance, ToleranceError};
-pub(crate) use routing_key::{FOUR_BITS, encode};
 pub use routing_key::{RoutingKey, RoutingKeyError};
+
+// For the other crates of this workspace; nothing is promised about these.
+#[doc(hidden)]
+pub use routing_key::{FOUR_BITS, encode};
 
 /// Number of delay levels, and so of bits in a routing key.
 pub const LEVELS: u8 = 28;

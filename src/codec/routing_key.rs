@@ -11,7 +11,7 @@ const PREFIX: &str = "delay.";
 const HEAD: usize = PREFIX.len() + WORDS as usize * (WORD_BITS as usize + 1);
 
 /// What each word of the delay can be, by its value.
-pub(crate) const FOUR_BITS: [&str; 1 << WORD_BITS] = [
+pub const FOUR_BITS: [&str; 1 << WORD_BITS] = [
     "0000", "0001", "0010", "0011", "0100", "0101", "0110", "0111", "1000", "1001", "1010", "1011", "1100",
     "1101", "1110", "1111",
 ];
@@ -105,7 +105,8 @@ impl RoutingKey {
     }
 }
 
-pub(crate) fn encode(delay: Delay, app: &AppKey) -> String {
+/// The routing key of a delay and an app key, as [`RoutingKey::encode`] makes it.
+pub fn encode(delay: Delay, app: &AppKey) -> String {
     let mut key = String::with_capacity(HEAD + app.as_str().len());
     key.push_str(PREFIX);
     for word in (0..WORDS).rev() {

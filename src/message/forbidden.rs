@@ -12,7 +12,7 @@ const DELIVERY_DELAY: &str = "x-opt-delivery-delay";
 /// it: `CC` and `BCC` copy it at every exchange, a republished `x-death` makes brokers
 /// up to 3.13 see a dead-letter cycle, and quorum queues of coming versions hold a
 /// message back that names its own time, each level anew.
-pub(crate) fn is_forbidden(name: &str) -> bool {
+pub fn is_forbidden(name: &str) -> bool {
     matches!(name, "CC" | "BCC" | "x-death" | "x-delivery-count" | DELIVERY_TIME | DELIVERY_DELAY)
         || name.starts_with("x-first-death-")
         || name.starts_with("x-last-death-")
@@ -20,6 +20,6 @@ pub(crate) fn is_forbidden(name: &str) -> bool {
 
 /// Whether a message has a header by which a quorum queue of a coming version would
 /// hold it back.
-pub(crate) fn asks_to_be_held(headers: &Headers) -> bool {
+pub fn asks_to_be_held(headers: &Headers) -> bool {
     [DELIVERY_TIME, DELIVERY_DELAY].iter().any(|name| headers.contains_key(*name))
 }

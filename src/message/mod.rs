@@ -15,17 +15,19 @@ use jiff::Timestamp;
 
 use crate::codec::{AppKey, Delay, Tolerance};
 
-pub(crate) use forbidden::asks_to_be_held;
-#[cfg(all(feature = "cli", any(test, fuzzing)))]
-pub(crate) use forbidden::is_forbidden;
 pub use header::{Headers, Value};
-pub use prepare::Wire;
-pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES};
-pub(crate) use prepare::{check, check_parts};
-pub(crate) use published::{Published, nearest};
+pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES, Wire};
 pub use quota::{MaxDelay, MaxDelayError, Quota};
-pub(crate) use resend::resend;
 pub use schedule::Schedule;
+
+// For the other crates of this workspace; nothing is promised about these.
+#[doc(hidden)]
+pub use {
+    forbidden::{asks_to_be_held, is_forbidden},
+    prepare::{check, check_parts},
+    published::{Published, nearest},
+    resend::resend,
+};
 
 /// Names of the headers that begin with `delayline-`.
 pub mod headers {
@@ -98,7 +100,7 @@ pub struct Message {
 
 /// An exchange and a routing key of a message that is not delayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Direct {
+pub struct Direct {
     pub(crate) exchange: String,
     pub(crate) routing_key: String,
 }
@@ -136,7 +138,7 @@ pub struct Properties {
 
 impl Properties {
     /// Those that AMQP writes as short strings, by their names there.
-    pub(crate) fn short_strings(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub fn short_strings(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("content_type", &self.content_type),
             ("content_encoding", &self.content_encoding),
@@ -155,7 +157,7 @@ impl Properties {
 
 impl Message {
     /// Whether it goes past all levels, straight to its application.
-    pub(crate) fn is_due_at_once(&self) -> bool {
+    pub fn is_due_at_once(&self) -> bool {
         self.direct.is_none() && self.when == When::After(Delay::ZERO)
     }
 
@@ -183,19 +185,14 @@ impl Message {
     }
 
     /// A message that goes to an exchange at once, past the levels.
-    pub(crate) fn direct(app: AppKey, exchange: String, body: impl Into<Vec<u8>>) -> Self {
+    pub fn direct(app: AppKey, exchange: String, body: impl Into<Vec<u8>>) -> Self {
         let routing_key = app.to_string();
         Self::keyed(app, exchange, routing_key, body)
     }
 
     /// A message that goes to an exchange at once, with a routing key that stays as it
     /// is however long the message waits in the router.
-    pub(crate) fn keyed(
-        app: AppKey,
-        exchange: String,
-        routing_key: String,
-        body: impl Into<Vec<u8>>,
-    ) -> Self {
+    pub fn keyed(app: AppKey, exchange: String, routing_key: String, body: impl Into<Vec<u8>>) -> Self {
         let direct = Some(Direct { exchange, routing_key });
         Self { direct, ..Self::after(app, Delay::ZERO, body) }
     }

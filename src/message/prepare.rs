@@ -86,7 +86,7 @@ pub enum InvalidMessage {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wire {
     /// The exchange it is published to, if not the entry.
-    pub(crate) exchange: Option<String>,
+    pub exchange: Option<String>,
     /// The routing key, with the delay that is left.
     pub routing_key: String,
     /// Standard properties; send it persistent as well.
@@ -98,12 +98,12 @@ pub struct Wire {
 /// Refuses what would corrupt the wire. The client library writes the length of
 /// a short string as one byte without a check, and the broker would take the
 /// rest of the text for the next field.
-pub(crate) fn check(message: &Message) -> Result<(), InvalidMessage> {
+pub fn check(message: &Message) -> Result<(), InvalidMessage> {
     check_parts(&message.properties, &message.headers)
 }
 
 /// Like [`check`], of what a message has beside its body.
-pub(crate) fn check_parts(properties: &Properties, headers: &Headers) -> Result<(), InvalidMessage> {
+pub fn check_parts(properties: &Properties, headers: &Headers) -> Result<(), InvalidMessage> {
     let mut length = 0;
     for (property, text) in properties.short_strings() {
         if text.len() > MAX_SHORT {

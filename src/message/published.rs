@@ -12,18 +12,23 @@ use super::{Headers, Properties, Value};
 
 /// All that tells one publish from another.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Published<'a> {
-    pub(crate) exchange: &'a str,
-    pub(crate) routing_key: &'a str,
-    pub(crate) properties: &'a Properties,
-    pub(crate) headers: &'a Headers,
-    pub(crate) body: &'a [u8],
+pub struct Published<'a> {
+    /// The exchange it was published to.
+    pub exchange: &'a str,
+    /// Its routing key.
+    pub routing_key: &'a str,
+    /// Its standard properties.
+    pub properties: &'a Properties,
+    /// Its headers.
+    pub headers: &'a Headers,
+    /// Its payload.
+    pub body: &'a [u8],
 }
 
 impl Published<'_> {
     /// In how many properties and headers they differ; `None` if they cannot be the
     /// same publish.
-    pub(crate) fn differences(self, other: Published<'_>) -> Option<usize> {
+    pub fn differences(self, other: Published<'_>) -> Option<usize> {
         let same = self.exchange == other.exchange
             && self.routing_key == other.routing_key
             && self.body == other.body;
@@ -33,7 +38,7 @@ impl Published<'_> {
 
 /// The candidate that differs least, by what [`Published::differences`] said of each;
 /// the first of those that are alike, which are interchangeable.
-pub(crate) fn nearest<K>(candidates: impl IntoIterator<Item = (K, Option<usize>)>) -> Option<K> {
+pub fn nearest<K>(candidates: impl IntoIterator<Item = (K, Option<usize>)>) -> Option<K> {
     let mut nearest = None;
     for (key, differences) in candidates {
         match (differences, &nearest) {

@@ -89,7 +89,7 @@ impl FromStr for MaxDelay {
 impl Quota {
     /// Refuses what is too much: the body, or the delay the message would be published
     /// with.
-    pub(crate) fn check(&self, message: &Message, delay: Delay) -> Result<(), InvalidMessage> {
+    pub fn check(&self, message: &Message, delay: Delay) -> Result<(), InvalidMessage> {
         let size = message.body.len();
         if let Some(limit) = self.max_message_size.filter(|&limit| size > limit) {
             return Err(InvalidMessage::OverSize { size, limit });
@@ -102,7 +102,7 @@ impl Quota {
 
     /// Everything that is known before a message is published: what the wire can
     /// carry, how far the levels reach, and this quota.
-    pub(crate) fn admit(
+    pub fn admit(
         &self,
         message: &Message,
         unit: Unit,

@@ -15,7 +15,7 @@ use super::{
 ///
 /// The broker refuses a `user_id` other than the sender's, so another user's goes
 /// into a header.
-pub(crate) fn resend(
+pub fn resend(
     properties: &Properties,
     headers: &Headers,
     (exchange, routing_key): (&str, &str),

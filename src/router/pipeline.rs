@@ -102,7 +102,7 @@ impl<'r, T> Pipeline<'r, T> {
     }
 
     /// Lets a `select` wake up when there may be an outcome.
-    pub(crate) fn watch<'s>(&'s self, select: &mut Select<'s>) {
+    pub fn watch<'s>(&'s self, select: &mut Select<'s>) {
         select.recv(&self.answers);
     }
 

@@ -21,7 +21,11 @@ impl WebSettings {
     pub const LISTEN: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15_628);
 
-    pub(crate) fn new(listen: Option<&str>, token: Option<Secret>) -> Result<Self, SettingsError> {
+    /// Where to listen: an address with a port, `none`, or the default.
+    ///
+    /// # Errors
+    /// It is no address.
+    pub fn new(listen: Option<&str>, token: Option<Secret>) -> Result<Self, SettingsError> {
         let address = match listen {
             None => Some(Self::LISTEN),
             Some("none") => None,

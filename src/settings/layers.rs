@@ -61,7 +61,7 @@ pub enum SettingsError {
 /// Settings as they are typed, before anything is checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Raw {
+pub struct Raw {
     pub(super) url: Option<String>,
     pub(super) other_hosts: Option<String>,
     pub(super) management_url: Option<String>,
@@ -259,7 +259,7 @@ fn without_excerpt(text: &str) -> String {
 }
 
 /// What the text of a settings file says.
-pub(crate) fn parse(text: &str) -> Result<Raw, String> {
+pub fn parse(text: &str) -> Result<Raw, String> {
     Config::builder()
         .add_source(File::from_str(text, FileFormat::Toml))
         .build()

@@ -16,8 +16,8 @@ use crate::{message::Quota, topology::TopologySettings};
 
 pub use broker::{Broker, Credentials, Management, Tls};
 pub use daemon::{CanarySettings, WebSettings};
-#[cfg(all(feature = "cli", any(test, fuzzing)))]
-pub(crate) use layers::parse;
+#[doc(hidden)]
+pub use layers::parse;
 pub use layers::{Layers, SettingsError};
 pub use secret::Secret;
 
@@ -76,23 +76,6 @@ impl Default for RouterSettings {
 }
 
 impl Settings {
-    /// Whether the certificates and keys that are named can be read, where TLS is used.
-    ///
-    /// # Errors
-    /// Which of them cannot, and why.
-    #[cfg(feature = "cli")]
-    pub(crate) fn check_tls_files(&self) -> Result<(), SettingsError> {
-        let https = self.management.as_ref().filter(|management| management.url.scheme() == "https");
-        let used = self.broker.tls.iter().chain(https.map(|management| &management.tls));
-        for tls in used.filter(|tls| **tls != Tls::default()) {
-            crate::tls::Material::load(tls).map_err(|error| SettingsError::Source {
-                origin: "ca_file, client_cert_file, client_key_file".into(),
-                reason: error.to_string(),
-            })?;
-        }
-        Ok(())
-    }
-
     /// Settings for a broker at a URL, with everything else as by default.
     ///
     /// ```

@@ -16,7 +16,7 @@ impl Secret {
     }
 
     /// The password itself, for the one place that sends it.
-    pub(crate) fn expose(&self) -> &str {
+    pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
 }

@@ -6,32 +6,15 @@
 
 mod app;
 mod build;
-mod cause;
-mod compare;
-mod earlier;
-mod finding;
-mod harm;
 mod names;
 mod object;
 mod pattern;
-mod policy;
 mod settings;
-#[cfg(test)]
-mod standing;
-mod suitable;
 
-#[cfg(feature = "cli")]
-pub(crate) use cause::named;
-pub use cause::{Cause, causes};
-pub use compare::Observed;
-pub(crate) use finding::EARLIER_REMEDY;
-pub use finding::Finding;
-pub(crate) use harm::landing_policies;
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
 pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
-pub use suitable::{About, forgery, unsuitable};
 
 /// Everything that belongs to one set, in the order in which it is safe to
 /// declare: what messages flow towards comes first, and the entry exchange last,

@@ -4,14 +4,14 @@ mod removing;
 
 use delayline::{
     Settings,
-    admin::{
-        self, AppQueue, AppSpec, AppUser, Delivery, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
-        Target,
-    },
     amqp::{Next, Session},
     codec::{Delay, RoutingKey},
     settings::{Broker, Credentials, Secret},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
+};
+use delayline_admin::{
+    self as admin, AppQueue, AppSpec, AppUser, Delivery, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
+    Target,
 };
 use serde_json::{Value as Json, json};
 

@@ -5,12 +5,9 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    Settings, admin,
-    amqp::Session,
-    bench::{self, BenchError, Plan, Progress, Way},
-    topology::Unit,
-};
+use delayline::{Settings, amqp::Session, topology::Unit};
+use delayline_admin as admin;
+use delayline_measure::bench::{self, BenchError, Plan, Progress, Way};
 use serde_json::{Value as Json, json};
 
 use crate::common::{http, install, shared_node, topology, vhost};

@@ -2,12 +2,12 @@
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, DoctorOptions, FindingCode},
     amqp::Session,
     codec::{Delay, RoutingKey},
-    node::{NodeOptions, PrivateNode},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_admin::{self as admin, DoctorOptions, FindingCode};
+use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{
     Inbox, PATIENCE, app, eventually, eventually_seen, install, installed, lateness, topology,
@@ -63,7 +63,7 @@ fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
 
     // They are all there, and in no level.
     let kept = || {
-        let queues = delayline::management::ManagementApi::new(settings.management.as_ref().unwrap())
+        let queues = delayline_admin::management::ManagementApi::new(settings.management.as_ref().unwrap())
             .unwrap()
             .queues(&settings.broker.vhost)
             .unwrap();

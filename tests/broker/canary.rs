@@ -9,14 +9,10 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    Message, Router, Settings,
-    admin::{self, Status},
-    amqp::Session,
-    canary::{Canary, Figures, GRACE, Probe, State, Watched},
-    codec::Delay,
-    node::{NodeOptions, PrivateNode},
-};
+use delayline::{Message, Router, Settings, amqp::Session, codec::Delay};
+use delayline_admin::{self as admin, Status};
+use delayline_node::{NodeOptions, PrivateNode};
+use delayline_watch::canary::{Canary, Figures, GRACE, Probe, State, Watched};
 
 use crate::common::{
     Inbox, PATIENCE, app, as_user, eventually, eventually_seen, install, installed, permit, refusing,

@@ -2,15 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delayline::{
-    Message, Router,
-    admin::{self, DoctorOptions, FindingCode},
-    codec::Delay,
-    management::ManagementApi,
-    message::Properties,
-    node::{ClusterOptions, PrivateCluster},
-    topology::Finding,
+use delayline::{Message, Router, codec::Delay, message::Properties};
+use delayline_admin::{
+    self as admin, DoctorOptions, FindingCode, compare::Finding, management::ManagementApi,
 };
+use delayline_node::{ClusterOptions, PrivateCluster};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, install, topology};
 

@@ -3,10 +3,8 @@
 
 use std::process::Command;
 
-use delayline::{
-    admin,
-    codec::{Delay, RoutingKey},
-};
+use delayline::codec::{Delay, RoutingKey};
+use delayline_admin as admin;
 
 use crate::common::{app, eventually, installed, raw, topology};
 

@@ -1,9 +1,7 @@
 //! Brokers that do not answer.
 
-use delayline::{
-    amqp::{AmqpError, Session, Verdict},
-    node::{NodeOptions, PrivateNode},
-};
+use delayline::amqp::{AmqpError, Session, Verdict};
+use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::eventually;
 

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, DoctorOptions, DoctorReport, FindingCode, HealthFinding},
     amqp::Session,
     codec::{Delay, RoutingKey},
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Names, Queue},
 };
+use delayline_admin::{
+    self as admin, DoctorOptions, DoctorReport, FindingCode, HealthFinding, management::ManagementApi,
+};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::{Value as Json, json};
 
 use crate::common::{

@@ -12,12 +12,12 @@ use std::{
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, UnstickOptions},
     codec::Delay,
     message::Properties,
-    node::{NodeOptions, PrivateNode},
     router::{Cause, Stats},
 };
+use delayline_admin::{self as admin, UnstickOptions};
+use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, topology};
 

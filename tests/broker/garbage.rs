@@ -1,8 +1,9 @@
 use delayline::{
-    Message, Router, admin,
+    Message, Router,
     amqp::Session,
     codec::{AppKey, Delay},
 };
+use delayline_admin as admin;
 
 use crate::common::{Inbox, PATIENCE, app, eventually, http, installed, lateness, shared_node, topology};
 

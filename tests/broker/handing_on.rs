@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, FindingCode, Status},
     amqp::Session,
     codec::{Delay, RoutingKey},
-    picture::{Collector, Severity, Sources},
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_admin::{self as admin, FindingCode, Status};
+use delayline_watch::picture::{Collector, Severity, Sources};
 
 use crate::common::{PATIENCE, app, eventually, eventually_seen, installed, topology};
 
@@ -32,7 +32,7 @@ fn publish(settings: &Settings, key: &str, seconds: u64, count: u64) {
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
 }
 
-fn sum(status: &Status, of: fn(&delayline::admin::LevelStatus) -> Option<u64>) -> u64 {
+fn sum(status: &Status, of: fn(&delayline_admin::LevelStatus) -> Option<u64>) -> u64 {
     status.levels.iter().map(|level| of(level).unwrap()).sum()
 }
 

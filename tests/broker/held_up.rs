@@ -5,10 +5,10 @@ use std::{sync::atomic::AtomicBool, thread};
 use delayline::{
     Settings,
     amqp::{Delivery, Session},
-    holding::{Decision, Holding, Outgoing},
-    node::{NodeOptions, PrivateNode},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
+use delayline_admin::holding::{Decision, Holding, Outgoing};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::{Value as Json, json};
 
 use crate::common::{PATIENCE, eventually, eventually_seen, http, raw};

@@ -6,12 +6,15 @@ use std::{
 };
 
 use delayline::{
-    Settings, admin,
+    Settings,
     amqp::{Delivery, Session},
-    holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
     message::{Properties, Value},
     settings::{Credentials, Secret},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
+};
+use delayline_admin::{
+    self as admin,
+    holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
 };
 use serde_json::{Value as Json, json};
 

@@ -8,13 +8,13 @@ use std::{
 
 use delayline::{
     Settings,
-    admin::{self, AppQueue, AppSpec, AppUser, Delivery, Outcome},
     amqp::Session,
     codec::{Delay, RoutingKey},
-    node::{NodeOptions, PrivateNode},
     settings::{Broker, Credentials, Secret},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, Outcome};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::json;
 
 use crate::{
@@ -71,7 +71,7 @@ impl Tenant {
         let place = std::env::var(variable).expect("scripts/test sets TEST_PYTHON and TEST_NODE_PATH");
         let interpreter = if program.ends_with(".py") { place } else { "node".into() };
         let mut child = Command::new(interpreter)
-            .arg(format!("{}/tests/broker/{program}", env!("CARGO_MANIFEST_DIR")))
+            .arg(format!("{}/tests/broker/{program}", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,12 +1,11 @@
 use std::thread;
 
 use delayline::{
-    admin::{self, Outcome},
     amqp::Session,
     codec::Delay,
-    management::ManagementApi,
-    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Finding, Queue},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_admin::{self as admin, Outcome, compare::Finding, management::ManagementApi};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, raw, topology, vhost};
 

@@ -8,11 +8,13 @@ use std::{
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, FindingCode, ParkedSelection, Selection},
     amqp::{Delivery, Session},
     codec::{Delay, RoutingKey},
-    holding::{Decision, Holding, Outgoing, Sifted},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
+};
+use delayline_admin::{
+    self as admin, FindingCode, ParkedSelection, Selection,
+    holding::{Decision, Holding, Outgoing, Sifted},
 };
 use serde_json::json;
 
@@ -129,7 +131,7 @@ fn unreadable(settings: &Settings, messages: &[(&str, &str, usize)]) {
     let python =
         std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika; scripts/test sets it");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/unreadable.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/unreadable.py");
     let mut child = Command::new(python).args([script, &url]).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     for (exchange, key, count) in messages {

@@ -7,13 +7,13 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use delayline::{
-    Message, Router, admin,
+    Message, Router,
     amqp::Session,
     codec::Delay,
-    management::ManagementApi,
-    node::PrivateNode,
     settings::{Layers, Secret},
 };
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_node::PrivateNode;
 use serde_json::json;
 
 use crate::{

@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    amqp::Session,
-    node::{NodeOptions, PrivateNode},
-};
+use delayline::amqp::Session;
+use delayline_node::{NodeOptions, PrivateNode};
 
 /// Waits until a node has made up its mind where to listen, takes its port before it does,
 /// and leads whoever connects there to another server.

@@ -4,13 +4,12 @@ use std::net::TcpListener;
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, ParkedSelection, Selection},
     amqp::{Next, Session},
     codec::Delay,
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
-    picture::{Collector, Kept, Picture, Severity, Sources, Watch},
 };
+use delayline_admin::{self as admin, ParkedSelection, Selection, management::ManagementApi};
+use delayline_node::{NodeOptions, PrivateNode};
+use delayline_watch::picture::{Collector, Kept, Picture, Severity, Sources, Watch};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -30,7 +29,7 @@ fn send(settings: &Settings, key: &str, units: u64, count: usize) -> Router {
     router
 }
 
-fn level(picture: &Picture, level: u8) -> &delayline::picture::Level {
+fn level(picture: &Picture, level: u8) -> &delayline_watch::picture::Level {
     picture.levels.iter().find(|found| found.level == level).unwrap()
 }
 

@@ -17,7 +17,7 @@ fn a_message_from_python_arrives_like_any_other() {
     let key = String::from_utf8(printed.stdout).unwrap().trim().to_owned();
     assert_eq!(key.parse::<RoutingKey>().unwrap().delay.seconds(), 2);
 
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/publish.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/publish.py");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
     let sent = jiff::Timestamp::now();
     let output = Command::new(python).args([script, &url, &key]).output().unwrap();

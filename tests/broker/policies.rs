@@ -6,11 +6,11 @@ use std::{
     thread,
 };
 
-use delayline::{
-    Settings,
-    admin::{self, FindingCode},
+use delayline::Settings;
+use delayline_admin::{
+    self as admin, FindingCode,
+    compare::Finding,
     management::{ManagementApi, PolicyKind},
-    topology::Finding,
 };
 use serde_json::{Value as Json, json};
 
@@ -155,7 +155,7 @@ fn what_is_reckoned_is_what_the_broker_comes_to() {
             .collect()
     };
     let mut observed =
-        delayline::topology::Observed { queues: api.queues(vhost).unwrap(), ..Default::default() };
+        delayline_admin::compare::Observed { queues: api.queues(vhost).unwrap(), ..Default::default() };
     observed.apply_policies(&user, &operator);
     assert_eq!(observed.unsettled, [""; 0]);
     let reckoned: Vec<_> = observed

@@ -1,14 +1,10 @@
 //! Limits on what may be published: who enforces them, and how it shows.
 
 use delayline::{
-    Message, Router, Settings,
-    amqp::Session,
-    codec::Delay,
-    message::InvalidMessage,
-    node::{NodeOptions, PrivateNode},
-    router::Cause,
+    Message, Router, Settings, amqp::Session, codec::Delay, message::InvalidMessage, router::Cause,
     settings::Layers,
 };
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::json;
 
 use crate::common::{app, eventually, http, install, installed, shared_node};

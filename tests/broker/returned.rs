@@ -4,12 +4,14 @@
 use delayline::{
     Settings,
     amqp::{Delivery, Event, Publisher, Returned, Session},
-    holding::{Decision, Holding, Outgoing, Sifted},
-    management::ManagementApi,
     message::{Headers, Properties, Value},
-    node::{NodeOptions, PrivateNode},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
+use delayline_admin::{
+    holding::{Decision, Holding, Outgoing, Sifted},
+    management::ManagementApi,
+};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::json;
 
 use crate::common::{

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, Outcome, Selection},
     amqp::{AmqpError, Session},
     codec::Delay,
     retry::{Policies, Service, SharedPolicies},
     settings::Layers,
     topology::{Queue, Topology},
 };
+use delayline_admin::{self as admin, Outcome, Selection};
 use serde_json::json;
 
 use crate::common::{self, PATIENCE, raw};

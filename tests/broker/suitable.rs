@@ -1,11 +1,7 @@
 //! A broker that cannot carry a set is told so before anything is changed.
 
-use delayline::{
-    admin::{self, Outcome},
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
-    topology::Finding,
-};
+use delayline_admin::{self as admin, Outcome, compare::Finding, management::ManagementApi};
+use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{not_tested::not_tested, topology};
 

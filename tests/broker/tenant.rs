@@ -4,15 +4,15 @@ use std::sync::atomic::AtomicBool;
 
 use delayline::{
     Message, Router, Settings,
-    admin::{
-        self, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, FindingCode, HealthFinding,
-    },
     amqp::Session,
     codec::{Delay, RoutingKey},
-    holding::HoldingError,
-    node::{NodeOptions, PrivateNode},
     settings::Secret,
 };
+use delayline_admin::{
+    self as admin, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, FindingCode,
+    HealthFinding, holding::HoldingError,
+};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::{Value as Json, json};
 
 use crate::common::{self, Inbox, PATIENCE, app, eventually, eventually_seen, raw, topology};

@@ -3,13 +3,16 @@
 use std::{fs, net::TcpListener, path::PathBuf, process::Command};
 
 use delayline::{
-    Message, Router, admin,
+    Message, Router,
     amqp::{AmqpError, Session},
     codec::Delay,
-    management::{ManagementApi, ManagementError},
-    node::{NodeOptions, NodeTls, PrivateNode},
     settings::Layers,
 };
+use delayline_admin::{
+    self as admin,
+    management::{ManagementApi, ManagementError},
+};
+use delayline_node::{NodeOptions, NodeTls, PrivateNode};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, date_time_ymd,

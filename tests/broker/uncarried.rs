@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use delayline::{
     Settings,
-    admin::{self, ParkedSelection, Selection},
     amqp::Session,
     codec::{Delay, RoutingKey},
 };
+use delayline_admin::{self as admin, ParkedSelection, Selection};
 use serde_json::json;
 
 use crate::common::{

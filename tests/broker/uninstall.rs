@@ -6,13 +6,14 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings, admin,
+    Message, Router, Settings,
     amqp::Session,
     codec::{Delay, RoutingKey},
-    node::{NodeOptions, PrivateNode},
     settings::Broker,
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_admin as admin;
+use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{
     Inbox, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing, topology,

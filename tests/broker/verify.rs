@@ -2,12 +2,12 @@ use std::collections::BTreeSet;
 
 use delayline::{
     Settings,
-    admin::{self, DoctorOptions, FindingCode},
     amqp::Session,
     codec::RoutingKey,
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_admin::{self as admin, DoctorOptions, FindingCode};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::json;
 
 use crate::common::{

@@ -1,8 +1,7 @@
 //! Where versions of RabbitMQ differ, as `docs/compatibility.md` says.
 
-use delayline::{
-    Message, Router, Settings, amqp::Session, codec::Delay, management::ManagementApi, router::Cause,
-};
+use delayline::{Message, Router, Settings, amqp::Session, codec::Delay, router::Cause};
+use delayline_admin::management::ManagementApi;
 
 use crate::common::{Inbox, PATIENCE, app, as_user, installed, permit};
 

@@ -6,9 +6,9 @@ use delayline::{
     Settings,
     amqp::Session,
     codec::RoutingKey,
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_node::{NodeOptions, PrivateNode};
 
 use serde_json::Value as Json;
 

@@ -6,13 +6,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use delayline::{
-    Settings,
-    amqp::Session,
-    codec::RoutingKey,
-    node::{NodeOptions, PrivateNode},
-    topology::Queue,
-};
+use delayline::{Settings, amqp::Session, codec::RoutingKey, topology::Queue};
+use delayline_node::{NodeOptions, PrivateNode};
 use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};

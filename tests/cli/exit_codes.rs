@@ -29,8 +29,10 @@ const AT_A_TIME: usize = 6;
 type Table = BTreeMap<String, BTreeMap<String, Option<i32>>>;
 
 fn table() -> Table {
-    let document =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/exit-codes.md")).unwrap();
+    let document = std::fs::read_to_string(
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/exit-codes.md"),
+    )
+    .unwrap();
     let lines = document.lines().skip_while(|line| !line.starts_with("| command |"));
     let rows: Vec<Vec<String>> = lines
         .take_while(|line| line.starts_with('|'))

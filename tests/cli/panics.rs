@@ -3,14 +3,8 @@
 
 use std::{process::Command, thread};
 
-use delayline::{
-    Router, Settings,
-    admin::{self, DoctorOptions},
-    amqp::Session,
-    management::ManagementApi,
-    settings::Layers,
-    topology::Topology,
-};
+use delayline::{Router, Settings, amqp::Session, settings::Layers, topology::Topology};
+use delayline_admin::{self as admin, DoctorOptions, management::ManagementApi};
 
 use crate::{
     common::{http, installed, shared_node},

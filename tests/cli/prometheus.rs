@@ -11,10 +11,10 @@ use delayline::{
     Message, Router, Settings,
     amqp::Session,
     codec::{Delay, RoutingKey},
-    metrics::{Kind, NAMES},
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_node::{NodeOptions, PrivateNode};
+use delayline_watch::metrics::{Kind, NAMES};
 use jiff::{Timestamp, ToSpan};
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ use crate::{
 const NOT_THERE: &str = "Debian's package `prometheus` is needed: scripts/test installs it";
 
 fn packaged(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
 }
 
 fn text(path: &str) -> String {

@@ -8,11 +8,8 @@ use std::{
     process::Stdio,
 };
 
-use delayline::{
-    Message, Router, Settings,
-    codec::Delay,
-    metrics::{Kind, NAMES},
-};
+use delayline::{Message, Router, Settings, codec::Delay};
+use delayline_watch::metrics::{Kind, NAMES};
 
 use crate::{
     common::{Inbox, app, eventually, eventually_seen, install, installed, shared_node, vhost},

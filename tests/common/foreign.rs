@@ -27,7 +27,7 @@ pub fn publish<'a>(settings: &Settings, exchange: &str, key: &str, kinds: impl I
         std::env::var("TEST_NODE_PATH").expect("TEST_NODE_PATH names rhea's place; scripts/test sets it");
     let address = format!("/exchanges/{exchange}/{key}");
     let status = Command::new("node")
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/foreign.js"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/foreign.js"))
         .args([&settings.broker.port.to_string(), &settings.broker.vhost, &address])
         .args(kinds)
         .env("TEST_NODE_PATH", packages)

@@ -1,9 +1,7 @@
 //! Queues that keep messages whose bodies are numbers.
 
-use delayline::{
-    amqp::Delivery,
-    holding::{Decision, Holding, Sifted},
-};
+use delayline::amqp::Delivery;
+use delayline_admin::holding::{Decision, Holding, Sifted};
 
 /// What a body says.
 pub fn number(delivery: &Delivery) -> usize {

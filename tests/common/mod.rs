@@ -20,14 +20,14 @@ use std::{
 
 use delayline::{
     Settings,
-    admin::{self, Outcome},
     amqp::{Consumer, Next, Session},
     codec::{AppKey, RoutingKey},
     message::{Headers, Properties, Value},
-    node::{NodeOptions, PrivateNode},
     settings::Layers,
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
+use delayline_admin::{self as admin, Outcome};
+use delayline_node::{NodeOptions, PrivateNode};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 

@@ -20,7 +20,7 @@ pub fn publish(settings: &Settings, messages: impl IntoIterator<Item = Json>) {
         std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika; scripts/test sets it");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
     let mut child = Command::new(python)
-        .args([concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/publish.py"), &url])
+        .args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/publish.py"), &url])
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();

@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{node::PrivateNode, settings::Layers};
+use delayline::settings::Layers;
+use delayline_node::PrivateNode;
 use serde_json::{Value as Json, json};
 
 /// After this time, what the broker says of its queues was counted after the end of the test:

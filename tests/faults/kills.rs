@@ -9,7 +9,8 @@ use std::{
 };
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
-use delayline::{admin, amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline_admin as admin;
 use serde::Serialize;
 
 use crate::{

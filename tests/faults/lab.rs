@@ -3,12 +3,11 @@
 use std::{collections::BTreeSet, thread, time::Duration};
 
 use delayline::{
-    admin::{self, UnstickOptions},
-    management::ManagementApi,
-    node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode},
     settings::{Layers, Settings},
     topology::Topology,
 };
+use delayline_admin::{self as admin, UnstickOptions, management::ManagementApi};
+use delayline_node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode};
 
 /// One node, or a cluster of three.
 pub enum Lab {

@@ -28,11 +28,11 @@ use std::{
 
 use clap::Parser;
 use delayline::{
-    admin,
     amqp::Session,
     settings::{Layers, Settings},
     topology::Topology,
 };
+use delayline_admin as admin;
 use tempfile::TempDir;
 
 use consumer::Consumer;
@@ -162,6 +162,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
+    // Cargo runs it where its package is; paths are meant from the top.
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .expect("the top of the repository");
     if let Some(kills) = args.kills {
         return kills::run(kills, &args);
     }

@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{admin, amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline_admin as admin;
 use serde::Serialize;
 
 use crate::{

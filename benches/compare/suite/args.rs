@@ -100,6 +100,9 @@ pub fn main() -> ExitCode {
     if args.test {
         return ExitCode::SUCCESS;
     }
+    // Cargo runs it where its package is; paths are meant from the top.
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .expect("the top of the repository");
     match args.run() {
         Ok(code) => code,
         Err(error) => {

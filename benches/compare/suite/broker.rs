@@ -9,10 +9,10 @@ use std::{
 use delayline::{
     Settings,
     amqp::Session,
-    management::ManagementApi,
-    node::{NodeOptions, PrivateNode},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_admin::management::ManagementApi;
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::{Value as Json, json};
 
 use super::{

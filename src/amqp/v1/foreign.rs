@@ -9,25 +9,25 @@ use super::{
 
 /// A message as AMQP 1.0 shows it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Foreign {
+pub struct Foreign {
     /// The exchange it came through last.
-    pub(crate) exchange: String,
+    pub exchange: String,
     /// Its routing key.
-    pub(crate) routing_key: String,
+    pub routing_key: String,
     /// Whether it was handed out before.
     pub(crate) redelivered: bool,
     /// The property `message-id`, if it is text.
-    pub(crate) message_id: Option<String>,
+    pub message_id: Option<String>,
     /// Its properties, for people to read.
-    pub(crate) properties: BTreeMap<&'static str, String>,
+    pub properties: BTreeMap<&'static str, String>,
     /// Its headers (application properties, and annotations beside the broker's own).
-    pub(crate) headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, String>,
     /// The payload, or the first part of it.
-    pub(crate) body: Vec<u8>,
+    pub body: Vec<u8>,
     /// How long the payload is, as far as can be told.
     pub(crate) bytes: u64,
     /// What 0-9-1 may have no form for, and where it is; no more than one of each kind.
-    pub(crate) oddities: BTreeMap<Oddity, String>,
+    pub oddities: BTreeMap<Oddity, String>,
 }
 
 /// The properties in the order of the specification.
@@ -90,7 +90,7 @@ impl Foreign {
     }
 
     /// Whose it is and what is odd about it, on one line of a log.
-    pub(crate) fn described(&self) -> String {
+    pub fn described(&self) -> String {
         let odd: Vec<_> =
             self.oddities.iter().map(|(oddity, place)| format!("{place} is {oddity}")).collect();
         let id = self.message_id.as_deref().unwrap_or("-").escape_debug();
@@ -98,7 +98,7 @@ impl Foreign {
     }
 
     /// How long the payload is, as far as can be told.
-    pub(crate) fn body_len(&self) -> usize {
+    pub fn body_len(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 

@@ -16,6 +16,6 @@ mod oddity;
 mod receiver;
 mod wire;
 
-pub(crate) use foreign::Foreign;
-pub(crate) use oddity::Oddity;
-pub(crate) use receiver::{Outcome, Receiver};
+pub use foreign::Foreign;
+pub use oddity::Oddity;
+pub use receiver::{Outcome, Receiver};

@@ -33,7 +33,7 @@ const DEATH: [(&str, &[u8]); 7] = [
 /// Something that AMQP 0-9-1 has no form for. What the broker makes of it differs by its
 /// version: it leaves the header out, or closes the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Oddity {
+pub enum Oddity {
     /// A single character.
     Char,
     /// A UUID.
@@ -64,7 +64,7 @@ pub(crate) enum Oddity {
 
 impl Oddity {
     /// What all versions of the broker close connections over; the others differ in the rest.
-    pub(crate) const CERTAIN: [Self; 8] = [
+    pub const CERTAIN: [Self; 8] = [
         Self::Char,
         Self::Uuid,
         Self::LongType,

@@ -26,7 +26,7 @@ const WINDOW: u32 = i32::MAX.cast_unsigned();
 
 /// What becomes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The queue forgets it.
     Accepted,
     /// The queue dead-letters it, or forgets it if it has no dead-letter exchange.
@@ -46,7 +46,7 @@ impl Outcome {
 }
 
 /// A connection with one link on one queue. Closing it gives back what was not settled.
-pub(crate) struct Receiver {
+pub struct Receiver {
     frames: Frames,
     transfers: u32,
     /// The link's count of deliveries, which counts credit that was not used as well.
@@ -67,7 +67,7 @@ impl Receiver {
     ///
     /// # Errors
     /// Unreachable, refused, or the broker speaks no AMQP 1.0.
-    pub(crate) fn open(broker: &Broker, queue: &str, version: Option<&str>) -> Result<Self, AmqpError> {
+    pub fn open(broker: &Broker, queue: &str, version: Option<&str>) -> Result<Self, AmqpError> {
         if is_older(version) {
             let reason = "RabbitMQ before 4.0 is not read over AMQP 1.0".into();
             return Err(AmqpError::Refused { address: broker.to_string(), reason });
@@ -151,7 +151,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection is lost; the broker has all messages back.
-    pub(crate) fn take(&mut self, most: u32, mut each: impl FnMut(u32, Foreign)) -> Result<u32, AmqpError> {
+    pub fn take(&mut self, most: u32, mut each: impl FnMut(u32, Foreign)) -> Result<u32, AmqpError> {
         let flow = Fields::default()
             .uint(self.transfers)
             .uint(WINDOW)
@@ -200,11 +200,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection is lost; the broker has back what it was not told of.
-    pub(crate) fn settle(
-        &mut self,
-        ids: impl IntoIterator<Item = u32>,
-        outcome: Outcome,
-    ) -> Result<(), AmqpError> {
+    pub fn settle(&mut self, ids: impl IntoIterator<Item = u32>, outcome: Outcome) -> Result<(), AmqpError> {
         for range in ranges(ids) {
             let disposition = Fields::default()
                 .flag(true)
@@ -221,12 +217,12 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection is lost.
-    pub(crate) fn beat(&mut self) -> Result<(), AmqpError> {
+    pub fn beat(&mut self) -> Result<(), AmqpError> {
         self.frames.beat()
     }
 
     /// Ends in order, once the broker has seen what was settled.
-    pub(crate) fn close(mut self) {
+    pub fn close(mut self) {
         settle();
         let _ = self.frames.write(0, &Fields::default().describe(0x18));
         let until = Instant::now() + Duration::from_secs(2);

@@ -16,7 +16,7 @@ fn alien_messages_are_retried_or_parked() {
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let run = |what: &str| {
         Command::new(&python)
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/retry/alien.py"))
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/retry/alien.py"))
             .args([&url(&settings), what])
             .status()
             .unwrap()

@@ -6,9 +6,9 @@ use delayline::{
     Message, Router,
     codec::Delay,
     message::{Properties, Value},
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint},
 };
+use delayline_node::{NodeOptions, PrivateNode};
 use rustix::process::Signal;
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, permit};

@@ -42,7 +42,7 @@ fn the_node_example_is_retried() {
     let modules = std::env::var("TEST_NODE_PATH").expect("TEST_NODE_PATH names a directory that has amqplib");
     let mut command = Command::new("node");
     command.env("NODE_PATH", modules);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node/consumer.js"));
+    command.arg(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/node/consumer.js"));
     succeeds_at_the_second_retry(&installed(100), &mut command);
 }
 
@@ -50,6 +50,6 @@ fn the_node_example_is_retried() {
 fn the_python_example_is_retried() {
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let mut command = Command::new(python);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python/consumer.py"));
+    command.arg(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/python/consumer.py"));
     succeeds_at_the_second_retry(&installed(100), &mut command);
 }

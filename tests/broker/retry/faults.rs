@@ -13,13 +13,13 @@ use std::{
 
 use delayline::{
     Message, Router, Settings,
-    admin::{self, Unstick, UnstickOptions},
     amqp::{Next, Session},
     codec::{Delay, RoutingKey},
     message::{Headers, Properties, Value},
-    node::{NodeOptions, PrivateNode},
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_admin::{self as admin, Unstick, UnstickOptions};
+use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{app, install, installed, topology};
 

@@ -21,7 +21,7 @@ fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: 
     let _daemon = Daemon::start(&settings, &policies);
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let output = Command::new(python)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/retry/application.py"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/retry/application.py"))
         .args([&url(&settings), "shop", &(attempts + 1).to_string(), expiration])
         .output()
         .unwrap();

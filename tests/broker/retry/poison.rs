@@ -73,7 +73,7 @@ fn deep_headers_hold_up_a_part_only() {
     let inbox = Inbox::open(&settings, "good");
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let status = Command::new(&python)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/retry/deep.py"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/retry/deep.py"))
         .args([&url(&settings), "18000"])
         .status()
         .unwrap();

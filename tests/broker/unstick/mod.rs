@@ -9,13 +9,15 @@ use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
 use delayline::{
     Settings,
-    admin::{self, AdminError, DoctorOptions, FindingCode, Unstick, UnstickOptions, UnstickReport},
     amqp::Session,
     codec::{Delay, RoutingKey},
-    management::{ManagementApi, ManagementError, PolicyKind},
-    node::{NodeOptions, PrivateNode},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_admin::{
+    self as admin, AdminError, DoctorOptions, FindingCode, Unstick, UnstickOptions, UnstickReport,
+    management::{ManagementApi, ManagementError, PolicyKind},
+};
+use delayline_node::{NodeOptions, PrivateNode};
 use serde_json::{Value as Json, json};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, http, install, topology, vhost_on};

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use delayline::admin::{UnstickStats, Unsticker};
+use delayline_admin::{UnstickStats, Unsticker};
 use tempfile::TempDir;
 
 use super::*;

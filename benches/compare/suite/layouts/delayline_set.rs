@@ -1,11 +1,11 @@
 //! A set of delayline.
 
 use delayline::{
-    admin,
     codec::{AppKey, Delay, RoutingKey},
     message::headers,
     topology::{Names, Topology},
 };
+use delayline_admin as admin;
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::broker::INBOX;

@@ -1,0 +1,159 @@
+//! Registering an application.
+
+use serde::Serialize;
+
+use crate::compare::Observed;
+use delayline::{amqp::Session, settings::Settings, topology::Topology};
+
+use crate::{
+    AdminError, Outcome,
+    apps::{
+        AppSpec, Delivery, api, limits,
+        steps::{self, Found, Standing, steps},
+    },
+    doing,
+    limit::limit,
+};
+
+/// What was done, or would be.
+#[derive(Debug, Clone, Serialize)]
+pub struct AddReport {
+    /// Whether anything may have changed.
+    pub outcome: Outcome,
+    /// The application.
+    pub app: String,
+    /// What it has now, in the order it was made.
+    pub steps: Vec<AddedStep>,
+    /// What is in the way. If there is anything, nothing was changed.
+    pub conflicts: Vec<String>,
+    /// What may hurt, and what to do about it.
+    pub warnings: Vec<String>,
+    /// Whether what is in the way is that the set is not installed.
+    pub no_set: bool,
+    /// Whether all that is in the way is that its user has no password to be made with.
+    pub no_password: bool,
+}
+
+/// One thing that an application has.
+#[derive(Debug, Clone, Serialize)]
+pub struct AddedStep {
+    /// Which.
+    pub what: String,
+    /// Whether it stood already.
+    pub stood: bool,
+}
+
+/// Registers an application: its queue, its binding, its user's permissions.
+/// What stands already is left as it is, so adding again changes nothing.
+/// `replace_permissions` overwrites whatever the user may do in this vhost.
+///
+/// # Errors
+/// If the broker refuses or is lost, or there is no management API; adding again
+/// goes on from there.
+pub fn add_app(
+    settings: &Settings,
+    topology: &Topology,
+    spec: &AppSpec,
+    replace_permissions: bool,
+    dry_run: bool,
+) -> Result<AddReport, AdminError> {
+    let api = api(settings)?;
+    let vhost = &settings.broker.vhost;
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let standing = Standing::look(&api, vhost, spec.user.is_some())?;
+    let mut report = AddReport {
+        outcome: Outcome::Installed,
+        app: spec.app.to_string(),
+        steps: Vec::new(),
+        conflicts: Vec::new(),
+        warnings: warnings(topology, spec, vhost, &standing.observed, session.server_version()),
+        no_set: false,
+        no_password: false,
+    };
+    for exchange in [topology.names().entry(), topology.names().dispatch()] {
+        if !standing.has_exchange(&exchange) {
+            report.no_set = true;
+            let set = &topology.settings().set;
+            report.conflicts.push(format!(
+                "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
+            ));
+        }
+    }
+    let mut to_make = Vec::new();
+    let mut passwords = 0;
+    for step in steps(topology, spec) {
+        let mut stood = true;
+        match step.look(&standing, &mut session, topology, &spec.app)? {
+            Found::Same => {}
+            Found::Different(_) if replace_permissions && step.is_permission() => stood = false,
+            Found::Different(conflict) => report.conflicts.push(conflict),
+            Found::NoPassword(reason) => {
+                passwords += 1;
+                report.conflicts.push(reason);
+            }
+            Found::Missing => stood = false,
+        }
+        report.steps.push(AddedStep { what: step.to_string(), stood });
+        if !stood {
+            to_make.push(step);
+        }
+    }
+    if !report.conflicts.is_empty() {
+        report.outcome = Outcome::Conflict;
+        report.no_password = report.conflicts.len() == passwords;
+    } else if dry_run {
+        report.outcome = Outcome::DryRun;
+    } else {
+        to_make.iter().try_for_each(|step| step.make(&api, vhost, &mut session))?;
+    }
+    Ok(report)
+}
+
+/// What is allowed and may hurt all the same.
+fn warnings(
+    topology: &Topology,
+    spec: &AppSpec,
+    vhost: &str,
+    observed: &Observed,
+    version: Option<String>,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Delivery::Direct(queue) = &spec.delivery
+        && let Some(info) = observed.queues.iter().find(|info| info.name == queue.name)
+    {
+        if let Some(limit) = limit(info) {
+            warnings.push(format!(
+                "queue `{}` refuses messages when it is full ({}), and 32 refused ones hold up a level for every \
+                 application; put a landing queue before it (--landing)",
+                info.name, limit.text
+            ));
+        }
+        let retries =
+            [&info.arguments.get("x-dead-letter-exchange"), &info.policy_value("dead-letter-exchange")];
+        if queue.existing && retries.iter().all(|exchange| exchange.is_none()) {
+            warnings.push(format!(
+                "queue `{}` has no dead-letter exchange: what the application rejects is dropped, and not retried. {}",
+                info.name,
+                steps::give_it_retries(topology, &spec.app, &info.name, !info.kind.contains("classic"), vhost)
+            ));
+        }
+        if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {
+            warnings.push(format!(
+                "queue `{}` is not replicated, or not durable: messages for it are lost with its node",
+                info.name
+            ));
+        }
+    }
+    let Some(user) = &spec.user else { return warnings };
+    let entry = topology.names().entry();
+    if user.may_bind {
+        warnings.push(format!(
+            "user `{}` may bind `{entry}` to `{}` under its own key, and so send its messages round for ever; \
+             `delayline verify` finds such a binding",
+            user.name,
+            topology.names().dispatch()
+        ));
+    }
+    warnings.extend(limits(version.as_deref(), &user.name));
+    warnings
+}

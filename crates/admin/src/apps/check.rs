@@ -1,0 +1,308 @@
+//! Proving what an application's user may do, by trying it as that user. Nothing
+//! is changed by it: see [`Verdict`].
+
+use serde::Serialize;
+
+use crate::management::ManagementApi;
+use delayline::{
+    amqp::{Session, Verdict},
+    codec::{AppKey, Delay, RoutingKey},
+    settings::{Broker, Credentials, Secret, Settings},
+    topology::{Binding, Endpoint, Topology},
+};
+
+use crate::{
+    AdminError,
+    apps::{AppSpec, AppUser, limits, rights::NOTHING},
+    doing, observe_with,
+};
+
+/// An app key that nobody has been given.
+const STRANGER: &str = "delayline-check.nobody";
+
+/// What was found out about a user.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppCheck {
+    /// The user.
+    pub user: String,
+    /// What was tried.
+    pub probes: Vec<Probe>,
+    /// What could not be tried, and why.
+    pub unchecked: Vec<String>,
+    /// What this broker lets every user do, whatever its permissions.
+    pub limits: Vec<String>,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Probe {
+    /// What.
+    pub what: String,
+    /// Whether it should be allowed.
+    pub expected: bool,
+    /// Whether it is; `None` if the queue or exchange is missing.
+    pub allowed: Option<bool>,
+    /// The broker's words if it refused.
+    pub reason: Option<String>,
+}
+
+impl Probe {
+    /// Whether it is as it should be.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.allowed == Some(self.expected)
+    }
+}
+
+impl AppCheck {
+    /// Whether everything is as it should be.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.probes.iter().all(Probe::passed)
+    }
+}
+
+/// Tries as the user of an application what it may and may not do.
+///
+/// # Errors
+/// If the user cannot log in, or the broker is lost.
+pub fn check_app(
+    settings: &Settings,
+    topology: &Topology,
+    spec: &AppSpec,
+    user: &AppUser,
+    password: &Secret,
+) -> Result<AppCheck, AdminError> {
+    let credentials = Credentials::Plain { username: user.name.clone(), password: password.clone() };
+    let broker = Broker { credentials, ..settings.broker.clone() };
+    let mut session = Session::open(&broker).map_err(doing(format!("logging in as user `{}`", user.name)))?;
+    let limits = limits(session.server_version().as_deref(), &user.name);
+    let mut check = Checking { session: &mut session, probes: Vec::new() };
+    let mut unchecked = Vec::new();
+    let others = others(settings, topology, spec, user, &mut unchecked);
+    check.publishing(topology, spec, user, &others)?;
+    if check.probes.is_empty() {
+        unchecked.push("everything: the broker takes any `user_id` from this user".into());
+    } else {
+        check.reading(topology, spec, &others)?;
+        check.binding(topology, spec, user)?;
+        check.configuring(topology, spec)?;
+        check.patterns(settings, user, &mut unchecked);
+    }
+    Ok(AppCheck { user: user.name.clone(), probes: check.probes, unchecked, limits })
+}
+
+/// Another application, and its queue if that is known.
+type Other = (AppKey, Option<String>);
+
+/// Who else is bound. The management API is asked as we, not as the user.
+fn others(
+    settings: &Settings,
+    topology: &Topology,
+    spec: &AppSpec,
+    user: &AppUser,
+    unchecked: &mut Vec<String>,
+) -> Vec<Other> {
+    let observed = settings
+        .management
+        .as_ref()
+        .ok_or_else(|| "no management API is configured (--management-url)".to_owned())
+        .and_then(|management| {
+            let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
+            observe_with(&api, &settings.broker.vhost).map_err(|error| error.to_string())
+        });
+    let bindings = match observed {
+        Ok(observed) => observed.dispatch_bindings(topology),
+        Err(reason) => {
+            unchecked.push(format!("the keys and queues of the other applications: {reason}"));
+            return Vec::new();
+        }
+    };
+    let mut others: Vec<_> = bindings
+        .into_iter()
+        .filter_map(|binding| {
+            let app = RoutingKey::app_of_pattern(&binding.key).ok()?;
+            let queue = match binding.destination {
+                Endpoint::Queue(name) => Some(name),
+                Endpoint::Exchange(_) => None,
+            };
+            (app != spec.app && !user.may_publish.contains(&app)).then_some((app, queue))
+        })
+        .collect();
+    others.sort_unstable();
+    others.dedup();
+    others
+}
+
+/// What holds for a user beyond names that can be tried.
+struct Standing {
+    /// What the broker lets it declare.
+    configure: String,
+    administrator: bool,
+    policymaker: bool,
+}
+
+/// How a user stands; `None` if the broker does not know it.
+fn standing(settings: &Settings, user: &AppUser) -> Result<Option<Standing>, String> {
+    let management =
+        settings.management.as_ref().ok_or("no management API is configured (--management-url)")?;
+    let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
+    let permissions = api.permissions(&settings.broker.vhost).map_err(|error| error.to_string())?;
+    let users = api.users().map_err(|error| error.to_string())?;
+    let has_tag = |tag: &str| users.iter().any(|known| known.name == user.name && known.has_tag(tag));
+    let own = permissions.into_iter().find(|permission| permission.user == user.name);
+    Ok(own.map(|own| Standing {
+        configure: own.configure,
+        administrator: has_tag("administrator"),
+        policymaker: has_tag("policymaker"),
+    }))
+}
+
+struct Checking<'a> {
+    session: &'a mut Session,
+    probes: Vec<Probe>,
+}
+
+impl Checking<'_> {
+    fn note(&mut self, what: impl Into<String>, expected: bool, verdict: Verdict) {
+        let (allowed, reason) = match verdict {
+            Verdict::Allowed | Verdict::Done => (Some(true), None),
+            Verdict::Refused(reason) => (Some(false), Some(reason)),
+            Verdict::Missing => (None, None),
+        };
+        self.probes.push(Probe { what: what.into(), expected, allowed, reason });
+    }
+
+    fn publish(&mut self, exchange: &str, key: &str, what: String, expected: bool) -> Result<(), AdminError> {
+        let verdict =
+            self.session.probe_publish(exchange, key).map_err(doing(format!("trying to {what}")))?;
+        self.note(what, expected, verdict);
+        Ok(())
+    }
+
+    /// Names that nobody would think of trying cannot be tried.
+    fn patterns(&mut self, settings: &Settings, user: &AppUser, unchecked: &mut Vec<String>) {
+        match standing(settings, user) {
+            Ok(None) => {}
+            Ok(Some(Standing { configure, administrator, policymaker })) => {
+                let mut note = |what: String, allowed: bool| {
+                    self.probes.push(Probe { what, expected: false, allowed: Some(allowed), reason: None });
+                };
+                let any = !configure.is_empty() && configure != NOTHING;
+                let pattern = if any { format!(" (`{configure}`)") } else { String::new() };
+                note(format!("declare or delete anything at all{pattern}"), any);
+                note("do everything, as an administrator".into(), administrator);
+                note("set policies on every queue, as a policymaker".into(), policymaker);
+            }
+            Err(reason) => unchecked.push(format!("which names it may declare: {reason}")),
+        }
+    }
+
+    fn publishing(
+        &mut self,
+        topology: &Topology,
+        spec: &AppSpec,
+        user: &AppUser,
+        others: &[Other],
+    ) -> Result<(), AdminError> {
+        let names = topology.names();
+        let entry = names.entry();
+        let key = |delay: Delay, app: &AppKey| RoutingKey::new(delay, app.clone()).encode();
+        // Its own key first: if the broker takes somebody else's `user_id` from it (the
+        // tag `impersonator`), that empty message is the only one that gets through.
+        let what = format!("publish its own key `{}`", spec.app);
+        let own = key(Delay::ZERO, &spec.app);
+        let verdict = self.session.probe_publish(&entry, &own).map_err(doing(format!("trying to {what}")))?;
+        if verdict == Verdict::Done {
+            return Ok(());
+        }
+        self.note(what, true, verdict);
+        for app in &user.may_publish {
+            self.publish(&entry, &key(Delay::ZERO, app), format!("publish the key `{app}`"), true)?;
+        }
+        let longest = user.max_delay.unwrap_or(Delay::MAX);
+        self.publish(&entry, &key(longest, &spec.app), format!("publish with a delay of {longest}"), true)?;
+        if let Ok(longer) = Delay::from_seconds(u64::from(longest.seconds()) + 1) {
+            let what = format!("publish with a delay of {longer}");
+            self.publish(&entry, &key(longer, &spec.app), what, false)?;
+        }
+        let stranger = AppKey::new(STRANGER).ok();
+        for app in others.iter().map(|(app, _)| app).chain(&stranger) {
+            let what = format!("publish the key `{app}`");
+            self.publish(&entry, &key(Delay::ZERO, app), what, false)?;
+        }
+        let garbage = "delayline-check";
+        self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
+        for exchange in
+            [names.level_exchange(0), names.level_exchange(26), names.dispatch(), names.unroutable()]
+        {
+            self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
+        }
+        for exchange in [names.retry(), names.parked()] {
+            let what = format!("publish its own key to `{exchange}`");
+            self.publish(&exchange, spec.app.as_str(), what, user.may_retry)?;
+            self.publish(&exchange, garbage, format!("publish another key to `{exchange}`"), false)?;
+        }
+        let level = names.level_queue(0);
+        self.publish("", &level, "publish to the default exchange".into(), false)
+    }
+
+    fn reading(&mut self, topology: &Topology, spec: &AppSpec, others: &[Other]) -> Result<(), AdminError> {
+        let mut queues: Vec<(String, bool)> =
+            spec.queue_name().map(|queue| (queue.to_owned(), true)).into_iter().collect();
+        queues.extend(topology.queues().map(|queue| (queue.name.clone(), false)));
+        let own = |name: &String| spec.queue_name() == Some(name.as_str());
+        queues.extend(
+            others.iter().filter_map(|(_, queue)| Some((queue.clone()?, false))).filter(|it| !own(&it.0)),
+        );
+        queues.dedup();
+        for (queue, expected) in queues {
+            let what = format!("consume or purge `{queue}`");
+            let verdict = self.session.probe_read(&queue).map_err(doing(format!("trying to {what}")))?;
+            self.note(what, expected, verdict);
+        }
+        Ok(())
+    }
+
+    fn binding(&mut self, topology: &Topology, spec: &AppSpec, user: &AppUser) -> Result<(), AdminError> {
+        let names = topology.names();
+        let queue = spec.queue_name().unwrap_or("delayline-check");
+        let own = topology.app_binding(&spec.app, queue);
+        let loose = Binding { key: "#".into(), ..own.clone() };
+        let round = Binding { destination: Endpoint::Exchange(names.entry()), ..own.clone() };
+        let may = user.may_bind && spec.queue_name().is_some();
+        let mut tries = vec![
+            ("bind its own key", own, may),
+            ("bind every key (`#`)", loose, false),
+            ("bind the entry to dispatch, so that messages go round", round, may),
+        ];
+        if let Ok(stranger) = AppKey::new(STRANGER) {
+            tries
+                .insert(1, ("bind another application's key", topology.app_binding(&stranger, queue), false));
+        }
+        for (what, binding, expected) in tries {
+            let verdict = self.session.probe_bind(&binding).map_err(doing(format!("trying to {what}")))?;
+            self.note(what, expected, verdict);
+        }
+        Ok(())
+    }
+
+    fn configuring(&mut self, topology: &Topology, spec: &AppSpec) -> Result<(), AdminError> {
+        let names = topology.names();
+        let own = spec.queue_name().map(str::to_owned);
+        let theirs = [
+            names.entry(),
+            names.dispatch(),
+            names.level_queue(0),
+            names.unroutable(),
+            names.retry(),
+            names.parked(),
+        ];
+        for name in own.into_iter().chain(theirs).chain(["delayline-check".to_owned()]) {
+            let what = format!("declare or delete `{name}`");
+            let verdict = self.session.probe_configure(&name).map_err(doing(format!("trying to {what}")))?;
+            self.note(what, false, verdict);
+        }
+        Ok(())
+    }
+}

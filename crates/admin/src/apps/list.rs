@@ -1,0 +1,238 @@
+//! Which applications there are, and who they are.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{
+    compare::Observed,
+    management::{ManagementError, Permission, QueueInfo, TopicPermission, UserInfo},
+};
+use delayline::{
+    codec::{AppKey, Delay, RoutingKey},
+    settings::Settings,
+    topology::{Endpoint, Topology},
+};
+
+use crate::{
+    AdminError,
+    apps::api,
+    observe_with,
+    permitted::{key_matches, matches},
+};
+
+/// The applications of a set.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppList {
+    /// Whether the set is installed at all.
+    pub installed: bool,
+    /// One for each binding of the dispatch exchange, and one for each landing queue
+    /// without any.
+    pub apps: Vec<AppEntry>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+}
+
+/// An application.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppEntry {
+    /// Its key; `None` if its binding is not an exact one.
+    pub app: Option<String>,
+    /// The binding key; `None` if a landing queue stands without a binding.
+    pub binding: Option<String>,
+    /// What is bound to the dispatch exchange, or would be.
+    pub bound: Endpoint,
+    /// Its landing queue, if it has one.
+    pub landing: Option<LandingEntry>,
+    /// The queue it consumes, as far as that can be told.
+    pub queue: Option<String>,
+    /// Messages in that queue, up to 5 s ago; `None` if there is no such queue.
+    pub messages: Option<u64>,
+    /// How many consume it; `None` if there is no such queue.
+    pub consumers: Option<u64>,
+    /// Who may consume its queue or publish its key, administrators left out; `None`
+    /// if permissions cannot be seen.
+    pub users: Option<Vec<AppUserEntry>>,
+}
+
+/// A landing queue.
+#[derive(Debug, Clone, Serialize)]
+pub struct LandingEntry {
+    /// Its name.
+    pub queue: String,
+    /// The exchange it hands on to; empty for the default exchange.
+    pub exchange: String,
+    /// The routing key messages get; that which they came with if `None`.
+    pub key: Option<String>,
+    /// Messages that wait to be taken at the other end, up to 5 s ago.
+    pub messages: u64,
+}
+
+/// A user that has to do with an application.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppUserEntry {
+    /// Its name.
+    pub name: String,
+    /// Whether it may consume the application's queue; `None` if its pattern cannot be
+    /// read.
+    pub consumes: Option<bool>,
+    /// Whether it may publish the application's key.
+    pub publishes: Option<bool>,
+    /// What it may do in the vhost.
+    pub permission: Permission,
+    /// Which keys it may use on the exchanges of the set. Where there is none for an
+    /// exchange, all.
+    pub topic_permissions: Vec<TopicPermission>,
+}
+
+/// Lists the applications.
+///
+/// # Errors
+/// If there is no management API.
+pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, AdminError> {
+    let api = api(settings)?;
+    let vhost = &settings.broker.vhost;
+    let observed = observe_with(&api, vhost)?;
+    let access = (|| Ok((api.users()?, api.permissions(vhost)?, api.topic_permissions(vhost)?)))();
+    let (access, unseen) = match access {
+        Ok((users, permissions, topics)) => (Some(Access { vhost, users, permissions, topics }), Vec::new()),
+        Err(error @ ManagementError::Refused { .. }) => {
+            (None, vec![format!("users and permissions: {error}")])
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut bound: BTreeMap<(String, Endpoint), Option<String>> = BTreeMap::new();
+    for binding in observed.dispatch_bindings(topology) {
+        let app = RoutingKey::app_of_pattern(&binding.key).ok().map(|app| app.to_string());
+        bound.insert((binding.key, binding.destination), app);
+    }
+    let mut apps: Vec<_> = bound
+        .into_iter()
+        .map(|((key, end), app)| entry(topology, &observed, access.as_ref(), app, Some(key), end))
+        .collect();
+    for queue in &observed.queues {
+        let end = Endpoint::Queue(queue.name.clone());
+        if let Some(app) = topology.names().app_of_landing(&queue.name)
+            && !apps.iter().any(|entry| entry.bound == end)
+        {
+            apps.push(entry(topology, &observed, access.as_ref(), Some(app.into()), None, end));
+        }
+    }
+    apps.sort_by(|one, other| (&one.app, &one.bound).cmp(&(&other.app, &other.bound)));
+    let dispatch = topology.names().dispatch();
+    let installed = observed.exchanges.iter().any(|exchange| exchange.name == dispatch);
+    Ok(AppList { installed, apps, unseen })
+}
+
+fn entry(
+    topology: &Topology,
+    observed: &Observed,
+    access: Option<&Access<'_>>,
+    app: Option<String>,
+    binding: Option<String>,
+    bound: Endpoint,
+) -> AppEntry {
+    let find = |name: &str| observed.queues.iter().find(|queue| queue.name == name);
+    let landing = match &bound {
+        Endpoint::Queue(name) => find(name).and_then(|info| landing(topology, info)),
+        Endpoint::Exchange(_) => None,
+    };
+    let queue = match (&landing, &bound) {
+        (Some(landing), _) => receiving(observed, landing),
+        (None, Endpoint::Queue(name)) => Some(name.clone()),
+        (None, Endpoint::Exchange(_)) => None,
+    };
+    let info = queue.as_deref().and_then(find);
+    let key = app.as_deref().and_then(|app| AppKey::new(app).ok());
+    AppEntry {
+        users: access.map(|access| access.users_of(topology, key.as_ref(), queue.as_deref())),
+        messages: info.map(|info| info.messages),
+        consumers: info.map(|info| info.consumers),
+        app,
+        binding,
+        bound,
+        landing,
+        queue,
+    }
+}
+
+/// What a landing queue says about itself.
+pub(super) fn landing(topology: &Topology, info: &QueueInfo) -> Option<LandingEntry> {
+    topology.names().app_of_landing(&info.name)?;
+    let text = |key: &str| info.arguments.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+    Some(LandingEntry {
+        queue: info.name.clone(),
+        exchange: text("x-dead-letter-exchange").unwrap_or_default(),
+        key: text("x-dead-letter-routing-key"),
+        messages: info.messages.max(info.messages_dlx + info.messages_ready),
+    })
+}
+
+/// The queue behind a landing queue: the one that is named, or the only one that is
+/// bound to the exchange.
+fn receiving(observed: &Observed, landing: &LandingEntry) -> Option<String> {
+    if landing.exchange.is_empty() {
+        return landing.key.clone();
+    }
+    let mut queues: Vec<_> = observed
+        .bindings_of(&landing.exchange)
+        .into_iter()
+        .filter_map(|binding| match binding.destination {
+            Endpoint::Queue(name) => Some(name),
+            Endpoint::Exchange(_) => None,
+        })
+        .collect();
+    queues.sort_unstable();
+    queues.dedup();
+    match queues.as_slice() {
+        [one] => Some(one.clone()),
+        _ => None,
+    }
+}
+
+struct Access<'a> {
+    vhost: &'a str,
+    users: Vec<UserInfo>,
+    permissions: Vec<Permission>,
+    topics: Vec<TopicPermission>,
+}
+
+impl Access<'_> {
+    fn users_of(&self, topology: &Topology, app: Option<&AppKey>, queue: Option<&str>) -> Vec<AppUserEntry> {
+        let entry = topology.names().entry();
+        let mut users = Vec::new();
+        for permission in &self.permissions {
+            let known = self.users.iter().find(|user| user.name == permission.user);
+            if known.is_some_and(|user| user.has_tag("administrator")) {
+                continue;
+            }
+            let of_user = |topic: &&TopicPermission| topic.user == permission.user;
+            let consumes = queue.map_or(Some(false), |queue| matches(&permission.read, queue).ok());
+            let publishes = app.map_or(Some(false), |app| {
+                if !matches(&permission.write, &entry).ok()? {
+                    return Some(false);
+                }
+                let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
+                let user = (permission.user.as_str(), self.vhost);
+                key_matches(&self.topics, user, &entry, &key, |topic| &topic.write).ok()
+            });
+            if consumes == Some(false) && publishes == Some(false) {
+                continue;
+            }
+            users.push(AppUserEntry {
+                name: permission.user.clone(),
+                consumes,
+                publishes,
+                permission: permission.clone(),
+                topic_permissions: self
+                    .topics
+                    .iter()
+                    .filter(of_user)
+                    .filter(|topic| topology.owns_exchange(&topic.exchange))
+                    .cloned()
+                    .collect(),
+            });
+        }
+        users
+    }
+}

@@ -1,0 +1,318 @@
+//! Taking an application out again: what adding does, backwards.
+
+use std::{fmt, thread};
+
+use serde::Serialize;
+
+use crate::management::{ManagementApi, TopicPermission};
+use delayline::{
+    amqp::Session,
+    codec::AppKey,
+    settings::Settings,
+    topology::{Binding, Endpoint, Topology},
+};
+
+use crate::{
+    AdminError, State, Waiting,
+    apps::{api, list::landing, rights::NOTHING, steps::Standing},
+    contents::{self, SETTLE, contents},
+    doing, examine,
+};
+
+/// What to remove.
+#[derive(Debug, Clone, Default)]
+pub struct RemoveOptions {
+    /// The user whose permissions in this vhost go; `None` leaves users alone.
+    pub user: Option<String>,
+    /// Whether the user itself goes, everywhere.
+    pub delete_user: bool,
+    /// The application's queue, if no binding leads to it any more.
+    pub queue: Option<String>,
+    /// Whether its queue stays.
+    pub keep_queue: bool,
+    /// Whether messages that wait are discarded, and consumers cut off.
+    pub force: bool,
+    /// Whether only to look.
+    pub dry_run: bool,
+}
+
+/// What was removed, or would be.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct RemoveReport {
+    /// Whether only to look.
+    pub dry_run: bool,
+    /// What went, in this order.
+    pub removed: Vec<String>,
+    /// What was left alone, and why.
+    pub left: Vec<String>,
+    /// Messages that went with the queues, by force.
+    pub discarded: Vec<Waiting>,
+}
+
+/// Why nothing was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RemoveRefusal {
+    /// Where messages wait, and how many.
+    pub waiting: Vec<Waiting>,
+    /// Queues that are being consumed, and by how many.
+    pub consumed: Vec<(String, u64)>,
+    /// What is not as adding makes it.
+    pub conflicts: Vec<String>,
+    /// Whether the binding was gone for some seconds before it was put back: what fell
+    /// due for the application meanwhile is unroutable, and can be replayed.
+    pub unbound_meanwhile: bool,
+}
+
+impl fmt::Display for RemoveRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut reasons = self.conflicts.clone();
+        for waiting in &self.waiting {
+            reasons.push(format!("{} messages wait in `{}`", waiting.messages, waiting.queue));
+        }
+        for (queue, consumers) in &self.consumed {
+            reasons.push(format!("{consumers} consumers are attached to `{queue}`"));
+        }
+        f.write_str(&reasons.join("; "))
+    }
+}
+
+/// What belongs to an application.
+struct Belongings {
+    user: Option<String>,
+    bindings: Vec<Binding>,
+    landing: Option<String>,
+    queue: Option<String>,
+}
+
+/// Removes an application: its binding, its permissions and then the rules on its keys,
+/// its landing queue, its queue. The binding comes first, as only then it can be told
+/// that nothing waits, and it is put back if something does.
+///
+/// # Errors
+/// If the broker refuses or is lost, or there is no management API; removing again
+/// goes on from there.
+pub fn remove_app(
+    settings: &Settings,
+    topology: &Topology,
+    app: &AppKey,
+    options: &RemoveOptions,
+) -> Result<Result<RemoveReport, RemoveRefusal>, AdminError> {
+    let api = api(settings)?;
+    let vhost = &settings.broker.vhost;
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let standing = Standing::look(&api, vhost, options.user.is_some())?;
+    let mut report = RemoveReport { dry_run: options.dry_run, ..RemoveReport::default() };
+    let (belongings, mut refusal) = look(topology, app, options, &standing, &mut session, &mut report)?;
+    count(&mut session, &standing, &belongings, &mut refusal)?;
+    if refused(&refusal, options.force) {
+        return Ok(Err(refusal));
+    }
+    if options.dry_run {
+        report.removed = belongings.names();
+        report.discarded = refusal.waiting;
+        return Ok(Ok(report));
+    }
+    for binding in &belongings.bindings {
+        session.unbind(binding).map_err(doing(format!("removing the {binding}")))?;
+    }
+    if !options.force && (belongings.queue.is_some() || belongings.landing.is_some()) {
+        // A message that was just being handed on is in its queue by then.
+        thread::sleep(SETTLE);
+        let mut late =
+            RemoveRefusal { unbound_meanwhile: !belongings.bindings.is_empty(), ..RemoveRefusal::default() };
+        let counted = Standing::look(&api, vhost, false)
+            .and_then(|standing| count(&mut session, &standing, &belongings, &mut late));
+        if counted.is_err() || refused(&late, false) {
+            bind_again(settings, &belongings.bindings)?;
+            counted?;
+            return Ok(Err(late));
+        }
+    }
+    if !refusal.waiting.is_empty() {
+        contents::calm(&mut session, belongings.landing.iter().chain(&belongings.queue).map(String::as_str));
+    }
+    report.discarded = refusal.waiting;
+    if let Some(user) = &belongings.user {
+        revoke(&api, vhost, topology, user, &standing)?;
+        if options.delete_user {
+            api.delete_user(user)?;
+        }
+    }
+    for queue in belongings.landing.iter().chain(&belongings.queue) {
+        contents::delete(&mut session, queue, &mut report.discarded)?;
+    }
+    report.removed = belongings.names();
+    if options.delete_user
+        && let Some(user) = &belongings.user
+    {
+        report.removed.push(format!("user `{user}`"));
+    }
+    Ok(Ok(report))
+}
+
+impl Belongings {
+    fn names(&self) -> Vec<String> {
+        let user = self.user.iter().map(|user| format!("permissions and topic permissions of user `{user}`"));
+        let bindings =
+            self.bindings.iter().map(|it| format!("binding of {} to `{}`", it.destination, it.source));
+        let queues = self.landing.iter().chain(&self.queue).map(|queue| format!("queue `{queue}`"));
+        user.chain(bindings).chain(queues).collect()
+    }
+}
+
+fn refused(refusal: &RemoveRefusal, force: bool) -> bool {
+    !refusal.conflicts.is_empty() || !force && (!refusal.waiting.is_empty() || !refusal.consumed.is_empty())
+}
+
+fn look(
+    topology: &Topology,
+    app: &AppKey,
+    options: &RemoveOptions,
+    standing: &Standing,
+    session: &mut Session,
+    report: &mut RemoveReport,
+) -> Result<(Belongings, RemoveRefusal), AdminError> {
+    let key = topology.app_binding(app, "").key;
+    let mut bindings = standing.observed.dispatch_bindings(topology);
+    bindings.retain(|binding| binding.key == key);
+    let landing_name = topology.names().landing(app);
+    let landing = standing
+        .observed
+        .queues
+        .iter()
+        .find(|queue| queue.name == landing_name)
+        .and_then(|info| landing(topology, info));
+    let direct = bindings.iter().find_map(|binding| match &binding.destination {
+        Endpoint::Queue(name) if *name != landing_name => Some(name.clone()),
+        _ => None,
+    });
+    let behind = landing.as_ref().filter(|it| it.exchange.is_empty()).and_then(|it| it.key.clone());
+    let queue = direct
+        .or(behind)
+        .or_else(|| options.queue.clone().filter(|_| landing.is_none()))
+        .filter(|name| standing.has_queue(name) && !topology.owns_queue(name));
+    let mut refusal = RemoveRefusal::default();
+    let user = options.user.clone().filter(|user| {
+        let known = standing.permissions.iter().find(|permission| permission.user == *user);
+        known.is_some_and(|found| {
+            // Only what adding gives is ours to take away.
+            let ours = found.configure == NOTHING
+                && [&found.write, &found.read].iter().all(|pattern| {
+                    pattern.as_str() == NOTHING || pattern.starts_with('^') && pattern.ends_with(r"\z")
+                })
+                && allows(&found.write, &topology.names().entry());
+            if !ours {
+                refusal.conflicts.push(format!(
+                    "user `{user}` has other permissions in this vhost than an application gets (configure \
+                     `{}`, write `{}`, read `{}`); name another with --user, or say --no-user",
+                    found.configure, found.write, found.read
+                ));
+            }
+            ours
+        }) || options.delete_user && standing.users.iter().any(|known| known.name == *user)
+    });
+    if let Some(user) = options.user.as_ref().filter(|_| options.delete_user)
+        && standing.users.iter().any(|known| known.name == *user && known.has_tag("administrator"))
+    {
+        refusal.conflicts.push(format!(
+            "user `{user}` is an administrator, and adding an application makes none; delete it yourself, or do \
+             without --delete-user"
+        ));
+    }
+    let queue = match queue {
+        Some(name) if options.keep_queue => {
+            report.left.push(format!("queue `{name}`, as asked"));
+            None
+        }
+        Some(name) => match stays(topology, app, &name, standing, session)? {
+            Some(reason) => {
+                report.left.push(format!("queue `{name}`: {reason}"));
+                None
+            }
+            None => Some(name),
+        },
+        None => None,
+    };
+    Ok((Belongings { user, bindings, landing: landing.map(|it| it.queue), queue }, refusal))
+}
+
+fn allows(pattern: &str, name: &str) -> bool {
+    regex::Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(name))
+}
+
+/// Why a queue is not ours to delete.
+fn stays(
+    topology: &Topology,
+    app: &AppKey,
+    name: &str,
+    standing: &Standing,
+    session: &mut Session,
+) -> Result<Option<String>, AdminError> {
+    let dispatch = topology.names().dispatch();
+    let other = standing.observed.bindings.iter().find(|binding| {
+        binding.destination == name
+            && binding.destination_type == "queue"
+            && !binding.source.is_empty()
+            && !(binding.source == dispatch && binding.routing_key == topology.app_binding(app, name).key)
+    });
+    if let Some(other) = other {
+        return Ok(Some(format!("it is bound to exchange `{}` as well", other.source)));
+    }
+    for retry in [false, true] {
+        let wanted = topology.app_queue(app, name, retry);
+        let state = examine::queue(session, &wanted).map_err(doing(format!("looking at queue `{name}`")))?;
+        if state == State::Same {
+            return Ok(None);
+        }
+    }
+    Ok(Some("it was not declared by `delayline app add`, or with other settings; delete it yourself".into()))
+}
+
+/// Puts the bindings back. On a connection of its own, as the other may be lost.
+fn bind_again(settings: &Settings, bindings: &[Binding]) -> Result<(), AdminError> {
+    let doing = || doing("putting the application's binding back (`delayline app add` does it as well)");
+    let mut session = Session::open(&settings.broker).map_err(doing())?;
+    bindings.iter().try_for_each(|binding| session.bind(binding).map_err(doing()))
+}
+
+/// Counts what would be lost.
+fn count(
+    session: &mut Session,
+    standing: &Standing,
+    belongings: &Belongings,
+    refusal: &mut RemoveRefusal,
+) -> Result<(), AdminError> {
+    for name in belongings.landing.iter().chain(&belongings.queue) {
+        let found = contents(session, name, Some(&standing.observed))?;
+        if found.messages > 0 {
+            refusal.waiting.push(Waiting { queue: name.clone(), messages: found.messages });
+        }
+        if found.consumers > 0 {
+            refusal.consumed.push((name.clone(), found.consumers));
+        }
+    }
+    Ok(())
+}
+
+/// Takes the permission away, and then the rules on keys: the other way round the
+/// user could use any key in between.
+fn revoke(
+    api: &ManagementApi,
+    vhost: &str,
+    topology: &Topology,
+    user: &str,
+    standing: &Standing,
+) -> Result<(), AdminError> {
+    api.delete_permission(vhost, user)?;
+    // The API deletes those of all exchanges at once; others' are put back.
+    api.delete_topic_permissions(vhost, user)?;
+    let others: Vec<&TopicPermission> = standing
+        .topics
+        .iter()
+        .filter(|topic| topic.user == user && !topology.owns_exchange(&topic.exchange))
+        .collect();
+    for topic in others {
+        api.set_topic_permission(vhost, topic)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! What an application's user may do, as the broker's patterns: pure.
+
+use crate::management::{Permission, TopicPermission};
+use delayline::{
+    codec::{AppKey, Delay, TOP_LEVEL, WORD_BITS, WORDS},
+    topology::Topology,
+};
+
+use crate::apps::{AppSpec, AppUser};
+
+/// Matches no name and no key.
+pub(super) const NOTHING: &str = "^$";
+
+/// The permissions and topic permissions of an application's user, and nothing
+/// more than it needs.
+pub(super) fn rights(
+    topology: &Topology,
+    spec: &AppSpec,
+    user: &AppUser,
+) -> (Permission, Vec<TopicPermission>) {
+    let names = topology.names();
+    let (entry, dispatch) = (names.entry(), names.dispatch());
+    let queue = spec.queue_name();
+    let mut write = vec![entry.clone()];
+    let mut read: Vec<_> = queue.map(str::to_owned).into_iter().collect();
+    let topic = |exchange: String, write: String, read: String| TopicPermission {
+        user: user.name.clone(),
+        exchange,
+        write,
+        read,
+    };
+    let binding_keys = if user.may_bind {
+        write.extend(queue.map(str::to_owned));
+        read.push(dispatch.clone());
+        format!(r"^delay(\.\*){{{WORDS}}}\.{}\z", any_of([spec.app.as_str()]))
+    } else {
+        NOTHING.into()
+    };
+    let own_and_others = std::iter::once(&spec.app).chain(&user.may_publish).map(AppKey::as_str);
+    let keys = format!(r"^delay{}\.{}\z", delays(user.max_delay), any_of(own_and_others));
+    let mut topics = vec![topic(entry, keys, NOTHING.into()), topic(dispatch, NOTHING.into(), binding_keys)];
+    if user.may_retry {
+        for exchange in [names.retry(), names.parked()] {
+            write.push(exchange.clone());
+            topics.push(topic(exchange, format!(r"^{}\z", any_of([spec.app.as_str()])), NOTHING.into()));
+        }
+    }
+    let permission = Permission {
+        user: user.name.clone(),
+        configure: NOTHING.into(),
+        write: names_pattern(&write),
+        read: names_pattern(&read),
+    };
+    (permission, topics)
+}
+
+/// The pattern of exactly these names of queues and exchanges.
+///
+/// It ends with `\z`: `$` would also match before a line feed at the end.
+pub(super) fn names_pattern(names: &[String]) -> String {
+    if names.is_empty() {
+        return NOTHING.into();
+    }
+    format!(r"^{}\z", any_of(names.iter().map(String::as_str)))
+}
+
+/// One of these texts, in alphabetical order so that the same set is the same
+/// pattern.
+fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut texts: Vec<_> = texts.into_iter().map(escape).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    match texts.as_slice() {
+        [one] => one.clone(),
+        several => format!("({})", several.join("|")),
+    }
+}
+
+/// The text as a pattern that matches it and nothing else, in the broker's language
+/// (PCRE). Braces are escaped too, so the broker does not take `{username}` in an app
+/// key for its variable.
+fn escape(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len() + 8);
+    for letter in text.chars() {
+        if letter.is_ascii() && !letter.is_ascii_alphanumeric() && !matches!(letter, '-' | '_') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}
+
+/// The words of the delay: any, or those of the delays up to a longest one, exactly.
+fn delays(longest: Option<Delay>) -> String {
+    up_to(longest.unwrap_or(Delay::MAX).seconds(), TOP_LEVEL)
+}
+
+/// The bits from a level down of the numbers up to this one. Where it has a 1, the
+/// number is either smaller, with a 0 here and anything below, or has a 1 as well.
+fn up_to(longest: u32, level: u8) -> String {
+    // All bits from here are set: anything goes.
+    if (longest + 1) & ((1 << (level + 1)) - 1) == 0 {
+        return any(level + 1);
+    }
+    let below = if level == 0 { String::new() } else { up_to(longest, level - 1) };
+    let dot = if level % WORD_BITS == WORD_BITS - 1 { r"\." } else { "" };
+    match longest >> level & 1 {
+        0 => format!("{dot}0{below}"),
+        _ => format!("{dot}(0{}|1{below})", any(level)),
+    }
+}
+
+/// Any value of the last so many bits, with a dot before each word that begins there.
+fn any(bits: u8) -> String {
+    let repeated = |what: &str, times: u8| match times {
+        0 => String::new(),
+        1 => what.into(),
+        _ => format!("{what}{{{times}}}"),
+    };
+    let word = format!(r"(\.[01]{{{WORD_BITS}}})");
+    format!("{}{}", repeated("[01]", bits % WORD_BITS), repeated(&word, bits / WORD_BITS))
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::*;
+    use crate::{AppQueue, Delivery};
+    use delayline::{codec::RoutingKey, topology::TopologySettings};
+
+    fn user(name: &str) -> AppUser {
+        AppUser { name: name.into(), ..AppUser::default() }
+    }
+
+    fn spec(app: &str, user: AppUser) -> AppSpec {
+        AppSpec {
+            app: AppKey::new(app).unwrap(),
+            delivery: Delivery::Direct(AppQueue::new("billing-in")),
+            user: Some(user),
+        }
+    }
+
+    fn of(spec: &AppSpec) -> (Permission, Vec<TopicPermission>) {
+        rights(&Topology::new(TopologySettings::default()), spec, spec.user.as_ref().unwrap())
+    }
+
+    fn key(seconds: u64, app: &str) -> String {
+        RoutingKey::new(Delay::from_seconds(seconds).unwrap(), AppKey::new(app).unwrap()).encode()
+    }
+
+    #[test]
+    fn an_application_may_publish_its_keys_and_read_its_queue() {
+        let (permission, topics) = of(&spec("billing", user("svc")));
+        assert_eq!(permission.configure, "^$");
+        assert_eq!(permission.write, r"^delay\z");
+        assert_eq!(permission.read, r"^billing-in\z");
+        assert_eq!(topics.len(), 2);
+        assert_eq!(topics[0].write, r"^delay(\.[01]{4}){7}\.billing\z");
+        assert_eq!((topics[1].exchange.as_str(), topics[1].write.as_str()), ("delay.dispatch", "^$"));
+        let pattern = Regex::new(&topics[0].write).unwrap();
+        assert!(pattern.is_match(&key(90, "billing")));
+        let own = key(90, "billing");
+        for other in [&key(90, "eu.billing"), &key(90, "billing.eu"), "billing", "#", &format!("{own}\n")] {
+            assert!(!pattern.is_match(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn more_is_given_only_on_demand() {
+        let more = AppUser {
+            may_publish: vec![AppKey::new("eu.orders").unwrap(), AppKey::new("billing").unwrap()],
+            may_bind: true,
+            may_retry: true,
+            ..user("svc")
+        };
+        let (permission, topics) = of(&spec("billing", more));
+        assert_eq!(permission.write, r"^(billing-in|delay|delay\.parked|delay\.retry)\z");
+        assert_eq!(permission.read, r"^(billing-in|delay\.dispatch)\z");
+        assert_eq!(topics[0].write, r"^delay(\.[01]{4}){7}\.(billing|eu\.orders)\z");
+        assert_eq!(topics[1].read, r"^delay(\.\*){7}\.billing\z");
+        assert_eq!(topics[2].write, r"^billing\z");
+        let binds = Regex::new(&topics[1].read).unwrap();
+        assert!(binds.is_match(&RoutingKey::binding_pattern(&AppKey::new("billing").unwrap())));
+        assert!(!binds.is_match("#") && !binds.is_match("#.billing"));
+    }
+
+    #[test]
+    fn a_longest_delay_is_written_short() {
+        let pattern = |seconds: u64| delays(Some(Delay::from_seconds(seconds).unwrap()));
+        assert_eq!(pattern(0xfff), r"\.0000\.0000\.0000\.0000(\.[01]{4}){3}");
+        assert_eq!(pattern(0x17), r"\.0000\.0000\.0000\.0000\.0000\.000(0(\.[01]{4})|1\.0[01]{3})");
+    }
+
+    #[test]
+    fn a_longest_delay_is_exact() {
+        for longest in [0, 1, 2, 3, 4, 5, 6, 7, 8, 90, 127, 128, 86_400, 86_401, 268_435_454, 268_435_455] {
+            let limited = AppUser { max_delay: Some(Delay::from_seconds(longest).unwrap()), ..user("u") };
+            let (_, topics) = of(&spec("a", limited));
+            let pattern = Regex::new(&topics[0].write).unwrap();
+            let near = (longest.saturating_sub(300)..=longest + 300).chain([0, 1, 1 << 20, (1 << 28) - 1]);
+            for seconds in near.filter(|&seconds| seconds < 1 << 28) {
+                let key = key(seconds, "a");
+                assert_eq!(
+                    pattern.is_match(&key),
+                    seconds <= longest,
+                    "{seconds} up to {longest}: {pattern}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn characters_that_mean_something_in_patterns_mean_themselves() {
+        for app in ["a.b", "a+b", "{username}", "(x|y)", "^a$", r"a\z", "käse", "[0]", "a?b"] {
+            let (_, topics) = of(&spec(app, user("u")));
+            let pattern = Regex::new(&topics[0].write).unwrap();
+            assert!(pattern.is_match(&key(1, app)), "{app}: {pattern}");
+            assert!(!pattern.is_match(&key(1, "axb")) && !pattern.is_match(&key(1, "x")), "{app}");
+            assert!(!topics[0].write.contains("{username}"));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What is to be registered.
+
+use delayline::{
+    codec::{AppKey, Delay},
+    settings::Secret,
+    topology::{QueueType, Topology},
+};
+
+/// An application.
+#[derive(Debug, Clone)]
+pub struct AppSpec {
+    /// Its key.
+    pub app: AppKey,
+    /// How it receives.
+    pub delivery: Delivery,
+    /// Its RabbitMQ user; `None` leaves users and permissions alone.
+    pub user: Option<AppUser>,
+}
+
+/// How an application receives its messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    /// Its queue is bound to the dispatch exchange.
+    Direct(AppQueue),
+    /// A landing queue is bound there, and hands everything on to the target.
+    Landing(Target),
+    /// Not at all: it only publishes.
+    Nothing,
+}
+
+/// Where a landing queue hands messages on to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A queue, past all exchanges.
+    Queue(AppQueue),
+    /// An exchange, which must stand.
+    Exchange {
+        /// Its name.
+        exchange: String,
+        /// The routing key the messages get; the delayed one they came with if `None`.
+        key: Option<String>,
+        /// The queue that the user may read, if any; it must stand.
+        queue: Option<String>,
+    },
+}
+
+/// An application's queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppQueue {
+    /// Its name.
+    pub name: String,
+    /// Whether it must stand already, with whatever arguments it has. If not, it is
+    /// declared.
+    pub existing: bool,
+    /// Whether it is declared so that what is rejected goes to the retry service.
+    pub retry: bool,
+}
+
+impl AppQueue {
+    /// A queue to be declared, without retries.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), existing: false, retry: false }
+    }
+}
+
+/// An application's RabbitMQ user, and what it may do beyond reading its queue and
+/// publishing its own key.
+#[derive(Debug, Clone, Default)]
+pub struct AppUser {
+    /// Its name.
+    pub name: String,
+    /// The password to create it with if it does not exist.
+    pub password: Option<Secret>,
+    /// Whose keys it may publish as well.
+    pub may_publish: Vec<AppKey>,
+    /// The longest delay it may publish; any if `None`.
+    pub max_delay: Option<Delay>,
+    /// Whether it may bind its queue under its own key itself. That lets it bind the
+    /// entry exchange to the dispatch exchange too, and its messages go round.
+    pub may_bind: bool,
+    /// Whether it may publish to the retry and parked exchanges under its own key.
+    pub may_retry: bool,
+}
+
+/// Why something cannot be registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppSpecError {
+    /// Not a name of a queue, exchange or user.
+    #[error("the name of the {what} is {length} bytes long; use 1 to 255")]
+    Length {
+        /// A name of what.
+        what: &'static str,
+        /// How long it is.
+        length: usize,
+    },
+    /// A name the broker keeps for itself.
+    #[error("{what} `{name}` cannot be: names that begin with `amq.` are the broker's own")]
+    Reserved {
+        /// A name of what.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A queue or exchange of the set.
+    #[error("{what} `{name}` belongs to the set, and no application may have it; choose another")]
+    OfTheSet {
+        /// A name of what.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A landing queue in a set of classic queues.
+    #[error(
+        "a landing queue is a quorum queue, as only these hand messages on at least once, and this set is classic"
+    )]
+    Classic,
+}
+
+impl AppSpec {
+    /// The name of the queue that the application consumes, if that is known.
+    #[must_use]
+    pub fn queue_name(&self) -> Option<&str> {
+        match &self.delivery {
+            Delivery::Direct(queue) | Delivery::Landing(Target::Queue(queue)) => Some(&queue.name),
+            Delivery::Landing(Target::Exchange { queue, .. }) => queue.as_deref(),
+            Delivery::Nothing => None,
+        }
+    }
+
+    /// Checks what can be checked without a broker.
+    ///
+    /// # Errors
+    /// What is wrong, by name.
+    pub fn check(&self, topology: &Topology) -> Result<(), AppSpecError> {
+        if let Delivery::Landing(target) = &self.delivery {
+            if topology.settings().queue_type == QueueType::Classic {
+                return Err(AppSpecError::Classic);
+            }
+            length("landing queue", &topology.names().landing(&self.app))?;
+            if let Target::Exchange { exchange, key, .. } = target {
+                name("exchange", exchange, |name| topology.owns_exchange(name))?;
+                if let Some(key) = key.as_deref().filter(|key| key.len() > 255) {
+                    length("routing key", key)?;
+                }
+            }
+        }
+        if let Some(queue) = self.queue_name() {
+            name("queue", queue, |name| topology.owns_queue(name))?;
+        }
+        self.user.as_ref().map_or(Ok(()), |user| length("user", &user.name))
+    }
+}
+
+fn name(what: &'static str, name: &str, of_the_set: impl Fn(&str) -> bool) -> Result<(), AppSpecError> {
+    length(what, name)?;
+    match name {
+        // The broker's own exchanges are there to be used.
+        _ if name.starts_with("amq.") && what == "queue" => {
+            Err(AppSpecError::Reserved { what, name: name.into() })
+        }
+        _ if of_the_set(name) => Err(AppSpecError::OfTheSet { what, name: name.into() }),
+        _ => Ok(()),
+    }
+}
+
+fn length(what: &'static str, name: &str) -> Result<(), AppSpecError> {
+    match name.len() {
+        1..=255 => Ok(()),
+        length => Err(AppSpecError::Length { what, length }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use delayline::topology::TopologySettings;
+
+    fn checked(delivery: Delivery) -> Result<(), AppSpecError> {
+        let spec = AppSpec { app: AppKey::new("billing").unwrap(), delivery, user: None };
+        spec.check(&Topology::new(TopologySettings::default()))
+    }
+
+    fn to(exchange: &str) -> Delivery {
+        Delivery::Landing(Target::Exchange { exchange: exchange.into(), key: None, queue: None })
+    }
+
+    #[test]
+    fn nothing_of_the_set_is_an_applications_own() {
+        for queue in ["delay.level.03", "delay.unroutable", "delay.retry", "delay.landing.orders"] {
+            let found = checked(Delivery::Direct(AppQueue::new(queue)));
+            assert!(matches!(found, Err(AppSpecError::OfTheSet { .. })), "{queue}");
+        }
+        for exchange in ["delay", "delay.dispatch", "delay.level.00"] {
+            assert!(matches!(checked(to(exchange)), Err(AppSpecError::OfTheSet { .. })), "{exchange}");
+        }
+        assert_eq!(checked(to("billing.events")), Ok(()));
+        assert_eq!(checked(to("amq.topic")), Ok(()));
+        assert_eq!(checked(Delivery::Direct(AppQueue::new("delay.billing"))), Ok(()));
+    }
+
+    #[test]
+    fn names_are_what_the_broker_takes() {
+        let queue = |name: &str| checked(Delivery::Direct(AppQueue::new(name)));
+        assert!(matches!(queue(""), Err(AppSpecError::Length { length: 0, .. })));
+        assert!(matches!(queue(&"q".repeat(256)), Err(AppSpecError::Length { length: 256, .. })));
+        assert!(matches!(queue("amq.gen-x"), Err(AppSpecError::Reserved { .. })));
+        // The longest names of app and set leave room for everything that is made of both.
+        let long = AppSpec { app: AppKey::new("x".repeat(150)).unwrap(), delivery: to("e"), user: None };
+        let set = TopologySettings { set: "s".repeat(64).parse().unwrap(), ..TopologySettings::default() };
+        assert_eq!(long.check(&Topology::new(set)), Ok(()));
+    }
+
+    #[test]
+    fn a_classic_set_has_no_landing_queues() {
+        let settings = TopologySettings { queue_type: QueueType::Classic, ..TopologySettings::default() };
+        let spec = AppSpec { app: AppKey::new("a").unwrap(), delivery: to("e"), user: None };
+        assert_eq!(spec.check(&Topology::new(settings)), Err(AppSpecError::Classic));
+    }
+}

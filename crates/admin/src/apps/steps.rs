@@ -1,0 +1,303 @@
+//! What adding an application comes down to, one thing after the other.
+
+use std::fmt;
+
+use crate::{
+    compare::Observed,
+    management::{ManagementApi, Permission, TopicPermission, UserInfo},
+};
+use delayline::{
+    amqp::Session,
+    codec::AppKey,
+    settings::Secret,
+    shell::quoted,
+    topology::{Binding, Endpoint, Queue, Topology},
+};
+
+use crate::{
+    AdminError, State,
+    apps::{AppSpec, Delivery, Target, rights::rights},
+    doing, examine, observe_with,
+};
+
+/// One thing that an application has. Their order is that in which they are made:
+/// rules on keys come before the permission they restrict.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    /// Something of the application's that must stand already.
+    Stands(Endpoint),
+    /// Its queue, or its landing queue.
+    Queue(Queue),
+    /// Its binding.
+    Binding(Binding),
+    /// Its user, and the password to create it with.
+    User(String, Option<Secret>),
+    /// Which keys it may use on an exchange.
+    Topic(TopicPermission),
+    /// What it may do.
+    Permission(Permission),
+}
+
+/// Everything an application is to have.
+pub(super) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let app = &spec.app;
+    let own_queue = |queue: &super::AppQueue| match queue.existing {
+        true => Step::Stands(Endpoint::Queue(queue.name.clone())),
+        false => Step::Queue(topology.app_queue(app, &queue.name, queue.retry)),
+    };
+    let landing = |exchange: &str, key: Option<&str>| {
+        let queue = topology.landing_queue(app, exchange, key);
+        let binding = topology.app_binding(app, &queue.name);
+        [Step::Queue(queue), Step::Binding(binding)]
+    };
+    match &spec.delivery {
+        Delivery::Direct(queue) => {
+            steps.push(own_queue(queue));
+            steps.push(Step::Binding(topology.app_binding(app, &queue.name)));
+        }
+        Delivery::Landing(Target::Queue(queue)) => {
+            steps.push(own_queue(queue));
+            // The default exchange hands to the queue of that name.
+            steps.extend(landing("", Some(&queue.name)));
+        }
+        Delivery::Landing(Target::Exchange { exchange, key, queue }) => {
+            steps.push(Step::Stands(Endpoint::Exchange(exchange.clone())));
+            steps.extend(queue.iter().map(|queue| Step::Stands(Endpoint::Queue(queue.clone()))));
+            steps.extend(landing(exchange, key.as_deref()));
+        }
+        Delivery::Nothing => {}
+    }
+    if let Some(user) = &spec.user {
+        let (permission, topics) = rights(topology, spec, user);
+        steps.push(Step::User(user.name.clone(), user.password.clone()));
+        steps.extend(topics.into_iter().map(Step::Topic));
+        steps.push(Step::Permission(permission));
+    }
+    steps
+}
+
+/// What stands, as far as steps need to know.
+pub(super) struct Standing {
+    pub(super) vhost: String,
+    pub(super) observed: Observed,
+    pub(super) users: Vec<UserInfo>,
+    pub(super) permissions: Vec<Permission>,
+    pub(super) topics: Vec<TopicPermission>,
+}
+
+impl Standing {
+    /// Asks; of users only if a user matters, as that needs an administrator.
+    pub(super) fn look(api: &ManagementApi, vhost: &str, users: bool) -> Result<Self, AdminError> {
+        let observed = observe_with(api, vhost)?;
+        let vhost_name = vhost.to_owned();
+        Ok(match users {
+            true => Self {
+                vhost: vhost_name,
+                observed,
+                users: api.users()?,
+                permissions: api.permissions(vhost)?,
+                topics: api.topic_permissions(vhost)?,
+            },
+            false => Self {
+                vhost: vhost_name,
+                observed,
+                users: Vec::new(),
+                permissions: Vec::new(),
+                topics: Vec::new(),
+            },
+        })
+    }
+
+    pub(super) fn has_queue(&self, name: &str) -> bool {
+        self.observed.queues.iter().any(|queue| queue.name == name)
+    }
+
+    pub(super) fn has_exchange(&self, name: &str) -> bool {
+        self.observed.exchanges.iter().any(|exchange| exchange.name == name)
+    }
+}
+
+/// How a step stands.
+pub(super) enum Found {
+    Missing,
+    Same,
+    /// Something else is in the way, and what.
+    Different(String),
+    /// It would be made, but there is no password to make it with.
+    NoPassword(String),
+}
+
+impl Step {
+    /// Looks, and changes nothing.
+    pub(super) fn look(
+        &self,
+        standing: &Standing,
+        session: &mut Session,
+        topology: &Topology,
+        app: &AppKey,
+    ) -> Result<Found, AdminError> {
+        let found = match self {
+            Self::Stands(Endpoint::Queue(name)) if standing.has_queue(name) => Found::Same,
+            Self::Stands(Endpoint::Exchange(name)) if standing.has_exchange(name) => Found::Same,
+            Self::Stands(end) => Found::Different(format!("{end} is to stand already, and does not")),
+            // Asking AMQP for what is not there leaves an error in the broker's log.
+            Self::Queue(queue) if !standing.has_queue(&queue.name) => Found::Missing,
+            Self::Queue(queue) => {
+                match examine::queue(session, queue).map_err(doing(format!("looking at {self}")))? {
+                    State::Missing => Found::Missing,
+                    State::Same => Found::Same,
+                    State::Different(conflict) => {
+                        Found::Different(format!("{conflict}; {}", remedy(queue, standing, topology, app)))
+                    }
+                }
+            }
+            Self::Binding(binding) => bound(binding, standing),
+            Self::User(name, password) => user(name, password.is_some(), standing),
+            Self::Topic(wanted) => {
+                let same =
+                    |other: &&TopicPermission| other.user == wanted.user && other.exchange == wanted.exchange;
+                compare(self, standing.topics.iter().find(same), wanted, |it| {
+                    format!("write `{}`, read `{}`", it.write, it.read)
+                })
+            }
+            Self::Permission(wanted) => {
+                let of_user = |other: &&Permission| other.user == wanted.user;
+                compare(self, standing.permissions.iter().find(of_user), wanted, |it| {
+                    format!("configure `{}`, write `{}`, read `{}`", it.configure, it.write, it.read)
+                })
+            }
+        };
+        Ok(found)
+    }
+
+    /// Makes it so.
+    pub(super) fn make(
+        &self,
+        api: &ManagementApi,
+        vhost: &str,
+        session: &mut Session,
+    ) -> Result<(), AdminError> {
+        match self {
+            Self::Stands(_) => {}
+            Self::Queue(queue) => session.declare_queue(queue).map_err(doing(format!("declaring {self}")))?,
+            Self::Binding(binding) => session.bind(binding).map_err(doing(format!("making the {self}")))?,
+            Self::User(name, Some(password)) => api.create_user(name, password)?,
+            Self::User(_, None) => {}
+            Self::Topic(topic) => api.set_topic_permission(vhost, topic)?,
+            Self::Permission(permission) => api.set_permission(vhost, permission)?,
+        }
+        Ok(())
+    }
+
+    /// Whether this is a rule that `--replace-permissions` may overwrite.
+    pub(super) fn is_permission(&self) -> bool {
+        matches!(self, Self::Topic(_) | Self::Permission(_))
+    }
+}
+
+/// What to do about a queue that stands with other arguments.
+fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey) -> String {
+    const EXCHANGE: &str = "x-dead-letter-exchange";
+    let anew = format!("let `{}` run empty, delete it, and add the application again", queue.name);
+    if topology.names().app_of_landing(&queue.name).is_some() {
+        return anew;
+    }
+    let found = standing.observed.queues.iter().find(|info| info.name == queue.name);
+    let as_it_is = "take it as it is with --existing";
+    match found {
+        Some(info) if queue.arguments.contains_key(EXCHANGE) && !info.arguments.contains_key(EXCHANGE) => {
+            let quorum = info.kind.contains("quorum");
+            format!("{}; or {anew}", give_it_retries(topology, app, &queue.name, quorum, &standing.vhost))
+        }
+        _ => format!("{as_it_is}, or {anew}"),
+    }
+}
+
+/// How a queue that stands comes to have what it rejects retried: arguments cannot be changed,
+/// but a policy does the same.
+pub(super) fn give_it_retries(
+    topology: &Topology,
+    app: &AppKey,
+    queue: &str,
+    quorum: bool,
+    vhost: &str,
+) -> String {
+    let mut definition = serde_json::json!({
+        "dead-letter-exchange": topology.names().retry(), "dead-letter-routing-key": app.as_str(),
+    });
+    if quorum {
+        definition["dead-letter-strategy"] = "at-least-once".into();
+        definition["overflow"] = "reject-publish".into();
+    }
+    format!(
+        "To have it retried without declaring the queue anew: rabbitmqctl set_policy -p {} --apply-to queues \
+         --priority 1 {} {} {} (of the policies that match a queue only one holds: put into it what another sets \
+         there now), and then add the application with --existing",
+        quoted(vhost),
+        quoted(&format!("retry-{queue}")),
+        quoted(&format!("^{}$", regex::escape(queue))),
+        quoted(&definition.to_string()),
+    )
+}
+
+fn compare<T: PartialEq>(step: &Step, found: Option<&T>, wanted: &T, show: impl Fn(&T) -> String) -> Found {
+    match found {
+        None => Found::Missing,
+        Some(found) if found == wanted => Found::Same,
+        Some(found) => Found::Different(format!(
+            "{step} should be {}, but is {} (--replace-permissions overwrites it)",
+            show(wanted),
+            show(found)
+        )),
+    }
+}
+
+/// One app key leads to one place: another binding would make copies.
+fn bound(wanted: &Binding, standing: &Standing) -> Found {
+    let bindings = standing.observed.bindings_of(&wanted.source);
+    let same_key: Vec<_> = bindings.iter().filter(|binding| binding.key == wanted.key).collect();
+    match same_key.iter().find(|binding| binding.destination != wanted.destination) {
+        Some(other) => Found::Different(format!(
+            "the app key is bound to {} already, and a second binding would make a copy of every message",
+            other.destination
+        )),
+        None if same_key.is_empty() => Found::Missing,
+        None => Found::Same,
+    }
+}
+
+fn user(name: &str, has_password: bool, standing: &Standing) -> Found {
+    match standing.users.iter().find(|user| user.name == name) {
+        Some(user) if user.has_tag("administrator") => Found::Different(format!(
+            "user `{name}` is an administrator, and can give itself any permission; take another"
+        )),
+        Some(user) if user.has_tag("policymaker") => Found::Different(format!(
+            "user `{name}` has the tag policymaker, and can set policies that drop every application's messages; \
+             take another, or the tag away"
+        )),
+        Some(_) => Found::Same,
+        None if has_password => Found::Missing,
+        None => Found::NoPassword(format!(
+            "user `{name}` does not exist, and there is no password to create it with; set \
+             DELAYLINE_APP_PASSWORD or app_password_file, create it yourself, or say --no-user"
+        )),
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stands(end) => end.fmt(f),
+            Self::Queue(queue) => write!(f, "queue `{}`", queue.name),
+            Self::Binding(binding) => {
+                write!(f, "binding of {} to exchange `{}`", binding.destination, binding.source)
+            }
+            Self::User(name, _) => write!(f, "user `{name}`"),
+            Self::Topic(topic) => {
+                write!(f, "topic permission of user `{}` on exchange `{}`", topic.user, topic.exchange)
+            }
+            Self::Permission(permission) => write!(f, "permissions of user `{}`", permission.user),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Findings by their cause: one fault differs in many places, and is put right once. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::compare::{EARLIER_REMEDY, Finding};
+use delayline::topology::{Binding, Endpoint, SetName};
+
+/// How many places of a cause are named where there are more.
+const NAMED: usize = 3;
+
+/// What is wrong, once, with all the places where it shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    /// What it is about: an object, or the first few of several.
+    pub subject: String,
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// The findings that come of it, at least one.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// Findings with the same cause together, in the order of the first of each.
+#[must_use]
+pub fn causes(set: &SetName, findings: &[Finding]) -> Vec<Cause> {
+    let missing: BTreeSet<&str> = findings
+        .iter()
+        .filter_map(|finding| match finding {
+            Finding::Missing { object } => Some(object.as_str()),
+            _ => None,
+        })
+        .collect();
+    let mut differing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for finding in findings {
+        if let Finding::Different { object, argument, .. } = finding {
+            differing.entry(object).or_default().insert(argument);
+        }
+    }
+    let mut groups: Vec<(Key<'_>, Vec<&Finding>)> = Vec::new();
+    for finding in findings {
+        let key = Key::of(finding, &missing, &differing);
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, group)) => group.push(finding),
+            None => groups.push((key, vec![finding])),
+        }
+    }
+    groups.into_iter().map(|(key, group)| key.cause(set, &group)).collect()
+}
+
+/// What findings with the same cause have in common.
+#[derive(Debug, PartialEq, Eq)]
+enum Key<'a> {
+    /// Objects are gone, and their bindings with them.
+    Missing,
+    /// Bindings between objects that stand.
+    MissingBindings,
+    /// The whole set is of an earlier version.
+    EarlierVersion,
+    /// The same arguments differ.
+    Different(BTreeSet<&'a str>),
+    ExtraBindings(&'a Endpoint, &'a str),
+    Unsuitable(&'a str, &'a str),
+    MissingReplicas(&'a [String], usize),
+    ReplicasOffline(&'a [String], bool),
+    NoLeader,
+    Policy(&'a [String]),
+}
+
+impl<'a> Key<'a> {
+    fn of(
+        finding: &'a Finding,
+        missing: &BTreeSet<&str>,
+        differing: &BTreeMap<&'a str, BTreeSet<&'a str>>,
+    ) -> Self {
+        match finding {
+            Finding::Missing { .. } => Self::Missing,
+            Finding::MissingBinding { binding: Binding { source, destination, .. } } => {
+                let ends = [Endpoint::Exchange(source.clone()), destination.clone()];
+                match ends.iter().any(|end| missing.contains(end.to_string().as_str())) {
+                    true => Self::Missing,
+                    false => Self::MissingBindings,
+                }
+            }
+            Finding::Different { object, .. } => {
+                Self::Different(differing.get(object.as_str()).cloned().unwrap_or_default())
+            }
+            Finding::EarlierVersion { .. } => Self::EarlierVersion,
+            Finding::ExtraBinding { binding, effect } => Self::ExtraBindings(&binding.destination, effect),
+            Finding::Unsuitable { reason, remedy } => Self::Unsuitable(reason, remedy),
+            Finding::MissingReplicas { members, wanted, .. } => Self::MissingReplicas(members, *wanted),
+            Finding::ReplicasOffline { offline, stalled, .. } => Self::ReplicasOffline(offline, *stalled),
+            Finding::NoLeader { .. } => Self::NoLeader,
+            Finding::Policy { origins, .. } => Self::Policy(origins),
+        }
+    }
+
+    fn cause(self, set: &SetName, group: &[&Finding]) -> Cause {
+        let subjects: Vec<_> = group.iter().map(|finding| subject(finding)).collect();
+        let it = |one: &'static str, many: &'static str| if group.len() == 1 { one } else { many };
+        let (subject, what, remedy) = match self {
+            Self::Missing => {
+                let (bindings, objects): (Vec<&Finding>, Vec<&Finding>) = group
+                    .iter()
+                    .copied()
+                    .partition(|finding| matches!(finding, Finding::MissingBinding { .. }));
+                let objects: Vec<_> = objects.into_iter().map(self::subject).collect();
+                let (they, them) = if objects.len() == 1 { ("it is", "it") } else { ("they are", "them") };
+                let what = match bindings.len() {
+                    0 => format!("{they} missing"),
+                    1 => format!("{they} missing, and with {them} 1 binding"),
+                    number => format!("{they} missing, and with {them} {number} bindings"),
+                };
+                (named(objects), what, "delayline install".to_owned())
+            }
+            Self::MissingBindings => {
+                (named(subjects), it("it is missing", "they are missing").into(), "delayline install".into())
+            }
+            Self::EarlierVersion => {
+                (format!("set `{set}`"), named(group.iter().map(ToString::to_string)), EARLIER_REMEDY.into())
+            }
+            Self::Different(_) => (
+                named(subjects),
+                different(group),
+                "if the set was installed with other settings, use those; if somebody declared it by hand, let it \
+                 run empty, delete it, and run `delayline install`"
+                    .into(),
+            ),
+            Self::ExtraBindings(_, effect) => (
+                named(subjects),
+                effect.into(),
+                "find out who made it, and unbind it; applications bind to the dispatch exchange only".into(),
+            ),
+            Self::Unsuitable(reason, remedy) => ("broker".into(), reason.into(), remedy.into()),
+            Self::MissingReplicas(members, wanted) => (
+                named(subjects),
+                format!("{} {} of {wanted} replicas, on {}", it("it has", "they have"), members.len(), members.join(", ")),
+                "rabbitmq-queues grow NODE all, for a node without one".into(),
+            ),
+            Self::ReplicasOffline(offline, true) => (
+                named(subjects),
+                format!(
+                    "no replica runs on {}: {} no majority, and everything in {} waits",
+                    offline.join(", "),
+                    it("it has", "they have"),
+                    it("it", "them")
+                ),
+                "start those nodes; if they are lost for good, docs/doctor.md says how to do without them, which \
+                 can lose messages"
+                    .into(),
+            ),
+            Self::ReplicasOffline(offline, false) => (
+                named(subjects),
+                format!("no replica runs on {}", offline.join(", ")),
+                "start those nodes before another one fails".into(),
+            ),
+            Self::NoLeader => (
+                named(subjects),
+                format!(
+                    "{} replicas run and none of them leads: nothing gets in or out, and so nothing leaves the levels \
+                     that hand on to {}",
+                    it("its", "their"),
+                    it("it", "them")
+                ),
+                "make sure (rabbitmq-queues quorum_status QUEUE), then delete the queue and run `delayline install`; \
+                 restarting the node does not help"
+                    .into(),
+            ),
+            Self::Policy(_) => (named(subjects), policy(group), policy_remedy(set, group)),
+        };
+        Cause { subject, what, remedy, findings: group.iter().map(|&finding| finding.clone()).collect() }
+    }
+}
+
+fn subject(finding: &Finding) -> String {
+    match finding {
+        Finding::Missing { object } | Finding::Different { object, .. } => object.clone(),
+        Finding::MissingBinding { binding } | Finding::ExtraBinding { binding, .. } => binding.to_string(),
+        Finding::Unsuitable { .. } => "broker".into(),
+        Finding::EarlierVersion { .. } => "the set".into(),
+        Finding::MissingReplicas { queue, .. }
+        | Finding::ReplicasOffline { queue, .. }
+        | Finding::NoLeader { queue }
+        | Finding::Policy { queue, .. } => format!("queue `{queue}`"),
+    }
+}
+
+/// Each once, and of many only the first few.
+pub fn named(subjects: impl IntoIterator<Item = String>) -> String {
+    let mut distinct: Vec<String> = Vec::new();
+    for subject in subjects {
+        if !distinct.contains(&subject) {
+            distinct.push(subject);
+        }
+    }
+    match distinct.len().checked_sub(NAMED + 1) {
+        None => distinct.join(", "),
+        Some(_) => format!("{} and {} more", distinct[..NAMED].join(", "), distinct.len() - NAMED),
+    }
+}
+
+/// What differs: all that does on one object, or the same arguments on several.
+fn different(group: &[&Finding]) -> String {
+    let mut by_argument: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
+    for finding in group {
+        if let Finding::Different { argument, wanted, found, .. } = finding {
+            by_argument.entry(argument).or_default().insert((wanted, found));
+        }
+    }
+    let texts = by_argument.into_iter().map(|(argument, values)| match values.first() {
+        Some((wanted, found)) if values.len() == 1 => {
+            format!("`{argument}` should be {wanted}, but is {found}")
+        }
+        _ => format!("`{argument}` is another than it should be"),
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// What a policy sets, and what comes of it.
+fn policy(group: &[&Finding]) -> String {
+    let mut seen = BTreeSet::new();
+    let texts = group.iter().filter_map(|finding| match finding {
+        Finding::Policy { policy, effect, .. } => {
+            seen.insert((policy, effect)).then(|| format!("{policy}: {effect}"))
+        }
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+fn policy_remedy(set: &SetName, group: &[&Finding]) -> String {
+    let by_operator = group.iter().any(|finding| match finding {
+        Finding::Policy { origins, .. } => origins.iter().any(|origin| origin.starts_with("operator ")),
+        _ => false,
+    });
+    let operator = match by_operator {
+        true => " (operator policies: rabbitmqctl list_operator_policies)",
+        false => "",
+    };
+    format!("give the policy a pattern that leaves `{set}` and what begins with `{set}.` alone{operator}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{compare::Observed, management::Policy};
+    use delayline::topology::{Topology, TopologySettings};
+
+    fn setup() -> (Topology, Observed) {
+        let topology = Topology::new(TopologySettings::default());
+        let observed = Observed::standing(&topology);
+        (topology, observed)
+    }
+
+    fn grouped(topology: &Topology, observed: &Observed) -> Vec<Cause> {
+        let findings = observed.compare(topology);
+        let causes = causes(&topology.settings().set, &findings);
+        // Every finding is in one of them.
+        assert_eq!(causes.iter().map(|cause| cause.findings.len()).sum::<usize>(), findings.len());
+        causes
+    }
+
+    #[test]
+    fn what_is_missing_is_said_once_with_its_bindings() {
+        let (topology, mut observed) = setup();
+        observed.queues.retain(|queue| queue.name != "delay.level.03");
+        observed.exchanges.retain(|exchange| exchange.name != "delay.level.05");
+        let before = observed.bindings.len();
+        observed.bindings.retain(|binding| {
+            // The queue and the exchange of a level share a name.
+            let end = (binding.destination_type.as_str(), binding.destination.as_str());
+            binding.source != "delay.level.05"
+                && ![("queue", "delay.level.03"), ("exchange", "delay.level.05")].contains(&end)
+        });
+        let gone = before - observed.bindings.len();
+        let causes = grouped(&topology, &observed);
+        assert_eq!(causes.len(), 1, "{causes:#?}");
+        assert_eq!(causes[0].what, format!("they are missing, and with them {gone} bindings"));
+        for part in ["queue `delay.level.03`", "exchange `delay.level.05`"] {
+            assert!(causes[0].subject.contains(part), "{}", causes[0].subject);
+        }
+        assert_eq!(causes[0].remedy, "delayline install");
+        // A binding that is gone although both its ends stand is another matter.
+        let between = observed
+            .bindings
+            .iter()
+            .position(|it| it.source == "delay.dispatch" || it.source == "delay.retry");
+        observed.bindings.remove(between.unwrap());
+        assert_eq!(grouped(&topology, &observed).len(), 2);
+    }
+
+    #[test]
+    fn one_policy_is_one_cause_whatever_it_sets_and_wherever() {
+        let (topology, mut observed) = setup();
+        let policy = |name: &str, pattern: &str, definition| -> Policy {
+            let json = json!({"name": name, "pattern": pattern, "apply-to": "all", "definition": definition});
+            serde_json::from_value(json).unwrap()
+        };
+        let all = policy("all", "^delay", json!({"expires": 60_000, "dead-letter-routing-key": "x"}));
+        let tight = policy("tight", "parked", json!({"max-length": 9}));
+        observed.apply_policies(&[all], &[tight]);
+        let causes = grouped(&topology, &observed);
+        assert_eq!(causes.len(), 2, "{causes:#?}");
+        let (all, tight) = (&causes[0], &causes[1]);
+        assert!(all.findings.len() > 28 && all.subject.ends_with("more"), "{all:#?}");
+        for part in ["policy `all` sets `expires` to 60000: the broker deletes", "`dead-letter-routing-key`"]
+        {
+            assert_eq!(all.what.matches(part).count(), 1, "{}", all.what);
+        }
+        assert!(all.remedy.contains("leaves `delay` and what begins with `delay.`"), "{}", all.remedy);
+        assert_eq!(tight.subject, "queue `delay.parked`");
+        assert!(tight.what.starts_with("operator policy `tight` sets"), "{}", tight.what);
+        assert!(tight.remedy.contains("operator"), "{}", tight.remedy);
+    }
+
+    #[test]
+    fn what_differs_alike_is_one_cause_and_what_does_not_is_another() {
+        let (topology, mut observed) = setup();
+        for queue in &mut observed.queues {
+            queue.arguments.insert("x-quorum-initial-group-size".into(), 5.into());
+        }
+        let causes = grouped(&topology, &observed);
+        assert_eq!(causes.len(), 1, "{causes:#?}");
+        assert_eq!(causes[0].what, "`x-quorum-initial-group-size` should be not set, but is 5");
+        observed.queues[0].durable = false;
+        observed.queues[0].arguments.insert("x-expires".into(), 1.into());
+        let causes = grouped(&topology, &observed);
+        assert_eq!(causes.len(), 2, "{causes:#?}");
+        let odd = causes.iter().find(|cause| cause.what.contains("x-expires")).unwrap();
+        assert!(odd.what.contains("`durable` should be true, but is false; "), "{odd:#?}");
+    }
+
+    #[test]
+    fn of_many_only_the_first_are_named() {
+        let names = |count: usize| named((0..count).map(|number| format!("q{number}")));
+        assert_eq!(names(3), "q0, q1, q2");
+        assert_eq!(names(5), "q0, q1, q2 and 2 more");
+        assert_eq!(named(["q".into(), "q".into()]), "q");
+    }
+}

@@ -1,0 +1,69 @@
+//! Sets of an earlier version, whose keys spell the delay as 28 words of one bit: pure.
+//!
+//! Their exchanges and queues are those of today, so only the bindings tell.
+
+use delayline::codec::LEVELS;
+
+use crate::compare::Observed;
+use delayline::topology::{Binding, Topology};
+
+impl Observed {
+    /// How many bindings between the exchanges and queues of a set are of an earlier
+    /// version. While they stand, the set carries none of today's routing keys.
+    #[must_use]
+    pub fn earlier_bindings(&self, topology: &Topology) -> usize {
+        let of_a_level = |name: &str| (0..LEVELS).any(|level| topology.names().level_exchange(level) == name);
+        let bindings = self.bindings.iter().filter_map(super::observed::binding);
+        bindings.filter(|binding| of_a_level(&binding.source) && one_bit_to_a_word(binding)).count()
+    }
+}
+
+/// Whether a pattern asks for 28 words of one bit, and for some of them says which.
+fn one_bit_to_a_word(binding: &Binding) -> bool {
+    let Some(words) = binding.key.strip_prefix("delay.") else { return false };
+    let bits: Vec<_> = words.split('.').take(LEVELS.into()).collect();
+    bits.len() == usize::from(LEVELS)
+        && bits.iter().all(|word| matches!(*word, "*" | "0" | "1"))
+        && bits.iter().any(|word| *word != "*")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::{Finding, causes, standing::info};
+    use delayline::topology::{Endpoint, TopologySettings};
+
+    /// The bindings of that version, of one level.
+    fn earlier(topology: &Topology, level: u8) -> impl Iterator<Item = Binding> {
+        let names = topology.names().clone();
+        (0..=level).map(move |target| {
+            let stars = |count: u8| "*.".repeat(count.into());
+            let zeros = "0.".repeat((level - target).into());
+            Binding {
+                source: names.level_exchange(level),
+                destination: Endpoint::Queue(names.level_queue(target)),
+                key: format!("delay.{}{zeros}1.{}*.#", stars(27 - level), stars(target)),
+            }
+        })
+    }
+
+    #[test]
+    fn an_earlier_set_is_one_finding_and_todays_is_none() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut observed = Observed::standing(&topology);
+        assert_eq!(observed.earlier_bindings(&topology), 0);
+        // Half of each: somebody installed one over the other.
+        observed.bindings.extend(earlier(&topology, 5).map(|binding| info(&binding)));
+        assert_eq!(observed.earlier_bindings(&topology), 6);
+        observed.bindings = (0..LEVELS).flat_map(|l| earlier(&topology, l)).map(|b| info(&b)).collect();
+        let causes = causes(&topology.settings().set, &observed.compare(&topology));
+        assert!(causes.len() == 1 && causes[0].remedy.contains("delayline uninstall"), "{causes:?}");
+        match &observed.compare(&topology)[..] {
+            [finding @ Finding::EarlierVersion { bindings: 406 }] => {
+                let text = finding.to_string();
+                assert!(text.contains("a set of an earlier version stands here"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

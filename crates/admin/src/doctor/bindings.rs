@@ -1,0 +1,54 @@
+//! The binding keys of the dispatch exchange themselves.
+
+use std::collections::BTreeSet;
+
+use crate::compare::Observed;
+use delayline::{
+    codec::{Delay, RoutingKey},
+    topology::{Topology, topic_matches},
+};
+
+use crate::doctor::{FindingCode, HealthFinding};
+
+/// Those that catch other applications' messages, or can.
+pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFinding> {
+    let bindings = observed.dispatch_bindings(topology);
+    let exact: Vec<_> = bindings
+        .iter()
+        .filter_map(|binding| Some((RoutingKey::app_of_pattern(&binding.key).ok()?, binding)))
+        .collect();
+    let mut findings = Vec::new();
+    for binding in &bindings {
+        if RoutingKey::app_of_pattern(&binding.key).is_ok() {
+            continue;
+        }
+        let caught: BTreeSet<_> = exact
+            .iter()
+            .filter(|(app, other)| {
+                let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
+                other.destination != binding.destination && topic_matches(&binding.key, &key)
+            })
+            .map(|(app, _)| app)
+            .collect();
+        let advice = "bind with `delay.`, seven times `*.` and the app key, and then remove this binding; delayline app \
+                      add writes the exact one";
+        findings.push(if caught.is_empty() {
+            HealthFinding::new(
+                FindingCode::WildcardBinding,
+                binding.to_string(),
+                "it can catch messages of other applications",
+                advice,
+            )
+        } else {
+            let names: Vec<_> = caught.iter().map(|app| format!("`{app}`")).collect();
+            HealthFinding::new(
+                FindingCode::BindingCollision,
+                binding.to_string(),
+                format!("it also receives the messages of {}", names.join(", ")),
+                advice,
+            )
+            .about(caught)
+        });
+    }
+    findings
+}

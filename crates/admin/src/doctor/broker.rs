@@ -1,0 +1,47 @@
+//! The broker as a whole.
+
+use crate::compare::unsuitable;
+use delayline::topology::Topology;
+
+use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
+
+pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+    let mut findings = Vec::new();
+    for node in facts.nodes.iter().flatten() {
+        for (on, what, helps) in [
+            (node.mem_alarm, "memory", "give it more memory, or find the queues that take it"),
+            (node.disk_free_alarm, "disk space", "free some, or enlarge the disk"),
+        ] {
+            if on {
+                findings.push(HealthFinding::new(
+                    FindingCode::BrokerAlarm,
+                    format!("node {}", node.name),
+                    format!("it is short of {what}, and the whole cluster takes no messages"),
+                    helps,
+                ));
+            }
+        }
+    }
+    let needed = unsuitable(topology.settings(), &facts.about);
+    for flag in facts.about.flags.iter().flatten() {
+        let off = flag.state == "disabled" && matches!(flag.stability.as_str(), "stable" | "required");
+        let said = needed.iter().any(|finding| finding.to_string().contains(&format!("`{}`", flag.name)));
+        if off && !said {
+            findings.push(HealthFinding::new(
+                FindingCode::FeatureFlagOff,
+                format!("feature flag `{}`", flag.name),
+                "it is stable and off; the next version may refuse to start without it",
+                format!("rabbitmqctl enable_feature_flag {}", flag.name),
+            ));
+        }
+    }
+    for feature in facts.deprecated.iter().flatten() {
+        findings.push(HealthFinding::new(
+            FindingCode::DeprecatedFeature,
+            format!("deprecated feature `{}`", feature.name),
+            format!("something on this broker uses it ({})", feature.deprecation_phase.replace('_', " ")),
+            "find out who uses it before the broker is upgraded: a later version refuses it",
+        ));
+    }
+    findings
+}

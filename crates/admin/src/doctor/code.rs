@@ -1,0 +1,174 @@
+//! The kinds of findings, by their stable codes.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Messages are held up, or go where they should not, now.
+    Problem,
+    /// It can come to that, or could be better.
+    Advice,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Problem => "problem",
+            Self::Advice => "advice",
+        })
+    }
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $severity:ident;)*) => {
+        /// What kind of finding it is. Its text is stable, and the title of a section
+        /// in `docs/doctor.md`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum FindingCode {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl FindingCode {
+            /// All of them, in the order of the document.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Its text.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// How bad it is.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$name => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Dead letters of a level or landing queue that do not go on.
+    StuckDeadLetters = "stuck-dead-letters", Problem;
+    /// Nothing that is due leaves the levels of a node.
+    DeadLetteringEnded = "dead-lettering-ended", Problem;
+    /// An application's queue that is full and refuses.
+    TargetRefuses = "target-refuses", Problem;
+    /// An app key that leads to exchanges, and from there to no queue.
+    TargetDeadEnd = "target-dead-end", Problem;
+    /// An app key whose messages come back to the levels when they are due.
+    TargetLoop = "target-loop", Problem;
+    /// A binding that also catches the messages of other bound apps.
+    BindingCollision = "binding-collision", Problem;
+    /// Messages for an app that nobody is bound for.
+    NobodyBound = "nobody-bound", Problem;
+    /// Messages with malformed keys.
+    MalformedMessages = "malformed-messages", Problem;
+    /// Other messages that are kept as unroutable: most often somebody is bound by now.
+    UnroutableWaiting = "unroutable-waiting", Problem;
+    /// The unroutable queue has grown lately.
+    UnroutableGrowing = "unroutable-growing", Problem;
+    /// More messages came into the levels than were published.
+    MultipliedMessages = "multiplied-messages", Problem;
+    /// The set is not as it should be.
+    SetDiffers = "set-differs", Problem;
+    /// A policy changes how a queue of the set works.
+    PolicyOnSet = "policy-on-set", Problem;
+    /// A queue without an online majority of its replicas.
+    NoMajority = "no-majority", Problem;
+    /// A queue whose replicas run and that has no leader.
+    NoLeader = "no-leader", Problem;
+    /// A broker that cannot carry the set as it is.
+    BrokerUnsuitable = "broker-unsuitable", Problem;
+    /// A node that takes no messages.
+    BrokerAlarm = "broker-alarm", Problem;
+    /// An application's queue that will refuse once it is full.
+    TargetCanRefuse = "target-can-refuse", Advice;
+    /// A classic queue behind a set of quorum queues.
+    TargetClassic = "target-classic", Advice;
+    /// A queue that goes with its connection, its consumer or the node.
+    TargetTransient = "target-transient", Advice;
+    /// A queue that messages wait in and nobody consumes.
+    NobodyConsumes = "nobody-consumes", Advice;
+    /// A binding that can catch messages of other apps.
+    WildcardBinding = "wildcard-binding", Advice;
+    /// A queue of the set with replicas that do not run.
+    ReplicaOffline = "replica-offline", Advice;
+    /// A queue of the set with fewer replicas than it should have.
+    TooFewReplicas = "too-few-replicas", Advice;
+    /// A stable feature flag that is off.
+    FeatureFlagOff = "feature-flag-off", Advice;
+    /// A policy of ours that should have been there for a moment only.
+    PolicyLeftBehind = "policy-left-behind", Advice;
+    /// A deprecated feature that is in use.
+    DeprecatedFeature = "deprecated-feature", Advice;
+    /// The dead-letter prefetch may be too small for what goes through.
+    DeadLetterPrefetch = "dead-letter-prefetch", Advice;
+    /// Messages that name a time of their own, which a coming version would keep.
+    DeliveryTimeHeader = "delivery-time-header", Advice;
+    /// Users that may publish to the entry exchange with any key.
+    EntryUnprotected = "entry-unprotected", Advice;
+    /// Users that may bind any key to the dispatch exchange.
+    DispatchUnprotected = "dispatch-unprotected", Advice;
+    /// Users that may deliver to every app at once, past the levels.
+    DispatchWritable = "dispatch-writable", Advice;
+    /// Users that may purge, consume, delete or divert the set's queues.
+    SetUnprotected = "set-unprotected", Advice;
+    /// Users that may publish on a broker whose delays one message can end.
+    UntrustedTenants = "untrusted-tenants", Advice;
+}
+
+impl fmt::Display for FindingCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for FindingCode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|code| code.as_str() == text);
+        found.copied().ok_or_else(|| {
+            let all: Vec<_> = Self::ALL.iter().map(|code| code.as_str()).collect();
+            format!("`{text}` is not the code of a finding; there are {}", all.join(", "))
+        })
+    }
+}
+
+impl Serialize for FindingCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_section_in_the_document_and_every_section_a_code() {
+        let document = include_str!("../../../../docs/doctor.md");
+        let sections: Vec<_> = document.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+        let codes: Vec<_> =
+            FindingCode::ALL.iter().map(|code| format!("{code} ({})", code.severity())).collect();
+        assert_eq!(sections, codes);
+        for section in document.split("\n### ").skip(1) {
+            let title = section.lines().next().unwrap_or_default();
+            assert!(section.contains("**To do:**"), "`{title}` does not say what to do");
+        }
+    }
+
+    #[test]
+    fn codes_are_told_apart_and_read_back() {
+        for code in FindingCode::ALL {
+            assert_eq!(code.as_str().parse(), Ok(*code));
+        }
+        assert!("x".parse::<FindingCode>().unwrap_err().contains("stuck-dead-letters"));
+    }
+}

@@ -1,0 +1,221 @@
+//! Messages that came into the levels more than once.
+//!
+//! A message enters one level, and every further key in its header `CC` or `BCC` makes
+//! another copy of it there, which each level on the way copies again. Brokers count what
+//! is published to an exchange and what gets into a queue, so there is a sign of it: more
+//! in the levels than was published. What the levels hand to each other is not counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value as Json;
+
+use crate::{
+    compare::Observed,
+    management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
+    permitted::{key_matches, matches},
+};
+use delayline::{
+    codec::{AppKey, Delay, RoutingKey},
+    topology::Topology,
+};
+
+use crate::doctor::{
+    FindingCode, HealthFinding,
+    facts::{Access, Facts},
+    walk::Target,
+};
+
+/// Over how many seconds is looked back; as long as brokers keep such figures by default.
+const HISTORY: u32 = 600;
+
+/// By how many samples of ten seconds what is counted of a queue may be ahead of what is
+/// counted of an exchange: each is renewed every five seconds.
+const APART: usize = 2;
+
+/// What was published, and how much more came into the levels.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Copies {
+    published: u64,
+    /// No fewer than so many are copies.
+    extra: u64,
+    /// How much each user published in this vhost, over connections that are open.
+    users: BTreeMap<String, u64>,
+}
+
+/// Asks what was published lately; `None` if no more came into the levels than that.
+pub(super) fn count(
+    api: &ManagementApi,
+    vhost: &str,
+    topology: &Topology,
+    observed: &Observed,
+) -> Result<Option<Copies>, ManagementError> {
+    let (queues, exchanges) = api.publish_histories(vhost, HISTORY)?;
+    let ways = ways_in(topology, observed);
+    let ways: Vec<_> = exchanges.iter().filter(|it| ways.contains(&it.name)).collect();
+    let levels: BTreeSet<_> = topology.queues().filter(|it| it.level.is_some()).map(|it| &it.name).collect();
+    let levels: Vec<_> = queues.iter().filter(|queue| levels.contains(&queue.name)).collect();
+    let (published, extra) = compare(&ways, &levels);
+    if extra == 0 {
+        return Ok(None);
+    }
+    let mut users: BTreeMap<String, u64> = BTreeMap::new();
+    for channel in api.channels(vhost)? {
+        *users.entry(channel.user).or_default() += channel.message_stats.publish;
+    }
+    users.retain(|_, published| *published > 0);
+    Ok(Some(Copies { published, extra, users }))
+}
+
+/// The exchanges through which a message can come into the levels.
+fn ways_in(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
+    let names = topology.names();
+    let mut ways: BTreeSet<_> = topology
+        .exchanges()
+        .map(|exchange| exchange.name.clone())
+        .filter(|name| *name != names.dispatch())
+        .collect();
+    loop {
+        let bound = observed
+            .bindings
+            .iter()
+            .filter(|binding| binding.destination_type == "exchange" && ways.contains(&binding.destination))
+            .map(|binding| binding.source.clone());
+        let alternate = |exchange: &&ExchangeInfo| {
+            let to = exchange.arguments.get("alternate-exchange").and_then(Json::as_str);
+            to.is_some_and(|to| ways.contains(to) && to != names.unroutable())
+        };
+        let behind = observed.exchanges.iter().filter(alternate).map(|exchange| exchange.name.clone());
+        let more: Vec<_> = bound.chain(behind).filter(|name| !ways.contains(name)).collect();
+        if more.is_empty() {
+            return ways;
+        }
+        ways.extend(more);
+    }
+}
+
+/// How many messages were published, and how many more than that certainly came into the
+/// levels.
+fn compare(ways: &[&ExchangeInfo], levels: &[&QueueInfo]) -> (u64, u64) {
+    let grown = |history: Vec<u64>, ends: usize| match history.len().checked_sub(ends + 1) {
+        Some(last) if last >= ends => history[last].saturating_sub(history[ends]),
+        _ => 0,
+    };
+    let published =
+        ways.iter().map(|exchange| grown(exchange.message_stats.publish_in_details.history(), 0)).sum();
+    let entered: u64 =
+        levels.iter().map(|queue| grown(queue.message_stats.publish_details.history(), APART)).sum();
+    (published, entered.saturating_sub(published))
+}
+
+pub(super) fn check(
+    topology: &Topology,
+    facts: &Facts,
+    targets: &[Target<'_>],
+    vhost: &str,
+) -> Option<HealthFinding> {
+    let copies = facts.copies.as_ref()?;
+    let apps: BTreeSet<_> = targets.iter().filter_map(|target| AppKey::new(&target.app).ok()).collect();
+    let mut users: Vec<_> = copies.users.iter().collect();
+    users.sort_by_key(|(_, published)| std::cmp::Reverse(**published));
+    let (mut who, mut concerned) = (Vec::new(), BTreeSet::new());
+    for (user, published) in users {
+        let of = publishes(topology, facts.access.as_ref(), (user, vhost), &apps);
+        if of.as_ref().is_some_and(BTreeSet::is_empty) {
+            continue;
+        }
+        let of = of.unwrap_or_default();
+        let for_whom = match of.len() {
+            0 => String::new(),
+            1..=5 => {
+                let names: Vec<_> = of.iter().map(|app| format!("`{app}`")).collect();
+                format!(", for {}", names.join(", "))
+            }
+            many => format!(", for any of {many} applications"),
+        };
+        who.push(format!("`{user}` ({published} messages{for_whom})"));
+        concerned.extend(of);
+    }
+    let who = match who.is_empty() {
+        true => "nobody who may publish is connected now".into(),
+        false => format!("connected and publishing: {}", who.join(", ")),
+    };
+    let Copies { published, extra, .. } = copies;
+    Some(
+        HealthFinding::new(
+            FindingCode::MultipliedMessages,
+            format!("exchange `{}`", topology.names().entry()),
+            format!(
+                "{published} messages were published in the last ten minutes, and at least {extra} copies of them \
+                 came into the levels as well, where each level copies them again: somebody sets the header CC or \
+                 BCC; {who}"
+            ),
+            "take the right to publish away from who does it and close the connections, then discard what is in \
+             the levels for that application (delayline app discard APP); docs/security.md has the commands",
+        )
+        .about(concerned),
+    )
+}
+
+/// The applications that a user may publish for; `None` if that is not known.
+fn publishes(
+    topology: &Topology,
+    access: Option<&Access>,
+    user: (&str, &str),
+    apps: &BTreeSet<AppKey>,
+) -> Option<BTreeSet<AppKey>> {
+    let access = access?;
+    let Some(permission) = access.permissions.iter().find(|permission| permission.user == user.0) else {
+        return Some(BTreeSet::new());
+    };
+    let entry = topology.names().entry();
+    let may = matches(&permission.write, &entry).unwrap_or(true);
+    let key = |app: &AppKey| {
+        let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
+        key_matches(&access.topics, user, &entry, &key, |topic| &topic.write).unwrap_or(true)
+    };
+    Some(apps.iter().filter(|app| may && key(app)).cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(samples: &[u64]) -> Json {
+        let samples: Vec<_> =
+            samples.iter().rev().map(|sample| serde_json::json!({ "sample": sample })).collect();
+        serde_json::json!({ "samples": samples })
+    }
+
+    fn queue(samples: &[u64]) -> QueueInfo {
+        let stats = serde_json::json!({ "message_stats": { "publish_details": history(samples) } });
+        serde_json::from_value(stats).unwrap()
+    }
+
+    fn exchange(samples: &[u64]) -> ExchangeInfo {
+        let stats = serde_json::json!({ "message_stats": { "publish_in_details": history(samples) } });
+        serde_json::from_value(stats).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_certainly_more_counts() {
+        for (published, entered, expected) in [
+            (&[][..], &[][..], (0, 0)),
+            // As many, and a count that is ten seconds ahead at either end.
+            (&[0, 0, 0, 50, 50, 50, 50, 50], &[0, 0, 0, 50, 50, 50, 50, 50], (50, 0)),
+            (&[0, 0, 0, 0, 0, 0, 0, 0], &[0, 0, 0, 0, 0, 0, 90, 90], (0, 0)),
+            (&[7, 90, 90, 90, 90, 90, 90, 90], &[90, 90, 90, 90, 90, 90, 90, 90], (83, 0)),
+            // Three of each.
+            (&[5, 5, 5, 25, 25, 25, 25, 25], &[15, 15, 15, 75, 75, 75, 75, 75], (20, 40)),
+            // What was published without a delay makes it look like less.
+            (&[0, 0, 0, 50, 50, 50, 50, 50], &[0, 0, 0, 60, 60, 60, 60, 60], (50, 10)),
+            // A broker that was started anew counts from 0.
+            (&[900, 900, 0, 0, 0, 0, 0, 0], &[900, 900, 0, 0, 0, 0, 0, 0], (0, 0)),
+        ] {
+            let (way, level) = (exchange(published), queue(entered));
+            assert_eq!(compare(&[&way], &[&level]), expected, "{published:?} {entered:?}");
+        }
+        let (one, two) = (exchange(&[0, 10, 10, 10, 10, 10]), exchange(&[0, 5, 5, 5, 5, 5]));
+        let level = queue(&[0, 0, 0, 9, 9, 9]);
+        assert_eq!(compare(&[&one, &two], &[&level, &level]), (15, 3));
+    }
+}

@@ -1,0 +1,170 @@
+//! Dead letters on their way between two queues.
+
+use crate::{
+    handover::{PREFETCH, Sign},
+    management::PolicyKind,
+    unstick::NAME,
+};
+use delayline::topology::Topology;
+
+use crate::doctor::{
+    DoctorOptions, FindingCode, HealthFinding, ended,
+    facts::Facts,
+    walk::{Target, refuses},
+};
+
+pub(super) fn check(
+    topology: &Topology,
+    facts: &Facts,
+    targets: &[Target<'_>],
+    options: &DoctorOptions,
+) -> Vec<HealthFinding> {
+    let mut findings = Vec::new();
+    let (mut backlog, mut unexplained) = (None, Vec::new());
+    for (queue, looks) in &facts.dead_letters {
+        let (count, rising) = match Sign::of(looks) {
+            Sign::Passing => continue,
+            Sign::Backlog(count) => {
+                backlog = backlog.max(Some((count, queue)));
+                continue;
+            }
+            Sign::Stuck(count) => (count, false),
+            Sign::Rising(count) => (count, true),
+        };
+        let holder = Holder::find(topology, facts, queue, targets);
+        if holder.blocked.is_empty() {
+            unexplained.push(queue.as_str());
+        }
+        findings.push(stuck(queue, count, rising, &holder));
+    }
+    findings.extend(ended::check(facts, &unexplained));
+    findings.extend(prefetch(topology, facts, backlog, options));
+    findings
+}
+
+/// What is known of what keeps the dead letters of a queue.
+struct Holder {
+    /// The application whose landing queue it is.
+    landing: Option<String>,
+    /// The applications that cannot take messages now, and why.
+    blocked: Vec<(String, String)>,
+    /// Whether the broker is one that can leave hand-overs behind.
+    forgets: bool,
+}
+
+impl Holder {
+    fn find(topology: &Topology, facts: &Facts, queue: &str, targets: &[Target<'_>]) -> Self {
+        let landing = topology.names().app_of_landing(queue);
+        // A level waits for the first queue behind dispatch, a landing queue for the next.
+        let reason = |target: &Target<'_>| match (target.landing, landing) {
+            (None, None) => target.blocked(),
+            (Some(first), None) => refuses(first),
+            (Some(first), Some(_)) if first.name == queue => target.blocked(),
+            _ => None,
+        };
+        let mut blocked: Vec<_> =
+            targets.iter().filter_map(|target| Some((target.app.clone(), reason(target)?))).collect();
+        blocked.sort();
+        blocked.dedup();
+        let forgets = facts.about.version.as_ref().is_some_and(|version| version.starts_with("3."));
+        Self { landing: landing.map(str::to_owned), blocked, forgets }
+    }
+
+    fn apps(&self) -> Vec<&String> {
+        self.landing.iter().chain(self.blocked.iter().map(|(app, _)| app)).collect()
+    }
+
+    fn text(&self) -> String {
+        match (&self.blocked[..], &self.landing) {
+            ([], None) => "nothing that is bound is known to refuse".into(),
+            ([], Some(app)) => format!("what `{app}` receives with does not take them"),
+            (blocked, _) => {
+                let all: Vec<_> = blocked.iter().map(|(app, why)| format!("`{app}` ({why})")).collect();
+                format!("as far as it can be seen they are for {}", all.join(", "))
+            }
+        }
+    }
+
+    fn advice(&self) -> String {
+        if !self.blocked.is_empty() {
+            return "make that take messages again, or unbind it: then its messages are kept as unroutable. Then \
+                    delayline unstick, or wait for the broker, which tries again every 3 minutes; none is lost"
+                .into();
+        }
+        if self.landing.is_some() {
+            return "look at the exchange it dead-letters to, and at what is bound there; once that is right, \
+                    delayline unstick; none is lost"
+                .into();
+        }
+        let mut advice = "delayline unstick has the queue try again at once, which is all it takes after a broker was \
+                          restarted; if that does not help, docs/doctor.md has a command that names their keys and \
+                          the queue that refuses"
+            .to_owned();
+        if self.forgets {
+            advice += ". On RabbitMQ 3.x, what was handed over while a node of the cluster was starting can stay \
+                       until the queue has a new leader: rabbitmq-upgrade drain, then revive, on the node that \
+                       leads it, or restart that node; none is lost";
+        }
+        advice
+    }
+}
+
+fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFinding {
+    let them = if count == 1 { "1 dead letter goes".to_owned() } else { format!("{count} dead letters go") };
+    let mut effect = match holder.landing {
+        Some(_) => "only this application waits for them",
+        None if count >= PREFETCH => "nothing leaves this level any more, for any application",
+        None => "with 32 of them, nothing would leave this level any more",
+    };
+    if rising && holder.blocked.is_empty() {
+        effect =
+            "there are more all the time: either nothing goes on, or more falls due than can be handed on";
+    }
+    HealthFinding::new(
+        FindingCode::StuckDeadLetters,
+        format!("queue `{queue}`"),
+        format!("{them} nowhere, and {effect}; {}", holder.text()),
+        holder.advice(),
+    )
+    .about(holder.apps())
+}
+
+/// The policies of ours that a run which was cut short has left.
+pub(super) fn left_behind(facts: &Facts) -> Vec<HealthFinding> {
+    let finding = |kind: &PolicyKind| {
+        HealthFinding::new(
+            FindingCode::PolicyLeftBehind,
+            format!("{kind} `{NAME}`"),
+            "delayline unstick sets it for a moment, and was cut short before it deleted it; it does no harm",
+            "delayline unstick deletes it, and so does delayline serve when it starts",
+        )
+    };
+    facts.left_behind.iter().map(finding).collect()
+}
+
+fn prefetch(
+    topology: &Topology,
+    facts: &Facts,
+    backlog: Option<(u64, &String)>,
+    options: &DoctorOptions,
+) -> Option<HealthFinding> {
+    let entry = topology.names().entry();
+    let rate = facts.observed.exchanges.iter().find(|exchange| exchange.name == entry)?.publish_rate();
+    let reason = match backlog {
+        Some((count, queue)) => {
+            format!("`{queue}` had {count} or more dead letters waiting to be handed on all the time")
+        }
+        None if rate > 0.0 && rate >= options.busy_rate => format!("{rate:.0} messages per second come in"),
+        None => return None,
+    };
+    Some(HealthFinding::new(
+        FindingCode::DeadLetterPrefetch,
+        "broker",
+        format!(
+            "{reason}, and a queue hands on {PREFETCH} at a time unless \
+             dead_letter_worker_consumer_prefetch says otherwise (no API tells it)"
+        ),
+        "in advanced.config of every node: [{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]. \
+         Then restart the nodes one by one, and leave this finding out from now on (--ignore dead-letter-prefetch)",
+    ))
+}

@@ -1,0 +1,196 @@
+//! What the checks are made of.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    AdminError, ParkedReport, UnroutableReport,
+    about::about,
+    compare::{About, Observed},
+    doing,
+    handover::{Look, remembered},
+    leader::{IfNew, mark_leaderless},
+    management::{
+        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, PolicyKind, QueueInfo,
+        TopicPermission, UserInfo,
+    },
+    observe, parked as parked_census, unroutable as census,
+    unstick::left_behind,
+};
+use delayline::{amqp::Session, settings::Settings, topology::Topology};
+
+use crate::doctor::{
+    DoctorOptions,
+    copies::{self, Copies},
+    walk::{End, targets},
+};
+
+/// Over how many seconds the unroutable queue is looked back at; as long as brokers
+/// keep such figures by default.
+const HISTORY: u32 = 600;
+
+/// For how long a policy of ours may stand while somebody unsticks a queue.
+const MOMENT: Duration = Duration::from_secs(3);
+
+/// What was learned of the broker. What it would not say is `None`.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) observed: Observed,
+    pub(super) about: About,
+    pub(super) nodes: Option<Vec<NodeInfo>>,
+    pub(super) deprecated: Option<Vec<DeprecatedFeature>>,
+    /// How many dead letters were on their way, over the last minute and the oldest
+    /// first, from each queue that has some now.
+    pub(super) dead_letters: BTreeMap<String, Vec<Look>>,
+    /// How many messages were unroutable over time, the oldest first.
+    pub(super) unroutable_history: Vec<u64>,
+    pub(super) unroutable: Option<UnroutableReport>,
+    pub(super) parked: Option<ParkedReport>,
+    /// The kinds of policies of which one of ours stands for longer than it should.
+    pub(super) left_behind: Vec<PolicyKind>,
+    pub(super) access: Option<Access>,
+    /// What was copied on its way into the levels.
+    pub(super) copies: Option<Copies>,
+}
+
+/// Who may do what in the vhost.
+#[derive(Debug, Default)]
+pub(super) struct Access {
+    pub(super) users: Vec<UserInfo>,
+    pub(super) permissions: Vec<Permission>,
+    pub(super) topics: Vec<TopicPermission>,
+}
+
+impl Facts {
+    /// Whether anything of the set stands.
+    pub(super) fn installed(&self, topology: &Topology) -> bool {
+        let entry = topology.names().entry();
+        self.observed.exchanges.iter().any(|exchange| exchange.name == entry)
+    }
+}
+
+/// Asks the broker. What it would not say comes back as a list of reasons.
+pub(super) fn gather(
+    settings: &Settings,
+    topology: &Topology,
+    options: &DoctorOptions,
+) -> Result<(Facts, Vec<String>), AdminError> {
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let vhost = &settings.broker.vhost;
+    let (management, mut observed) =
+        match (&settings.management, observe(settings.management.as_ref(), vhost)?) {
+            (Some(management), Ok(observed)) => (management, observed),
+            (_, Err(reason)) => return Err(AdminError::Blind { reason }),
+            (None, _) => return Err(AdminError::Blind { reason: "none is configured".into() }),
+        };
+    let api = ManagementApi::new(management)?;
+    let (about, mut unchecked) = about(&session, Some(management));
+    observed.nodes = about.nodes;
+    let (unroutable, parked) = (topology.names().unroutable(), topology.names().parked());
+    // The API's count is some seconds old; who has no right to the queue must do with that.
+    let mut waits = |name: &str| matches!(session.queue_depth(name), Ok(Some(depth)) if depth.ready > 0);
+    let (waits, waits_parked) = (waits(&unroutable), waits(&parked));
+    drop(session);
+    let queues = queues_on_the_way(topology, &observed);
+    let leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
+    unchecked.extend(leaders.unchecked());
+    unchecked.extend(observed.unsettled.iter().cloned());
+
+    let mut known = Facts { observed, about, ..Facts::default() };
+    known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
+    // Old brokers have no such list, and nothing to put into it.
+    known.deprecated =
+        or_unchecked(api.deprecated_features_used(), "deprecated features in use", &mut unchecked)
+            .map(Option::unwrap_or_default);
+    known.access = or_unchecked(access(&api, vhost), "who may publish, bind and purge", &mut unchecked);
+    if known.installed(topology) {
+        let history = api.queue_history(vhost, &unroutable, HISTORY);
+        known.unroutable_history =
+            or_unchecked(history, "whether more and more is unroutable", &mut unchecked)
+                .flatten()
+                .map(|queue| queue.history())
+                .unwrap_or_default();
+        let counted = |queue: &QueueInfo| queue.name == unroutable && queue.messages > 0;
+        let kept = waits || known.observed.queues.iter().any(counted);
+        if kept && options.sample > 0 {
+            let report = census(settings, topology, options.sample, |_| {});
+            let what = "for whom the unroutable messages are";
+            known.unroutable = or_unchecked(report, what, &mut unchecked);
+            if let Some(report) = &known.unroutable {
+                let unseen = report.unseen.iter().chain(&report.failure);
+                unchecked.extend(unseen.map(|reason| format!("{what}: {reason}")));
+            }
+        }
+        let counted = |queue: &QueueInfo| queue.name == parked && queue.messages > 0;
+        let kept = waits_parked || known.observed.queues.iter().any(counted);
+        if kept && options.sample > 0 {
+            let report = parked_census(settings, topology, options.sample, |_| {});
+            let what = "which headers the parked messages have";
+            known.parked = or_unchecked(report, what, &mut unchecked);
+            let failure = known.parked.as_ref().and_then(|report| report.failure.as_ref());
+            unchecked.extend(failure.map(|reason| format!("{what}: {reason}")));
+        }
+        known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
+        known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
+        let copies = copies::count(&api, vhost, topology, &known.observed);
+        known.copies = or_unchecked(copies, "whether messages are multiplied", &mut unchecked).flatten();
+    }
+    Ok((known, unchecked))
+}
+
+/// What is still there a moment later.
+fn lasting(look: impl Fn() -> Vec<PolicyKind>) -> Vec<PolicyKind> {
+    let mut seen = look();
+    if !seen.is_empty() {
+        thread::sleep(MOMENT);
+        let again = look();
+        seen.retain(|kind| again.contains(kind));
+    }
+    seen
+}
+
+/// The queues that messages move through: the set's, landing queues, and those that
+/// applications receive with.
+fn queues_on_the_way(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
+    let mut names: BTreeSet<_> = topology.queues().map(|queue| queue.name.clone()).collect();
+    for target in targets(topology, observed) {
+        names.extend(target.landing.map(|landing| landing.name.clone()));
+        if let End::Queue(queue) = target.end {
+            names.insert(queue.name.clone());
+        }
+    }
+    names
+}
+
+fn access(api: &ManagementApi, vhost: &str) -> Result<Access, ManagementError> {
+    Ok(Access {
+        users: api.users()?,
+        permissions: api.permissions(vhost)?,
+        topics: api.topic_permissions(vhost)?,
+    })
+}
+
+/// The dead letters that are on their way from the set's own queues and from landing
+/// queues.
+fn dead_letters(
+    api: &ManagementApi,
+    vhost: &str,
+    topology: &Topology,
+    observed: &Observed,
+) -> Result<BTreeMap<String, Vec<Look>>, ManagementError> {
+    let ours = |name: &str| {
+        topology.names().app_of_landing(name).is_some() || topology.queues().any(|queue| queue.name == name)
+    };
+    let mut counts = BTreeMap::new();
+    for queue in observed.queues.iter().filter(|queue| queue.messages_dlx > 0 && ours(&queue.name)) {
+        counts.insert(queue.name.clone(), remembered(api, vhost, &queue.name)?);
+    }
+    Ok(counts)
+}
+
+fn or_unchecked<T, E: ToString>(result: Result<T, E>, what: &str, unchecked: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| unchecked.push(format!("{what}: {}", error.to_string()))).ok()
+}

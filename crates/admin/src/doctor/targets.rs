@@ -1,0 +1,161 @@
+//! The queues that applications' messages end in.
+
+use std::collections::BTreeSet;
+
+use crate::{compare::landing_policies, limit::limit, management::QueueInfo};
+use delayline::topology::{Endpoint, QueueType, Topology};
+
+use crate::doctor::{
+    FindingCode, HealthFinding, set,
+    walk::{End, Target},
+};
+
+/// Looks at every queue that messages end in.
+pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFinding> {
+    let mut findings = Vec::new();
+    let mut seen = BTreeSet::new();
+    for target in targets {
+        if let Some(landing) = target.landing
+            && seen.insert(&landing.name)
+        {
+            // What it refuses comes back to the levels, whatever is behind it.
+            findings.extend(refusals(landing, &target.app));
+            findings.extend(replicas(landing, STOPS).into_iter().map(|finding| finding.about([&target.app])));
+            let policies = landing_policies(landing);
+            let policies = set::health(topology, &policies).into_iter();
+            findings.extend(policies.map(|finding| finding.about([&target.app])));
+        }
+        let queue = match &target.end {
+            End::Queue(queue) => queue,
+            End::Nowhere(exchange) => {
+                findings.push(dead_end(target, exchange));
+                continue;
+            }
+            End::Back(to) => {
+                findings.push(loops(target, to));
+                continue;
+            }
+        };
+        if !seen.insert(&queue.name) {
+            continue;
+        }
+        let apps = || targets.iter().filter(|other| is_at(other, queue)).map(|other| &other.app);
+        let subject = format!("queue `{}`", queue.name);
+        let finding = |code, what: String, advice: &str| {
+            HealthFinding::new(code, subject.clone(), what, advice).about(apps())
+        };
+        if target.landing.is_none() {
+            findings.extend(refusals(queue, &target.app).map(|finding| finding.about(apps())));
+        }
+        findings.extend(replicas(queue, stalls(target)).into_iter().map(|finding| finding.about(apps())));
+        let quorum_set = topology.settings().queue_type == QueueType::Quorum;
+        if quorum_set && queue.durable && queue.kind.contains("classic") {
+            findings.push(finding(
+                FindingCode::TargetClassic,
+                "it is a classic queue behind a set of quorum queues: what took care to get here is on one \
+                 node only, and gone with its disk"
+                    .into(),
+                "declare it anew as a quorum queue (x-queue-type: quorum); delayline app add does",
+            ));
+        }
+        if !queue.durable || queue.exclusive || queue.auto_delete {
+            let goes = match (queue.exclusive, queue.auto_delete) {
+                (true, _) => "the connection that declared it",
+                (_, true) => "its last consumer",
+                _ => "the node's next restart",
+            };
+            findings.push(finding(
+                FindingCode::TargetTransient,
+                format!("it goes with {goes}, and what is due afterwards ends up unroutable"),
+                "declare a durable queue; if this is `delayline listen`, all is well once it ends",
+            ));
+        }
+        // A stream keeps what was read.
+        if queue.consumers == 0 && queue.messages_ready > 0 && !queue.kind.contains("stream") {
+            findings.push(finding(
+                FindingCode::NobodyConsumes,
+                format!("{} messages wait, and nobody consumes them", queue.messages_ready),
+                "start the application; if it is gone for good, delayline app remove",
+            ));
+        }
+    }
+    findings
+}
+
+fn is_at(target: &Target<'_>, queue: &QueueInfo) -> bool {
+    matches!(&target.end, End::Queue(other) if other.name == queue.name)
+}
+
+/// What becomes of messages that the first queue behind dispatch does not take.
+const STOPS: &str = "32 that are due for it stop a level for every application";
+
+fn stalls(target: &Target<'_>) -> &'static str {
+    match target.landing {
+        Some(_) => "its landing queue keeps them",
+        None => STOPS,
+    }
+}
+
+/// Whether the replicas of a queue keep it from working.
+fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
+    let subject = format!("queue `{}`", queue.name);
+    if !queue.has_majority() {
+        let (online, members) = (queue.online.len(), queue.members.len());
+        return Some(HealthFinding::new(
+            FindingCode::NoMajority,
+            subject,
+            format!("{online} of {members} replicas run: it takes no messages, and {effect}"),
+            "start the nodes of the others",
+        ));
+    }
+    queue.leaderless.then(|| {
+        HealthFinding::new(
+            FindingCode::NoLeader,
+            subject,
+            format!("its replicas run and none of them leads: it takes no messages, and {effect}"),
+            "make sure (rabbitmq-queues quorum_status QUEUE), then delete it and declare it anew (delayline app \
+             add, after delayline app remove); restarting the node does not help",
+        )
+    })
+}
+
+fn dead_end(target: &Target<'_>, exchange: &str) -> HealthFinding {
+    HealthFinding::new(
+        FindingCode::TargetDeadEnd,
+        format!("exchange `{exchange}`"),
+        format!("`{}` leads to it, and it leads to no queue: {}", target.app, stalls(target)),
+        "bind the application's queue to it, or unbind it from the dispatch exchange: then its messages are kept \
+         as unroutable, and hold up nobody",
+    )
+    .about([&target.app])
+}
+
+fn loops(target: &Target<'_>, to: &Endpoint) -> HealthFinding {
+    HealthFinding::new(
+        FindingCode::TargetLoop,
+        to.to_string(),
+        format!("what is due for `{}` comes back there, and is delayed and delivered again and again", target.app),
+        "remove the binding that leads there, from the dispatch exchange or from the application's own; what goes \
+         round then ends up with the application or unroutable",
+    )
+    .about([&target.app])
+}
+
+fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = HealthFinding> {
+    let advice = "consume from it; then take the limit away, or let it drop the oldest (x-overflow: drop-head), or \
+                  put a landing queue in front of it (delayline app add --landing)";
+    let finding = limit(queue).map(|limit| {
+        let (code, what) = match limit.full {
+            true => (
+                FindingCode::TargetRefuses,
+                format!("it is full ({}) and refuses: 32 that are due for it stop a level for every application", limit.text),
+            ),
+            false => (
+                FindingCode::TargetCanRefuse,
+                format!("it will refuse when it is full ({}), and then 32 that are due for it stop a level for every application", limit.text),
+            ),
+        };
+        HealthFinding::new(code, format!("queue `{}`", queue.name), what, advice).about([app])
+    });
+    finding.into_iter()
+}

@@ -1,0 +1,91 @@
+//! What could not be delivered.
+
+use crate::{Reason, UnroutableGroup};
+use delayline::topology::Topology;
+
+use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
+
+pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+    let mut findings = Vec::new();
+    let name = topology.names().unroutable();
+    let queue = format!("queue `{name}`");
+    let waiting =
+        facts.observed.queues.iter().find(|queue| queue.name == name).map_or(0, |queue| queue.messages);
+    let groups = facts.unroutable.as_ref().map(|report| report.groups.as_slice()).unwrap_or_default();
+    let count_of = |wanted: fn(&&UnroutableGroup) -> bool| -> u64 {
+        groups.iter().filter(wanted).map(|group| group.group.count).sum()
+    };
+    // Only the first messages are looked at.
+    let all_seen = facts.unroutable.as_ref().is_some_and(|report| report.examined >= report.waiting);
+    let at_least = if all_seen { "" } else { "at least " };
+    for group in groups.iter().filter(|group| is_for_nobody(group)) {
+        let Some(app) = &group.diagnosis.app else { continue };
+        findings.push(
+            HealthFinding::new(
+                FindingCode::NobodyBound,
+                format!("app key `{app}`"),
+                format!("nobody is bound for it, and {at_least}{} unroutable", messages(group.group.count)),
+                format!(
+                    "if the application exists, bind it (delayline app add {app}) and then send them on \
+                     (delayline unroutable replay --app {app}); if not, stop who publishes for it and \
+                     discard them (delayline unroutable purge --app {app})"
+                ),
+            )
+            .about([app]),
+        );
+    }
+    let malformed = count_of(|group| group.diagnosis.reason == Reason::Malformed);
+    if malformed > 0 {
+        findings.push(HealthFinding::new(
+            FindingCode::MalformedMessages,
+            queue.clone(),
+            format!("{at_least}{} a malformed routing key", have(malformed)),
+            "see what is wrong with the keys (delayline unroutable list), correct who publishes them, and \
+             discard them (delayline unroutable purge --reason malformed)",
+        ));
+    }
+    let known = malformed + count_of(|group| is_for_nobody(group));
+    // Without a sample there is only the count, which is a little older.
+    let (others, whose) = match &facts.unroutable {
+        Some(_) if all_seen => {
+            (count_of(|_| true).saturating_sub(known), "for applications that are bound now, or ")
+        }
+        Some(report) => (report.waiting.saturating_sub(known), "for whom is not all known, "),
+        None => (waiting, ""),
+    };
+    if others > 0 {
+        findings.push(HealthFinding::new(
+            FindingCode::UnroutableWaiting,
+            queue.clone(),
+            format!("{} kept {whose}for reasons that `delayline unroutable list` tells", are(others)),
+            "what somebody is bound for by now can go on: delayline unroutable replay",
+        ));
+    }
+    if let (Some(first), Some(last)) = (facts.unroutable_history.first(), facts.unroutable_history.last())
+        && last > first
+    {
+        findings.push(HealthFinding::new(
+            FindingCode::UnroutableGrowing,
+            queue,
+            format!("it grew from {first} to {last} messages in the last ten minutes"),
+            "delayline unroutable list says for whom they are, and what is wrong",
+        ));
+    }
+    findings
+}
+
+fn is_for_nobody(group: &UnroutableGroup) -> bool {
+    group.diagnosis.reason == Reason::NobodyBound && group.bound == Some(false)
+}
+
+fn messages(count: u64) -> String {
+    if count == 1 { "1 message for it is".into() } else { format!("{count} messages for it are") }
+}
+
+fn have(count: u64) -> String {
+    if count == 1 { "1 message has".into() } else { format!("{count} messages have") }
+}
+
+fn are(count: u64) -> String {
+    if count == 1 { "1 message is".into() } else { format!("{count} messages are") }
+}

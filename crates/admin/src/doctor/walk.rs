@@ -1,0 +1,216 @@
+//! Where applications' messages go: their queues, directly, through exchanges of
+//! theirs, or behind a landing queue.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value as Json;
+
+use crate::{
+    compare::Observed,
+    limit::limit,
+    management::{BindingInfo, QueueInfo},
+};
+use delayline::{
+    codec::{Delay, RoutingKey},
+    topology::{Endpoint, Topology, topic_matches},
+};
+
+/// A queue that messages of an application end in, or the exchange that leads to
+/// none.
+#[derive(Debug, Clone)]
+pub(super) struct Target<'a> {
+    /// The app key, or the binding key that is not an exact one.
+    pub(super) app: String,
+    pub(super) end: End<'a>,
+    /// The landing queue in front of it: what it refuses holds up nobody else.
+    pub(super) landing: Option<&'a QueueInfo>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum End<'a> {
+    Queue(&'a QueueInfo),
+    /// An exchange that passes the message on to no queue, or that is not there.
+    Nowhere(String),
+    /// An exchange or queue of the set, from which it comes to dispatch again.
+    Back(Endpoint),
+}
+
+/// Why a queue does not take messages now, if that is known.
+pub(super) fn refuses(queue: &QueueInfo) -> Option<String> {
+    if !queue.has_majority() {
+        return Some(format!("queue `{}` has no majority of its replicas", queue.name));
+    }
+    if queue.leaderless {
+        return Some(format!("queue `{}` has no leader", queue.name));
+    }
+    limit(queue)
+        .filter(|limit| limit.full)
+        .map(|limit| format!("queue `{}` is full ({})", queue.name, limit.text))
+}
+
+impl Target<'_> {
+    /// Why it does not take messages now, if that is known.
+    pub(super) fn blocked(&self) -> Option<String> {
+        match &self.end {
+            End::Nowhere(exchange) => Some(format!("exchange `{exchange}` leads to no queue")),
+            End::Back(_) => None,
+            End::Queue(queue) => refuses(queue),
+        }
+    }
+}
+
+/// All that is bound to dispatch, followed to its end.
+pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Target<'a>> {
+    let mut targets = Vec::new();
+    for binding in observed.dispatch_bindings(topology) {
+        let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
+            Ok(app) => (app.to_string(), RoutingKey::new(Delay::ZERO, app).encode()),
+            // What it catches can have any key.
+            Err(pattern) => (pattern.to_owned(), String::new()),
+        };
+        let mut walk = Walk { topology, observed, landings: Vec::new(), ends: Vec::new() };
+        match &binding.destination {
+            // It holds nothing that anybody would miss.
+            Endpoint::Queue(queue) if topology.names().is_canary(queue) => {}
+            Endpoint::Queue(queue) => walk.queue(queue, &key),
+            Endpoint::Exchange(exchange) => walk.publish(exchange, &key),
+        }
+        let ends = walk.ends.into_iter();
+        targets.extend(ends.map(|(end, landing)| (key.clone(), Target { app: app.clone(), end, landing })));
+    }
+    // A message goes wherever its key leads, by all bindings together. That one of them
+    // leads nowhere matters only if no other leads to a queue.
+    let dead_end = |target: &Target<'_>| target.landing.is_none() && matches!(target.end, End::Nowhere(_));
+    let arriving: BTreeSet<_> = targets
+        .iter()
+        .filter(|(_, target)| !dead_end(target))
+        .map(|(_, target)| target.app.clone())
+        .collect();
+    targets.retain(|(key, target)| {
+        let arrives = || {
+            arriving.contains(&target.app)
+                || !key.is_empty() && arriving.iter().any(|pattern| topic_matches(pattern, key))
+        };
+        !dead_end(target) || !arrives()
+    });
+    targets.into_iter().map(|(_, target)| target).collect()
+}
+
+struct Walk<'a, 't> {
+    topology: &'t Topology,
+    observed: &'a Observed,
+    /// The landing queues on the way, the last one last.
+    landings: Vec<&'a QueueInfo>,
+    ends: Vec<(End<'a>, Option<&'a QueueInfo>)>,
+}
+
+/// What becomes of one message that is published to an exchange, at dispatch or behind a
+/// landing queue.
+#[derive(Default)]
+struct Hop {
+    /// The exchanges it came through. The broker passes each only once as well.
+    seen: BTreeSet<String>,
+    /// Whether any queue gets it.
+    arrives: bool,
+    /// The exchanges that pass it on to nothing.
+    nowhere: Vec<String>,
+}
+
+impl<'a> Walk<'a, '_> {
+    fn end(&mut self, end: End<'a>) {
+        self.ends.push((end, self.landings.last().copied()));
+    }
+
+    /// Whether the way ends here because it goes back into the set.
+    fn goes_back(&mut self, to: Endpoint) -> bool {
+        let back = self.topology.leads_back(&to);
+        if back {
+            self.end(End::Back(to));
+        }
+        back
+    }
+
+    fn find(&self, queue: &str) -> Option<&'a QueueInfo> {
+        self.observed.queues.iter().find(|info| info.name == queue)
+    }
+
+    fn queue(&mut self, name: &str, key: &str) {
+        if self.goes_back(Endpoint::Queue(name.to_owned())) {
+            return;
+        }
+        let Some(queue) = self.find(name) else { return };
+        let text = |argument: &str| queue.arguments.get(argument).and_then(Json::as_str);
+        let again = self.landings.iter().any(|landing| landing.name == name);
+        let to = match self.topology.names().app_of_landing(name) {
+            Some(_) if !again => text("x-dead-letter-exchange"),
+            _ => None,
+        };
+        let Some(exchange) = to else {
+            self.end(End::Queue(queue));
+            return;
+        };
+        let key = text("x-dead-letter-routing-key").unwrap_or(key).to_owned();
+        self.landings.push(queue);
+        match exchange {
+            "" if self.find(&key).is_some() => self.queue(&key, &key),
+            "" => self.end(End::Nowhere(format!("(default, with key {key})"))),
+            exchange => self.publish(exchange, &key),
+        }
+        self.landings.pop();
+    }
+
+    fn publish(&mut self, exchange: &str, key: &str) {
+        let mut hop = Hop::default();
+        self.exchange(exchange, key, &mut hop);
+        if hop.arrives {
+            return;
+        }
+        if hop.nowhere.is_empty() {
+            // Exchanges that lead to each other, and to nothing else.
+            hop.nowhere.push(exchange.to_owned());
+        }
+        for exchange in hop.nowhere {
+            self.end(End::Nowhere(exchange));
+        }
+    }
+
+    fn exchange(&mut self, name: &str, key: &str, hop: &mut Hop) {
+        if !hop.seen.insert(name.to_owned()) {
+            return;
+        }
+        if self.goes_back(Endpoint::Exchange(name.to_owned())) {
+            hop.arrives = true;
+            return;
+        }
+        let observed = self.observed;
+        let Some(exchange) = observed.exchanges.iter().find(|exchange| exchange.name == name) else {
+            hop.nowhere.push(name.to_owned());
+            return;
+        };
+        let passes = |binding: &&BindingInfo| {
+            binding.source == name
+                && match exchange.kind.as_str() {
+                    // An empty key stands for any.
+                    "topic" => key.is_empty() || topic_matches(&binding.routing_key, key),
+                    "direct" => key.is_empty() || binding.routing_key == key,
+                    _ => true,
+                }
+        };
+        let mut bound = false;
+        for binding in observed.bindings.iter().filter(passes) {
+            bound = true;
+            match binding.destination_type.as_str() {
+                "exchange" => self.exchange(&binding.destination, key, hop),
+                _ => {
+                    hop.arrives = true;
+                    self.queue(&binding.destination, key);
+                }
+            }
+        }
+        match exchange.arguments.get("alternate-exchange").and_then(Json::as_str) {
+            _ if bound => {}
+            Some(alternate) => self.exchange(alternate, key, hop),
+            None => hop.nowhere.push(name.to_owned()),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Looking at one object over AMQP, without changing anything.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use delayline::{
+    amqp::{AmqpError, Session},
+    topology::{Exchange, Object, Queue},
+};
+
+/// AMQP's reply code for other arguments than the object has.
+const PRECONDITION_FAILED: u16 = 406;
+
+/// How an object stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It is not there.
+    Missing,
+    /// It is there, as it should be.
+    Same,
+    /// It is there with something else.
+    Different(Conflict),
+}
+
+/// An object that stands with other properties or arguments. The broker names
+/// the first that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Conflict {
+    /// Which object.
+    pub object: String,
+    /// Which property or argument; empty if the broker's words could not be
+    /// taken apart.
+    pub argument: String,
+    /// What the topology says.
+    pub wanted: String,
+    /// What stands.
+    pub found: String,
+    /// The broker's own words.
+    pub text: String,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, argument, wanted, found, text } = self;
+        if argument.is_empty() {
+            write!(f, "{object} stands with other arguments: {text}")
+        } else {
+            write!(f, "{object}: `{argument}` should be {wanted}, but is {found}")
+        }
+    }
+}
+
+/// Looks at an exchange: is it there, and if so, would declaring it change
+/// nothing?
+pub(super) fn exchange(session: &mut Session, exchange: &Exchange) -> Result<State, AmqpError> {
+    if !session.exchange_exists(&exchange.name)? {
+        return Ok(State::Missing);
+    }
+    let declared = session.declare_exchange(exchange);
+    state(format!("exchange `{}`", exchange.name), declared)
+}
+
+/// Looks at a queue.
+pub(super) fn queue(session: &mut Session, queue: &Queue) -> Result<State, AmqpError> {
+    if session.queue_depth(&queue.name)?.is_none() {
+        return Ok(State::Missing);
+    }
+    let declared = session.declare_queue(queue);
+    state(format!("queue `{}`", queue.name), declared)
+}
+
+/// What looking at an object that is not there would say.
+pub(super) fn missing(object: &Object) -> Option<State> {
+    match object {
+        Object::Exchange(_) | Object::Queue(_) => Some(State::Missing),
+        Object::Binding(_) => None,
+    }
+}
+
+/// Looks at an object; bindings cannot be looked at over AMQP.
+pub(super) fn object(session: &mut Session, object: &Object) -> Result<Option<State>, AmqpError> {
+    match object {
+        Object::Exchange(wanted) => exchange(session, wanted).map(Some),
+        Object::Queue(wanted) => queue(session, wanted).map(Some),
+        Object::Binding(_) => Ok(None),
+    }
+}
+
+fn state(object: String, declared: Result<(), AmqpError>) -> Result<State, AmqpError> {
+    match declared {
+        Ok(()) => Ok(State::Same),
+        Err(AmqpError::Channel { code: PRECONDITION_FAILED, text }) => {
+            Ok(State::Different(Conflict::new(object, text)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Conflict {
+    /// Takes the broker's words apart: `inequivalent arg 'A' for … : received
+    /// 'W' but current is 'F'`, where both values may be `none` or `the value
+    /// 'V' of type 'T'`.
+    fn new(object: String, text: String) -> Self {
+        let parts = (|| {
+            let (_, rest) = text.split_once("inequivalent arg '")?;
+            let (argument, rest) = rest.split_once('\'')?;
+            let (_, rest) = rest.split_once("received ")?;
+            let (wanted, found) = rest.split_once(" but current is ")?;
+            Some((argument.to_owned(), value(wanted), value(found)))
+        })();
+        let (argument, wanted, found) = parts.unwrap_or_default();
+        Self { object, argument, wanted, found, text }
+    }
+}
+
+fn value(words: &str) -> String {
+    if words.trim() == "none" {
+        return "not set".into();
+    }
+    words.split('\'').nth(1).unwrap_or(words).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> (String, String, String) {
+        let conflict = Conflict::new("queue `q`".into(), text.into());
+        (conflict.argument, conflict.wanted, conflict.found)
+    }
+
+    #[test]
+    fn takes_the_brokers_words_apart() {
+        let expected = |a: &str, w: &str, f: &str| (a.to_owned(), w.to_owned(), f.to_owned());
+        assert_eq!(
+            parts(
+                "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'x' in vhost '/': received '2000' but current is '1000'"
+            ),
+            expected("x-message-ttl", "2000", "1000")
+        );
+        assert_eq!(
+            parts(
+                "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'x' in vhost '/': received none but current is the value '1000' of type 'long'"
+            ),
+            expected("x-message-ttl", "not set", "1000")
+        );
+        assert_eq!(
+            parts(
+                "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'e' in vhost '/': received the value 'u' of type 'longstr' but current is none"
+            ),
+            expected("alternate-exchange", "u", "not set")
+        );
+    }
+
+    #[test]
+    fn shows_words_it_does_not_know_as_they_are() {
+        let conflict = Conflict::new("queue `q`".into(), "PRECONDITION_FAILED - something new".into());
+        assert_eq!(
+            conflict.to_string(),
+            "queue `q` stands with other arguments: PRECONDITION_FAILED - something new"
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Whether the dead letters of a queue move: pure, but for asking.
+//!
+//! A message whose time is up has left its queue and waits until the next one confirms it.
+//! When many fall due together, very many wait, and all of them move. So how many there are
+//! says nothing: stuck is what a queue was seen to have again and again while nothing left
+//! it.
+
+use crate::management::{ManagementApi, ManagementError};
+
+/// How many a queue hands on at a time by default. When so many are stuck, no other moves.
+pub(crate) const PREFETCH: u64 = 32;
+
+/// How far looks are apart, in seconds: brokers count every 5 s.
+pub const APART: u32 = 5;
+
+/// Over how many seconds dead letters are looked back at.
+pub const RECENT: u32 = 60;
+
+/// How many looks in a row say that what stands still does.
+const ENOUGH: usize = 4;
+
+/// How many say so of a number that grows: when much falls due for a while, it grows as well.
+const LONG: usize = 10;
+
+/// What a queue had at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Those that have left it and are not confirmed.
+    pub due: u64,
+    /// Those and all others.
+    pub messages: u64,
+}
+
+/// What the looks at one queue mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// They come and go, or have not been there for long.
+    Passing,
+    /// So many go nowhere.
+    Stuck(u64),
+    /// There were more each time, for long, and nothing was seen to leave. Either nothing
+    /// goes on, or less than comes.
+    Rising(u64),
+    /// They move, but there are always more than can be handed on at a time.
+    Backlog(u64),
+}
+
+impl Sign {
+    /// What the looks at a queue, `APART` seconds apart and the oldest first, say of those it
+    /// has at the last.
+    ///
+    /// Those that are stuck keep a count from falling below theirs, and it comes back to
+    /// that time and again; those that move make it rise and fall.
+    pub fn of(looks: &[Look]) -> Self {
+        let looks = &looks[begin(looks)..];
+        let (Some(least), Some(last)) = (looks.iter().map(|look| look.due).min(), looks.last()) else {
+            return Self::Passing;
+        };
+        if looks.len() < ENOUGH {
+            return Self::Passing;
+        }
+        let nothing_left = nothing_left(looks);
+        // Behind a standstill they gather as slowly as they fall due. What moves goes up and
+        // down by more.
+        let tail = &looks[looks.len() - ENOUGH..];
+        let gathers = tail[0].due >= PREFETCH
+            && self::nothing_left(tail)
+            && tail.windows(2).all(|pair| pair[1].due - pair[0].due <= PREFETCH);
+        let at_least = || looks.iter().map(|look| look.due == least);
+        let often = at_least().filter(|at| *at).count() * 2 >= looks.len();
+        // One that has only just come down to it may be on its way further down.
+        let for_long = at_least().position(|at| at).is_some_and(|first| first + ENOUGH <= looks.len());
+        match least {
+            PREFETCH.. if often && for_long && nothing_left => Self::Stuck(last.due),
+            _ if gathers => Self::Stuck(last.due),
+            _ if often && for_long => Self::Stuck(least),
+            _ if nothing_left && looks.len() >= LONG => Self::Rising(last.due),
+            PREFETCH.. => Self::Backlog(least),
+            _ => Self::Passing,
+        }
+    }
+
+    /// How many do not move.
+    pub fn stuck(self) -> u64 {
+        match self {
+            Self::Stuck(count) | Self::Rising(count) => count,
+            Self::Passing | Self::Backlog(_) => 0,
+        }
+    }
+}
+
+fn nothing_left(looks: &[Look]) -> bool {
+    looks.windows(2).all(|pair| pair[0].due <= pair[1].due && pair[0].messages <= pair[1].messages)
+}
+
+/// From which look on there was always something.
+pub fn begin(looks: &[Look]) -> usize {
+    looks.iter().rposition(|look| look.due == 0).map_or(0, |nothing| nothing + 1)
+}
+
+/// What the broker remembers of a queue over the last minute, the oldest first; nothing of
+/// one that is not there.
+pub fn remembered(api: &ManagementApi, vhost: &str, queue: &str) -> Result<Vec<Look>, ManagementError> {
+    let info = api.queue_history(vhost, queue, RECENT)?.unwrap_or_default();
+    let looks = info.dead_letter_history().into_iter().zip(info.history());
+    Ok(looks.map(|(due, messages)| Look { due, messages }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at a queue that has nothing else.
+    fn alone(counts: &[u64]) -> Vec<Look> {
+        counts.iter().map(|&due| Look { due, messages: due }).collect()
+    }
+
+    #[test]
+    fn tells_stuck_from_moving() {
+        let rising: Vec<u64> = (0..12).map(|step| 200 + step * 100).collect();
+        for (counts, expected) in [
+            (&[][..], Sign::Passing),
+            (&[0], Sign::Passing),
+            (&[7], Sign::Passing),
+            (&[7, 7, 7], Sign::Passing),
+            (&[7, 7, 7, 0], Sign::Passing),
+            (&[0, 7, 7, 7, 7], Sign::Stuck(7)),
+            (&[0, 7, 9, 7, 7], Sign::Stuck(7)),
+            (&[20, 31, 20, 23, 20, 20], Sign::Stuck(20)),
+            // Of what has just come nobody knows yet.
+            (&[1, 1, 1, 200], Sign::Stuck(1)),
+            // Behind 32 that are stuck, all are.
+            (&[40, 40, 40, 200], Sign::Stuck(200)),
+            (&[5, 3, 9, 4], Sign::Passing),
+            (&[7, 40, 42, 45, 47], Sign::Stuck(47)),
+            (&[200, 310, 430, 531], Sign::Backlog(200)),
+            (&rising, Sign::Rising(1_300)),
+            (&[3, 4, 5, 6], Sign::Passing),
+            (&[900, 400, 2_000, 60], Sign::Backlog(60)),
+            (&[900, 400, 2_000, 0], Sign::Passing),
+        ] {
+            assert_eq!(Sign::of(&alone(counts)), expected, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_burst_that_moves_is_not_stuck_however_large() {
+        let burst = [143_997, 120_000, 96_000, 72_000, 48_000, 24_000, 900];
+        for end in 1..=burst.len() {
+            assert_eq!(Sign::of(&alone(&burst[..end])).stuck(), 0, "{:?}", &burst[..end]);
+        }
+        // Nor if the last count is not renewed at once, or while more comes than goes.
+        assert_eq!(Sign::of(&alone(&[143_997, 120_000, 96_000, 96_000, 96_000])).stuck(), 0);
+        assert_eq!(Sign::of(&alone(&[9_000, 30_000, 60_000, 90_000, 100_000])).stuck(), 0);
+        // Nor while what falls due grows for long, if the queue as a whole becomes less.
+        let emptying: Vec<_> =
+            (0..12).map(|step| Look { due: 1_000 + step * 500, messages: 90_000 - step * 3_000 }).collect();
+        assert_eq!(Sign::of(&emptying).stuck(), 0);
+        // What is left of it and stays is.
+        assert_eq!(Sign::of(&alone(&[143_997, 96_000, 40, 40, 40, 40])), Sign::Stuck(40));
+    }
+}

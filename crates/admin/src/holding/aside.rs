@@ -1,0 +1,278 @@
+//! Reading past messages that AMQP 0-9-1 cannot carry.
+//!
+//! The broker closes the connection over each of them (see [`amqp::v1`](delayline::amqp::v1)), so
+//! that nobody gets to what lies behind it. They are held over AMQP 1.0 while the others are
+//! read, and go back to the queue in the end, unless they were discarded.
+
+use std::{
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
+
+use delayline::{
+    amqp::{
+        AmqpError, Session,
+        v1::{Foreign, Oddity, Outcome, Receiver},
+    },
+    settings::Settings,
+    topology::Queue,
+};
+
+use super::{HoldingError, Sifted};
+
+/// How many messages are asked for in one go.
+const BATCH: u32 = 500;
+
+/// How many more than will be read are looked at: what is held makes room for others.
+const BEYOND: u64 = 1_000;
+
+/// How much of a body is kept to be shown, and how many bytes of them all.
+const SHOWN: (usize, usize) = (4 * 1024, 64 * 1024 * 1024);
+
+/// How long the broker may take to put back what a broken connection held.
+const BACK: Duration = Duration::from_secs(10);
+
+/// So often their number has to be the same.
+const SAME: u32 = 5;
+
+/// How often it is looked whether the broker wants to hear of us.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What was read past messages that AMQP 0-9-1 cannot carry.
+pub(crate) struct Passed<T> {
+    /// What became of the others. Those that are held are not among them.
+    pub(crate) sifted: Sifted,
+    /// What the last run came to.
+    pub(crate) value: T,
+    /// Those that are held.
+    pub(crate) aside: Aside,
+}
+
+/// Messages that nobody else is handed until this is dropped.
+#[derive(Default)]
+pub(crate) struct Aside {
+    /// Each with the place of its holder, and the number that settles it there.
+    messages: Vec<(usize, u32, Foreign)>,
+    holders: Vec<(Sender<Command>, JoinHandle<()>)>,
+}
+
+enum Command {
+    Accept(Vec<u32>, Sender<Result<(), AmqpError>>),
+}
+
+/// Reads a queue by `run`, `limit` messages at most; and once more past what ended it, if that
+/// was messages over which the broker closes connections. A later run finds again what an
+/// earlier one has kept.
+///
+/// # Errors
+/// As for `run`.
+pub(crate) fn past<T>(
+    settings: &Settings,
+    queue: &Queue,
+    limit: u64,
+    mut run: impl FnMut() -> Result<(Sifted, T), HoldingError>,
+) -> Result<Passed<T>, HoldingError> {
+    let (mut sifted, mut value) = run()?;
+    let mut aside = Aside::default();
+    // What else a version closes connections over is not known.
+    for certain in [true, false] {
+        // The broker may still be about to close the connection when nothing more comes.
+        let whole = sifted.interrupted || sifted.examined >= sifted.waiting.min(limit);
+        if sifted.failure.is_none() && (whole || !aside.messages.is_empty()) {
+            break;
+        }
+        // What the broken connection held comes back a moment later.
+        let there = sifted.waiting.saturating_sub(sifted.discarded + sifted.sent);
+        let held = |aside: &Aside| aside.messages.len() as u64;
+        await_ready(settings, queue, there.saturating_sub(held(&aside)));
+        let before = held(&aside);
+        // What ended the run says more than an error of this.
+        if let Err(error) = aside.hold(settings, queue, limit.saturating_add(BEYOND), certain) {
+            log::debug!("no looking past it over AMQP 1.0: {error}");
+            break;
+        }
+        if held(&aside) == before {
+            continue;
+        }
+        await_ready(settings, queue, there.saturating_sub(held(&aside)));
+        let (again, last) = run()?;
+        (sifted, value) = (after(sifted, again, held(&aside)), last);
+    }
+    sifted.waiting = sifted.waiting.max(sifted.examined + aside.messages.len() as u64);
+    Ok(Passed { sifted, value, aside })
+}
+
+/// Two runs as one: what the first has kept, the second has found again, `held` of it aside.
+/// Acknowledgements that the broken connection took with it count for nothing; what was
+/// discarded then is discarded once more, and what was sent came back and is sent twice.
+fn after(first: Sifted, second: Sifted, held: u64) -> Sifted {
+    let gone = first.waiting.saturating_sub(second.waiting + held);
+    let sent = first.sent.min(gone);
+    let discarded = first.discarded.min(gone - sent);
+    Sifted {
+        waiting: first.waiting,
+        examined: discarded + sent + second.examined,
+        discarded: discarded + second.discarded,
+        sent: sent + second.sent,
+        in_doubt: first.in_doubt + (first.sent - sent) + second.in_doubt,
+        ..second
+    }
+}
+
+/// Waits until so many messages can be read and no more come back, or it is clear that others
+/// have taken some.
+fn await_ready(settings: &Settings, queue: &Queue, count: u64) {
+    let until = Instant::now() + BACK;
+    let Ok(mut session) = Session::open(&settings.broker) else { return };
+    let (mut last, mut same) = (None, 0);
+    while same < SAME && Instant::now() < until {
+        let Ok(Some(depth)) = session.queue_depth(&queue.name) else { return };
+        let there = u64::from(depth.ready) >= count && last == Some(depth.ready);
+        same = if there { same + 1 } else { 0 };
+        last = Some(depth.ready);
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl Aside {
+    /// Takes those out of the queue, among the first `most`, that AMQP 0-9-1 cannot carry; or,
+    /// unless only the `certain` ones are wanted, that some version cannot.
+    fn hold(
+        &mut self,
+        settings: &Settings,
+        queue: &Queue,
+        most: u64,
+        certain: bool,
+    ) -> Result<(), AmqpError> {
+        let version = Session::open(&settings.broker)?.server_version();
+        let mut receiver = Receiver::open(&settings.broker, &queue.name, version.as_deref())?;
+        let (mut messages, mut others, mut bytes, mut left) = (Vec::new(), Vec::new(), 0, most);
+        let holder = self.holders.len();
+        loop {
+            let batch = u32::try_from(left).unwrap_or(BATCH).min(BATCH);
+            let taken = receiver.take(batch, |id, mut message| {
+                if !message.oddities.keys().any(|oddity| !certain || Oddity::CERTAIN.contains(oddity)) {
+                    others.push(id);
+                    return;
+                }
+                message.body.truncate(SHOWN.0);
+                bytes += message.body.len();
+                bytes += message.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+                if bytes > SHOWN.1 {
+                    (message.body, message.headers) = Default::default();
+                }
+                messages.push((holder, id, message));
+            })?;
+            left -= u64::from(taken);
+            if taken < batch || left == 0 {
+                break;
+            }
+        }
+        receiver.settle(others, Outcome::Released)?;
+        if messages.is_empty() {
+            receiver.close();
+            return Ok(());
+        }
+        let (commands, asked) = unbounded();
+        let holder = thread::Builder::new().name("delayline-aside".into()).spawn(move || {
+            loop {
+                match asked.recv_timeout(TICK) {
+                    Ok(Command::Accept(ids, done)) => {
+                        let _ = done.send(receiver.settle(ids, Outcome::Accepted));
+                    }
+                    // If the connection is lost, the broker has them back.
+                    Err(RecvTimeoutError::Timeout) if receiver.beat().is_ok() => {}
+                    Err(_) => return receiver.close(),
+                }
+            }
+        });
+        let holder =
+            holder.map_err(|error| AmqpError::Lost { reason: format!("cannot start a thread: {error}") })?;
+        self.messages.append(&mut messages);
+        self.holders.push((commands, holder));
+        Ok(())
+    }
+
+    /// What is held.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Foreign> {
+        self.messages.iter().map(|(.., message)| message)
+    }
+
+    /// Counts what is held among what was looked at and stays.
+    pub(crate) fn keep(&self, sifted: &mut Sifted) {
+        let count = self.messages.len() as u64;
+        sifted.examined += count;
+        sifted.kept += count;
+    }
+
+    /// Counts what is held among what was looked at, and those that fit among what was to be
+    /// sent on and cannot be.
+    pub(crate) fn refuse(&self, sifted: &mut Sifted, fits: impl Fn(&Foreign) -> bool) {
+        self.keep(sifted);
+        let count = self.messages().filter(|message| fits(message)).count() as u64;
+        sifted.kept -= count;
+        sifted.refused += count;
+        if let Some(message) = self.messages().find(|message| fits(message)) {
+            let reason = format!("AMQP 0-9-1 cannot carry it: {}", message.described());
+            sifted.refusal.get_or_insert(reason);
+        }
+    }
+
+    /// Discards those that fit, for good, and counts all.
+    pub(crate) fn discard(&self, sifted: &mut Sifted, fits: impl Fn(&Foreign) -> bool) {
+        self.keep(sifted);
+        for (place, (commands, _)) in self.holders.iter().enumerate() {
+            let held = self.messages.iter().filter(|(holder, ..)| *holder == place);
+            let fitting: Vec<_> = held.filter(|(.., message)| fits(message)).map(|(_, id, _)| *id).collect();
+            let (count, (done, answer)) = (fitting.len() as u64, bounded(1));
+            let lost = |()| AmqpError::Lost { reason: "the connection ended".into() };
+            let sent = commands.send(Command::Accept(fitting, done)).map_err(drop).map_err(lost);
+            match sent.and_then(|()| answer.recv().map_err(drop).map_err(lost)?) {
+                Ok(()) => {
+                    sifted.kept -= count;
+                    sifted.discarded += count;
+                }
+                Err(error) => sifted.failure = Some(error.to_string()),
+            }
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        for (commands, holder) in self.holders.drain(..) {
+            drop(commands);
+            let _ = holder.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_count_what_stayed_once() {
+        let first = Sifted {
+            waiting: 10,
+            examined: 6,
+            kept: 2,
+            discarded: 3,
+            sent: 1,
+            failure: Some("541".into()),
+            ..Sifted::default()
+        };
+        let second = Sifted { waiting: 5, examined: 5, kept: 3, discarded: 2, ..Sifted::default() };
+        let expected =
+            Sifted { waiting: 10, examined: 9, kept: 3, discarded: 5, sent: 1, ..Sifted::default() };
+        assert_eq!(after(first.clone(), second.clone(), 1), expected);
+        // One of the acknowledgements was lost, or all were.
+        let second = Sifted { waiting: 6, examined: 6, discarded: 3, ..second };
+        assert_eq!(after(first.clone(), second.clone(), 1), expected);
+        let second = Sifted { waiting: 9, examined: 9, discarded: 6, ..second };
+        let twice = after(first, second, 1);
+        assert_eq!((twice.examined, twice.discarded, twice.sent, twice.in_doubt), (9, 6, 0, 1));
+    }
+}

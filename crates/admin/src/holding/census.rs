@@ -1,0 +1,178 @@
+//! Counting kept messages by whatever the caller groups them by.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use delayline::{
+    amqp::{Delivery, v1::Foreign},
+    message::{Value, asks_to_be_held, headers},
+    settings::Settings,
+    topology::Queue,
+};
+
+use super::{Decision, Holding, HoldingError, Progress, Sifted, past};
+
+/// Groups of messages, and how many there are of each.
+///
+/// The number of groups is bounded, since part of the key may come from whoever
+/// sent garbage; what finds no place is counted as `other`.
+#[derive(Debug, Clone)]
+pub struct Census<K> {
+    groups: BTreeMap<K, Group>,
+    limit: usize,
+    other: Group,
+}
+
+/// Messages that have something in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// How many.
+    pub count: u64,
+    /// Their bodies together, in bytes.
+    pub bytes: u64,
+    /// How many of them have headers or properties that cannot be read here.
+    pub unreadable: u64,
+    /// How many of them have a header, `x-opt-delivery-time` or `x-opt-delivery-delay`, by
+    /// which a quorum queue of a coming RabbitMQ would hold them back.
+    pub held_back: u64,
+    /// When the oldest came here; `None` if no message says.
+    pub oldest: Option<Timestamp>,
+    /// When the newest came here.
+    pub newest: Option<Timestamp>,
+}
+
+impl<K: Ord> Census<K> {
+    /// Counts into `limit` groups at most.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { groups: BTreeMap::new(), limit, other: Group::default() }
+    }
+
+    /// Counts a message into a group.
+    pub fn add(&mut self, key: K, delivery: &Delivery) {
+        let group = self.group(key);
+        group.add(delivery.body.len(), arrived(delivery));
+        group.unreadable += u64::from(delivery.damaged);
+        group.held_back += u64::from(asks_to_be_held(&delivery.headers));
+    }
+
+    /// Counts a message with so many bytes that AMQP 0-9-1 cannot carry.
+    fn add_unreadable(&mut self, key: K, bytes: usize) {
+        let group = self.group(key);
+        group.add(bytes, None);
+        group.unreadable += 1;
+    }
+
+    fn group(&mut self, key: K) -> &mut Group {
+        match self.groups.len() >= self.limit && !self.groups.contains_key(&key) {
+            true => &mut self.other,
+            false => self.groups.entry(key).or_default(),
+        }
+    }
+
+    /// The groups, in the order of their keys.
+    #[must_use]
+    pub fn groups(&self) -> &BTreeMap<K, Group> {
+        &self.groups
+    }
+
+    /// What found no group, if anything.
+    #[must_use]
+    pub fn other(&self) -> Option<&Group> {
+        (self.other.count > 0).then_some(&self.other)
+    }
+}
+
+/// Counts what a queue keeps, past what AMQP 0-9-1 cannot carry, and changes nothing. Looks
+/// at `limit` messages at most; there are no more than `groups` groups. What a message counts
+/// for is said by `of`, or `of_foreign` if it cannot be carried.
+///
+/// # Errors
+/// Why nothing was touched.
+pub(crate) fn count<K: Ord>(
+    (settings, queue): (&Settings, &Queue),
+    (limit, groups): (u64, usize),
+    of: impl Fn(&Delivery) -> K,
+    of_foreign: impl Fn(&Foreign) -> K,
+    mut progress: impl FnMut(Progress),
+) -> Result<(Sifted, Census<K>), HoldingError> {
+    let mut passed = past(settings, queue, limit, || {
+        let mut census = Census::new(groups);
+        let sifted = Holding::new(settings, queue).at_most(limit).sift(
+            |delivery| {
+                census.add(of(delivery), delivery);
+                Decision::Keep
+            },
+            &mut progress,
+        )?;
+        Ok((sifted, census))
+    })?;
+    passed.aside.keep(&mut passed.sifted);
+    for message in passed.aside.messages() {
+        passed.value.add_unreadable(of_foreign(message), message.body_len());
+    }
+    Ok((passed.sifted, passed.value))
+}
+
+impl Group {
+    fn add(&mut self, bytes: usize, arrived: Option<Timestamp>) {
+        self.count += 1;
+        self.bytes += bytes as u64;
+        self.oldest = self.oldest.into_iter().chain(arrived).min();
+        self.newest = self.newest.into_iter().chain(arrived).max();
+    }
+}
+
+/// When a message came into the queue, as well as can be known: brokers do not
+/// note it. The time of its last dead-lettering, or else when it failed last, or
+/// else when it was due, or else the property `timestamp`, which the publisher sets as it likes.
+#[must_use]
+pub fn arrived(delivery: &Delivery) -> Option<Timestamp> {
+    let milliseconds = |name| Timestamp::from_millisecond(delivery.headers.get(name)?.as_i64()?).ok();
+    let stamped = || Timestamp::from_second(i64::try_from(delivery.properties.timestamp?).ok()?).ok();
+    last_death(&delivery.headers)
+        .or_else(|| milliseconds(headers::LAST_FAILED))
+        .or_else(|| milliseconds(headers::DUE))
+        .or_else(stamped)
+}
+
+/// The latest time in `x-death`.
+fn last_death(headers: &delayline::message::Headers) -> Option<Timestamp> {
+    let Some(Value::Array(deaths)) = headers.get("x-death") else { return None };
+    deaths
+        .iter()
+        .filter_map(|death| match death {
+            Value::Table(death) => Timestamp::from_second(death.get("time")?.as_i64()?).ok(),
+            _ => None,
+        })
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use delayline::message::Headers;
+
+    #[test]
+    fn a_group_knows_its_ages() {
+        let mut group = Group::default();
+        for second in [None, Some(5), Some(3), Some(9), None] {
+            group.add(10, second.map(|second| Timestamp::from_second(second).unwrap()));
+        }
+        assert_eq!((group.count, group.bytes), (5, 50));
+        let seconds = [group.oldest, group.newest].map(|time| time.unwrap().as_second());
+        assert_eq!(seconds, [3, 9]);
+    }
+
+    #[test]
+    fn the_last_death_counts() {
+        let death = |second| Value::Table(Headers::from([("time".into(), Value::Timestamp(second))]));
+        let deaths = Value::Array(vec![death(7), death(9), Value::Void, Value::Table(Headers::new())]);
+        let headers = Headers::from([("x-death".into(), deaths)]);
+        assert_eq!(last_death(&headers).unwrap().as_second(), 9);
+        assert_eq!(last_death(&Headers::new()), None);
+        assert_eq!(last_death(&Headers::from([("x-death".into(), Value::I32(1))])), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Whether a queue may be looked at without losing messages over it.
+
+use log::debug;
+use serde_json::Value as Json;
+
+use crate::{
+    compare::Observed,
+    management::{ManagementApi, QueueInfo},
+};
+use delayline::{
+    amqp::{AmqpError, Session},
+    settings::Settings,
+    topology::{Argument, Queue, QueueType},
+};
+
+use super::HoldingError;
+
+/// A limit from here on is not used up by looking.
+const SAFE: i64 = 1_000_000;
+
+/// What RabbitMQ 4.0 and newer assume where nothing is said.
+const DEFAULT: i64 = 20;
+
+/// AMQP's reply code for other arguments than the queue has.
+const PRECONDITION_FAILED: u16 = 406;
+
+/// What waits in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) messages: u64,
+    /// Their bodies together, where the management API has counted them all.
+    pub(super) bytes: Option<u64>,
+}
+
+/// Refuses a queue that would drop messages because they were looked at. Returns
+/// what waits in it.
+pub(super) fn check(
+    settings: &Settings,
+    session: &mut Session,
+    queue: &Queue,
+) -> Result<Waiting, HoldingError> {
+    let name = &queue.name;
+    let depth = session.queue_depth(name)?.ok_or_else(|| HoldingError::Missing { queue: name.clone() })?;
+    let messages = depth.ready.into();
+    let unknown = Waiting { messages, bytes: None };
+    let quorum = Argument::from(QueueType::Quorum.as_str());
+    if queue.arguments.get("x-queue-type") != Some(&quorum) {
+        // Classic queues do not count.
+        return Ok(unknown);
+    }
+    match from_management(settings, name)? {
+        Ok((Some(limit), _)) if (0..SAFE).contains(&limit) => {
+            Err(HoldingError::DeliveryLimit { queue: name.clone(), limit })
+        }
+        Ok((_, counted)) => {
+            // Its count is up to 5 s old.
+            let bytes = counted.filter(|counted| counted.messages >= messages).and_then(|it| it.bytes);
+            Ok(Waiting { messages, bytes })
+        }
+        // Declaring it as it should be succeeds only if it is so.
+        Err(reason) => match session.declare_queue(queue) {
+            Ok(()) => Ok(unknown),
+            Err(AmqpError::Channel { code, text }) => {
+                let reason = if code == PRECONDITION_FAILED { text } else { format!("{reason}; {text}") };
+                Err(HoldingError::UnknownLimit { queue: name.clone(), reason })
+            }
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+/// The limit that is in force and what was counted, or why it cannot be known.
+type Known = Result<(Option<i64>, Option<Waiting>), String>;
+
+fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingError> {
+    let Some(management) = &settings.management else {
+        return Ok(Err("no management API is configured".into()));
+    };
+    let asked = ManagementApi::new(management).and_then(|api| {
+        let version = api.overview()?.rabbitmq_version;
+        let mut queue = api.queue(&settings.broker.vhost, name)?;
+        if let Some(info) = queue.take() {
+            let mut observed = Observed { queues: vec![info], ..Observed::default() };
+            // What was set a moment ago is not in the queue's statistics yet. Who may not list
+            // policies does with these.
+            if let Err(error) = observed.read_policies(&api, &settings.broker.vhost) {
+                debug!("policies that were set in the last few seconds are not seen: {error}");
+            }
+            queue = observed.queues.pop();
+        }
+        Ok((queue, version))
+    });
+    match asked {
+        Ok((Some(info), version)) => Ok(Ok((in_force(&info, &version), counted(&info)))),
+        Ok((None, _)) => Err(HoldingError::Missing { queue: name.into() }),
+        Err(error) => Ok(Err(error.absence(management)?)),
+    }
+}
+
+/// Without bytes nothing was counted yet, or there are none to count.
+fn counted(info: &QueueInfo) -> Option<Waiting> {
+    let bytes = info.message_bytes_ready;
+    (bytes > 0).then_some(Waiting { messages: info.messages_ready, bytes: Some(bytes) })
+}
+
+/// How often a queue hands a message out again; `None` for ever. The lower of
+/// argument and policy, where a negative one means none and a positive one wins
+/// over it.
+fn in_force(info: &QueueInfo, version: &str) -> Option<i64> {
+    let argument = info.arguments.get("x-delivery-limit").and_then(Json::as_i64);
+    let policy = info.policy_value("delivery-limit").and_then(Json::as_i64);
+    let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(u32::MAX);
+    let said = match (argument, policy) {
+        (Some(argument), Some(policy)) if argument < 0 || policy < 0 => Some(argument.max(policy)),
+        (Some(argument), Some(policy)) => Some(argument.min(policy)),
+        (one, other) => one.or(other),
+    };
+    said.or((major >= 4).then_some(DEFAULT)).filter(|limit| *limit >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(argument: Option<i64>, policy: Option<i64>) -> QueueInfo {
+        let arguments = argument.map(|limit| ("x-delivery-limit".to_owned(), Json::from(limit)));
+        QueueInfo {
+            arguments: arguments.into_iter().collect(),
+            effective_policy_definition: match policy {
+                Some(limit) => serde_json::json!({ "delivery-limit": limit }),
+                None => serde_json::json!([]),
+            },
+            ..QueueInfo::default()
+        }
+    }
+
+    #[test]
+    fn knows_the_limit_in_force() {
+        for (argument, policy, old, new) in [
+            (None, None, None, Some(20)),
+            (Some(-1), None, None, None),
+            (None, Some(-1), None, None),
+            (Some(-1), Some(5), Some(5), Some(5)),
+            (Some(i64::from(i32::MAX)), None, Some(i64::from(i32::MAX)), Some(i64::from(i32::MAX))),
+            (Some(i64::from(i32::MAX)), Some(3), Some(3), Some(3)),
+        ] {
+            let info = info(argument, policy);
+            assert_eq!((in_force(&info, "3.10.8"), in_force(&info, "4.0.5")), (old, new), "{info:?}");
+        }
+        assert_eq!(in_force(&info(None, None), "?"), Some(20), "an unknown version is a new one");
+    }
+}

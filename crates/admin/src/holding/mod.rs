@@ -1,0 +1,102 @@
+//! Queues that keep messages until somebody decides about them.
+//!
+//! The *unroutable* queue of a set is one: what nobody is bound for and what is
+//! malformed waits there. One operation does everything with such a queue:
+//! [`Holding::sift`] takes the messages out one after the other, without
+//! acknowledging them, and asks about each what to do: [keep](Decision::Keep) it,
+//! [discard](Decision::Discard) it, or [send](Decision::Send) it on. Listing and
+//! showing are sifting that keeps everything.
+//!
+//! What a message is here for ([`Census`] counts by any key), which ones are
+//! selected and where they go are the caller's: `decide` sees each message and
+//! answers. So the same code serves every queue of this kind.
+//!
+//! # What it promises
+//!
+//! - A message is acknowledged only after its successor is confirmed. Whatever
+//!   interrupts it, a message that was not confirmed is still in the queue; one
+//!   that was confirmed and not yet acknowledged is sent again by the next run.
+//! - It ends. It looks at no more messages than there were at the start, so one
+//!   that comes back is not sent round and round.
+//! - What is kept goes back in the order in which it was, as far as the broker
+//!   keeps it: quorum queues put returned messages in front of the others.
+//! - It takes as much memory as what is in flight and a page of messages, which is
+//!   bounded by bytes ([`Holding::in_pages`]), and some hundred bytes for each bundle of
+//!   up to 32 that are kept, however long the queue is.
+//!
+//! # What AMQP 0-9-1 cannot carry
+//!
+//! The broker closes the connection over a message that was published over AMQP 1.0 with
+//! values that 0-9-1 has no form for, and a sift ends there. [`admin`](crate) then holds
+//! such messages over AMQP 1.0 and sifts past them.
+//!
+//! # Delivery limits
+//!
+//! Reading a queue without removing anything means taking messages and giving
+//! them back, and a quorum queue counts that. From RabbitMQ 4.0 it *drops* a
+//! message that was given back more than 20 times, unless the queue says
+//! otherwise. A queue that keeps messages therefore has an `x-delivery-limit` that
+//! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and `sift` does not
+//! touch a queue with a lower one: looking must not lose anything.
+//!
+//! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: delayline::topology::UNREACHABLE_DELIVERY_LIMIT
+
+mod aside;
+mod census;
+mod guard;
+mod paging;
+mod reader;
+mod sample;
+mod sender;
+mod sift;
+
+use crate::management::ManagementError;
+use delayline::amqp::AmqpError;
+
+pub(crate) use aside::past;
+pub(crate) use census::count;
+pub use census::{Census, Group, arrived};
+pub use sample::Sample;
+pub use sift::{Decision, Holding, Outgoing, Progress, Sifted};
+
+/// Why a queue was not touched. What goes wrong later is in
+/// [`Sifted::failure`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HoldingError {
+    /// There is no such queue.
+    #[error("the queue `{queue}` does not exist; is the set installed? Run `delayline install`")]
+    Missing {
+        /// Its name.
+        queue: String,
+    },
+    /// Looking at its messages would use up their deliveries.
+    #[error(
+        "the queue `{queue}` drops messages that were handed out {limit} times, and looking at them counts; \
+         nothing was touched. Give it a policy with `delivery-limit` -1 (RabbitMQ 4.0 and newer), \
+         or move its messages and install the set again"
+    )]
+    DeliveryLimit {
+        /// Its name.
+        queue: String,
+        /// How often it hands a message out.
+        limit: i64,
+    },
+    /// It cannot be told whether looking is safe.
+    #[error(
+        "it cannot be told whether queue `{queue}` drops messages that were looked at too often ({reason}); \
+         nothing was touched. Name the management API (--management-url)"
+    )]
+    UnknownLimit {
+        /// Its name.
+        queue: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The AMQP side failed.
+    #[error(transparent)]
+    Amqp(#[from] AmqpError),
+    /// The management API failed.
+    #[error(transparent)]
+    Management(#[from] ManagementError),
+}

@@ -1,0 +1,269 @@
+//! Taking messages out of a queue without acknowledging them.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use log::debug;
+
+use delayline::amqp::{AmqpError, Browser, Delivery, Page, Place, Session, Turned, settle};
+
+use super::paging::Paging;
+
+/// How long the broker may hand out nothing although messages are still to come.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many kept messages are given back by one command. Up to so many, all brokers
+/// put back in their order.
+const BUNDLE: u32 = 32;
+
+/// How many such commands are under way at once. A broker hands on about 32 to a quorum
+/// queue, and takes the later ones together in whatever order.
+const BUNDLES: usize = 16;
+
+/// How long the broker may take to put back what is under way, before the rest is given
+/// back without waiting.
+const PUT_BACK: Duration = Duration::from_secs(5);
+
+/// How long a page may take to come until acknowledgements wait for it no longer, and
+/// the rest of one that is not wanted any more.
+const REST: Duration = Duration::from_secs(1);
+
+/// Reads a queue page by page on one channel. Closing it gives back what was not
+/// acknowledged, in order.
+pub(super) struct Reader<'b> {
+    session: Session,
+    browser: &'b Browser,
+    queue: String,
+    paging: Paging,
+    page: Option<Page<'b>>,
+    /// How many messages the page holds, and how many of them were read.
+    size: u64,
+    read: u64,
+    turned: Instant,
+    /// Whether all of the page has come, and no more will.
+    ended: bool,
+    /// How many pages there were.
+    pages: u64,
+    /// Decided while the page was still coming: the broker would fill it up again for
+    /// each message that is acknowledged.
+    forgotten: Vec<Delivery>,
+    /// Where kept messages are, and how many up to there.
+    kept: Vec<(Place, u32)>,
+    /// The last one that was kept, and how many since the last place.
+    last: Option<(Place, u32)>,
+    /// How many messages are still to be read.
+    left: u64,
+    quiet: Option<Instant>,
+    withheld: u64,
+    /// Whether anything was acknowledged.
+    forgot: bool,
+}
+
+impl<'b> Reader<'b> {
+    pub(super) fn new(
+        session: Session,
+        browser: &'b Browser,
+        queue: String,
+        paging: Paging,
+        left: u64,
+    ) -> Self {
+        Self {
+            session,
+            browser,
+            queue,
+            paging,
+            page: None,
+            size: 0,
+            read: 0,
+            turned: Instant::now(),
+            ended: true,
+            pages: 0,
+            forgotten: Vec::new(),
+            kept: Vec::new(),
+            last: None,
+            left,
+            quiet: None,
+            withheld: 0,
+            forgot: false,
+        }
+    }
+
+    /// Whether all that was to be read has been, or will not come.
+    pub(super) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// How many of them did not come.
+    pub(super) fn withheld(&self) -> u64 {
+        self.withheld
+    }
+
+    /// The next message, if one comes in time.
+    pub(super) fn next(&mut self, limit: Duration) -> Result<Option<Delivery>, AmqpError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        if self.read == self.size {
+            self.turn_page()?;
+        }
+        let Some(page) = &self.page else { return Ok(None) };
+        match page.next(limit) {
+            Turned::Delivery(delivery) => {
+                self.left -= 1;
+                self.read += 1;
+                self.quiet = None;
+                self.paging.note(delivery.body.len());
+                self.end_page()?;
+                Ok(Some(delivery))
+            }
+            Turned::Timeout => {
+                self.end_page()?;
+                if !limit.is_zero() {
+                    self.lose_patience();
+                }
+                Ok(None)
+            }
+            Turned::Ended(cause) => Err(cause),
+        }
+    }
+
+    fn turn_page(&mut self) -> Result<(), AmqpError> {
+        // Brokers give back what several consumers hold in whatever order.
+        self.kept.extend(self.last.take());
+        let size = self.paging.turn(self.left);
+        (self.size, self.read, self.ended) = (size.into(), 0, false);
+        self.pages += 1;
+        self.page = Some(self.browser.page(&self.queue, size)?);
+        self.turned = Instant::now();
+        Ok(())
+    }
+
+    /// Ends the page if all of it has come: then what was decided can be acknowledged.
+    pub(super) fn end_page(&mut self) -> Result<(), AmqpError> {
+        let Some(page) = &self.page else { return Ok(()) };
+        if self.ended {
+            return Ok(());
+        }
+        if self.read + page.unread() as u64 >= self.size {
+            page.end()?;
+            self.ended = true;
+            self.acknowledge()
+        } else if !self.forgotten.is_empty() && self.turned.elapsed() > REST {
+            // The broker may fill the page up.
+            self.size += self.forgotten.len() as u64;
+            self.acknowledge()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn acknowledge(&mut self) -> Result<(), AmqpError> {
+        let forgotten = std::mem::take(&mut self.forgotten);
+        forgotten.into_iter().try_for_each(|delivery| self.browser.ack(delivery))
+    }
+
+    /// How many messages are not acknowledged yet that were forgotten.
+    pub(super) fn unacknowledged(&self) -> usize {
+        self.forgotten.len()
+    }
+
+    /// Nothing came. What is ready tells nothing: all of a page is handed to us at once,
+    /// and can be long on its way.
+    fn lose_patience(&mut self) {
+        if self.quiet.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            self.withheld = std::mem::take(&mut self.left);
+        }
+    }
+
+    /// The message that was read last stays in the queue.
+    pub(super) fn keep(&mut self, place: Place) {
+        let count = self.last.take().map_or(0, |(_, count)| count) + 1;
+        if count < BUNDLE {
+            self.last = Some((place, count));
+        } else {
+            self.kept.push((place, count));
+        }
+    }
+
+    /// One that was read earlier, perhaps in an earlier page, stays in the queue.
+    pub(super) fn keep_late(&mut self, place: Place) {
+        self.kept.push((place, 1));
+    }
+
+    /// The queue may forget the message.
+    pub(super) fn forget(&mut self, mut delivery: Delivery) -> Result<(), AmqpError> {
+        self.forgot = true;
+        self.end_page()?;
+        if self.ended {
+            return self.browser.ack(delivery);
+        }
+        delivery.body = Vec::new();
+        self.forgotten.push(delivery);
+        Ok(())
+    }
+
+    /// Gives back what was kept, once the broker has seen what was not.
+    fn close(&mut self) -> Result<(), AmqpError> {
+        let deadline = Instant::now() + REST;
+        while !self.ended && Instant::now() < deadline {
+            self.end_page()?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.acknowledge()?;
+        if self.forgot {
+            settle();
+        }
+        if self.pages < 2 {
+            // Closing the channel gives back the messages of one consumer in order.
+            return Ok(());
+        }
+        if !self.ended
+            && let Some(page) = &self.page
+        {
+            page.end()?;
+        }
+        self.kept.extend(self.last.take());
+        self.kept.sort_unstable_by_key(|(place, _)| place.tag());
+        let mut expected = self.ready()?;
+        let mut patient = true;
+        for (index, (place, count)) in std::mem::take(&mut self.kept).into_iter().enumerate() {
+            self.browser.give_back(place)?;
+            expected += u64::from(count);
+            // Acknowledgements can still be under way: then one after the other.
+            if patient && (self.forgot || index % BUNDLES == 0) {
+                patient = self.wait_for(expected)?;
+            }
+        }
+        if patient {
+            self.wait_for(expected)?;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self) -> Result<u64, AmqpError> {
+        Ok(self.session.queue_depth(&self.queue)?.map_or(0, |depth| depth.ready.into()))
+    }
+
+    /// Waits until so many are ready. False if they are not in time.
+    fn wait_for(&mut self, expected: u64) -> Result<bool, AmqpError> {
+        let deadline = Instant::now() + PUT_BACK;
+        while self.ready()? < expected {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        // The broker gives back what is left when the connection is closed, in whatever order.
+        if let Err(error) = self.close() {
+            debug!("what was kept is given back by the broker: {error}");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The one operation: look at each message, and do what is decided.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use delayline::{
+    amqp::{AmqpError, Delivery, Place, Session},
+    message::{self, Headers, Properties},
+    settings::{Credentials, Settings},
+    topology::Queue,
+};
+
+use super::{
+    HoldingError, guard,
+    paging::Paging,
+    reader::Reader,
+    sender::{Sender, Verdict, WINDOW},
+};
+
+/// How long to wait for something before looking at the interrupt again.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long an interrupted run waits for the confirms that are still out.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// The most messages that are taken at a time, and the most bytes of their bodies.
+const PAGE: (u16, u64) = (1_000, 64 * 1024 * 1024);
+
+/// What is to become of a kept message.
+#[derive(Debug)]
+pub enum Decision {
+    /// It stays.
+    Keep,
+    /// It goes, for good.
+    Discard,
+    /// It is sent on, and goes once its successor is confirmed.
+    Send(Box<Outgoing>),
+}
+
+/// Where a message is sent, and what is sent of it; the body always is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outgoing {
+    /// The exchange.
+    pub exchange: String,
+    /// The routing key.
+    pub routing_key: String,
+    /// Its properties.
+    pub properties: Properties,
+    /// Its headers.
+    pub headers: Headers,
+}
+
+impl Outgoing {
+    /// The message as it is, to another place. What must never be sent again
+    /// (`x-death`, `CC`, `expiration` and their like) is taken out later.
+    pub fn of(delivery: &Delivery, exchange: impl Into<String>, routing_key: impl Into<String>) -> Self {
+        Self {
+            exchange: exchange.into(),
+            routing_key: routing_key.into(),
+            properties: delivery.properties.clone(),
+            headers: delivery.headers.clone(),
+        }
+    }
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Messages that will be looked at.
+    pub total: u64,
+    /// Messages whose fate is settled: kept, discarded, refused, or sent and
+    /// confirmed.
+    pub settled: u64,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Sifted {
+    /// Messages in the queue at the start.
+    pub waiting: u64,
+    /// How many of them were looked at.
+    pub examined: u64,
+    /// How many stay because it was decided so.
+    pub kept: u64,
+    /// How many are gone for good.
+    pub discarded: u64,
+    /// How many were sent, confirmed and acknowledged.
+    pub sent: u64,
+    /// How many stay because the broker did not take their successors.
+    pub refused: u64,
+    /// Why the first of those was refused.
+    pub refusal: Option<String>,
+    /// How many were sent, and not confirmed or not removed here when it ended: they are
+    /// still in the queue, and may come twice.
+    pub in_doubt: u64,
+    /// How many were to be looked at and were not handed out by the broker within 10 s:
+    /// somebody else has them or took them, or the broker is slow.
+    pub withheld: u64,
+    /// Whether it was interrupted.
+    pub interrupted: bool,
+    /// What ended it early, if something did. What was not settled until then is
+    /// still in the queue; running it again goes on from there.
+    pub failure: Option<String>,
+}
+
+impl Sifted {
+    fn settled(&self) -> u64 {
+        self.kept + self.discarded + self.sent + self.refused
+    }
+
+    fn refuse(&mut self, reason: String) {
+        self.refused += 1;
+        self.refusal.get_or_insert(reason);
+    }
+
+    /// How many messages were not looked at, because of a limit or because it
+    /// ended early.
+    #[must_use]
+    pub fn unexamined(&self) -> u64 {
+        self.waiting.saturating_sub(self.examined)
+    }
+}
+
+/// A queue that keeps messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Holding<'a> {
+    settings: &'a Settings,
+    queue: &'a Queue,
+    limit: u64,
+    page: (u16, u64),
+    stop: Option<&'a AtomicBool>,
+}
+
+impl<'a> Holding<'a> {
+    /// A queue as the topology declares it.
+    #[must_use]
+    pub fn new(settings: &'a Settings, queue: &'a Queue) -> Self {
+        Self { settings, queue, limit: u64::MAX, page: PAGE, stop: None }
+    }
+
+    /// Looks at no more than so many messages, the first ones.
+    #[must_use]
+    pub fn at_most(self, limit: u64) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Takes no more than so many messages at a time, 1 to 65,535, and of their bodies no
+    /// more than so many bytes unless a single one is larger. If nothing is said, 1,000 and
+    /// 64 MiB.
+    ///
+    /// How large a body is shows only when it is here. Large ones after many small ones can
+    /// be more than that for once: 32 of them, or all that the management API has counted in
+    /// the queue if that is less.
+    #[must_use]
+    pub fn in_pages(self, messages: u16, bytes: u64) -> Self {
+        Self { page: (messages, bytes), ..self }
+    }
+
+    /// Ends in order as soon as this is set.
+    #[must_use]
+    pub fn until(self, stop: &'a AtomicBool) -> Self {
+        Self { stop: Some(stop), ..self }
+    }
+
+    /// Looks at the messages that are there now, and does with each what `decide`
+    /// says. What becomes of a failure half-way is in the report.
+    ///
+    /// ```no_run
+    /// use delayline::{Settings, topology::Topology};
+    /// use delayline_admin::holding::{Decision, Holding, Outgoing};
+    ///
+    /// let settings = Settings::from_url("amqp://localhost")?;
+    /// let topology = Topology::new(settings.topology.clone());
+    /// let queue = topology.queues().find(|queue| queue.name == "delay.unroutable").expect("it has one");
+    /// let report = Holding::new(&settings, queue).at_most(1_000).sift(
+    ///     |message| match message.properties.message_id.as_deref() {
+    ///         Some("4711") => {
+    ///             Decision::Send(Outgoing::of(message, "delay.dispatch", &message.routing_key).into())
+    ///         }
+    ///         _ => Decision::Keep,
+    ///     },
+    ///     |_| {},
+    /// )?;
+    /// println!("{} sent", report.sent);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Why nothing was touched.
+    pub fn sift(
+        self,
+        decide: impl FnMut(&Delivery) -> Decision,
+        progress: impl FnMut(Progress),
+    ) -> Result<Sifted, HoldingError> {
+        let mut session = Session::open(&self.settings.broker)?;
+        let guard::Waiting { messages: waiting, bytes } =
+            guard::check(self.settings, &mut session, self.queue)?;
+        let total = waiting.min(self.limit);
+        let paging = Paging::new(self.page.0, self.page.1).of(bytes);
+        let browser = session.browse()?;
+        let mut run = Run {
+            settings: self.settings,
+            stop: self.stop,
+            reader: Reader::new(session, &browser, self.queue.name.clone(), paging, total),
+            sender: None,
+            report: Sifted { waiting, ..Sifted::default() },
+            decide,
+            progress,
+            total,
+        };
+        if let Err(error) = run.all() {
+            run.report.failure = Some(error.to_string());
+        }
+        run.report.withheld = run.reader.withheld();
+        if let Some(sender) = run.sender.take() {
+            run.report.in_doubt += sender.in_flight() as u64;
+            sender.close();
+        }
+        Ok(run.report)
+    }
+}
+
+/// One pass over the queue.
+struct Run<'a, D, P> {
+    settings: &'a Settings,
+    stop: Option<&'a AtomicBool>,
+    reader: Reader<'a>,
+    sender: Option<Sender>,
+    report: Sifted,
+    decide: D,
+    progress: P,
+    total: u64,
+}
+
+impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
+    fn all(&mut self) -> Result<(), AmqpError> {
+        let mut finish_by = None;
+        loop {
+            let in_flight = self.sender.as_ref().map_or(0, Sender::in_flight);
+            if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) && !self.reader.is_done() {
+                self.report.interrupted = true;
+            }
+            let ending = self.reader.is_done() || self.report.interrupted;
+            if ending && in_flight == 0 {
+                return Ok(());
+            }
+            if self.report.interrupted
+                && Instant::now() > *finish_by.get_or_insert_with(|| Instant::now() + FINISH)
+            {
+                return Ok(());
+            }
+            self.reader.end_page()?;
+            let window = in_flight + self.reader.unacknowledged() < WINDOW;
+            let room = !ending && self.sender.as_ref().is_none_or(|sender| window && sender.has_room());
+            if room {
+                // While confirms are out, they are as likely to come next.
+                let wait = if in_flight > 0 { Duration::from_millis(1) } else { TICK };
+                if let Some(delivery) = self.reader.next(wait)? {
+                    self.settle(delivery)?;
+                }
+            }
+            let wait = if room { Duration::ZERO } else { TICK };
+            if let Some(sender) = &mut self.sender {
+                let mut verdicts = Vec::new();
+                let said = sender.verdicts(wait, &mut verdicts);
+                self.carry_out(verdicts)?;
+                said?;
+            }
+            (self.progress)(Progress { total: self.total, settled: self.report.settled() });
+        }
+    }
+
+    fn carry_out(&mut self, verdicts: Vec<Verdict>) -> Result<(), AmqpError> {
+        let mut verdicts = verdicts.into_iter();
+        while let Some(verdict) = verdicts.next() {
+            match verdict {
+                Verdict::Confirmed(delivery) => {
+                    if let Err(error) = self.reader.forget(delivery) {
+                        let others = verdicts.filter(|verdict| matches!(verdict, Verdict::Confirmed(_)));
+                        self.report.in_doubt += 1 + others.count() as u64;
+                        return Err(error);
+                    }
+                    self.report.sent += 1;
+                }
+                Verdict::Refused(place, reason) => {
+                    self.reader.keep_late(place);
+                    self.report.refuse(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, delivery: Delivery) -> Result<(), AmqpError> {
+        self.report.examined += 1;
+        match (self.decide)(&delivery) {
+            Decision::Keep => {
+                self.reader.keep(Place::of(&delivery));
+                self.report.kept += 1;
+            }
+            Decision::Discard => {
+                self.reader.forget(delivery)?;
+                self.report.discarded += 1;
+            }
+            Decision::Send(outgoing) => match self.prepare(&delivery, *outgoing) {
+                Ok(outgoing) => {
+                    let (broker, router) = (&self.settings.broker, &self.settings.router);
+                    let sender = match &mut self.sender {
+                        Some(sender) => sender,
+                        none => none.insert(Sender::open(broker, router.publish_timeout)?),
+                    };
+                    sender.send(delivery, outgoing);
+                }
+                Err(reason) => {
+                    self.reader.keep(Place::of(&delivery));
+                    self.report.refuse(reason);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// What goes over the wire, or why it cannot.
+    fn prepare(&self, delivery: &Delivery, outgoing: Outgoing) -> Result<Outgoing, String> {
+        if delivery.damaged {
+            return Err(
+                "its headers or properties hold something that cannot be read (text that is not UTF-8, or a \
+                 header that is there twice), and sending it on would lose them"
+                    .into(),
+            );
+        }
+        let Outgoing { exchange, routing_key, properties, headers } = outgoing;
+        for (what, name) in [("exchange", &exchange), ("routing key", &routing_key)] {
+            if name.len() > 255 {
+                return Err(format!("the {what} is {} bytes long; AMQP carries at most 255", name.len()));
+            }
+        }
+        let sender = match &self.settings.broker.credentials {
+            Credentials::Plain { username, .. } => Some(username.as_str()),
+            Credentials::External => None,
+        };
+        let from = (delivery.exchange.as_str(), delivery.routing_key.as_str());
+        let (properties, headers) = message::resend(&properties, &headers, from, sender, Timestamp::now());
+        message::check_parts(&properties, &headers).map_err(|error| error.to_string())?;
+        Ok(Outgoing { exchange, routing_key, properties, headers })
+    }
+}

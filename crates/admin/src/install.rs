@@ -1,0 +1,173 @@
+//! Installing a set.
+
+use serde::Serialize;
+
+use crate::compare::{Finding, forgery, unsuitable};
+use delayline::{
+    amqp::Session,
+    settings::Settings,
+    topology::{Object, Topology},
+};
+
+use crate::{AdminError, Conflict, State, about::about, doing, examine, observe};
+
+/// What there is to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Exchanges and queues that stand with other arguments. If there are any,
+    /// nothing may be changed.
+    pub conflicts: Vec<Conflict>,
+    /// A set of an earlier version that stands there. Nothing may be changed then, either.
+    pub earlier: Option<Finding>,
+    /// Exchanges and queues to declare.
+    pub missing: Vec<String>,
+    /// How many exchanges and queues already stand.
+    pub standing: usize,
+    /// How many bindings are to be made; `None` if that cannot be known,
+    /// because only the management API lists bindings.
+    pub missing_bindings: Option<usize>,
+    /// Why bindings could not be counted.
+    pub blind: Option<String>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct InstallReport {
+    /// Whether anything may have changed.
+    pub outcome: Outcome,
+    /// What keeps the broker from carrying a set.
+    pub unsuitable: Vec<Finding>,
+    /// A set of an earlier version that stands there.
+    pub earlier: Option<Finding>,
+    /// Objects in the way.
+    pub conflicts: Vec<Conflict>,
+    /// Exchanges and queues that were made.
+    pub created: Vec<String>,
+    /// How many already stood.
+    pub standing: usize,
+    /// How many bindings belong to the set.
+    pub bindings: usize,
+    /// How many of them were made; `None` if that cannot be known.
+    pub created_bindings: Option<usize>,
+    /// Why bindings could not be counted.
+    pub blind: Option<String>,
+    /// What may hurt on this broker, and what to do about it.
+    pub warnings: Vec<String>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The set stands.
+    Installed,
+    /// Nothing was changed, as asked.
+    DryRun,
+    /// Nothing was changed, because the broker cannot carry a set.
+    Unsuitable,
+    /// Nothing was changed, because something else stands in the way.
+    Conflict,
+    /// Nothing was changed, because a set of an earlier version stands there.
+    EarlierVersion,
+}
+
+/// Looks what installing would do, and changes nothing.
+///
+/// # Errors
+/// If the broker cannot be asked.
+pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> Result<Plan, AdminError> {
+    let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+    let mut plan = Plan {
+        conflicts: Vec::new(),
+        earlier: None,
+        missing: Vec::new(),
+        standing: 0,
+        missing_bindings: None,
+        blind: None,
+    };
+    for object in topology.objects() {
+        let name = describe(object);
+        // Asking AMQP for something that is not there writes an error into the
+        // broker's log, which nobody should have to read after an installation.
+        let known_missing = observed.as_ref().is_ok_and(|observed| !observed.has(object));
+        let state = match known_missing {
+            true => examine::missing(object),
+            false => examine::object(session, object).map_err(doing(format!("looking at {name}")))?,
+        };
+        match state {
+            Some(State::Missing) => plan.missing.push(name),
+            Some(State::Same) => plan.standing += 1,
+            Some(State::Different(conflict)) => plan.conflicts.push(conflict),
+            None => {}
+        }
+    }
+    match observed {
+        Ok(observed) => {
+            let findings = observed.compare(topology);
+            let missing = |finding: &&Finding| matches!(finding, Finding::MissingBinding { .. });
+            plan.missing_bindings = Some(findings.iter().filter(missing).count());
+            plan.earlier = findings.into_iter().find(|it| matches!(it, Finding::EarlierVersion { .. }));
+        }
+        // Where nothing stands, no binding can.
+        Err(_) if plan.standing == 0 => plan.missing_bindings = Some(topology.bindings().count()),
+        Err(reason) => plan.blind = Some(reason),
+    }
+    Ok(plan)
+}
+
+pub(super) fn describe(object: &Object) -> String {
+    match object {
+        Object::Exchange(exchange) => format!("exchange `{}`", exchange.name),
+        Object::Queue(queue) => format!("queue `{}`", queue.name),
+        Object::Binding(binding) => binding.to_string(),
+    }
+}
+
+/// Declares everything that is missing, in the safe order. Declaring what
+/// already stands changes nothing, so several of these may run at once.
+/// `progress` is told after each object.
+///
+/// # Errors
+/// If the broker refuses or is lost; what was declared until then stays, and
+/// installing again goes on from there.
+pub fn install(
+    settings: &Settings,
+    topology: &Topology,
+    dry_run: bool,
+    mut progress: impl FnMut(),
+) -> Result<InstallReport, AdminError> {
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let (about, _) = about(&session, settings.management.as_ref());
+    let unsuitable = unsuitable(&settings.topology, &about);
+    let plan = plan(settings, topology, &mut session)?;
+    let outcome = match dry_run {
+        _ if !unsuitable.is_empty() => Outcome::Unsuitable,
+        _ if plan.earlier.is_some() => Outcome::EarlierVersion,
+        _ if !plan.conflicts.is_empty() => Outcome::Conflict,
+        true => Outcome::DryRun,
+        false => Outcome::Installed,
+    };
+    if outcome == Outcome::Installed {
+        for object in topology.objects() {
+            let declared = match object {
+                Object::Exchange(exchange) => session.declare_exchange(exchange),
+                Object::Queue(queue) => session.declare_queue(queue),
+                Object::Binding(binding) => session.bind(binding),
+            };
+            declared.map_err(doing(format!("declaring {}", describe(object))))?;
+            progress();
+        }
+    }
+    Ok(InstallReport {
+        outcome,
+        unsuitable,
+        earlier: plan.earlier,
+        conflicts: plan.conflicts,
+        created: plan.missing,
+        standing: plan.standing,
+        bindings: topology.bindings().count(),
+        created_bindings: plan.missing_bindings,
+        blind: plan.blind,
+        warnings: forgery(about.version.as_deref()).into_iter().collect(),
+    })
+}

@@ -1,0 +1,127 @@
+//! Finding quorum queues that have no leader although their replicas run.
+//!
+//! The API does not tell: it takes the process of a replica for a replica that works, and
+//! the node that led last for the leader. But only a leader reports statistics, every 5 s,
+//! so a queue without any for long has no leader, or is on a broker that keeps none.
+
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    compare::Observed,
+    management::{ManagementApi, ManagementError, QueueInfo},
+};
+
+/// How long a queue that was just declared, or whose node was just started, may take until
+/// it shows statistics: the leader reports them every 5 s, the API collects them every 5 s.
+/// Measured: 9 to 10 s. A node with thousands of queues and few cores takes longer, and who
+/// is told that a queue has no leader deletes it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// When it cannot be told yet whether queues have leaders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IfNew {
+    /// Wait until it can.
+    Wait,
+    /// Leave it open if nothing is known of any of them: they were just declared, or the
+    /// node was just started.
+    LeaveOpen,
+}
+
+/// Whether it can be told which queues have a leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaders {
+    /// It can.
+    Known,
+    /// Not yet.
+    NotYet,
+    /// Never: this broker keeps no statistics.
+    Never,
+}
+
+impl Leaders {
+    /// What to say of it.
+    pub(super) fn unchecked(self) -> Option<String> {
+        let why = match self {
+            Self::Known => return None,
+            Self::NotYet => "the broker has no statistics of them yet (they take about 10 seconds)",
+            Self::Never => "statistics are disabled on this broker",
+        };
+        Some(format!("whether each queue has a leader: {why}"))
+    }
+}
+
+/// Marks those of these queues that have no leader. Waits only if one seems to have none.
+///
+/// # Errors
+/// If the API cannot be asked again.
+pub(super) fn mark_leaderless(
+    api: &ManagementApi,
+    vhost: &str,
+    observed: &mut Observed,
+    names: &BTreeSet<String>,
+    if_new: IfNew,
+) -> Result<Leaders, ManagementError> {
+    let mut silent = silent(&observed.queues, names);
+    if silent.is_empty() {
+        return Ok(Leaders::Known);
+    }
+    if api.overview()?.disable_stats {
+        return Ok(Leaders::Never);
+    }
+    let reports = |queue: &QueueInfo| names.contains(&queue.name) && queue.memory.is_some();
+    if if_new == IfNew::LeaveOpen && !observed.queues.iter().any(reports) {
+        return Ok(Leaders::NotYet);
+    }
+    let until = Instant::now() + PATIENCE;
+    while !silent.is_empty() && Instant::now() < until {
+        thread::sleep(PAUSE);
+        silent = self::silent(&api.queues(vhost)?, &silent);
+    }
+    for queue in &mut observed.queues {
+        queue.leaderless = silent.contains(&queue.name);
+    }
+    Ok(Leaders::Known)
+}
+
+/// The queues of these names that should show statistics and show none.
+fn silent(queues: &[QueueInfo], names: &BTreeSet<String>) -> BTreeSet<String> {
+    let silent = |queue: &&QueueInfo| {
+        names.contains(&queue.name)
+            && !queue.members.is_empty()
+            && queue.has_majority()
+            && queue.memory.is_none()
+    };
+    queues.iter().filter(silent).map(|queue| queue.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_silent_if_its_replicas_run_and_none_reports() {
+        let queue = |name: &str, members: usize, online: usize, memory: Option<u64>| QueueInfo {
+            name: name.into(),
+            members: ["a", "b", "c"].map(String::from)[..members].into(),
+            online: ["a", "b", "c"].map(String::from)[..online].into(),
+            memory,
+            ..QueueInfo::default()
+        };
+        let queues = [
+            queue("reports", 1, 1, Some(1)),
+            queue("silent", 3, 2, None),
+            queue("down", 3, 1, None),
+            queue("classic", 0, 0, None),
+            queue("other", 1, 1, None),
+        ];
+        let names = ["reports", "silent", "down", "classic"].map(String::from).into();
+        assert_eq!(silent(&queues, &names), ["silent".to_owned()].into());
+    }
+}

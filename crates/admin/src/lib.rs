@@ -1,0 +1,156 @@
+//! What a platform team does to a set: install, verify, look, remove.
+//!
+//! Each works on a [`Topology`](delayline::topology::Topology) and a broker, and
+//! returns plain data for the command line, or anybody else, to show.
+
+mod about;
+mod apps;
+pub mod compare;
+mod contents;
+mod doctor;
+mod examine;
+pub mod handover;
+pub mod holding;
+mod install;
+mod leader;
+mod limit;
+pub mod management;
+mod parked;
+mod permitted;
+mod status;
+mod uninstall;
+mod unroutable;
+mod unstick;
+mod verify;
+
+use crate::{
+    compare::Observed,
+    holding::HoldingError,
+    management::{ManagementApi, ManagementError},
+};
+use delayline::{amqp::AmqpError, settings::Management};
+
+pub use apps::{
+    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
+    AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry, Probe, RemoveOptions, RemoveRefusal,
+    RemoveReport, Target, add_app, check_app, definitions, discard_app, list_apps, rabbitmqctl, remove_app,
+};
+pub use contents::Waiting;
+pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
+pub use examine::{Conflict, State};
+pub use install::{InstallReport, Outcome, Plan, install, plan};
+pub use parked::{
+    ParkedCause, ParkedGroup, ParkedMessage, ParkedReport, ParkedSelection, discard_parked, parked,
+    parked_messages, replay_parked,
+};
+pub use status::{AppBinding, LevelStatus, Status, status};
+pub use uninstall::{Refusal, UninstallReport, uninstall};
+pub use unroutable::{
+    Diagnosis, Reason, ReplayRefusal, ReplayReport, Selection, UnroutableGroup, UnroutableMessage,
+    UnroutableReport, diagnose, purge, replay, unroutable, unroutable_messages,
+};
+pub use unstick::{
+    Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, UnstickStats, Unsticker, unstick,
+};
+pub use verify::{VerifyReport, verify};
+
+/// Why administration could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The AMQP side failed.
+    #[error("{doing}: {source}")]
+    Amqp {
+        /// What was being done.
+        doing: String,
+        /// What went wrong.
+        source: AmqpError,
+    },
+    /// The broker can declare no queue that dead-letters at least once.
+    #[error(
+        "{doing}: {reason}. The dead-letter workers of a node have given up; until they run again, no queue that \
+         it leads hands on what is due, of any set. A command in docs/doctor.md (dead-lettering-ended) starts them. \
+         If no forged header ended them, restarting that node does so too: rabbitmq-upgrade drain, then stop and \
+         start it. Nothing is lost (docs/compatibility.md)"
+    )]
+    WorkersGone {
+        /// What was being done.
+        doing: String,
+        /// What the broker said.
+        reason: AmqpError,
+    },
+    /// The management API failed.
+    #[error(transparent)]
+    Management(#[from] ManagementError),
+    /// A queue that keeps messages was not touched.
+    #[error(transparent)]
+    Holding(#[from] HoldingError),
+    /// What is asked for cannot be seen or done without the management API.
+    #[error("this needs the management API: {reason}")]
+    Blind {
+        /// Why it cannot be asked.
+        reason: String,
+    },
+}
+
+/// Puts what was being done in front of an AMQP error.
+fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
+    /// What a broker calls an error of its own.
+    const INTERNAL_ERROR: u16 = 541;
+    move |source| {
+        let doing = what.into();
+        match source.code() == Some(INTERNAL_ERROR) && source.to_string().contains("cluster_not_formed") {
+            true => AdminError::WorkersGone { doing, reason: source },
+            false => AdminError::Amqp { doing, source },
+        }
+    }
+}
+
+/// What the management API sees of a vhost.
+fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, ManagementError> {
+    let mut observed = Observed {
+        exchanges: api.exchanges(vhost)?,
+        queues: api.queues(vhost)?,
+        bindings: api.bindings(vhost)?,
+        ..Observed::default()
+    };
+    // After the queues: a policy that was set in between is there, and one that was taken
+    // away is not said of a queue any more.
+    if let Err(error) = observed.read_policies(api, vhost) {
+        observed.unsettled.push(format!("policies that were set in the last few seconds: {error}"));
+    }
+    Ok(observed)
+}
+
+/// What the management API sees of a vhost, or why it cannot be asked.
+///
+/// # Errors
+/// Only if the API refuses us and the user named it: see
+/// [`ManagementError::absence`].
+pub(crate) fn observe(
+    settings: Option<&Management>,
+    vhost: &str,
+) -> Result<Result<Observed, String>, AdminError> {
+    let Some(settings) = settings else {
+        return Ok(Err("no management API is configured (--management-url)".into()));
+    };
+    match ManagementApi::new(settings).and_then(|api| observe_with(&api, vhost)) {
+        Ok(observed) => Ok(Ok(observed)),
+        Err(error) => Ok(Err(error.absence(settings)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_to_do_when_the_dead_letter_workers_are_gone() {
+        let error =
+            |text: &str| doing("declaring queue `q`")(AmqpError::Closed { code: 541, text: text.into() });
+        let gone = error("INTERNAL_ERROR - Cannot declare a queue 'q': cluster_not_formed").to_string();
+        assert!(gone.starts_with("declaring queue `q`: the broker closed the connection with 541"), "{gone}");
+        assert!(gone.contains("dead-lettering-ended") && gone.contains("rabbitmq-upgrade drain"), "{gone}");
+        assert!(!error("INTERNAL_ERROR").to_string().contains("drain"));
+    }
+}

@@ -1,0 +1,358 @@
+//! The HTTP client.
+
+use std::{fmt, sync::Arc, thread, time::Duration};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+use ureq::{
+    Agent,
+    http::{Response, header},
+    tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig},
+};
+use url::Url;
+
+use delayline::{
+    settings::Management,
+    shell::quoted,
+    tls::{Material, explained, provider},
+};
+
+use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview};
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long connecting may take, before another node is tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long to wait before asking again after an error of the broker's own.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_millis(500), Duration::from_millis(1_500)];
+
+/// What a path segment may hold as it is.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Why the API did not answer as hoped. None quotes a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagementError {
+    /// Nothing that speaks HTTP answered.
+    #[error("the management API at {url} cannot be reached: {reason}")]
+    Unreachable {
+        /// Its base URL, without credentials.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// 401 or 403: the user may not.
+    #[error("the management API at {url} refused user `{username}` ({status}); it needs the tag {needed}")]
+    Refused {
+        /// Its base URL, without credentials.
+        url: String,
+        /// The user.
+        username: String,
+        /// The HTTP status.
+        status: u16,
+        /// Which user tag the request needs.
+        needed: &'static str,
+    },
+    /// Another status, or an answer that is not what the API documents.
+    #[error("the management API at {url} gave an unexpected answer to {path}: {reason}")]
+    Unexpected {
+        /// Its base URL, without credentials.
+        url: String,
+        /// The path that was asked for.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl ManagementError {
+    /// Why there is no management API, for whoever can go on without it.
+    ///
+    /// # Errors
+    /// Itself, if an API that the user named refuses us: whoever named it can mend that,
+    /// and one that was merely guessed need not know our user.
+    pub(crate) fn absence(self, settings: &Management) -> Result<String, Self> {
+        match self {
+            Self::Refused { .. } if settings.explicit => Err(self),
+            _ => Ok(self.to_string()),
+        }
+    }
+}
+
+/// A client of one broker's management API.
+pub struct ManagementApi {
+    agent: Agent,
+    bases: Vec<Url>,
+    username: String,
+    authorization: String,
+}
+
+impl ManagementApi {
+    /// Makes a client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// If the TLS files of the settings cannot be used.
+    pub fn new(settings: &Management) -> Result<Self, ManagementError> {
+        Self::within(settings, TIMEOUT)
+    }
+
+    /// One that waits no longer than this for an answer, for whoever would rather go on
+    /// without it.
+    pub fn within(settings: &Management, timeout: Duration) -> Result<Self, ManagementError> {
+        let config = Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .timeout_connect(Some(CONNECT_TIMEOUT.min(timeout)))
+            .http_status_as_error(false)
+            .user_agent(concat!("delayline/", env!("CARGO_PKG_VERSION")));
+        let config = if settings.url.scheme() == "https" {
+            let material = Material::load(&settings.tls).map_err(|error| ManagementError::Unreachable {
+                url: settings.url.to_string(),
+                reason: error.to_string(),
+            })?;
+            config.tls_config(tls_config(material))
+        } else {
+            config
+        };
+        Ok(Self {
+            agent: config.build().new_agent(),
+            bases: std::iter::once(&settings.url).chain(&settings.other_urls).cloned().collect(),
+            username: settings.username.clone(),
+            authorization: basic(&settings.username, settings.password.expose()),
+        })
+    }
+
+    /// The broker's version and name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn overview(&self) -> Result<Overview, ManagementError> {
+        self.get("overview")
+    }
+
+    /// The feature flags of the cluster. Needs the tag `administrator`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn feature_flags(&self) -> Result<Vec<FeatureFlag>, ManagementError> {
+        self.get("feature-flags")
+    }
+
+    /// The nodes of the cluster. Needs the tag `monitoring`.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn nodes(&self) -> Result<Vec<NodeInfo>, ManagementError> {
+        self.get("nodes")
+    }
+
+    /// The deprecated features that are in use; `None` where the broker does not know
+    /// such a list (before 3.13).
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn deprecated_features_used(&self) -> Result<Option<Vec<DeprecatedFeature>>, ManagementError> {
+        self.find("deprecated-features/used")
+    }
+
+    /// Changes something, through the first node that can be reached. Deleting what
+    /// is not there is done.
+    pub(super) fn send(&self, path: &str, change: &Change) -> Result<(), ManagementError> {
+        let mut first_error = None;
+        for base in &self.bases {
+            match self.send_to(base, path, change) {
+                Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
+                answer => return answer,
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
+    }
+
+    fn send_to(&self, base: &Url, path: &str, change: &Change) -> Result<(), ManagementError> {
+        let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
+        let response = match change {
+            Change::Put(body) => {
+                self.agent.put(url).header(header::AUTHORIZATION, &self.authorization).send_json(body)
+            }
+            Change::Delete => {
+                self.agent.delete(url).header(header::AUTHORIZATION, &self.authorization).call()
+            }
+        };
+        match response {
+            Ok(response) if matches!(change, Change::Delete) && response.status() == 404 => Ok(()),
+            response => self.checked(base, path, response).map(drop),
+        }
+    }
+
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
+        self.find(path)?.ok_or_else(|| {
+            let vhost = path.split('/').nth(1).map(|vhost| percent_decode_str(vhost).decode_utf8_lossy());
+            let reason = match vhost {
+                Some(vhost) => format!(
+                    "not found (404): the vhost does not exist (rabbitmqctl add_vhost {}), or this is not the \
+                     management API",
+                    quoted(&vhost)
+                ),
+                None => "not found (404): this is not the management API".into(),
+            };
+            unexpected(&self.bases[0], path, reason)
+        })
+    }
+
+    /// Asks the first node that can be reached; `None` on 404.
+    pub(super) fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
+        let mut first_error = None;
+        for base in &self.bases {
+            match self.find_at(base, path) {
+                Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
+                answer => return answer,
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
+    }
+
+    fn find_at<T: DeserializeOwned>(&self, base: &Url, path: &str) -> Result<Option<T>, ManagementError> {
+        let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
+        let ask = || self.agent.get(&url).header(header::AUTHORIZATION, &self.authorization).call();
+        let mut response = ask();
+        // A node under load answers with 500 now and then, when one of its own queries
+        // of a queue or a node takes too long.
+        for pause in PAUSES {
+            if !response.as_ref().is_ok_and(|response| response.status().is_server_error()) {
+                break;
+            }
+            thread::sleep(pause);
+            response = ask();
+        }
+        if response.as_ref().is_ok_and(|response| response.status() == 404) {
+            return Ok(None);
+        }
+        let mut response = self.checked(base, path, response)?;
+        response
+            .body_mut()
+            .with_config()
+            // Brokers with many thousands of queues answer with many megabytes.
+            .limit(512 * 1024 * 1024)
+            // By way of a map, which takes a field that is there twice: 3.10 does that to
+            // `online` of a queue with a replica on a node that is down.
+            .read_json::<Json>()
+            .map_err(|error| error.to_string())
+            .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
+            .map(Some)
+            .map_err(|reason| unexpected(base, path, reason))
+    }
+
+    fn checked<B>(
+        &self,
+        base: &Url,
+        path: &str,
+        response: Result<Response<B>, ureq::Error>,
+    ) -> Result<Response<B>, ManagementError> {
+        let response = response.map_err(|error| ManagementError::Unreachable {
+            url: base.to_string(),
+            reason: tls_failure(&error, base).unwrap_or_else(|| error.to_string()),
+        })?;
+        match response.status().as_u16() {
+            200..=299 => Ok(response),
+            status @ (401 | 403) => Err(ManagementError::Refused {
+                url: base.to_string(),
+                username: self.username.clone(),
+                status,
+                needed: needed(path),
+            }),
+            status => Err(unexpected(base, path, format!("HTTP status {status}"))),
+        }
+    }
+}
+
+/// What it means if it is for TLS that nothing came of it. The client names no sources.
+fn tls_failure(error: &ureq::Error, base: &Url) -> Option<String> {
+    let host = base.host_str().unwrap_or_default();
+    match error {
+        ureq::Error::Io(error) => explained(error, host),
+        ureq::Error::Rustls(error) => explained(error, host),
+        _ => None,
+    }
+}
+
+/// What to do with an object of the API. It has no `Debug`: a body may hold a
+/// password.
+pub(super) enum Change {
+    Put(Json),
+    Delete,
+}
+
+/// Which tag a part of the API wants.
+fn needed(path: &str) -> &'static str {
+    match path.split('/').next() {
+        Some("policies") => "`policymaker`, and permissions in this vhost",
+        _ if for_administrators(path) => "`administrator`",
+        _ => "`monitoring` (or `management` for a user of this vhost)",
+    }
+}
+
+/// Whether a part of the API wants more than the tag `monitoring`.
+fn for_administrators(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    ["feature-flags", "users", "permissions/", "topic-permissions/", "operator-policies/"]
+        .iter()
+        .any(|part| path.starts_with(part))
+        || path.ends_with("/permissions")
+        || path.ends_with("/topic-permissions")
+}
+
+fn unexpected(base: &Url, path: &str, reason: String) -> ManagementError {
+    ManagementError::Unexpected { url: base.to_string(), path: format!("/api/{path}"), reason }
+}
+
+fn tls_config(material: Material) -> TlsConfig {
+    let roots: Vec<_> =
+        material.roots.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+    let client = material.client.and_then(|client| {
+        let chain: Vec<_> =
+            client.chain.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+        // It was read as a key before.
+        let key = PrivateKey::from_pem(&client.key).ok()?;
+        Some(ClientCert::new_with_certs(&chain, key))
+    });
+    TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(roots)))
+        .client_cert(client)
+        .unversioned_rustls_crypto_provider(provider())
+        .build()
+}
+
+pub(super) fn segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+/// The value of the `Authorization` header.
+fn basic(username: &str, password: &str) -> String {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{password}")))
+}
+
+impl fmt::Debug for ManagementApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagementApi").field("base", &self.bases[0].as_str()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_a_vhost_for_a_path() {
+        assert_eq!(segment("/"), "%2F");
+        assert_eq!(segment("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[test]
+    fn encodes_credentials() {
+        assert_eq!(basic("guest", "guest"), "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    }
+}

@@ -1,0 +1,98 @@
+//! Policies, and operator policies, which merge with them.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::{
+    ManagementApi, ManagementError,
+    client::{Change, segment},
+    model::lenient,
+};
+
+/// The two kinds of policies. Of each, one applies to a queue: the one with the highest
+/// priority whose pattern matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyKind {
+    /// Needs the tag `policymaker`.
+    Policy,
+    /// Needs the tag `administrator`; limits what the other kind sets.
+    OperatorPolicy,
+}
+
+impl PolicyKind {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Policy => "policies",
+            Self::OperatorPolicy => "operator-policies",
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Policy => "policy",
+            Self::OperatorPolicy => "operator policy",
+        })
+    }
+}
+
+/// A policy: one of `GET /api/policies/VHOST` or `GET /api/operator-policies/VHOST`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    /// Its name.
+    #[serde(deserialize_with = "lenient")]
+    pub name: String,
+    /// What names of queues and exchanges must match somewhere: a PCRE.
+    #[serde(deserialize_with = "lenient")]
+    pub pattern: String,
+    /// `all`, `queues`, `exchanges`; from 3.12 on also `classic_queues`, `quorum_queues`
+    /// and `streams`.
+    #[serde(rename = "apply-to", deserialize_with = "lenient")]
+    pub apply_to: String,
+    /// What it sets.
+    #[serde(deserialize_with = "lenient")]
+    pub definition: BTreeMap<String, Json>,
+    /// Of those that match, only the one with the highest holds; any number, also below 0.
+    #[serde(deserialize_with = "lenient")]
+    pub priority: i64,
+}
+
+impl ManagementApi {
+    /// The policies of a vhost, as they are at this moment; what they do to a queue is in
+    /// its statistics some seconds later.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn policies(&self, kind: PolicyKind, vhost: &str) -> Result<Vec<Policy>, ManagementError> {
+        self.get(&format!("{}/{}", kind.path(), segment(vhost)))
+    }
+
+    /// Sets a policy. The broker answers once it holds for all queues that have a leader.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn set_policy(&self, kind: PolicyKind, vhost: &str, policy: &Policy) -> Result<(), ManagementError> {
+        let Policy { name, pattern, apply_to, definition, priority } = policy;
+        let body = json!({
+            "pattern": pattern, "priority": priority, "definition": definition, "apply-to": apply_to,
+        });
+        self.send(&path(kind, vhost, name), &Change::Put(body))
+    }
+
+    /// Deletes a policy; no error if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn delete_policy(&self, kind: PolicyKind, vhost: &str, name: &str) -> Result<(), ManagementError> {
+        self.send(&path(kind, vhost, name), &Change::Delete)
+    }
+}
+
+fn path(kind: PolicyKind, vhost: &str, name: &str) -> String {
+    format!("{}/{}/{}", kind.path(), segment(vhost), segment(name))
+}

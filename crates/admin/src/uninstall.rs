@@ -1,0 +1,274 @@
+//! Removing a set.
+
+use std::{fmt, thread};
+
+use serde::Serialize;
+
+use crate::compare::Observed;
+use delayline::{
+    amqp::Session,
+    settings::{Broker, Settings},
+    topology::{Object, Queue, Topology},
+};
+
+use crate::{
+    AdminError, Conflict, State, Waiting,
+    contents::{self, SETTLE, contents},
+    doing, examine, observe,
+};
+
+/// What was removed.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct UninstallReport {
+    /// Exchanges and queues that were removed.
+    pub removed: Vec<String>,
+    /// Objects under the set's names that are not as it declares them. They were
+    /// left alone.
+    pub foreign: Vec<Conflict>,
+    /// Messages that went with the queues, by force.
+    pub discarded: Vec<Waiting>,
+    /// Bindings of applications that went with the dispatch exchange.
+    pub unbound: Vec<String>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+}
+
+/// Why nothing was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// Where messages wait, and how many.
+    pub waiting: Vec<Waiting>,
+    /// Objects under the set's names that are not as it declares them. The set
+    /// was probably installed with other settings, and removing only a part of
+    /// it would leave its queues without a way out.
+    pub foreign: Vec<Conflict>,
+    /// Landing queues of applications, which hang on the dispatch exchange.
+    pub landing: Vec<String>,
+    /// Why it cannot be told whether messages wait between two levels.
+    pub unseen: Vec<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        if !self.waiting.is_empty() {
+            let total: u64 = self.waiting.iter().map(|waiting| waiting.messages).sum();
+            let places: Vec<_> = self
+                .waiting
+                .iter()
+                .map(|waiting| format!("{} in `{}`", waiting.messages, waiting.queue))
+                .collect();
+            write!(f, "{total} messages still wait: {}", places.join(", "))?;
+            separator = "; ";
+        }
+        if let Some(first) = self.foreign.first() {
+            let number = self.foreign.len();
+            write!(f, "{separator}{number} objects are not as this set declares them, such as {first}")?;
+            separator = "; ";
+        }
+        if !self.landing.is_empty() {
+            let names: Vec<_> = self.landing.iter().map(|name| format!("`{name}`")).collect();
+            write!(f, "{separator}applications are registered with landing queues: {}", names.join(", "))?;
+            separator = "; ";
+        }
+        for unseen in &self.unseen {
+            write!(f, "{separator}it cannot be told whether there are {unseen}")?;
+            separator = "; ";
+        }
+        Ok(())
+    }
+}
+
+/// Removes what [`install`](super::install()) declared, and nothing else.
+///
+/// The entry exchange goes first, so that nothing new comes in; then the queues
+/// are counted again some seconds later, and if something arrived meanwhile, or it cannot
+/// be told, it is put back.
+/// `force` removes queues with what they hold, and the set's own objects although
+/// others stand among them.
+///
+/// # Errors
+/// If the broker refuses or is lost; removing again goes on from there.
+pub fn uninstall(
+    settings: &Settings,
+    topology: &Topology,
+    force: bool,
+) -> Result<Result<UninstallReport, Refusal>, AdminError> {
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let look = || observe(settings.management.as_ref(), &settings.broker.vhost);
+    let observed = look()?;
+    let mut report = UninstallReport::default();
+    if let Err(reason) = &observed {
+        report.unseen.push(format!("messages that are stuck between two levels: {reason}"));
+    }
+    let observed = observed.ok();
+
+    let landing = landing_queues(topology, observed.as_ref());
+    // First here, and so removed last, after what feeds them.
+    let mut ours: Vec<&Object> = landing.iter().collect();
+    for object in topology.objects() {
+        match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
+            Some(State::Same) => ours.push(object),
+            Some(State::Different(conflict)) => report.foreign.push(conflict),
+            Some(State::Missing) | None => {}
+        }
+    }
+    let waiting = count(&mut session, &ours, observed.as_ref())?;
+    let clear = waiting.is_empty() && report.foreign.is_empty() && landing.is_empty();
+    let blind = observed.is_none() && !ours.is_empty();
+    if !force && (blind || !clear) {
+        let landing = landing.iter().filter_map(queue_name).map(str::to_owned).collect();
+        return Ok(Err(Refusal { waiting, foreign: report.foreign, landing, unseen: report.unseen }));
+    }
+    let entry = topology.names().entry();
+    let entry = ours.iter().filter_map(|object| object.name()).find(|name| *name == entry);
+    let mut close_and_count = || -> Result<Result<Vec<Waiting>, String>, AdminError> {
+        if let Some(entry) = entry {
+            session.delete_exchange(entry).map_err(doing("removing the entry exchange"))?;
+        }
+        if !force && !ours.is_empty() {
+            // What was on its way in is in its queue by then, and in the API's count.
+            thread::sleep(SETTLE);
+        }
+        match look()? {
+            Err(reason) if !force && !ours.is_empty() => Ok(Err(reason)),
+            again => count(&mut session, &ours, again.ok().as_ref()).map(Ok),
+        }
+    };
+    let counted = close_and_count();
+    let stays = !force && !matches!(&counted, Ok(Ok(waiting)) if waiting.is_empty());
+    if stays && let Some(entry) = entry {
+        restore_entry(&settings.broker, topology, entry, observed.as_ref())?;
+    }
+    let waiting = match counted? {
+        Ok(waiting) if stays => return Ok(Err(Refusal { waiting, ..Refusal::default() })),
+        Ok(waiting) => waiting,
+        Err(reason) => {
+            let unseen = vec![format!("messages that are stuck between two levels: {reason}")];
+            return Ok(Err(Refusal { unseen, ..Refusal::default() }));
+        }
+    };
+    report.removed.extend(entry.map(|entry| format!("exchange `{entry}`")));
+    if !waiting.is_empty() || blind {
+        contents::calm(&mut session, removal_order(&ours).filter_map(queue_name));
+    }
+    report.discarded = waiting;
+    for object in removal_order(&ours).filter(|object| object.name().is_some_and(|it| Some(it) != entry)) {
+        match object {
+            Object::Exchange(exchange) => {
+                if let Some(observed) = &observed
+                    && exchange.name == topology.names().dispatch()
+                {
+                    let bindings = observed.dispatch_bindings(topology);
+                    report.unbound = bindings.iter().map(ToString::to_string).collect();
+                }
+                session
+                    .delete_exchange(&exchange.name)
+                    .map_err(doing(format!("removing exchange `{}`", exchange.name)))?;
+                report.removed.push(format!("exchange `{}`", exchange.name));
+            }
+            Object::Queue(queue) => {
+                contents::delete(&mut session, &queue.name, &mut report.discarded)?;
+                report.removed.push(format!("queue `{}`", queue.name));
+            }
+            // Bindings go with their exchanges.
+            Object::Binding(_) => {}
+        }
+    }
+    Ok(Ok(report))
+}
+
+/// Backwards, and so from level 27 down to 0, each queue before those it hands on to.
+///
+/// This matters to the whole node, see [`contents::calm`]. Measured with messages flowing on
+/// 4.3.6: in 2 of 4 runs from level 0 upwards, in none of 28 from level 27 downwards.
+fn removal_order<'a>(ours: &[&'a Object]) -> impl Iterator<Item = &'a Object> + Clone {
+    ours.iter().rev().copied()
+}
+
+/// The landing queues that stand, as far as the API can be asked. They are not part
+/// of the set, but without it they are of no use.
+fn landing_queues(topology: &Topology, observed: Option<&Observed>) -> Vec<Object> {
+    let queues = observed.map(|observed| observed.queues.as_slice()).unwrap_or_default();
+    queues
+        .iter()
+        .filter(|info| topology.names().app_of_landing(&info.name).is_some())
+        .map(|info| Object::Queue(Queue { name: info.name.clone(), level: None, arguments: [].into() }))
+        .collect()
+}
+
+fn queue_name(object: &Object) -> Option<&str> {
+    match object {
+        Object::Queue(queue) => Some(&queue.name),
+        _ => None,
+    }
+}
+
+/// The queues among these that hold messages.
+fn count(
+    session: &mut Session,
+    ours: &[&Object],
+    observed: Option<&Observed>,
+) -> Result<Vec<Waiting>, AdminError> {
+    let mut waiting = Vec::new();
+    for queue in ours.iter().filter_map(|object| queue_name(object)) {
+        let messages = contents(session, queue, observed)?.messages;
+        if messages > 0 {
+            waiting.push(Waiting { queue: queue.into(), messages });
+        }
+    }
+    Ok(waiting)
+}
+
+/// Puts the entry exchange back as it was, with the bindings others had made. On a
+/// connection of its own, as the other may be lost.
+fn restore_entry(
+    broker: &Broker,
+    topology: &Topology,
+    entry: &str,
+    before: Option<&Observed>,
+) -> Result<(), AdminError> {
+    const DOING: &str =
+        "putting the entry exchange back (until `delayline install` does, publishers get 404)";
+    let mut session = Session::open(broker).map_err(doing(DOING))?;
+    for object in topology.objects() {
+        let restored = match object {
+            Object::Exchange(exchange) if exchange.name == entry => session.declare_exchange(exchange),
+            // What stood there is known, and may be of another version.
+            Object::Binding(binding) if before.is_none() && binding.source == entry => session.bind(binding),
+            _ => continue,
+        };
+        restored.map_err(doing(DOING))?;
+    }
+    for binding in before.map(|before| before.bindings_of(entry)).unwrap_or_default() {
+        session.bind(&binding).map_err(doing(DOING))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use delayline::topology::TopologySettings;
+
+    #[test]
+    fn removes_each_queue_before_those_it_hands_on_to() {
+        let topology = Topology::new(TopologySettings::default());
+        let landing =
+            Object::Queue(Queue { name: "delay.landing.billing".into(), level: None, arguments: [].into() });
+        let ours: Vec<_> = std::iter::once(&landing).chain(topology.objects()).collect();
+        let order: Vec<_> = removal_order(&ours).collect();
+        let levels: Vec<_> = order
+            .iter()
+            .filter_map(|object| match object {
+                Object::Queue(queue) => queue.level,
+                _ => None,
+            })
+            .collect();
+        assert_eq!(levels, (0..28).rev().collect::<Vec<_>>());
+        let at = |wanted: &str| order.iter().position(|object| queue_name(object) == Some(wanted)).unwrap();
+        for behind in ["delay.unroutable", "delay.landing.billing"] {
+            assert!(at("delay.level.00") < at(behind), "{behind}");
+        }
+    }
+}

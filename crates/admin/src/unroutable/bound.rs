@@ -1,0 +1,73 @@
+//! For whom somebody is bound to dispatch: pure.
+
+use std::collections::BTreeSet;
+
+use crate::compare::Observed;
+use delayline::{
+    codec::{AppKey, Delay, RoutingKey},
+    topology::{Topology, topic_matches},
+};
+
+/// The bindings of a dispatch exchange.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Bound {
+    /// The apps somebody is exactly bound for.
+    apps: BTreeSet<String>,
+    /// The other binding keys: each can catch any number of apps.
+    patterns: Vec<String>,
+}
+
+impl Bound {
+    pub(super) fn new(topology: &Topology, observed: &Observed) -> Self {
+        let mut bound = Self::default();
+        for binding in observed.dispatch_bindings(topology) {
+            match RoutingKey::app_of_pattern(&binding.key) {
+                Ok(app) => _ = bound.apps.insert(app.to_string()),
+                Err(pattern) => bound.patterns.push(pattern.to_owned()),
+            }
+        }
+        bound
+    }
+
+    /// Whether somebody receives what is due for an app.
+    pub(super) fn has(&self, app: &str) -> bool {
+        if self.apps.contains(app) {
+            return true;
+        }
+        let Ok(app) = AppKey::new(app) else { return false };
+        let key = RoutingKey::new(Delay::ZERO, app).encode();
+        self.patterns.iter().any(|pattern| topic_matches(pattern, &key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::management::BindingInfo;
+    use delayline::topology::TopologySettings;
+
+    #[test]
+    fn a_pattern_is_a_binding_too() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut observed = Observed::standing(&topology);
+        let exact = RoutingKey::binding_pattern(&AppKey::new("billing").unwrap());
+        for key in [exact.as_str(), "#.orders", "other.#"] {
+            observed.bindings.push(BindingInfo {
+                source: topology.names().dispatch(),
+                destination: "queue".into(),
+                destination_type: "queue".into(),
+                routing_key: key.into(),
+            });
+        }
+        let bound = Bound::new(&topology, &observed);
+        for (app, expected) in [
+            ("billing", true),
+            ("eu.billing", false),
+            ("orders", true),
+            ("eu.orders", true),
+            ("other", false),
+        ] {
+            assert_eq!(bound.has(app), expected, "{app}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Looks after a set: makes its queues try again when they hand on nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use log::{debug, info, warn};
+
+use crate::{AdminError, management::ManagementApi};
+use delayline::{settings::Settings, topology::Topology};
+
+use crate::unstick::{
+    Unstick, UnstickOptions, UnstickReport, is_of_set,
+    suspicion::{Suspect, Suspicion},
+    unstick,
+};
+
+/// How often it looks.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How long it waits for an answer to a look.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a keeper has done, for metrics.
+#[derive(Debug, Default)]
+pub struct UnstickStats(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    attempts: BTreeMap<String, u64>,
+    blocked: BTreeSet<String>,
+}
+
+impl UnstickStats {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often each queue was made to try again.
+    #[must_use]
+    pub fn attempts(&self) -> BTreeMap<String, u64> {
+        self.lock().attempts.clone()
+    }
+
+    /// How many queues hand on nothing now and may not be touched, or could not.
+    #[must_use]
+    pub fn blocked(&self) -> usize {
+        self.lock().blocked.len()
+    }
+}
+
+/// Does what [`unstick`] does, by itself, whenever a queue of the set, or a landing queue,
+/// has had dead letters for some seconds and none was seen to leave; again every 10 s for
+/// a minute, and then every 30 s, while that is so.
+#[derive(Debug)]
+pub struct Unsticker {
+    settings: Settings,
+    topology: Topology,
+    stats: Arc<UnstickStats>,
+    suspicion: Suspicion,
+    /// What was complained about last, which is not repeated.
+    told: Option<String>,
+}
+
+impl Unsticker {
+    /// One for the set of the settings; nothing is asked yet.
+    #[must_use]
+    pub fn new(settings: Settings, stats: Arc<UnstickStats>) -> Self {
+        let topology = Topology::new(settings.topology.clone());
+        Self { settings, topology, stats, suspicion: Suspicion::default(), told: None }
+    }
+
+    /// Looks after the set until `stop` is set, through restarts of the broker. Without a
+    /// management API there is nothing it can do, and it says so and ends.
+    pub fn run(mut self, stop: &AtomicBool) {
+        let api = match self.settings.management.as_ref().map(|api| ManagementApi::within(api, PATIENCE)) {
+            Some(Ok(api)) => api,
+            Some(Err(error)) => return warn!("queues that hand on nothing are not seen: {error}"),
+            None => return info!("without a management API, queues that hand on nothing are not seen"),
+        };
+        let started = Instant::now();
+        let mut next = Instant::now();
+        let mut clean = false;
+        while !stop.load(Ordering::Relaxed) {
+            if Instant::now() < next {
+                thread::sleep(TICK);
+                continue;
+            }
+            if !clean {
+                clean = self.clear_what_was_left_behind();
+            }
+            match api.queue_counts(&self.settings.broker.vhost) {
+                Ok(queues) => {
+                    let names = self.topology.names();
+                    let counts = queues
+                        .into_iter()
+                        .filter(|queue| {
+                            queue.messages_dlx > 0 && is_of_set(&self.topology, names, &queue.name)
+                        })
+                        .map(|queue| (queue.name, queue.messages_dlx))
+                        .collect();
+                    self.look(|| started.elapsed(), &counts);
+                }
+                Err(error) => {
+                    debug!("dead letters could not be counted: {error}");
+                    self.suspicion.forget();
+                    self.stats.lock().blocked.clear();
+                }
+            }
+            next = Instant::now() + EVERY;
+        }
+    }
+
+    /// Whether that is settled.
+    fn clear_what_was_left_behind(&self) -> bool {
+        let options = self.options(Vec::new());
+        match unstick(&self.settings, &self.topology, &options) {
+            Ok(report) => {
+                for kind in report.left_behind {
+                    info!("deleted the {kind} that a run before this one left behind");
+                }
+                true
+            }
+            Err(error) => {
+                debug!("whether a policy was left behind is not known: {error}");
+                false
+            }
+        }
+    }
+
+    fn options(&self, queues: Vec<String>) -> UnstickOptions {
+        UnstickOptions { which: Unstick::Named(queues), wait: Duration::ZERO, ..UnstickOptions::default() }
+    }
+
+    fn look(&mut self, clock: impl Fn() -> Duration, counts: &BTreeMap<String, u64>) {
+        let (suspects, freed) = self.suspicion.note(clock(), counts);
+        self.stats.lock().blocked.retain(|queue| counts.contains_key(queue));
+        for queue in freed {
+            info!("queue `{queue}` hands on again");
+        }
+        if suspects.is_empty() {
+            return;
+        }
+        let names = suspects.iter().map(|suspect| suspect.queue.clone()).collect();
+        let done = unstick(&self.settings, &self.topology, &self.options(names));
+        // It may have taken long.
+        for suspect in &suspects {
+            self.suspicion.attempted(clock(), &suspect.queue);
+        }
+        match done {
+            Ok(report) => self.note(&suspects, &report),
+            Err(error) => self.complain(&suspects, &error),
+        }
+    }
+
+    fn note(&mut self, suspects: &[Suspect], report: &UnstickReport) {
+        let mut counts = self.stats.lock();
+        for touched in &report.touched {
+            *counts.attempts.entry(touched.queue.clone()).or_default() += 1;
+            counts.blocked.remove(&touched.queue);
+            let Some(suspect) = suspects.iter().find(|suspect| suspect.queue == touched.queue) else {
+                continue;
+            };
+            let Suspect { queue, dead_letters, since, moves } = suspect;
+            let since = since.as_secs();
+            match moves {
+                false => warn!(
+                    "queue `{queue}` has had dead letters for {since} s and hands on none ({dead_letters} now): made \
+                     to try again"
+                ),
+                true => info!(
+                    "queue `{queue}` has always had dead letters for {since} s ({dead_letters} now): made to try again"
+                ),
+            }
+        }
+        counts.blocked.extend(report.occupied.iter().map(|occupied| occupied.queue.clone()));
+        drop(counts);
+        if let Some(first) = report.occupied.first() {
+            self.tell(format!(
+                "queue `{}` hands on nothing and cannot be made to try again without displacing the policy `{}` or the \
+                 operator policy `{}`; any change of one of them, such as of its priority, does it",
+                first.queue, first.policy, first.operator_policy
+            ));
+        } else {
+            self.told = None;
+        }
+    }
+
+    fn complain(&mut self, suspects: &[Suspect], error: &AdminError) {
+        self.stats.lock().blocked.extend(suspects.iter().map(|suspect| suspect.queue.clone()));
+        let queues: Vec<_> = suspects.iter().map(|suspect| format!("`{}`", suspect.queue)).collect();
+        debug!("{} hand on nothing: {error}", queues.join(", "));
+        self.tell(format!("queues that hand on nothing cannot be made to try again: {error}"));
+    }
+
+    /// Once until something else is to be told.
+    fn tell(&mut self, text: String) {
+        if self.told.as_ref() != Some(&text) {
+            warn!("{text}");
+            self.told = Some(text);
+        }
+    }
+}

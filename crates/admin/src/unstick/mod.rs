@@ -1,0 +1,270 @@
+//! Making queues try again to hand on dead letters that go nowhere.
+//!
+//! A queue that dead-letters at least once has a worker, which keeps what it could hand on
+//! to nobody and tries again once in `dead_letter_worker_publisher_confirm_timeout`, three
+//! minutes unless the broker is told otherwise. It also tries again whenever the policies of
+//! its queue change, whatever they say. So a policy that means nothing to the queue is set
+//! for a moment and deleted again. Nothing else about the queue may change: a broker throws
+//! unconfirmed dead letters away when the strategy or the overflow behaviour does.
+
+mod keeper;
+mod plan;
+mod suspicion;
+
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
+
+use log::debug;
+use regex::Regex;
+use serde::Serialize;
+
+use crate::{
+    compare::Observed,
+    holding::HoldingError,
+    management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
+};
+use delayline::{
+    settings::Settings,
+    topology::{Names, Topology},
+};
+
+use crate::AdminError;
+
+pub use keeper::{UnstickStats, Unsticker};
+pub(super) use plan::NAME;
+pub use plan::Occupied;
+use plan::{hands_on_at_least_once, policy, touches};
+
+/// How often the counts are looked at again; brokers renew them every five seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often, and after which pauses, deleting our policy is tried again.
+const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
+
+/// Which queues to make try again. All of them dead-letter at least once; others are never
+/// touched.
+#[derive(Debug, Clone)]
+pub enum Unstick {
+    /// The set's own, and the landing queues of its applications.
+    Set,
+    /// The queues of these levels.
+    Levels(Vec<u8>),
+    /// Those of the whole vhost whose name matches, whoever made them.
+    Matching(Regex),
+    /// Those with these names.
+    Named(Vec<String>),
+}
+
+impl Unstick {
+    fn selects(&self, topology: &Topology, queue: &str) -> bool {
+        let names = topology.names();
+        match self {
+            Self::Set => is_of_set(topology, names, queue),
+            Self::Levels(levels) => levels.iter().any(|level| names.level_queue(*level) == queue),
+            Self::Matching(pattern) => pattern.is_match(queue),
+            Self::Named(queues) => queues.iter().any(|name| name == queue),
+        }
+    }
+}
+
+/// Whether a queue is the set's own, or a landing queue of one of its applications.
+fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
+    names.app_of_landing(queue).is_some() || topology.queues().any(|own| own.name == queue)
+}
+
+/// How to go about it.
+#[derive(Debug, Clone)]
+pub struct UnstickOptions {
+    /// Which queues.
+    pub which: Unstick,
+    /// Also those that have no dead letters under way, as far as the broker has counted.
+    pub all: bool,
+    /// Whether only to say what would be done.
+    pub dry_run: bool,
+    /// For how long to look whether they hand on now; with zero, `left` stays open.
+    pub wait: Duration,
+}
+
+impl Default for UnstickOptions {
+    fn default() -> Self {
+        Self { which: Unstick::Set, all: false, dry_run: false, wait: Duration::from_secs(15) }
+    }
+}
+
+/// A queue that was made to try again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TouchedQueue {
+    /// Its name.
+    pub queue: String,
+    /// By which kind of policy.
+    pub by: PolicyKind,
+    /// How many dead letters it had under way.
+    pub dead_letters: u64,
+    /// The fewest that were seen afterwards; 0 if it hands on again, `None` if that was not
+    /// looked at.
+    pub left: Option<u64>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct UnstickReport {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// The queues that were made to try again, or would be.
+    pub touched: Vec<TouchedQueue>,
+    /// Those that were left alone: both kinds of policies apply to them, and neither is
+    /// ours to displace.
+    pub occupied: Vec<Occupied>,
+    /// The kinds of which an earlier run that was cut short had left a policy behind.
+    pub left_behind: Vec<PolicyKind>,
+}
+
+/// Makes queues that hold dead letters hand them on again. No message and no policy of
+/// anybody is changed; what a queue *refused* is offered to it again only once the broker's
+/// confirm timeout has passed since the last time.
+///
+/// # Errors
+/// If the management API cannot be asked, or refuses: policies need the tag `policymaker`,
+/// and operator policies, for queues that have a policy, `administrator`. Queues that only
+/// needed the other kind have been touched all the same.
+pub fn unstick(
+    settings: &Settings,
+    topology: &Topology,
+    options: &UnstickOptions,
+) -> Result<UnstickReport, AdminError> {
+    let management = settings.management.as_ref();
+    let management = management.ok_or_else(|| AdminError::Blind {
+        reason: "no management API is configured (--management-url)".into(),
+    })?;
+    let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
+    let seen = with_policies_of_now(&api, vhost, api.queues(vhost)?);
+    if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
+        let names = topology.names();
+        let level =
+            |queue: &QueueInfo| topology.queues().any(|own| own.level.is_some() && own.name == queue.name);
+        if !seen.iter().any(level) {
+            return Err(HoldingError::Missing { queue: names.level_queue(0) }.into());
+        }
+    }
+    let wanted = |queue: &&QueueInfo| {
+        (options.all || queue.messages_dlx > 0)
+            && options.which.selects(topology, &queue.name)
+            && hands_on_at_least_once(queue)
+    };
+    let chosen: BTreeMap<&str, u64> =
+        seen.iter().filter(wanted).map(|queue| (queue.name.as_str(), queue.messages_dlx)).collect();
+    let touches = touches(seen.iter().filter(wanted));
+    let mut report = UnstickReport {
+        dry_run: options.dry_run,
+        left_behind: left_behind(&api, vhost, &seen),
+        occupied: touches.occupied,
+        ..UnstickReport::default()
+    };
+    let mut failed = None;
+    for kind in [PolicyKind::Policy, PolicyKind::OperatorPolicy] {
+        let queues = touches.queues.get(&kind).map(Vec::as_slice).unwrap_or_default();
+        if !options.dry_run {
+            let done = match queues {
+                [] if report.left_behind.contains(&kind) => clear(&api, kind, vhost),
+                [] => Ok(()),
+                queues => touch(&api, kind, vhost, queues),
+            };
+            if let Err(error) = done {
+                failed = failed.or(Some(error));
+                continue;
+            }
+        }
+        report.touched.extend(queues.iter().map(|queue| TouchedQueue {
+            queue: queue.clone(),
+            by: kind,
+            dead_letters: chosen.get(queue.as_str()).copied().unwrap_or(0),
+            left: None,
+        }));
+    }
+    report.touched.sort_by(|one, other| one.queue.cmp(&other.queue));
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    if !options.dry_run && !report.touched.is_empty() {
+        watch(&api, vhost, &mut report.touched, options.wait)?;
+    }
+    Ok(report)
+}
+
+/// Says of queues which policies hold for them now: which kind is free decides what is done,
+/// and their statistics say it seconds late. Who may not list policies does with these.
+fn with_policies_of_now(api: &ManagementApi, vhost: &str, queues: Vec<QueueInfo>) -> Vec<QueueInfo> {
+    let mut observed = Observed { queues, ..Observed::default() };
+    if let Err(error) = observed.read_policies(api, vhost) {
+        debug!("policies that were set in the last few seconds are not seen: {error}");
+    }
+    observed.queues
+}
+
+/// The kinds of which a policy of ours stands. Who may not list policies sees those that
+/// apply to a queue.
+pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]) -> Vec<PolicyKind> {
+    let applies = |kind: PolicyKind| {
+        queues.iter().any(|queue| {
+            let name = match kind {
+                PolicyKind::Policy => &queue.policy,
+                PolicyKind::OperatorPolicy => &queue.operator_policy,
+            };
+            name.as_deref() == Some(NAME)
+        })
+    };
+    let stands = |kind: &PolicyKind| match api.policies(*kind, vhost) {
+        Ok(policies) => policies.iter().any(|policy| policy.name == NAME),
+        Err(_) => applies(*kind),
+    };
+    [PolicyKind::Policy, PolicyKind::OperatorPolicy].into_iter().filter(stands).collect()
+}
+
+/// Sets a policy and deletes it. Where one of an earlier run stands that is the same,
+/// setting changes nothing, and it is the deleting that makes the queues try again.
+fn touch(
+    api: &ManagementApi,
+    kind: PolicyKind,
+    vhost: &str,
+    queues: &[String],
+) -> Result<(), ManagementError> {
+    let set = api.set_policy(kind, vhost, &policy(queues));
+    // Also after an error: it may have been set and only the answer be lost.
+    let cleared = clear(api, kind, vhost);
+    set.and(cleared)
+}
+
+/// Deletes our policy, also on a broker that is busy.
+fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str) -> Result<(), ManagementError> {
+    let mut done = api.delete_policy(kind, vhost, NAME);
+    for pause in PAUSES {
+        if matches!(done, Ok(()) | Err(ManagementError::Refused { .. })) {
+            break;
+        }
+        thread::sleep(pause);
+        done = api.delete_policy(kind, vhost, NAME);
+    }
+    done
+}
+
+/// Looks until none of the queues has dead letters, or the time is over.
+fn watch(
+    api: &ManagementApi,
+    vhost: &str,
+    touched: &mut [TouchedQueue],
+    wait: Duration,
+) -> Result<(), ManagementError> {
+    let deadline = Instant::now() + wait;
+    while Instant::now() < deadline && touched.iter().any(|queue| queue.left != Some(0)) {
+        thread::sleep(LOOK_EVERY);
+        let counts = api.queue_counts(vhost)?;
+        for queue in touched.iter_mut() {
+            let Some(info) = counts.iter().find(|info| info.name == queue.queue) else { continue };
+            queue.left = Some(queue.left.map_or(info.messages_dlx, |left| left.min(info.messages_dlx)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Comparing what stands with what should.
+
+use serde::Serialize;
+
+use crate::{
+    compare::{Cause, Finding, causes, unsuitable},
+    management::ManagementApi,
+};
+use delayline::{amqp::Session, settings::Settings, topology::Topology};
+
+use crate::{
+    AdminError, State,
+    about::about,
+    doing, examine,
+    leader::{IfNew, Leaders, mark_leaderless},
+    observe,
+};
+
+/// What was found, and what could not be looked at.
+#[derive(Debug, Clone, Serialize)]
+pub struct VerifyReport {
+    /// What is not as it should be.
+    pub findings: Vec<Finding>,
+    /// The same by what is behind it, each with what to do.
+    pub causes: Vec<Cause>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
+    /// Whether some of that can be checked in some seconds.
+    pub not_yet: bool,
+    /// How many exchanges and queues were compared.
+    pub objects: usize,
+    /// How many bindings were compared.
+    pub bindings: usize,
+}
+
+/// Compares argument by argument and binding by binding, through the management
+/// API where there is one. Without it, AMQP tells which objects stand and the
+/// first argument that differs, and bindings stay unchecked.
+///
+/// # Errors
+/// If the broker cannot be asked.
+pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, AdminError> {
+    // Over AMQP first in any case: a set is of no use where this cannot connect.
+    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let objects = topology.exchanges().count() + topology.queues().count();
+    let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+    let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));
+    let mut findings = unsuitable(&settings.topology, &about);
+    match observed {
+        Ok(mut observed) => {
+            observed.nodes = about.nodes;
+            let mut leaders = Leaders::Known;
+            if let Some(management) = &settings.management {
+                let api = ManagementApi::new(management)?;
+                let queues = topology.queues().map(|queue| queue.name.clone()).collect();
+                let vhost = &settings.broker.vhost;
+                leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::LeaveOpen)?;
+            }
+            unchecked.extend(leaders.unchecked());
+            unchecked.extend(observed.unsettled.iter().cloned());
+            findings.extend(observed.compare(topology));
+            Ok(VerifyReport {
+                causes: causes(&settings.topology.set, &findings),
+                findings,
+                unchecked,
+                not_yet: leaders == Leaders::NotYet,
+                objects,
+                bindings: topology.bindings().count(),
+            })
+        }
+        Err(reason) => {
+            for object in topology.objects() {
+                match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
+                    Some(State::Missing) => {
+                        findings.push(Finding::Missing { object: super::install::describe(object) })
+                    }
+                    Some(State::Different(conflict)) => findings.push(Finding::Different {
+                        object: conflict.object,
+                        argument: conflict.argument,
+                        wanted: conflict.wanted,
+                        found: conflict.found,
+                    }),
+                    Some(State::Same) | None => {}
+                }
+            }
+            unchecked = vec![
+                format!("bindings, and extra bindings on the set's exchanges: {reason}"),
+                "policies that apply to the set's queues, their replicas, and the broker's feature flags, \
+                 for the same reason"
+                    .into(),
+                "further arguments of an object of which one differs: AMQP names only the first".into(),
+            ];
+            let causes = causes(&settings.topology.set, &findings);
+            Ok(VerifyReport { findings, causes, unchecked, not_yet: false, objects, bindings: 0 })
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! `delayline app`
+
+use clap::{Subcommand, ValueEnum};
+
+use delayline::{
+    Settings,
+    codec::{AppKey, Delay},
+    settings::Secret,
+    topology::Topology,
+};
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, RemoveOptions, Target};
+
+use crate::{Code, Failure, Output, app_show, args, ending, kept::follow};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline app add billing                        queue, binding, permissions of user `billing`
+  delayline app list
+  delayline app check billing --app-password-file pw
+  delayline app remove billing")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+impl Args {
+    /// Whether it only looks.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self.command, Command::List | Command::Check(_))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Register an application: its queue, its binding, its user's permissions
+    #[command(after_help = "\
+Examples:
+  delayline app add billing --dry-run
+  delayline app add billing --user svc-billing --queue billing-in --existing
+  delayline app add billing --may-publish orders --max-delay 30d --retry
+  delayline app add billing --landing
+  delayline app add billing --to-exchange billing.events --to-key invoice.due --queue invoices
+  delayline app add shop --publish-only --may-publish billing,orders
+  delayline app add billing --print rabbitmqctl > billing.sh
+
+The user gets permission to publish the application's own key and to consume its queue,
+and no other. If it does not exist, it is made with the password in
+DELAYLINE_APP_PASSWORD or --app-password-file. Adding again changes nothing. If
+something else stands in the way, it is named, nothing is changed, and the exit code
+is 1.")]
+    Add(Box<Add>),
+    /// Take an application out: binding, permissions, landing queue, queue
+    #[command(after_help = "\
+Examples:
+  delayline app remove billing --dry-run
+  delayline app remove billing --user svc-billing
+  delayline app remove billing --keep-queue --no-user
+  delayline app remove billing --delete-user --force
+
+Refuses, with exit code 1, while messages wait in its queues or somebody consumes them.
+A queue that `app add` did not declare is left alone. It unbinds, counts again six seconds
+later, and binds again if there is anything. Messages that are still delayed wait in the unroutable queue afterwards.")]
+    Remove(Remove),
+    /// Discard what still waits in the levels for an application
+    #[command(after_help = "\
+Examples:
+  delayline app discard billing --dry-run
+  delayline app discard billing
+
+For a publisher that went wrong, such as one whose messages multiply because of the header
+CC or BCC: take its right to publish away first. It reads every level, from the highest to
+the lowest, and again until nothing is left; the messages of others are put back and may be
+late by as long as that takes. It needs the right to read the levels, as who installs the set
+has, and on RabbitMQ 4 a policy for the time being: docs/security.md has the commands.")]
+    Discard(Discard),
+    /// Show who is registered: binding, queue, consumers, users, permissions
+    #[command(after_help = "\
+Examples:
+  delayline app list
+  delayline app list --json | jq '.apps[] | select(.consumers == 0) | .app'
+
+Permissions need a user with the tag `administrator`.")]
+    List,
+    /// Prove what an application's user may do, by trying it as that user
+    #[command(after_help = "\
+Examples:
+  delayline app check billing --app-password-file pw
+  DELAYLINE_APP_PASSWORD=… delayline app check billing --user svc-billing --queue billing-in
+  delayline app check billing --may-publish orders --max-delay 30d --json
+
+Give the same flags as to `app add`. Nothing is published, bound, consumed or declared:
+each try is wrong in a way that the broker notices only after it has checked the
+permission. Exit code 1 if the user may do more or less than it should.")]
+    Check(Check),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Print {
+    /// Commands for a shell on the broker's machine
+    Rabbitmqctl,
+    /// A definitions fragment to import
+    Definitions,
+}
+
+#[derive(Debug, clap::Args)]
+struct Who {
+    /// The application
+    #[arg(value_name = "APP", value_parser = args::app)]
+    app: AppKey,
+    /// Its RabbitMQ user [default: the app key]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The queue it consumes [default: the app key]
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+}
+
+impl Who {
+    fn user_name(&self) -> String {
+        self.user.clone().unwrap_or_else(|| self.app.to_string())
+    }
+
+    fn queue_name(&self) -> String {
+        self.queue.clone().unwrap_or_else(|| self.app.to_string())
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "What its user may do")]
+struct Powers {
+    /// Also let it publish the keys of these applications
+    #[arg(long, value_name = "APP,…", value_delimiter = ',', value_parser = args::app)]
+    may_publish: Vec<AppKey>,
+    /// Let it publish no longer delay than this
+    #[arg(long, value_name = "DELAY", value_parser = args::delay)]
+    max_delay: Option<Delay>,
+    /// Let it bind its queue itself, under its own key; see docs/security.md
+    #[arg(long)]
+    may_bind: bool,
+    /// Let it publish to the retry and parked exchanges, under its own key
+    #[arg(long)]
+    may_retry: bool,
+    /// It consumes nothing: it only publishes
+    #[arg(long)]
+    publish_only: bool,
+}
+
+impl Powers {
+    fn user(&self, name: String, password: Option<Secret>) -> AppUser {
+        AppUser {
+            name,
+            password,
+            may_publish: self.may_publish.clone(),
+            max_delay: self.max_delay,
+            may_bind: self.may_bind,
+            may_retry: self.may_retry,
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    #[command(flatten)]
+    who: Who,
+    /// Leave users and permissions alone
+    #[arg(long, conflicts_with_all = ["user", "may_publish", "max_delay", "may_bind", "may_retry", "replace_permissions", "publish_only"])]
+    no_user: bool,
+    /// The queue stands already; take it as it is
+    #[arg(long)]
+    existing: bool,
+    /// Declare the queue so that what is rejected is retried by the retry service
+    #[arg(long, conflicts_with = "existing")]
+    retry: bool,
+    /// Put a landing queue between dispatch and the application's queue
+    #[arg(long, help_heading = "Bulkhead")]
+    landing: bool,
+    /// Put a landing queue before this queue, which stands already
+    #[arg(long, value_name = "NAME", help_heading = "Bulkhead", conflicts_with_all = ["queue", "existing", "retry", "to_exchange"])]
+    to_queue: Option<String>,
+    /// Put a landing queue before this exchange, which stands already (with --queue, the
+    /// user may consume that queue, which stands already)
+    #[arg(long, value_name = "NAME", help_heading = "Bulkhead", conflicts_with_all = ["existing", "retry"])]
+    to_exchange: Option<String>,
+    /// The routing key the messages get there [default: the one they came with]
+    #[arg(long, value_name = "KEY", help_heading = "Bulkhead", requires = "to_exchange")]
+    to_key: Option<String>,
+    #[command(flatten)]
+    powers: Powers,
+    /// Set the user's permissions in this vhost whatever they were
+    #[arg(long, help_heading = "What its user may do")]
+    replace_permissions: bool,
+    /// Print how to do it with other tools, and do nothing
+    #[arg(long, value_name = "FORMAT", conflicts_with = "dry_run")]
+    print: Option<Print>,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Add {
+    fn spec(&self, password: Option<Secret>) -> Result<AppSpec, Failure> {
+        let receives = self.landing
+            || self.existing
+            || self.retry
+            || self.to_queue.is_some()
+            || self.to_exchange.is_some()
+            || self.who.queue.is_some();
+        if self.powers.publish_only && receives {
+            return Err(Failure::usage(
+                "--publish-only is for applications without a queue; leave out the flags about queues",
+            ));
+        }
+        let queue = |name: String, existing: bool| AppQueue { name, existing, retry: self.retry };
+        let delivery = match (&self.to_exchange, &self.to_queue) {
+            _ if self.powers.publish_only => Delivery::Nothing,
+            (Some(exchange), _) => Delivery::Landing(Target::Exchange {
+                exchange: exchange.clone(),
+                key: self.to_key.clone(),
+                queue: self.who.queue.clone(),
+            }),
+            (None, Some(name)) => Delivery::Landing(Target::Queue(queue(name.clone(), true))),
+            (None, None) if self.landing => {
+                Delivery::Landing(Target::Queue(queue(self.who.queue_name(), self.existing)))
+            }
+            (None, None) => Delivery::Direct(queue(self.who.queue_name(), self.existing)),
+        };
+        let user = (!self.no_user).then(|| self.powers.user(self.who.user_name(), password));
+        Ok(AppSpec { app: self.who.app.clone(), delivery, user })
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    #[command(flatten)]
+    who: Who,
+    /// Leave users and permissions alone
+    #[arg(long, conflicts_with_all = ["user", "delete_user"])]
+    no_user: bool,
+    /// Delete the user itself, in all vhosts
+    #[arg(long)]
+    delete_user: bool,
+    /// Leave its queue, with what is in it
+    #[arg(long)]
+    keep_queue: bool,
+    /// Remove the queues although messages wait in them, which are lost, and although
+    /// somebody consumes them
+    #[arg(long)]
+    force: bool,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Discard {
+    /// The application
+    #[arg(value_name = "APP", value_parser = args::app)]
+    app: AppKey,
+    /// Only count what would be discarded
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Check {
+    #[command(flatten)]
+    who: Who,
+    #[command(flatten)]
+    powers: Powers,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    match &args.command {
+        Command::Add(args) => add(args, settings, &topology, output),
+        Command::Remove(args) => {
+            let options = RemoveOptions {
+                user: (!args.no_user).then(|| args.who.user_name()),
+                delete_user: args.delete_user,
+                queue: Some(args.who.queue_name()),
+                keep_queue: args.keep_queue,
+                force: args.force,
+                dry_run: args.dry_run,
+            };
+            let bar = output.spinner("removing");
+            let outcome = admin::remove_app(settings, &topology, &args.who.app, &options);
+            bar.finish_and_clear();
+            app_show::removed(&args.who.app, &outcome?, output)
+        }
+        Command::Discard(args) => {
+            let stop = ending::on_signal()?;
+            let bar = output.progress(Some(0), "looking through the levels");
+            let report = admin::discard_app(settings, &topology, &args.app, args.dry_run, &stop, |at| {
+                follow(&bar, at);
+            });
+            bar.finish_and_clear();
+            app_show::discarded(&report?, args.dry_run, output)
+        }
+        Command::List => {
+            app_show::list(&topology.settings().set, &admin::list_apps(settings, &topology)?, output)
+        }
+        Command::Check(args) => check(args, settings, &topology, output),
+    }
+}
+
+fn add(args: &Add, settings: &Settings, topology: &Topology, output: &mut Output) -> Result<Code, Failure> {
+    let spec = args.spec(settings.app_password.clone())?;
+    spec.check(topology).map_err(Failure::usage)?;
+    let vhost = &settings.broker.vhost;
+    match args.print {
+        Some(Print::Definitions) => output.json(&admin::definitions(topology, &spec, vhost))?,
+        Some(Print::Rabbitmqctl) if output.json => {
+            output.json(&admin::rabbitmqctl(topology, &spec, vhost))?;
+        }
+        Some(Print::Rabbitmqctl) => {
+            for line in admin::rabbitmqctl(topology, &spec, vhost) {
+                output.line(line)?;
+            }
+        }
+        None => {
+            let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
+            return app_show::added(&report, output);
+        }
+    }
+    Ok(Code::Done)
+}
+
+fn check(
+    args: &Check,
+    settings: &Settings,
+    topology: &Topology,
+    output: &mut Output,
+) -> Result<Code, Failure> {
+    let Some(password) = &settings.app_password else {
+        return Err(Failure::usage(
+            "trying what the user may do needs its password: set DELAYLINE_APP_PASSWORD or --app-password-file",
+        ));
+    };
+    let user = args.powers.user(args.who.user_name(), None);
+    let delivery = match args.powers.publish_only {
+        true => Delivery::Nothing,
+        false => Delivery::Direct(AppQueue::new(args.who.queue_name())),
+    };
+    let spec = AppSpec { app: args.who.app.clone(), delivery, user: None };
+    spec.check(topology).map_err(Failure::usage)?;
+    app_show::checked(&admin::check_app(settings, topology, &spec, &user, password)?, output)
+}

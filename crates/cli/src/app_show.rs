@@ -1,0 +1,277 @@
+//! What `delayline app` prints.
+
+use owo_colors::OwoColorize;
+
+use delayline::{codec::AppKey, topology::SetName};
+use delayline_admin::{
+    AddReport, AppCheck, AppEntry, AppList, AppUserEntry, DiscardReport, Outcome, Probe, RemoveRefusal,
+    RemoveReport,
+};
+
+use crate::{
+    Code, Failure, Output,
+    output::{aside, counted, grouped},
+    table::table,
+};
+
+pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Failure> {
+    let code = match report.outcome {
+        // It needs the set, as whoever publishes does.
+        Outcome::Conflict if report.no_set => Code::Broker,
+        Outcome::Conflict if report.no_password => Code::Usage,
+        Outcome::Conflict => Code::Problem,
+        _ => Code::Done,
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    let app = &report.app;
+    if report.outcome == Outcome::Conflict {
+        output.line(format!(
+            "{} application `{app}`: nothing was changed, because something else stands in the way",
+            "conflict".red().bold()
+        ))?;
+        for conflict in &report.conflicts {
+            output.line(format!("  {conflict}"))?;
+        }
+        return Ok(code);
+    }
+    let (head, verb) = match report.outcome {
+        Outcome::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
+        _ => ("registered".green().bold().to_string(), "made"),
+    };
+    output.line(format!("{head} application `{app}`"))?;
+    for step in &report.steps {
+        let verb = if step.stood { "stood already:" } else { verb };
+        output.line(format!("  {verb} {}", step.what))?;
+    }
+    for warning in &report.warnings {
+        output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
+    }
+    Ok(code)
+}
+
+pub(super) fn removed(
+    app: &AppKey,
+    outcome: &Result<RemoveReport, RemoveRefusal>,
+    output: &mut Output,
+) -> Result<Code, Failure> {
+    let report = match outcome {
+        Ok(report) => report,
+        Err(refusal) => {
+            if output.json {
+                output.json(&serde_json::json!({ "refused": refusal }))?;
+            } else {
+                output.line(format!("nothing was removed: {refusal}"))?;
+                if refusal.unbound_meanwhile {
+                    output.line(format!(
+                        "Its binding was gone for some seconds and is back. What fell due meanwhile is \
+                         unroutable: delayline unroutable replay --app {app}"
+                    ))?;
+                }
+                if refusal.conflicts.is_empty() {
+                    output.line(
+                        "Wait until the messages are processed and stop the consumers, or use --force to lose them \
+                         (--keep-queue keeps the queue).",
+                    )?;
+                }
+            }
+            return Ok(Code::Problem);
+        }
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(Code::Done);
+    }
+    let verb = if report.dry_run { "would remove" } else { "removed" };
+    for removed in &report.removed {
+        output.line(format!("{verb} {removed}"))?;
+    }
+    for waiting in &report.discarded {
+        let lost = if report.dry_run { "would be lost" } else { "lost" };
+        output.line(format!("{lost} with `{}`: {}", waiting.queue, counted(waiting.messages, "message")))?;
+    }
+    for left in &report.left {
+        output.line(format!("left alone: {left}"))?;
+    }
+    if report.removed.is_empty() {
+        output.line(format!("application `{app}` is not registered here; nothing to remove"))?;
+    } else if !report.dry_run {
+        output.line(format!(
+            "Messages for `{app}` that are still delayed will wait in the unroutable queue."
+        ))?;
+    }
+    Ok(Code::Done)
+}
+
+pub(super) fn discarded(report: &DiscardReport, dry_run: bool, output: &mut Output) -> Result<Code, Failure> {
+    let code = match report {
+        DiscardReport { failure: Some(_), .. } => Code::Broker,
+        DiscardReport { interrupted: true, .. } => Code::Interrupted,
+        DiscardReport { unfinished: true, .. } => Code::Problem,
+        _ => Code::Done,
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    let verb = if dry_run { "would be discarded" } else { "discarded" };
+    for level in &report.levels {
+        output.line(format!("  {} from `{}`", counted(level.messages, "message"), level.queue))?;
+    }
+    let total = counted(report.messages(), "message");
+    output.line(format!("{total} for `{}` {verb}", report.app))?;
+    if let Some(failure) = &report.failure {
+        aside(format!("{} {failure}; run it again to go on", "ended early:".red().bold()));
+    } else if report.interrupted {
+        output.line("interrupted; run it again to go on")?;
+    } else if report.unfinished {
+        output.line("more keep coming: does somebody still publish them? Run it again once nobody does")?;
+    }
+    Ok(code)
+}
+
+pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result<Code, Failure> {
+    let code = if list.installed { Code::Done } else { Code::Problem };
+    if output.json {
+        output.json(list)?;
+        return Ok(code);
+    }
+    if !list.installed {
+        output.line(format!("set `{set}` is not installed here; run `delayline install`"))?;
+    }
+    if list.apps.is_empty() {
+        if list.installed {
+            output.line("no application is registered (delayline app add)")?;
+        }
+        return Ok(code);
+    }
+    let number = |count: Option<u64>| count.map_or_else(|| "-".into(), grouped);
+    let rows = list.apps.iter().map(|entry| {
+        vec![key(entry), path(entry), number(entry.messages), number(entry.consumers), users(entry)]
+    });
+    output.line(table(&["app key", "delivered to", ">messages", ">consumers", "users"], rows))?;
+    for entry in &list.apps {
+        if let Some(landing) = entry.landing.as_ref().filter(|landing| landing.messages > 0) {
+            output.line(format!(
+                "{} in `{}`: what is behind it does not take them",
+                counted(landing.messages, "message").yellow(),
+                landing.queue
+            ))?;
+        }
+        if entry.app.is_none() {
+            output
+                .line(format!("{} is bound with a pattern, and receives more than one key", entry.bound))?;
+        }
+    }
+    let mut shown = std::collections::BTreeSet::new();
+    for user in list.apps.iter().flat_map(|entry| entry.users.iter().flatten()) {
+        if shown.insert(&user.name) {
+            permissions(user, output)?;
+        }
+    }
+    for unseen in &list.unseen {
+        output.line(format!("not seen: {unseen}"))?;
+    }
+    Ok(code)
+}
+
+fn key(entry: &AppEntry) -> String {
+    match (&entry.app, &entry.binding) {
+        (Some(app), Some(_)) => app.clone(),
+        (Some(app), None) => format!("{app} (not bound)"),
+        (None, Some(pattern)) => format!("not exact: {pattern}"),
+        (None, None) => "?".into(),
+    }
+}
+
+fn path(entry: &AppEntry) -> String {
+    let Some(landing) = &entry.landing else { return entry.bound.to_string() };
+    let target = match (&landing.exchange, &landing.key) {
+        (exchange, Some(key)) if exchange.is_empty() => format!("queue `{key}`"),
+        (exchange, Some(key)) => format!("exchange `{exchange}` as `{key}`"),
+        (exchange, None) => format!("exchange `{exchange}`"),
+    };
+    format!("{target}, by way of `{}`", landing.queue)
+}
+
+/// `billing`, `orders (publishes)`.
+fn users(entry: &AppEntry) -> String {
+    let Some(users) = &entry.users else { return "?".into() };
+    let names: Vec<_> = users
+        .iter()
+        .map(|user| match (user.consumes, user.publishes) {
+            (Some(true), Some(true)) => user.name.clone(),
+            (Some(true), Some(false)) => format!("{} (consumes)", user.name),
+            (Some(false), Some(true)) => format!("{} (publishes)", user.name),
+            _ => format!("{} (?)", user.name),
+        })
+        .collect();
+    if names.is_empty() { "-".into() } else { names.join(", ") }
+}
+
+fn permissions(user: &AppUserEntry, output: &mut Output) -> Result<(), Failure> {
+    let it = &user.permission;
+    output.line(format!(
+        "{}: configure `{}`, write `{}`, read `{}`",
+        format!("user `{}`", user.name).bold(),
+        it.configure,
+        it.write,
+        it.read
+    ))?;
+    for topic in &user.topic_permissions {
+        output.line(format!(
+            "  keys on `{}`: write `{}`, read `{}`",
+            topic.exchange, topic.write, topic.read
+        ))?;
+    }
+    Ok(())
+}
+
+pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Failure> {
+    let code = if check.passed() && !check.probes.is_empty() { Code::Done } else { Code::Problem };
+    if output.json {
+        output.json(&serde_json::json!({
+            "user": check.user, "passed": code == Code::Done, "probes": check.probes, "unchecked": check.unchecked,
+            "limits": check.limits,
+        }))?;
+        return Ok(code);
+    }
+    let may = |allowed: bool| if allowed { "may" } else { "may not" };
+    // 28 lines that say the same say nothing more.
+    let level = |probe: &&Probe| {
+        probe.passed() && probe.what.starts_with("consume") && probe.what.contains(".level.")
+    };
+    let levels = check.probes.iter().filter(level).count();
+    let mut probes: Vec<_> = check.probes.iter().filter(|probe| !level(probe)).cloned().collect();
+    if let Some(first) = check.probes.iter().position(|probe| level(&probe)) {
+        let what = format!("consume or purge {}", counted(levels as u64, "level"));
+        probes.insert(first, Probe { what, ..check.probes[first].clone() });
+    }
+    let rows = probes.iter().map(|probe| {
+        let mark = if probe.passed() { "✓".green().to_string() } else { "✗".red().to_string() };
+        let found = probe.allowed.map_or("missing", may);
+        let wrong =
+            if probe.passed() { String::new() } else { format!("should be: {}", may(probe.expected)) };
+        vec![mark, found.into(), probe.what.clone(), wrong]
+    });
+    output.line(table(&["", "", "tried as the user", ""], rows))?;
+    for unchecked in &check.unchecked {
+        output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
+    }
+    for limit in &check.limits {
+        output.line(format!("{} {limit}", "limit:".yellow().bold()))?;
+    }
+    let wrong = check.probes.iter().filter(|probe| !probe.passed()).count();
+    let tried = counted(check.probes.len() as u64, "thing");
+    output.line(match (wrong, code) {
+        (0, Code::Done) => format!("user `{}`: {tried} tried, {}", check.user, "as it should be".green()),
+        (0, _) => format!("user `{}`: {}", check.user, "nothing could be tried".red()),
+        (wrong, _) => {
+            let wrong = format!("{wrong} not as it should be");
+            format!("user `{}`: {tried} tried, {}", check.user, wrong.red())
+        }
+    })?;
+    Ok(code)
+}

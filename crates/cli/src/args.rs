@@ -1,0 +1,353 @@
+//! What can be typed.
+
+use std::{
+    ffi::{OsStr, OsString},
+    ops::{Bound, RangeBounds},
+    path::PathBuf,
+};
+
+use clap::{Args, Parser, Subcommand};
+
+use delayline::{
+    codec::{AppKey, Delay, Tolerance},
+    settings::{Layers, Settings},
+};
+
+use crate::{
+    Failure, app, bench, decode, demo, doctor, install, key, listen, parked, plan, probe, retry, send, serve,
+    top, uninstall, unroutable, unstick,
+};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage or a file that cannot be
+read, 3 the broker is unreachable or refused, 130 interrupted (docs/exit-codes.md).";
+
+const ENVIRONMENT: &str = "\
+Settings come from, later over earlier: delayline.toml in the working directory (or
+--config), the environment (DELAYLINE_URL, DELAYLINE_SET, …), and flags. A password
+comes from DELAYLINE_PASSWORD, from DELAYLINE_URL, or from a file (password_file);
+never from a flag, where every user of the machine could read it.
+
+Examples:
+  delayline demo                                see it work on a private broker
+  delayline install --url amqp://broker         install the delay infrastructure
+  delayline key 90s billing                     the routing key for any client
+  delayline send --app billing --delay 90s --body hello
+  delayline status";
+
+/// Delayed delivery for RabbitMQ: one set of exchanges and queues per vhost, any
+/// delay from 1 s to 8.5 years.
+#[derive(Debug, Parser)]
+#[command(name = "delayline", version, after_help = EXIT_CODES, after_long_help = format!("{ENVIRONMENT}\n\n{EXIT_CODES}"))]
+#[command(disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Broker and settings")]
+pub(super) struct Global {
+    /// Read settings from this file instead of delayline.toml
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// AMQP URL without a password: amqp://USER@HOST:PORT/VHOST, or amqps://
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+    /// URL of the management API, or `none` [default: beside a default AMQP port]
+    #[arg(long, global = true, value_name = "URL")]
+    management_url: Option<String>,
+    /// Name of the set [default: delay]
+    #[arg(long, global = true, value_name = "NAME")]
+    set: Option<String>,
+    /// User to log in as [default: the URL's, or guest]
+    #[arg(long, global = true, value_name = "NAME")]
+    username: Option<String>,
+    /// File that holds the password
+    #[arg(long, global = true, value_name = "FILE")]
+    password_file: Option<String>,
+    /// File that holds the password of the application's user, for `delayline app`
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
+    app_password_file: Option<String>,
+    /// PEM file of the certificate authorities to trust [default: the system's]
+    #[arg(long, global = true, value_name = "FILE")]
+    ca_file: Option<String>,
+    /// PEM file of a client certificate
+    #[arg(long, global = true, value_name = "FILE", requires = "client_key_file")]
+    client_cert_file: Option<String>,
+    /// PEM file of its key
+    #[arg(long, global = true, value_name = "FILE", requires = "client_cert_file")]
+    client_key_file: Option<String>,
+    /// Queue type of the set, `quorum` or `classic` [default: quorum]
+    #[arg(long, global = true, value_name = "TYPE")]
+    queue_type: Option<String>,
+    /// Replicas of each quorum queue [default: the broker's]
+    #[arg(long, global = true, value_name = "N")]
+    replicas: Option<String>,
+    /// Length of a unit of delay in ms, for tests [default: 1000]
+    #[arg(long, global = true, value_name = "MS", hide = true)]
+    unit_ms: Option<String>,
+    /// Print JSON for scripts
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(super) json: bool,
+    /// Show every detail and log more; twice for still more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
+    pub(super) verbose: u8,
+}
+
+impl Global {
+    /// The settings of this process, from all layers.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let mut layers = Layers::new().with_file(self.config.as_deref()).with_environment(
+            // Names or values that are not UTF-8 cannot be ours.
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+        );
+        for (flag, url) in [("--url", &self.url), ("--management-url", &self.management_url)] {
+            if url.as_deref().is_some_and(has_password) {
+                return Err(Failure::usage(format!(
+                    "{flag} holds a password, which every user of this machine can read in the list of processes; \
+                     leave it out, and put it into DELAYLINE_PASSWORD or a file (--password-file)"
+                )));
+            }
+        }
+        let flags = [
+            ("url", &self.url),
+            ("management_url", &self.management_url),
+            ("set", &self.set),
+            ("username", &self.username),
+            ("password_file", &self.password_file),
+            ("app_password_file", &self.app_password_file),
+            ("ca_file", &self.ca_file),
+            ("client_cert_file", &self.client_cert_file),
+            ("client_key_file", &self.client_key_file),
+            ("queue_type", &self.queue_type),
+            ("replicas", &self.replicas),
+            ("unit_ms", &self.unit_ms),
+        ];
+        for (key, value) in flags {
+            if let Some(value) = value {
+                layers = layers.set(key, value);
+            }
+        }
+        let settings = layers.build()?;
+        delayline::tls::check_files(&settings)?;
+        Ok(settings)
+    }
+}
+
+fn has_password(url: &str) -> bool {
+    url::Url::parse(url).is_ok_and(|url| url.password().is_some())
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Install the delay infrastructure into a vhost
+    Install(install::Args),
+    /// Compare what stands on the broker with what should
+    #[command(after_help = "\
+Examples:
+  delayline verify
+  delayline verify -v                           with every place that differs
+  delayline verify --json | jq '.findings'")]
+    Verify,
+    /// Register applications, and see who may do what
+    App(app::Args),
+    /// Find what would hurt, and say what to do about it
+    Doctor(doctor::Args),
+    /// Make queues that hand on nothing try again at once
+    Unstick(unstick::Args),
+    /// Remove the delay infrastructure
+    Uninstall(uninstall::Args),
+    /// Show what waits where
+    #[command(after_help = "\
+Examples:
+  delayline status
+  delayline status --json | jq '[.levels[].ready] | add'")]
+    Status,
+    /// Watch a set: what waits where, what flows, what is stuck
+    Top(top::Args),
+    /// Print the routing key for a delay and an application
+    Key(key::Args),
+    /// Say what a routing key means
+    Decode(decode::Args),
+    /// Send messages to be delivered later
+    Send(Box<send::Args>),
+    /// Print messages of an application as they arrive
+    Listen(listen::Args),
+    /// Run the retry service, a canary, and a page to look at
+    Serve(serve::Args),
+    /// Measure how late delays are, with messages of our own
+    Probe(probe::Args),
+    /// Show retry policies
+    Retry(retry::Args),
+    /// Look at what was given up, try it once more, or discard it
+    Parked(parked::Args),
+    /// Look at what could not be delivered, send it on, or discard it
+    Unroutable(unroutable::Args),
+    /// Measure how much a broker carries, in a throw-away set
+    Bench(Box<bench::Args>),
+    /// Reckon what a workload does to the levels, and whether a broker carries it
+    Plan(plan::Args),
+    /// Start a private broker and watch delayed messages arrive
+    Demo(demo::Args),
+}
+
+impl Command {
+    /// Whether it says how things stand, rather than doing something.
+    pub(super) fn looks(&self) -> bool {
+        match self {
+            Self::Verify | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
+            Self::App(args) => args.looks(),
+            Self::Parked(args) => args.looks(),
+            Self::Unroutable(args) => args.looks(),
+            _ => false,
+        }
+    }
+}
+
+/// Reads an app key.
+pub(super) fn app(text: &str) -> Result<AppKey, String> {
+    text.parse().map_err(|error: delayline::codec::AppKeyError| error.to_string())
+}
+
+/// Reads a delay.
+pub(super) fn delay(text: &str) -> Result<Delay, String> {
+    text.parse().map_err(|error: delayline::codec::DelayError| error.to_string())
+}
+
+/// Reads a tolerance.
+pub(super) fn tolerance(text: &str) -> Result<Tolerance, String> {
+    text.parse().map_err(|error: delayline::codec::ToleranceError| error.to_string())
+}
+
+/// Reads a whole number within a range.
+pub(super) fn whole<T: TryFrom<u64>>(
+    range: impl RangeBounds<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
+    move |text| {
+        let number = text.parse().ok().filter(|number| (from, to).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            let from = match from {
+                Bound::Included(from) | Bound::Excluded(from) => from,
+                Bound::Unbounded => 0,
+            };
+            match to {
+                Bound::Included(to) | Bound::Excluded(to) => {
+                    format!("use a whole number from {from} to {to}")
+                }
+                Bound::Unbounded => {
+                    // As many as fit the type.
+                    let digits = text.trim_start_matches('+');
+                    let large = !digits.is_empty()
+                        && digits.bytes().all(|byte| byte.is_ascii_digit())
+                        && digits.parse::<u64>().map_or(true, |number| number >= from);
+                    format!("use a {}whole number, {from} or more", if large { "smaller " } else { "" })
+                }
+            }
+        })
+    }
+}
+
+/// Gives a flag the value behind it that begins with a minus and a digit: `--delay -5s`
+/// becomes `--delay=-5s`. No flag of ours is a digit, so it can be nothing else, and the
+/// flag itself says better than the parser of the command line what it takes.
+pub(super) fn with_negative_values(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let negative = |value: &OsStr| {
+        let bytes = value.as_encoded_bytes();
+        bytes.len() > 1 && bytes[0] == b'-' && (bytes[1].is_ascii_digit() || bytes[1] == b'.')
+    };
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut only_values = false;
+    for argument in typed {
+        match arguments.last_mut().filter(|_| !only_values) {
+            Some(flag) if negative(&argument) && takes_a_value(flag) => {
+                flag.push("=");
+                flag.push(argument);
+            }
+            _ => {
+                only_values |= argument == "--";
+                arguments.push(argument);
+            }
+        }
+    }
+    arguments
+}
+
+/// Whether it is a long flag without a value.
+fn takes_a_value(argument: &OsStr) -> bool {
+    let bytes = argument.as_encoded_bytes();
+    bytes.len() > 2 && bytes.starts_with(b"--") && !bytes.contains(&b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let cli = Cli::command();
+        let nested = cli.get_subcommands().flat_map(|command| command.get_subcommands());
+        for command in cli.get_subcommands().chain(nested) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.starts_with("Examples:"), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn notices_a_password_in_a_url() {
+        assert!(has_password("amqp://u:p@h"));
+        for url in ["amqp://u@h", "amqp://h", "none", "http://h:15672"] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn numbers_say_what_they_may_be() {
+        let rounds = whole::<u16>(1..);
+        assert_eq!((rounds("1"), rounds("65535")), (Ok(1), Ok(65_535)));
+        for (text, word) in [
+            ("-3", "1 or more"),
+            ("0", "a whole number, 1 or more"),
+            ("x", "1 or more"),
+            ("65536", "smaller"),
+            ("", "1 or more"),
+        ] {
+            assert!(rounds(text).unwrap_err().contains(word), "{text}: {:?}", rounds(text));
+        }
+        let level = whole::<u8>(0..=9);
+        assert_eq!((level("0"), level("9")), (Ok(0), Ok(9)));
+        assert_eq!(level("10").unwrap_err(), "use a whole number from 0 to 9");
+    }
+
+    #[test]
+    fn a_flag_gets_its_negative_value() {
+        let given = |typed: &str| {
+            let given = with_negative_values(typed.split(' ').map(OsString::from));
+            given.iter().map(|argument| argument.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        for (typed, expected) in [
+            ("send --delay -5s --app a", "send --delay=-5s --app a"),
+            ("bench --count -3", "bench --count=-3"),
+            ("plan --rate -.5", "plan --rate=-.5"),
+            ("send --delay=1s -5s", "send --delay=1s -5s"),
+            ("key -5s billing", "key -5s billing"),
+            ("send --json -v", "send --json -v"),
+            ("decode -- --delay -5s", "decode -- --delay -5s"),
+            ("send -- -5s", "send -- -5s"),
+            ("send --delay -", "send --delay -"),
+        ] {
+            assert_eq!(given(typed), expected);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! `delayline bench`
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use delayline::{
+    Settings,
+    codec::Delay,
+    topology::{SetName, Unit},
+};
+use delayline_measure::{
+    bench::{self, BenchError, Late, Plan, Progress, Report, Sustained, Way},
+    capacity::Distribution,
+};
+
+use crate::{
+    Code, Failure, Output, args, ending,
+    output::{aside, counted, grouped},
+    table::table,
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline bench --url amqp://admin@broker
+  delayline bench --rate 5000 --delays mix:1s=40%,5s=30%,1m=20%,1h=10% --speed 1000
+  delayline bench --knee --hdr lateness.hlog --json > bench.json
+  delayline plan --bench bench.json --rate 2000 --delays exponential:5m
+
+It installs a set under a name of its own (bench-…), loads the broker for about a minute,
+and removes the set again, also on Ctrl-C and after a failure. It touches no other set.
+Other users of the broker notice: publishing and draining go as fast as they can. The user
+needs configure, write and read permissions on names that begin with `bench-`, and on the
+default exchange.
+
+Delays of the steady load last 1/--speed of what they say, so that it ends: how late
+messages are depends on their number and their queues, and not on how long a second is.
+The exit code is 1 if a message was lost or early, or if the broker could not keep up.")]
+pub(super) struct Args {
+    /// Messages per measurement; fewer if they would take too long
+    #[arg(long, value_name = "N", default_value_t = Plan::default().count, value_parser = args::whole::<u64>(0..))]
+    count: u64,
+    /// Bytes per message
+    #[arg(long, value_name = "BYTES", default_value_t = Plan::default().size, value_parser = args::whole::<usize>(0..))]
+    size: usize,
+    /// How many queues the messages pass whose draining is measured
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,3,6", value_parser = args::whole::<u32>(0..))]
+    hops: Vec<u32>,
+    /// Messages per second of the steady load; 0 for none
+    #[arg(long, value_name = "N", default_value_t = Plan::default().rate, value_parser = args::whole::<u32>(0..))]
+    rate: u32,
+    /// Delays of the steady load: fixed:30s, uniform:1s..60s, exponential:5m, mix:1s=40%,5s=60%
+    #[arg(long, value_name = "D", default_value = "uniform:1s..60s", value_parser = distribution)]
+    delays: Distribution,
+    /// How long the steady load lasts, beside its delays
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = args::delay)]
+    duration: Delay,
+    /// How many times faster than in life the delays pass, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = args::whole::<u16>(1..=1_000))]
+    speed: u16,
+    /// Look for the highest rate at which 99 in 100 messages are at most 50 ms late (a minute more)
+    #[arg(long)]
+    knee: bool,
+    /// Write how late messages were to this file, as an HdrHistogram log
+    #[arg(long, value_name = "FILE")]
+    hdr: Option<PathBuf>,
+    /// Name of the throw-away set; nothing may stand under it [default: a new one]
+    #[arg(long, value_name = "NAME", value_parser = set_name)]
+    name: Option<SetName>,
+}
+
+/// Reads a distribution of delays.
+pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
+    text.parse().map_err(|error: delayline_measure::capacity::DistributionError| error.to_string())
+}
+
+fn set_name(text: &str) -> Result<SetName, String> {
+    text.parse().map_err(|error: delayline::topology::SetNameError| error.to_string())
+}
+
+impl Args {
+    fn plan(&self) -> Result<Plan, Failure> {
+        // To the nearest whole millisecond: that is all a queue's TTL can say.
+        let unit = (1_000 + u64::from(self.speed) / 2) / u64::from(self.speed);
+        Plan {
+            count: self.count,
+            size: self.size,
+            hops: self.hops.clone(),
+            rate: self.rate,
+            delays: self.delays.clone(),
+            duration: Duration::from_secs(self.duration.seconds().into()),
+            unit: Unit::from_millis(unit).map_err(Failure::usage)?,
+            knee: self.knee,
+            ..Plan::default()
+        }
+        .checked()
+        .map_err(Failure::usage)
+    }
+}
+
+/// The report, and what it means.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    meaning: Vec<String>,
+    advice: Vec<String>,
+    problems: Vec<String>,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let plan = args.plan()?;
+    // Before anything is measured: a file that cannot be written is a waste of it.
+    let mut hdr = match &args.hdr {
+        Some(file) => Some(File::create(file).map_err(|error| unwritable(file, &error))?),
+        None => None,
+    };
+    let stop = ending::on_signal_or_without_reader()?;
+    let bar = output.progress(Some(0), "");
+    bar.set_style(style());
+    let found =
+        bench::run(settings, &plan, args.name.clone(), &stop, &mut |progress| show_progress(&bar, progress));
+    bar.finish_and_clear();
+    let (report, histograms) = match found {
+        Ok(found) => found,
+        Err(BenchError::Interrupted) => {
+            aside("interrupted; the throw-away set is removed");
+            return Ok(Code::Interrupted);
+        }
+        Err(error) => return Err(failure(error)),
+    };
+    if let (Some(file), Some(name)) = (&mut hdr, &args.hdr) {
+        histograms.write(file).and_then(|()| file.flush()).map_err(|error| unwritable(name, &error))?;
+    }
+    let problems = report.problems();
+    let code = if problems.is_empty() { Code::Done } else { Code::Problem };
+    if output.json {
+        let (meaning, advice) = (report.meaning(), report.advice());
+        output.json(&Shown { report: &report, meaning, advice, problems })?;
+    } else {
+        show(&report, output)?;
+    }
+    Ok(code)
+}
+
+fn unwritable(file: &std::path::Path, error: &io::Error) -> Failure {
+    Failure::usage(format!("{}: {error}", file.display()))
+}
+
+fn failure(error: BenchError) -> Failure {
+    match error {
+        BenchError::Amqp(error) => error.into(),
+        BenchError::Admin(error) => error.into(),
+        // It looked, and messages are missing.
+        error @ BenchError::Stalled { .. } => Failure::new(Code::Problem, error),
+        error @ (BenchError::Exists { .. } | BenchError::Plan(_)) => Failure::usage(error),
+        error => Failure::new(Code::Broker, error),
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg:38} {wide_bar} {pos}/{len} {elapsed}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn show_progress(bar: &ProgressBar, progress: Progress) {
+    match progress {
+        Progress::Step { what, total } => {
+            bar.set_position(0);
+            bar.set_length(total);
+            bar.set_message(what);
+        }
+        Progress::Done(count) => bar.inc(count),
+    }
+}
+
+fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
+    let conditions = &report.conditions;
+    output.line(format!(
+        "{}, {} queues, {} bytes per message, {} in flight; a second of delay lasted {} ms",
+        report.broker_name(),
+        conditions.queue_type,
+        grouped(conditions.size as u64),
+        grouped(conditions.window as u64),
+        conditions.unit_ms,
+    ))?;
+    show_publish(report, output)?;
+    show_drain(report, output)?;
+    let steady: Vec<_> =
+        report.steady.iter().chain(report.knee.iter().flat_map(|knee| &knee.tried)).collect();
+    if let Some(first) = steady.first() {
+        output.line("")?;
+        output.line(format!("At a steady rate, {} ({:.1} queues on average):", first.delays, first.hops))?;
+        let rows = steady.iter().map(|steady| steady_row(steady));
+        output.line(table(
+            &[
+                ">asked for",
+                ">taken",
+                ">late by p50",
+                ">p90",
+                ">p99",
+                ">p99.9",
+                ">at most",
+                ">lost",
+                ">twice",
+                ">early",
+            ],
+            rows,
+        ))?;
+    }
+    if let Some(knee) = &report.knee {
+        output.line(match knee.rate {
+            0 => format!(
+                "99 in 100 messages were later than {} ms at every rate that was tried.",
+                knee.limit_ms
+            ),
+            rate => format!(
+                "{}/s is the highest rate at which 99 in 100 messages are at most {} ms late.",
+                grouped(rate.into()),
+                knee.limit_ms
+            ),
+        })?;
+    }
+    for (title, lines) in [("What this means", report.meaning()), ("What would raise it", report.advice())] {
+        if !lines.is_empty() {
+            output.line(format!("\n{title}:"))?;
+        }
+        for line in lines {
+            output.line(wrapped(&line))?;
+        }
+    }
+    for unseen in &report.unseen {
+        output.line(format!("not seen: {unseen}"))?;
+    }
+    for problem in report.problems() {
+        aside(format!("problem: {problem}"));
+    }
+    Ok(())
+}
+
+fn show_publish(report: &Report, output: &mut Output) -> Result<(), Failure> {
+    output.line("\nPublished, each message confirmed:")?;
+    let limit = report.published(Way::Queue);
+    let rows = report.publish.iter().map(|published| {
+        let part = limit.map_or_else(|| "?".into(), |limit| format!("{:.2}", published.per_second / limit));
+        let what = match published.way {
+            Way::Entry => "through the entry",
+            Way::Queue => "straight into a queue",
+        };
+        vec![what.into(), grouped(published.messages), per_second(published.per_second), part]
+    });
+    output.line(table(&["", ">messages", ">per second", ">of the limit"], rows))?;
+    Ok(())
+}
+
+fn show_drain(report: &Report, output: &mut Output) -> Result<(), Failure> {
+    output.line("\nDrained, from the first arrival to the last, when all fall due together:")?;
+    let rows = report.drain.iter().map(|drained| {
+        let (queues, late) = match drained.hops {
+            0 => ("a plain queue".to_owned(), ["".into(), "".into(), "".into()]),
+            hops => {
+                let Late { p50, p99, max, .. } = drained.late_ms;
+                (counted(hops.into(), "level"), [p50, p99, max].map(milliseconds))
+            }
+        };
+        let mut row = vec![queues, grouped(drained.messages), per_second(drained.per_second)];
+        row.extend(late);
+        row
+    });
+    output.line(table(&["through", ">messages", ">per second", ">late by p50", ">p99", ">at most"], rows))?;
+    Ok(())
+}
+
+fn steady_row(steady: &Sustained) -> Vec<String> {
+    let Late { p50, p90, p99, p999, max } = steady.late_ms;
+    let mut row = vec![format!("{}/s", grouped(steady.rate.into())), per_second(steady.per_second)];
+    row.extend([p50, p90, p99, p999, max].map(milliseconds));
+    row.extend([steady.lost, steady.duplicates, steady.early].map(grouped));
+    row
+}
+
+fn per_second(rate: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
+    let rate = rate.round() as u64;
+    format!("{}/s", grouped(rate))
+}
+
+fn milliseconds(value: f64) -> String {
+    if value >= 1_000.0 { format!("{:.2} s", value / 1_000.0) } else { format!("{value:.1} ms") }
+}
+
+/// A sentence over several lines, with a dash before the first.
+pub(super) fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::from("  -")];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.chars().count() + 1 + word.chars().count() > 100 && line.len() > 3 {
+            lines.push(format!("    {word}"));
+        } else {
+            line.push(' ');
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sentences_are_broken_between_words() {
+        let text = wrapped(&"word ".repeat(50));
+        assert!(text.lines().count() == 3 && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(text.starts_with("  - word") && text.lines().nth(1).unwrap().starts_with("    word"));
+    }
+}

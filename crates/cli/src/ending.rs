@@ -1,0 +1,140 @@
+//! When a command is to end: a signal came, or nobody is left to read what it prints.
+
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    process,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
+
+use crate::Code;
+
+/// Whether Ctrl-C or SIGTERM has come, since somebody asks for it.
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// A flag that Ctrl-C sets, and SIGTERM, and the end of the terminal. A second Ctrl-C or
+/// SIGTERM ends the process at once.
+///
+/// A command that can be ended in order asks for it once there is something to put in order;
+/// until then, and in all others, the signal ends the process, which shells count as 130 as
+/// well.
+pub(super) fn on_signal() -> io::Result<Arc<AtomicBool>> {
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), ASKED.get_or_init(Arc::default));
+    for signal in [SIGINT, SIGTERM] {
+        let interrupted = Code::Interrupted.number().into();
+        // In this order: it looks whether the flag was set before.
+        flag::register_conditional_shutdown(signal, interrupted, Arc::clone(asked))?;
+        flag::register(signal, Arc::clone(asked))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    // It comes from several sides at once. Who started us with `nohup` wants us to go on.
+    if !is_ignored(SIGHUP) {
+        flag::register(SIGHUP, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Whether somebody has ended the command with Ctrl-C or SIGTERM.
+pub(super) fn happened() -> bool {
+    ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed))
+}
+
+/// The same for a command that does nothing but show: also once nobody reads its output.
+pub(super) fn on_signal_or_without_reader() -> io::Result<Arc<AtomicBool>> {
+    let stop = on_signal()?;
+    let gone = Arc::clone(&stop);
+    when_gone(vec![Box::new(io::stdout())], move || gone.store(true, Ordering::Relaxed))?;
+    Ok(stop)
+}
+
+/// Ends the process once its output, or one of `others`, has nobody at the other end; for
+/// a command that leaves nothing behind.
+pub(super) fn end_without_reader(others: Vec<Box<dyn AsFd + Send>>) -> io::Result<()> {
+    let ends = std::iter::once(Box::new(io::stdout()) as Box<dyn AsFd + Send>).chain(others);
+    when_gone(ends.collect(), || process::exit(0))
+}
+
+/// Whether nobody reads our output any more: a pipe whose reader has ended, or a terminal
+/// that was closed.
+pub(super) fn nobody_reads() -> bool {
+    is_gone(&io::stdout())
+}
+
+/// Whether what is at the other end of a pipe, a socket or a terminal has gone. A terminal
+/// that has gone gives an end of file, as if the user had typed it.
+pub(super) fn is_gone(end: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(end, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok() && has_gone(&polled[0])
+}
+
+fn has_gone(polled: &PollFd<'_>) -> bool {
+    polled.revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Does something, on a thread of its own, once one of these has nobody at its other end.
+fn when_gone(ends: Vec<Box<dyn AsFd + Send>>, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("delayline-ending".into()).spawn(move || {
+        loop {
+            // Nothing is asked for: what has gone is reported all the same.
+            let mut polled: Vec<_> = ends.iter().map(|end| PollFd::new(end, PollFlags::empty())).collect();
+            match poll(&mut polled, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) if polled.iter().any(has_gone) => return work(),
+                // These cannot be watched.
+                _ => return,
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether this process ignores a signal, as far as the system says.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, pipe},
+        sync::mpsc,
+    };
+
+    use super::*;
+
+    #[test]
+    fn notices_a_reader_that_goes() {
+        let (mut reader, writer) = pipe().unwrap();
+        assert!(!is_gone(&writer) && !is_gone(&reader));
+        let (said, heard) = mpsc::channel();
+        let copy = writer.try_clone().unwrap();
+        when_gone(vec![Box::new(fs::File::open("/dev/null").unwrap()), Box::new(copy)], move || {
+            said.send(()).unwrap();
+        })
+        .unwrap();
+        io::Write::write_all(&mut &writer, b"x").unwrap();
+        reader.read_exact(&mut [0]).unwrap();
+        assert!(heard.try_recv().is_err());
+        drop(reader);
+        heard.recv().unwrap();
+        assert!(is_gone(&writer));
+    }
+
+    #[test]
+    fn files_never_go() {
+        assert!(!is_gone(&tempfile::tempfile().unwrap()));
+    }
+}

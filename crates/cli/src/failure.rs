@@ -1,0 +1,157 @@
+//! Exit codes, and what a command could not do. docs/exit-codes.md has the table of what
+//! each command ends with, and why.
+
+use std::{error::Error, io, process::ExitCode};
+
+use rustix::io::Errno;
+
+use delayline::{amqp::AmqpError, settings::SettingsError};
+use delayline_admin::{AdminError, holding::HoldingError};
+use delayline_node::NodeError;
+
+use crate::{
+    ending::{self, nobody_reads},
+    output::aside,
+};
+
+/// What the exit code means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    /// 0: done.
+    Done,
+    /// 1: looked, and found a problem.
+    Problem,
+    /// 2: wrong usage.
+    Usage,
+    /// 3: the broker is unreachable or refused.
+    Broker,
+    /// 130: interrupted, as shells count it.
+    Interrupted,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code.number())
+    }
+}
+
+impl Code {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Problem => 1,
+            Self::Usage => 2,
+            Self::Broker => 3,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// Why a command could not do its work.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: Code,
+    reason: String,
+    /// What a script may want to know of it, by name.
+    details: serde_json::Map<String, serde_json::Value>,
+    /// Our reader has gone, as with `| head`, or with the terminal: nothing is wrong.
+    unread: bool,
+    /// The set is not installed: a problem that was found by a command that looks, and what
+    /// the broker refuses to one that needs it.
+    no_set: bool,
+}
+
+impl Failure {
+    pub(super) fn new(code: Code, reason: impl ToString) -> Self {
+        let details = serde_json::Map::new();
+        Self { code, reason: reason.to_string(), details, unread: false, no_set: false }
+    }
+
+    pub(super) fn usage(reason: impl ToString) -> Self {
+        Self::new(Code::Usage, reason)
+    }
+
+    /// With something more that is only printed as JSON.
+    pub(super) fn with(mut self, name: &str, value: impl serde::Serialize) -> Self {
+        self.details.insert(name.into(), serde_json::json!(value));
+        self
+    }
+
+    /// Prints why, and returns the exit code. `looks` is whether the command is one that
+    /// looks at the set.
+    pub(super) fn report(mut self, json: bool, looks: bool) -> Code {
+        if self.unread {
+            return Code::Done;
+        }
+        if self.no_set && looks {
+            self.code = Code::Problem;
+        }
+        // Whatever went wrong, it went wrong while it was ending.
+        if ending::happened() {
+            self.code = Code::Interrupted;
+        }
+        if json {
+            let mut line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
+            for (name, value) in self.details {
+                line[name] = value;
+            }
+            aside(line);
+        } else {
+            use owo_colors::OwoColorize;
+            aside(format!("{} {}", "error:".red().bold(), self.reason));
+        }
+        self.code
+    }
+}
+
+/// An error with all its causes, each once.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+impl From<AdminError> for Failure {
+    fn from(error: AdminError) -> Self {
+        let no_set = matches!(error, AdminError::Holding(HoldingError::Missing { .. }));
+        Self { no_set, ..Self::new(Code::Broker, chain(&error)) }
+    }
+}
+
+impl From<AmqpError> for Failure {
+    fn from(error: AmqpError) -> Self {
+        Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Self {
+        Self::usage(chain(&error))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self {
+            code: Code::Problem,
+            reason: error.to_string(),
+            // A terminal that is gone says that input or output failed, as a disk does.
+            unread: error.kind() == io::ErrorKind::BrokenPipe
+                || (error.raw_os_error() == Some(Errno::IO.raw_os_error()) && nobody_reads()),
+            ..Self::new(Code::Problem, &error)
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `delayline install`
+
+use owo_colors::OwoColorize;
+
+use delayline::{Settings, topology::Topology};
+use delayline_admin::{self as admin, InstallReport, Outcome, compare::EARLIER_REMEDY};
+
+use crate::{Code, Failure, Output, output::counted};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline install --url amqp://admin@broker.example --password-file pw
+  delayline install --dry-run
+  delayline install --set reminders --replicas 5
+  delayline install --queue-type classic
+
+Installing again changes nothing and is safe from several places at once. If an object
+of the same name stands with other arguments, or the broker cannot carry a set (too old,
+a feature flag off), it is reported, nothing is changed, and the exit code is 1.")]
+pub(super) struct Args {
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    let bar = output.progress(Some(topology.objects().len() as u64), "declaring");
+    let report = admin::install(settings, &topology, args.dry_run, || bar.inc(1));
+    bar.finish_and_clear();
+    let report = report?;
+    if output.json {
+        output.json(&report)?;
+    } else {
+        show(&report, settings, output)?;
+    }
+    Ok(match report.outcome {
+        Outcome::Installed | Outcome::DryRun => Code::Done,
+        Outcome::Conflict | Outcome::Unsuitable | Outcome::EarlierVersion => Code::Problem,
+    })
+}
+
+fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Result<(), Failure> {
+    let set = &settings.topology.set;
+    let place = format!("set `{set}` in vhost `{}` of {}", settings.broker.vhost, settings.broker);
+    if report.outcome == Outcome::Unsuitable {
+        output.line(format!(
+            "{} {place}: nothing was changed, because this broker cannot carry a set as it is",
+            "unsuitable".red().bold()
+        ))?;
+        for problem in &report.unsuitable {
+            output.line(format!("  {problem}"))?;
+        }
+        return Ok(());
+    }
+    if let Some(earlier) = &report.earlier {
+        output.line(format!("{} {place}: nothing was changed", "earlier version".red().bold()))?;
+        output.line(format!("  {earlier}"))?;
+        output.line(format!("  to do: {EARLIER_REMEDY}"))?;
+        return Ok(());
+    }
+    if report.outcome == Outcome::Conflict {
+        output.line(format!(
+            "{} {place}: nothing was changed, because something else stands in the way",
+            "conflict".red().bold()
+        ))?;
+        for conflict in &report.conflicts {
+            output.line(format!("  {conflict}"))?;
+        }
+        output.line("Choose another name with --set, or remove these objects if they are not in use.")?;
+        return Ok(());
+    }
+    let dry_run = report.outcome == Outcome::DryRun;
+    let (head, verb) = match dry_run {
+        true => ("dry run".yellow().bold().to_string(), "would create"),
+        false => ("installed".green().bold().to_string(), "created"),
+    };
+    output.line(format!("{head} {place}"))?;
+    let created = report.created.len();
+    if dry_run || created < 8 {
+        for name in &report.created {
+            output.line(format!("  {verb} {name}"))?;
+        }
+    } else {
+        output.line(format!(
+            "  {verb} {}",
+            counted(created as u64, "exchange and queue")
+                .replace("exchange and queues", "exchanges and queues")
+        ))?;
+    }
+    if report.standing > 0 {
+        output.line(format!(
+            "  {} already stood",
+            counted(report.standing as u64, "exchange and queue")
+                .replace("exchange and queues", "exchanges and queues")
+        ))?;
+    }
+    let bindings = counted(report.bindings as u64, "binding");
+    output.line(match (report.created_bindings, &report.blind) {
+        (Some(0), _) => format!("  {bindings} already stood"),
+        (Some(made), _) if made == report.bindings => format!("  {verb} {bindings}"),
+        (Some(made), _) => format!("  {verb} {made} of {bindings}"),
+        (None, reason) => format!(
+            "  {bindings}; how many of them are new cannot be told: {}",
+            reason.as_deref().unwrap_or_default()
+        ),
+    })?;
+    for warning in &report.warnings {
+        output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
+    }
+    if !dry_run {
+        output.line(format!(
+            "Publish to the exchange `{set}` with a key such as `delayline key 90s billing` prints."
+        ))?;
+    }
+    Ok(())
+}

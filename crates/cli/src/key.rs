@@ -1,0 +1,58 @@
+//! `delayline key`
+
+use serde::Serialize;
+
+use delayline::{
+    Settings,
+    codec::{AppKey, Delay, RoutingKey, Tolerance},
+    topology::Names,
+};
+
+use crate::{Code, Failure, Output, args};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline key 90s billing
+  delayline key 1h eu.orders --tolerance 5%
+  delayline key 90s billing --json
+
+Publish with this key to the set's entry exchange (`delay` by default), persistent and
+with confirms; no broker is needed to compute it.")]
+pub(super) struct Args {
+    /// How long to wait: 90, 90s, 1h30m, 2d, PT90S
+    #[arg(value_parser = args::delay, allow_hyphen_values = true)]
+    delay: Delay,
+    /// The application that receives the message
+    #[arg(value_parser = args::app)]
+    app: AppKey,
+    /// How much later is fine if that saves queue hops: 5%, 30s
+    #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
+    tolerance: Tolerance,
+}
+
+#[derive(Serialize)]
+struct Report {
+    exchange: String,
+    routing_key: String,
+    app: String,
+    seconds: u32,
+    hops: u32,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let delay = args.tolerance.round(args.delay);
+    let routing_key = RoutingKey::new(delay, args.app.clone()).encode();
+    if output.json {
+        output.json(&Report {
+            exchange: Names::new(settings.topology.set.clone()).entry(),
+            routing_key,
+            app: args.app.to_string(),
+            seconds: delay.seconds(),
+            hops: delay.hops(),
+        })?;
+    } else {
+        output.line(routing_key)?;
+    }
+    Ok(Code::Done)
+}

@@ -1,0 +1,92 @@
+//! The command line: parse, call, print. One file per command.
+
+mod app;
+mod app_show;
+mod args;
+mod bench;
+mod decode;
+mod demo;
+mod doctor;
+mod ending;
+mod failure;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod install;
+mod kept;
+mod key;
+mod listen;
+mod logging;
+mod output;
+mod parked;
+mod plan;
+mod policies;
+mod probe;
+mod retry;
+mod send;
+mod serve;
+mod status;
+mod table;
+mod time;
+mod top;
+mod uninstall;
+mod unroutable;
+mod unstick;
+mod verify;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::{send::read_json_line, time::instant as read_instant};
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use args::{Cli, Command};
+use failure::{Code, Failure};
+use output::Output;
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let matches = Cli::command().get_matches_from(args::with_negative_values(std::env::args_os()));
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    // A service says what it does; a command only what is wrong.
+    let louder = u8::from(matches!(cli.command, Command::Serve(_)));
+    logging::start(cli.global.verbose.saturating_add(louder));
+    let mut output = Output::new(cli.global.json);
+    output.verbose = cli.global.verbose > 0;
+    let code = match run(&cli, &mut output) {
+        Ok(code) => code,
+        Err(failure) => failure.report(cli.global.json, cli.command.looks()),
+    };
+    code.into()
+}
+
+fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
+    let settings = || cli.global.settings();
+    match &cli.command {
+        Command::Install(args) => install::run(args, &settings()?, output),
+        Command::Verify => verify::run(&settings()?, output),
+        Command::App(args) => app::run(args, &settings()?, output),
+        Command::Doctor(args) => doctor::run(args, &settings()?, output),
+        Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
+        Command::Status => status::run(&settings()?, output),
+        Command::Key(args) => key::run(args, &settings()?, output),
+        Command::Decode(args) => decode::run(args, output),
+        Command::Send(args) => send::run(args, &settings()?, output),
+        Command::Listen(args) => listen::run(args, &settings()?, output),
+        Command::Retry(args) => retry::run(args, &settings()?, output),
+        Command::Parked(args) => parked::run(args, &settings()?, output),
+        Command::Serve(args) => serve::run(args, settings()?),
+        Command::Probe(args) => probe::run(args, settings()?, output),
+        Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
+        Command::Unstick(args) => unstick::run(args, &settings()?, output),
+        Command::Top(args) => top::run(args, settings()?, output),
+        Command::Bench(args) => bench::run(args, &settings()?, output),
+        Command::Plan(args) => plan::run(args, output),
+        Command::Demo(args) => demo::run(args, output),
+    }
+}

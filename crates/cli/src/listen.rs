@@ -1,0 +1,235 @@
+//! `delayline listen`
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use delayline::{
+    Settings,
+    amqp::{Delivery, Next, QueueDepth, Session},
+    codec::{AppKey, RoutingKey},
+    message::{Value, headers},
+    topology::{Binding, Endpoint, Names, Queue, QueueType},
+};
+use delayline_admin::management::ManagementApi;
+
+use crate::{Code, Failure, Output, args, ending, output::aside, time::clock};
+
+/// How often an interrupt is looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline listen --app billing
+  delayline listen --app billing --count 1 --json
+  delayline listen --app billing --queue billing-in
+
+Without --queue a queue of its own is bound for as long as it runs, so the application
+still gets all its messages. With --queue the messages are TAKEN from that queue, as any
+consumer would. What listen bound it unbinds at the end.")]
+pub(super) struct Args {
+    /// The app key to listen for
+    #[arg(long, value_name = "KEY", value_parser = args::app)]
+    app: AppKey,
+    /// End after so many messages
+    #[arg(long, value_name = "N", value_parser = args::whole::<u64>(1..))]
+    count: Option<u64>,
+    /// Take the messages from this queue; it is made if it does not exist
+    #[arg(long, value_name = "Q")]
+    queue: Option<String>,
+    /// End with exit code 1 if nothing arrives for so long
+    #[arg(long, value_name = "DURATION", value_parser = args::delay)]
+    timeout: Option<delayline::codec::Delay>,
+}
+
+/// One arrival.
+#[derive(Serialize)]
+struct Arrival {
+    arrived: Timestamp,
+    /// Milliseconds after it was due; `None` if the message does not say when.
+    late_ms: Option<i64>,
+    app: Option<String>,
+    routing_key: String,
+    /// The id the application gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_id: Option<String>,
+    redelivered: bool,
+    /// Whether it is past its `delayline-expires`.
+    expired: bool,
+    headers: BTreeMap<String, serde_json::Value>,
+    /// The body, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    bytes: usize,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let mut session = Session::open(&settings.broker)?;
+    // From here on there is something to take down.
+    let interrupted = ending::on_signal_or_without_reader()?;
+    let target = Target::set_up(args, settings, &mut session)?;
+    if !output.json {
+        aside(format!("listening for `{}` on queue `{}`; Ctrl-C ends", args.app, target.queue));
+    }
+    let result = receive(args, &target, &mut session, output, &interrupted);
+    target.take_down(&mut session)?;
+    result
+}
+
+fn receive(
+    args: &Args,
+    target: &Target,
+    session: &mut Session,
+    output: &mut Output,
+    interrupted: &AtomicBool,
+) -> Result<Code, Failure> {
+    let consumer = session.consume(&target.queue, 100)?;
+    let mut received = 0;
+    let mut quiet = Duration::ZERO;
+    let patience = args.timeout.map(|delay| Duration::from_secs(delay.seconds().into()));
+    while args.count.is_none_or(|count| received < count) {
+        if interrupted.load(Ordering::Relaxed) {
+            let early = args.count.is_some() && !ending::nobody_reads();
+            return Ok(if early { Code::Interrupted } else { Code::Done });
+        }
+        match consumer.next(TICK) {
+            Next::Delivery(delivery) => {
+                let arrival = Arrival::new(&delivery, Timestamp::now());
+                // Shown first: a message that could not be shown stays the
+                // broker's.
+                if output.json {
+                    output.json(&arrival)?
+                } else {
+                    output.line(arrival.line())?
+                }
+                consumer.ack(delivery)?;
+                received += 1;
+                quiet = Duration::ZERO;
+            }
+            Next::Timeout => {
+                quiet += TICK;
+                if patience.is_some_and(|patience| quiet >= patience) {
+                    return Err(Failure::new(
+                        Code::Problem,
+                        format!("nothing arrived for {}", args.timeout.unwrap_or_default()),
+                    ));
+                }
+            }
+            Next::Ended(cause) => {
+                let reason = cause.map_or_else(|| "the consumer ended".into(), |cause| cause.to_string());
+                return Err(Failure::new(Code::Broker, reason));
+            }
+        }
+    }
+    Ok(Code::Done)
+}
+
+impl Arrival {
+    fn new(delivery: &Delivery, now: Timestamp) -> Self {
+        let milliseconds = |name: &str| delivery.headers.get(name).and_then(Value::as_i64);
+        Self {
+            arrived: now,
+            late_ms: milliseconds(headers::DUE).map(|due| now.as_millisecond() - due),
+            app: delivery.routing_key.parse::<RoutingKey>().ok().map(|key| key.app.to_string()),
+            routing_key: delivery.routing_key.clone(),
+            message_id: delivery.properties.message_id.clone(),
+            redelivered: delivery.redelivered,
+            expired: milliseconds(headers::EXPIRES).is_some_and(|expires| expires < now.as_millisecond()),
+            headers: delivery.headers.iter().map(|(name, value)| (name.clone(), value.into())).collect(),
+            body: String::from_utf8(delivery.body.clone()).ok(),
+            bytes: delivery.body.len(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let late = self.late_ms.map_or_else(|| "?".into(), |ms| format!("{ms} ms"));
+        let expired = if self.expired { " expired" } else { "" };
+        let body = match &self.body {
+            // One line each, and nothing that could steer the terminal.
+            Some(text) => text.chars().take(200).flat_map(char::escape_debug).collect::<String>(),
+            None => format!("({} bytes that are not text)", self.bytes),
+        };
+        format!("{}  late {late:>7}{expired}  {body}", clock(self.arrived))
+    }
+}
+
+/// The queue we consume from, and what of it is ours.
+struct Target {
+    queue: String,
+    binding: Binding,
+    made_queue: bool,
+    made_binding: bool,
+}
+
+impl Target {
+    fn set_up(args: &Args, settings: &Settings, session: &mut Session) -> Result<Self, Failure> {
+        let names = Names::new(settings.topology.set.clone());
+        let (queue, made_queue) = match &args.queue {
+            None => (session.declare_own_queue()?, false),
+            Some(name) => (name.clone(), session.queue_depth(name)?.is_none()),
+        };
+        if made_queue {
+            let kind = QueueType::Quorum.as_str();
+            session.declare_queue(&Queue {
+                name: queue.clone(),
+                level: None,
+                arguments: [("x-queue-type".to_owned(), kind.into())].into(),
+            })?;
+        }
+        let binding = Binding {
+            source: names.dispatch(),
+            destination: Endpoint::Queue(queue.clone()),
+            key: RoutingKey::binding_pattern(&args.app),
+        };
+        // A binding that stood before is somebody else's. Where that cannot be
+        // told it is left, as taking it away would divert their messages.
+        let made_binding = made_queue || args.queue.is_none() || stands(settings, &binding) == Some(false);
+        session.bind(&binding)?;
+        Ok(Self { queue, binding, made_queue, made_binding })
+    }
+
+    fn take_down(&self, session: &mut Session) -> Result<(), Failure> {
+        if self.made_binding {
+            session.unbind(&self.binding)?;
+        } else {
+            aside(format!("left as it was, or may have been: {}", self.binding));
+        }
+        if self.made_queue {
+            // What was handed to us and not shown goes back to the queue together
+            // with our consumer, a moment after it was closed.
+            for _ in 0..20 {
+                match session.queue_depth(&self.queue)? {
+                    Some(QueueDepth { ready: 0, consumers: 0 }) => {
+                        session.delete_queue(&self.queue)?;
+                        return Ok(());
+                    }
+                    Some(QueueDepth { consumers: 0, .. }) | None => break,
+                    Some(_) => std::thread::sleep(TICK),
+                }
+            }
+            aside(format!(
+                "queue `{}` stays: it holds messages, or somebody else consumes from it",
+                self.queue
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a binding stands; `None` if that cannot be told.
+fn stands(settings: &Settings, binding: &Binding) -> Option<bool> {
+    let bindings =
+        ManagementApi::new(settings.management.as_ref()?).ok()?.bindings(&settings.broker.vhost).ok()?;
+    Some(bindings.iter().any(|info| {
+        info.source == binding.source
+            && info.destination == binding.destination.name()
+            && info.destination_type == "queue"
+            && info.routing_key == binding.key
+    }))
+}

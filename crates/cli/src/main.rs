@@ -1,0 +1,7 @@
+//! The `delayline` command; see `delayline --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    delayline_cli::main()
+}

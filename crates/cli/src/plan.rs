@@ -1,0 +1,319 @@
+//! `delayline plan`
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+use delayline::codec::Tolerance;
+use delayline_measure::{
+    bench::Report,
+    capacity::{Distribution, Figures, Load, Outlook, SAFE_LOAD, Verdict},
+};
+
+use crate::{
+    Code, Failure, Output, args,
+    bench::{distribution, wrapped},
+    output::grouped,
+    table::table,
+};
+
+/// Tolerances whose savings are shown beside the one that was asked for.
+const TOLERANCES: [&str; 4] = ["0%", "1%", "5%", "10%"];
+
+/// The share of what waits that the fullest levels are named for.
+const MOST: f64 = 0.9;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline plan --rate 1000 --delays uniform:1s..60s
+  delayline plan --rate 200 --delays exponential:5m --tolerance 5%
+  delayline plan --rate 2000 --delays mix:1s=40%,5s=30%,1m..1h=30% --bench bench.json
+  delayline plan --rate 100000 --delays uniform:1s..365d --size 1000 --json
+
+It needs no broker. What a level holds and hands on follows from the bits of the delays;
+whether a broker carries it, from the file that `delayline bench --json` wrote on it.
+Without --bench a small reference broker stands in. The exit code is 1 if the broker does
+not carry the load.
+
+Delays: fixed:30s, uniform:1s..60s, exponential:5m (the mean), or a mix of delays and
+ranges whose shares add up to 100%: mix:1s=40%,5s=30%,1m..1h=30%.")]
+pub(super) struct Args {
+    /// Messages per second
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: f64,
+    /// How long they wait: fixed:30s, uniform:1s..60s, exponential:5m, mix:1s=40%,5s=60%
+    #[arg(long, value_name = "D", value_parser = distribution)]
+    delays: Distribution,
+    /// Bytes per message
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = args::whole::<u32>(0..))]
+    size: u32,
+    /// How much later is fine if that saves queue hops: 5%, 30s
+    #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
+    tolerance: Tolerance,
+    /// The broker's figures, as `delayline bench --json` printed them
+    #[arg(long, value_name = "FILE")]
+    bench: Option<PathBuf>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
+        _ => Err("use a number over 0, up to 1000000000".into()),
+    }
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    load: &'a Load,
+    waiting: f64,
+    hottest_level: u8,
+    fullest_levels: Vec<u8>,
+    outlook: &'a Outlook,
+    figures: &'a Figures,
+    tolerances: Vec<Saving>,
+}
+
+/// What a tolerance does.
+#[derive(Serialize)]
+struct Saving {
+    tolerance: String,
+    hops: f64,
+    /// Messages per second through the hottest level.
+    hottest: f64,
+    /// Messages per second that the broker carries at a safe load.
+    safe_rate: f64,
+    mean_delay: f64,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
+    let figures = match &args.bench {
+        Some(file) => read(file)?,
+        None => Figures::reference(),
+    };
+    let size = f64::from(args.size);
+    let load = Load::new(args.rate, &args.delays, args.tolerance);
+    let outlook = Outlook::new(&load, size, &figures);
+    let mut wanted: Vec<Tolerance> = TOLERANCES.iter().filter_map(|text| text.parse().ok()).collect();
+    if args.tolerance != Tolerance::NONE && !wanted.contains(&args.tolerance) {
+        wanted.push(args.tolerance);
+    }
+    let tolerances = wanted
+        .into_iter()
+        .map(|tolerance| {
+            let load = Load::new(args.rate, &args.delays, tolerance);
+            Saving {
+                tolerance: tolerance.to_string(),
+                hops: load.hops,
+                hottest: load.hottest().per_second,
+                safe_rate: Outlook::new(&load, size, &figures).safe_rate,
+                mean_delay: load.mean_delay,
+            }
+        })
+        .collect();
+    let shown = Shown {
+        waiting: load.waiting(),
+        hottest_level: load.hottest().level,
+        fullest_levels: load.fullest(MOST).iter().map(|level| level.level).collect(),
+        load: &load,
+        outlook: &outlook,
+        figures: &figures,
+        tolerances,
+    };
+    // Of a broker that nobody measured nothing is known.
+    let code = match (&args.bench, outlook.verdict) {
+        (Some(_), Verdict::TooMuch) => Code::Problem,
+        _ => Code::Done,
+    };
+    if output.json {
+        output.json(&shown)?;
+    } else {
+        show(args, &shown, output)?;
+    }
+    Ok(code)
+}
+
+fn read(file: &Path) -> Result<Figures, Failure> {
+    let wrong = |reason: String| Failure::usage(format!("{}: {reason}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let report: Report = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("this is not what `delayline bench --json` prints: {error}")))?;
+    let figures = report.figures();
+    if figures.drain.is_empty() || figures.publish <= 0.0 {
+        return Err(wrong("it has no figures for publishing or draining".into()));
+    }
+    Ok(figures)
+}
+
+fn show(args: &Args, shown: &Shown<'_>, output: &mut Output) -> Result<(), Failure> {
+    let Shown { load, outlook, figures, .. } = shown;
+    output.line(format!(
+        "{}/s, {}, {} bytes each: {:.1} queues per message, {} on average, {} messages wait at any time",
+        count(load.rate),
+        args.delays,
+        grouped(args.size.into()),
+        load.hops,
+        wait(load.mean_delay),
+        count(shown.waiting),
+    ))?;
+    if load.hops == 0.0 {
+        output.line("These messages pass no level.")?;
+    } else {
+        let level_limit = figures.level_limit();
+        let rows = load.levels.iter().rev().filter(|level| level.share > 0.0).map(|level| {
+            let mark = match level.level {
+                number if number == shown.hottest_level => "hottest",
+                number if shown.fullest_levels.contains(&number) => "fullest",
+                _ => "",
+            };
+            vec![
+                format!("{:02}", level.level),
+                wait(2_f64.powi(level.level.into())),
+                format!("{:.1}%", level.share * 100.0),
+                format!("{}/s", count(level.per_second)),
+                percent(level.per_second / level_limit),
+                count(level.waiting),
+                mark.into(),
+            ]
+        });
+        output.line("")?;
+        output.line(table(
+            &[">level", ">waits", ">of all", ">through it", ">of its limit", ">waiting", ""],
+            rows,
+        ))?;
+    }
+    output.line(format!("\nOn {}:", figures.broker))?;
+    let rows = outlook.limits.iter().map(|limit| vec![limit.what.clone(), percent(limit.used)]);
+    output.line(table(&["", ">used"], rows))?;
+    for line in answer(args, shown) {
+        output.line(wrapped(&line))?;
+    }
+    output.line("\nWhat a tolerance would change:")?;
+    let rows = shown.tolerances.iter().map(|saving| {
+        vec![
+            saving.tolerance.clone(),
+            format!("{:.2}", saving.hops),
+            format!("{}/s", count(saving.hottest)),
+            wait(saving.mean_delay),
+            format!("{}/s", count(saving.safe_rate)),
+        ]
+    });
+    output.line(table(&[">tolerance", ">queues", ">hottest level", ">mean delay", ">safe rate"], rows))?;
+    Ok(())
+}
+
+/// The answer, in sentences.
+fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
+    let Shown { outlook, figures, .. } = shown;
+    let mut lines = vec![format!(
+        "{} Of such messages this broker carries {}/s safely (at {:.0}% of what it can do), and {}/s at most.",
+        match outlook.verdict {
+            Verdict::Holds => "It holds.",
+            Verdict::Tight => "It is tight: it holds only while nothing else happens.",
+            Verdict::TooMuch => "It does not hold.",
+        },
+        count(outlook.safe_rate),
+        SAFE_LOAD * 100.0,
+        count(outlook.full_rate),
+    )];
+    lines.push(format!(
+        "What waits takes {} of memory and {} of disk on each replica.",
+        bytes(outlook.memory),
+        bytes(outlook.disk)
+    ));
+    if outlook.sets > 1 {
+        lines.push(format!(
+            "Level {:02} needs to be spread over {} sets, on brokers or processors of their own.",
+            shown.hottest_level,
+            grouped(outlook.sets)
+        ));
+    }
+    if outlook.brokers > 1 {
+        let brokers = grouped(outlook.brokers);
+        let first = outlook.limits.iter().find(|limit| !limit.what.starts_with("level"));
+        let what = first.map_or("", |limit| limit.what.as_str());
+        lines.push(format!("It takes {brokers} such brokers; what runs out first is {what}."));
+    }
+    if outlook.verdict != Verdict::Holds && shown.fullest_levels.len() < 28 && shown.waiting > 1e7 {
+        let levels: Vec<_> = shown.fullest_levels.iter().map(|level| format!("{level:02}")).collect();
+        lines.push(format!(
+            "Levels {} hold {:.0}% of what waits: move these delays first, to sets of their own, or into a database \
+             from which messages are scheduled when less than {} are left.",
+            levels.join(", "),
+            MOST * 100.0,
+            wait(2_f64.powi(shown.fullest_levels.iter().copied().min().unwrap_or(0).into())),
+        ));
+    }
+    if args.bench.is_none() {
+        lines.push(
+            "This is a reference, and not your broker: measure that with `delayline bench --knee --json > bench.json`, \
+             and give the file to --bench."
+                .into(),
+        );
+    } else {
+        if figures.knee.is_none() {
+            lines.push(
+                "This is reckoned from bursts, and a steady load is more work for each message: `delayline bench \
+                 --knee` measures that, and the answer may be half of this one."
+                    .into(),
+            );
+        }
+        if figures.memory_limit.is_none() {
+            lines.push("The file does not say how much memory and disk the broker has.".into());
+        }
+    }
+    lines
+}
+
+/// A count with three digits that count.
+fn count(value: f64) -> String {
+    for (size, unit) in [(1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million")] {
+        if value >= size {
+            return format!("{:.3} {unit}", value / size).replace(".000", "");
+        }
+    }
+    if value >= 100.0 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "under a million")]
+        return grouped(value.round() as u64);
+    }
+    if value == value.trunc() { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn percent(part: f64) -> String {
+    if part >= 100.0 { "over 10,000%".into() } else { format!("{:.0}%", part * 100.0) }
+}
+
+fn bytes(value: f64) -> String {
+    for (size, unit) in [(1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB")] {
+        if value >= size {
+            return format!("{:.1} {unit}", value / size);
+        }
+    }
+    format!("{:.0} kB", value / 1e3)
+}
+
+fn wait(seconds: f64) -> String {
+    for (size, unit) in [(31_557_600.0, "y"), (86_400.0, "d"), (3_600.0, "h"), (60.0, "m")] {
+        if seconds >= size {
+            return format!("{:.1} {unit}", seconds / size);
+        }
+    }
+    if seconds == seconds.trunc() { format!("{seconds:.0} s") } else { format!("{seconds:.1} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_to_read() {
+        let texts = [0.0, 0.25, 17.5, 30_500.0, 1.5e6, 1.577e12].map(count);
+        assert_eq!(texts, ["0", "0.2", "17.5", "30,500", "1.500 million", "1.577 trillion"]);
+        assert_eq!([512.0, 3.2e9, 1e15].map(bytes), ["1 kB", "3.2 GB", "1.0 PB"]);
+        assert_eq!([1.0, 30.5, 90.0, 5e6].map(wait), ["1 s", "30.5 s", "1.5 m", "57.9 d"]);
+        assert_eq!([0.025, 1.5, 111.0].map(percent), ["2%", "150%", "over 10,000%"]);
+    }
+}

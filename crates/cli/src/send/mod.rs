@@ -1,0 +1,366 @@
+//! `delayline send`
+
+mod input;
+mod lines;
+mod problem;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use input::read_json_line;
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal, Read},
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::RecvTimeoutError;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use delayline::{
+    Message, Router, Settings,
+    codec::{AppKey, Delay, Tolerance},
+    message::When,
+    router::{Cause, Outcome, Receipt},
+};
+
+use crate::{
+    Code, Failure, Output, args, ending,
+    output::{aside, counted, grouped},
+    time,
+};
+
+use input::{Format, Past, Template, not_past};
+use problem::Problems;
+
+/// How often it is looked for an interrupt while there is nothing to read.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The most bytes that a broker's `max_message_size` can be: 512 MiB.
+const LARGEST: u64 = 512 << 20;
+
+/// How many bytes of bodies are handed to the router without an answer, if there are more
+/// than one: its window counts messages, however large.
+const UNSETTLED: usize = 16 << 20;
+
+/// How long closing the connection may take after the last answer.
+const CLOSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline send --app billing --delay 90s --body 'invoice 17'
+  delayline send --app billing --at 2026-12-24T18:00 --file letter.pdf
+  delayline send --app billing --delay 1h --tolerance 5% < body.txt
+  seq 1000 | delayline send --app billing --delay 10s --lines
+  delayline send --jsonl --file messages.jsonl --delay 1h
+
+A line of JSON is an object with any of body, body_base64, headers, app, delay, at,
+past, tolerance, message_id, correlation_id, content_type, content_encoding, reply_to, type,
+priority, expiration, timestamp, app_id, user_id; flags fill in what it leaves out:
+  {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
+
+A file (--file) is read to its end first: if a line of it is bad, all bad lines are named,
+nothing is sent, and the exit code is 2. Standard input may never end, so each of its
+lines is sent as it comes; a bad one is named and left out, and the others are sent. A
+line has 128 MiB at most. The exit code is 3 if the broker did not confirm a message, be it
+one or one of many, and otherwise 2 if one could not be sent.
+
+Delays: years of 365.25 days (y), weeks (w), days (d), h, m, s, ms; from large to small,
+each with a fraction if you like: 1h30m, 1.5d, 8.5y. Times without an offset or a zone
+are local; those that the clocks skip or show twice are refused.")]
+pub(super) struct Args {
+    /// The application that receives the messages
+    #[arg(long, value_name = "KEY", value_parser = args::app)]
+    app: Option<AppKey>,
+    /// How long to wait: 90, 90s, 1h30m, 2d, 8.5y, PT90S
+    #[arg(long, value_name = "D", value_parser = args::delay, conflicts_with = "at")]
+    delay: Option<Delay>,
+    /// When to deliver: 2026-12-24T18:00:00Z, `2026-12-24 18:00` (local), 18:00
+    #[arg(long, value_name = "TIME", value_parser = time::instant)]
+    at: Option<Timestamp>,
+    /// What to do if that is in the past
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    past: Past,
+    /// How much later is fine if that saves queue hops: 5%, 30s
+    #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
+    tolerance: Tolerance,
+    /// The body of one message
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "lines", "jsonl"])]
+    body: Option<String>,
+    /// Read from this file instead of standard input
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Each line is the body of a message
+    #[arg(long, conflicts_with = "jsonl")]
+    lines: bool,
+    /// Each line is a message as JSON
+    #[arg(long)]
+    jsonl: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    confirmed: u64,
+    /// Those among the failed that nobody could send: nothing is wrong with the broker.
+    unsendable: u64,
+    seconds: f64,
+    per_second: f64,
+    /// How many lines were not sent, and the first of them.
+    #[serde(flatten)]
+    problems: Problems,
+    /// The receipt of a single message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Sent>,
+    #[serde(skip)]
+    interrupted: bool,
+    /// The bytes of the bodies that were handed over and have no answer yet.
+    #[serde(skip)]
+    unsettled: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Sent {
+    due: Timestamp,
+    seconds: u32,
+    hops: u32,
+    /// How long that is by the clock, whatever a second of this set lasts.
+    #[serde(skip)]
+    wait: Duration,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    if let Some(at) = args.at {
+        not_past(at, args.past, Timestamp::now())
+            .map_err(|reason| Failure::usage(format!("--at {reason}")))?;
+    }
+    let template = Template {
+        app: args.app.clone(),
+        when: args.delay.map(When::After).or(args.at.map(When::At)),
+        past: args.past,
+        checked: false,
+        tolerance: args.tolerance,
+        quota: settings.router.quota.clone(),
+        unit: settings.topology.unit,
+    };
+    let report = if args.lines || args.jsonl {
+        let format = if args.lines { Format::Lines } else { Format::Json };
+        send_many(args, format, &template, settings, output)?
+    } else {
+        let message = template.message(one_body(args)?).and_then(|message| template.admits(message));
+        let message = message.map_err(Failure::usage)?;
+        send_one(message, settings)?
+    };
+    show(&report, output)?;
+    // The same as for one message alone.
+    Ok(match &report {
+        Report { interrupted: true, .. } => Code::Interrupted,
+        Report { unsendable, problems, .. } if problems.count > *unsendable => Code::Broker,
+        Report { unsendable: 1.., .. } => Code::Usage,
+        _ => Code::Done,
+    })
+}
+
+fn open(file: &PathBuf) -> Result<File, Failure> {
+    File::open(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
+}
+
+fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    match (&args.body, &args.file) {
+        (Some(text), _) => body.extend_from_slice(text.as_bytes()),
+        (None, Some(file)) => {
+            let unreadable = |error| Failure::usage(format!("{}: {error}", file.display()));
+            body = whole(open(file)?, LARGEST, unreadable)?;
+        }
+        (None, None) => {
+            let is_typed = io::stdin().is_terminal();
+            if is_typed {
+                aside("reading the body from the terminal; Ctrl-D ends it");
+            }
+            let read = whole(io::stdin().lock(), LARGEST, Failure::from);
+            if is_typed && ending::is_gone(&io::stdin()) {
+                return Err(Failure::new(Code::Interrupted, "the terminal is gone; nothing was sent"));
+            }
+            body = read?;
+        }
+    }
+    Ok(body)
+}
+
+/// All there is to read, unless that is more than any broker takes.
+fn whole(
+    reader: impl Read,
+    most: u64,
+    unreadable: impl FnOnce(io::Error) -> Failure,
+) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    reader.take(most.saturating_add(1)).read_to_end(&mut body).map_err(unreadable)?;
+    if body.len() as u64 > most {
+        return Err(Failure::usage(format!(
+            "the body is over {most} bytes, the most that a broker can be told to take; send less, or where it is kept"
+        )));
+    }
+    Ok(body)
+}
+
+fn send_one(message: Message, settings: &Settings) -> Result<Report, Failure> {
+    let router = Router::connect(settings)?;
+    let started = Instant::now();
+    let result = router.publish(message);
+    let seconds = started.elapsed().as_secs_f64();
+    router.close(CLOSE);
+    match result {
+        Ok(receipt) => {
+            let message = Some(Sent::new(&receipt, settings));
+            Ok(Report { confirmed: 1, seconds, per_second: seconds.recip(), message, ..Report::default() })
+        }
+        Err(error) if matches!(error.cause(), Cause::Invalid(_)) => Err(Failure::usage(error)),
+        Err(error) => Err(Failure::new(Code::Broker, error)),
+    }
+}
+
+fn send_many(
+    args: &Args,
+    format: Format,
+    template: &Template,
+    settings: &Settings,
+    output: &Output,
+) -> Result<Report, Failure> {
+    let (reader, total): (Box<dyn BufRead + Send>, _) = match &args.file {
+        // What can be read only once is not checked beforehand.
+        Some(file) if !file.is_file() => (Box::new(BufReader::new(open(file)?)), None),
+        Some(file) => {
+            let total = lines::check(BufReader::new(open(file)?), format, template)
+                .map_err(|problems| refused(file, &problems))?;
+            (Box::new(BufReader::new(open(file)?)), Some(total))
+        }
+        None => (Box::new(BufReader::new(io::stdin())), None),
+    };
+    // What was not in the past when the file was checked may be by now.
+    let template = Template { checked: total.is_some(), ..template.clone() };
+    let router = Router::connect(settings)?;
+    let interrupted = ending::on_signal()?;
+    let started = Instant::now();
+    let bar = output.progress(total, "sending");
+    let mut report = Report::default();
+    let mut pipeline = router.pipeline();
+    let lines = lines::Ahead::start(reader);
+    loop {
+        if interrupted.load(Ordering::Relaxed) {
+            report.interrupted = true;
+            break;
+        }
+        let (number, line) = match lines.next(TICK) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                report.extend(std::iter::from_fn(|| pipeline.try_next()), || bar.inc(1));
+                continue;
+            }
+        };
+        match line.and_then(|line| format.message(&line, &template)) {
+            Ok(Some(message)) => {
+                let size = message.body.len();
+                while report.unsettled + size > UNSETTLED
+                    && let Some(outcome) = pipeline.next()
+                {
+                    report.extend([outcome], || bar.inc(1));
+                }
+                report.unsettled += size;
+                let outcome = pipeline.push((number, size), message);
+                report.extend(outcome, || bar.inc(1));
+            }
+            Ok(None) => {}
+            Err(problem) => {
+                report.unsendable += 1;
+                report.problems.add(number, problem);
+            }
+        }
+    }
+    report.extend(pipeline, || bar.inc(1));
+    bar.finish_and_clear();
+    report.seconds = started.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
+    let confirmed = report.confirmed as f64;
+    report.per_second = confirmed / report.seconds.max(1e-9);
+    router.close(CLOSE);
+    Ok(report)
+}
+
+/// A file with bad lines, all of which are named.
+fn refused(file: &Path, problems: &Problems) -> Failure {
+    let bad = counted(problems.count, "bad line");
+    let reason = format!("{}: {bad}; nothing was sent\n{problems}", file.display());
+    Failure::usage(reason).with("lines", &problems.shown)
+}
+
+impl Report {
+    fn extend(
+        &mut self,
+        outcomes: impl IntoIterator<Item = Outcome<(u64, usize)>>,
+        mut progress: impl FnMut(),
+    ) {
+        for outcome in outcomes {
+            let (line, size) = outcome.tag;
+            self.unsettled -= size;
+            match outcome.result {
+                Ok(_) => self.confirmed += 1,
+                Err(error) => {
+                    self.unsendable += u64::from(matches!(error.cause(), Cause::Invalid(_)));
+                    self.problems.add(line, error.to_string());
+                }
+            }
+            progress();
+        }
+    }
+}
+
+impl Sent {
+    fn new(receipt: &Receipt, settings: &Settings) -> Self {
+        let (due, delay) = (receipt.due, receipt.delay);
+        let wait = delay.duration(settings.topology.unit.duration());
+        Self { due, seconds: delay.seconds(), hops: delay.hops(), wait }
+    }
+}
+
+fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
+    if output.json {
+        return Ok(output.json(report)?);
+    }
+    if report.problems.count > 0 {
+        aside(&report.problems);
+    }
+    if let Some(sent) = &report.message {
+        let hops = counted(sent.hops.into(), "hop");
+        output.line(format!(
+            "confirmed; due {} (in {}, {hops})",
+            time::date(sent.due),
+            time::span(sent.wait)
+        ))?;
+        return Ok(());
+    }
+    output.line(format!(
+        "{} confirmed, {} failed, in {:.1} s ({:.0}/s){}",
+        grouped(report.confirmed),
+        grouped(report.problems.count),
+        report.seconds,
+        report.per_second,
+        if report.interrupted { "; interrupted" } else { "" }
+    ))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_without_an_end_is_not_held() {
+        assert_eq!(whole(&b"12345"[..], 5, Failure::from).unwrap(), b"12345");
+        assert!(whole(&b"123456"[..], 5, Failure::from).is_err());
+        assert!(whole(io::repeat(b'x'), 1 << 20, Failure::from).is_err());
+    }
+}

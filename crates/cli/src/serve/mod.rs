@@ -1,0 +1,189 @@
+//! `delayline serve`
+
+mod checkup;
+mod site;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use log::{error, info, warn};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use delayline::{
+    Settings,
+    retry::{Policies, Service, SharedPolicies},
+    settings::WebSettings,
+};
+use delayline_admin::Unsticker;
+use delayline_watch::{
+    canary::Canary,
+    picture::Watch,
+    web::{Bound, Server, Site, WebError},
+};
+
+use crate::{Code, Failure, args, policies};
+
+/// How often a daemon without a retry service looks whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline serve
+  delayline serve --policies /etc/delayline/policies.toml
+  delayline serve --listen '[::]:15628'     for others too; needs web_token_file
+  delayline serve --no-retry                only the canary and the page
+  DELAYLINE_LOG=warn delayline serve --prefetch 64
+
+Applications give their queue `x-dead-letter-exchange: <set>.retry` and their app key as
+`x-dead-letter-routing-key`, bind it to `<set>.dispatch` too, and reject without requeue
+what they could not process. The service sends it back to them later, or to the queue
+`<set>.parked` after the last attempt. Run as many of it as you like.
+
+A canary sends a small message of its own every 2 s and measures how late it comes back.
+Queues of the set that hand on nothing, as after a restart of the broker, are made to try
+again at once, as `delayline unstick` does it; for that its user needs the tag `policymaker`.
+http://127.0.0.1:15628 has a page to look at, /metrics for Prometheus, /healthz and
+/readyz; if another daemon has that port, one of the next nine.
+
+It waits for the broker and for the set. SIGHUP reads the policies again, and keeps the
+old ones if the new ones are broken; SIGTERM and Ctrl-C finish what is in flight. The log
+has one line for each decision; DELAYLINE_LOG=warn leaves them out.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    policies: policies::Source,
+    /// How many messages to hold at a time; less for bodies of many megabytes
+    #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = args::whole::<u16>(1..))]
+    prefetch: u16,
+    /// Where the page, the metrics and the health checks are [default: web_listen, or
+    /// 127.0.0.1:15628]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// No page, no metrics, no health checks
+    #[arg(long, conflicts_with = "listen")]
+    no_web: bool,
+    /// No canary
+    #[arg(long)]
+    no_canary: bool,
+    /// No retry service
+    #[arg(long)]
+    no_retry: bool,
+    /// Leave queues that hand on nothing as they are
+    #[arg(long)]
+    no_unstick: bool,
+}
+
+pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> {
+    if args.no_web {
+        settings.web.listen = None;
+    } else if let Some(listen) = &args.listen {
+        settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
+    }
+    settings.canary.enabled &= !args.no_canary;
+    let idle = args.no_retry && args.no_unstick;
+    if idle && !settings.canary.enabled && settings.web.listen.is_none() {
+        return Err(Failure::usage(
+            "there is nothing left to do: no retry service, no canary, no page, and nothing to unstick",
+        ));
+    }
+    let file = args.policies.file();
+    let policies = SharedPolicies::new(args.policies.load()?);
+    let bound = Bound::of(&settings.web).map_err(Failure::usage)?;
+    if let (false, Some(file)) = (args.no_retry, &file) {
+        info!("policies from {}", file.display());
+    } else if !args.no_retry {
+        info!("no policies file; the built-in policy holds for all");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    let listener = {
+        let (stop, policies) = (Arc::clone(&stop), policies.clone());
+        thread::spawn(move || {
+            for signal in &mut signals {
+                if signal == SIGHUP {
+                    reload(file.as_deref(), &policies);
+                } else {
+                    info!("stopping");
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    let counters = site::Counters::new(!args.no_retry);
+    let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
+    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &stop));
+    let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
+    let live = watch.as_ref().map(Watch::live);
+    let site = live.map(|live| site::site(&counters, &live));
+    let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
+    let web = web.transpose().map_err(|error| {
+        stop.store(true, Ordering::Relaxed);
+        Failure::new(Code::Problem, error)
+    })?;
+    let clean = if args.no_retry {
+        while !stop.load(Ordering::Relaxed) {
+            thread::sleep(TICK);
+        }
+        true
+    } else {
+        let (tally, stats) = counters.of_retries();
+        let service = Service::new(settings, policies).with_prefetch(args.prefetch).counting(tally, stats);
+        service.run(&stop)
+    };
+    drop((web, watch));
+    for thread in canary.into_iter().chain(unsticker) {
+        let _ = thread.join();
+    }
+    handle.close();
+    let _ = listener.join();
+    Ok(if clean { Code::Done } else { Code::Problem })
+}
+
+fn fly(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let (stats, watched) = counters.of_canary();
+    let canary = Canary::new(settings.clone(), stats, watched);
+    let stop = Arc::clone(stop);
+    thread::spawn(move || canary.run(&stop))
+}
+
+fn unstick(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
+    let stop = Arc::clone(stop);
+    // What it sets it deletes again before the process ends.
+    thread::spawn(move || unsticker.run(&stop))
+}
+
+fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {
+    let address = bound.address();
+    if !settings.web.explicit && settings.web.listen != Some(address) {
+        warn!("another process has {}", WebSettings::LISTEN);
+    }
+    let server = bound.serve(site)?;
+    info!("page at http://{address}/, metrics at http://{address}/metrics");
+    Ok(server)
+}
+
+fn reload(file: Option<&Path>, policies: &SharedPolicies) {
+    let Some(file) = file else {
+        info!("there is no policies file to read again");
+        return;
+    };
+    match Policies::load(file) {
+        Ok(new) => {
+            policies.replace(new);
+            info!("policies from {} read again", file.display());
+        }
+        Err(reason) => error!("the old policies stay, because the new ones are broken: {reason}"),
+    }
+}

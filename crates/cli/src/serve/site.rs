@@ -1,0 +1,106 @@
+//! What the daemon's web server says.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use delayline::{Settings, retry::Tally, router::Stats};
+use delayline_admin::UnstickStats;
+use delayline_watch::{
+    canary::Watched,
+    metrics::{Exposition, Inside},
+    picture::{Kept, Live, Picture, Sources, Watch},
+    web::{Check, DASHBOARD, Readiness, Site},
+};
+
+use crate::serve::checkup;
+
+/// What is counted inside this process.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counters {
+    /// What the retry service decides, if there is one.
+    tally: Option<Arc<Tally>>,
+    retry: Arc<Stats>,
+    canary: Arc<Stats>,
+    watched: Arc<Watched>,
+    unstick: Arc<UnstickStats>,
+}
+
+impl Counters {
+    pub(super) fn new(retrying: bool) -> Self {
+        Self { tally: retrying.then(Arc::default), ..Self::default() }
+    }
+
+    pub(super) fn of_retries(&self) -> (Arc<Tally>, Arc<Stats>) {
+        (self.tally.clone().unwrap_or_default(), Arc::clone(&self.retry))
+    }
+
+    fn inside(&self) -> Inside {
+        Inside {
+            started: Some(Timestamp::now()),
+            retry: self.tally.clone().map(|tally| (tally, Arc::clone(&self.retry))),
+            canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
+            unstick: Some(Arc::clone(&self.unstick)),
+        }
+    }
+
+    pub(super) fn of_unsticker(&self) -> Arc<UnstickStats> {
+        Arc::clone(&self.unstick)
+    }
+
+    pub(super) fn of_canary(&self) -> (Arc<Stats>, Arc<Watched>) {
+        (Arc::clone(&self.canary), Arc::clone(&self.watched))
+    }
+}
+
+/// Begins to watch the set, for whoever looks at the site.
+pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicBool>) -> Watch {
+    let sources = Sources {
+        tally: counters.tally.clone(),
+        canary: Some(Arc::clone(&counters.watched)),
+        ages: true,
+        ..Sources::default()
+    };
+    checkup::start(settings.clone(), Arc::clone(&sources.findings), Arc::clone(stop));
+    Watch::start(settings.clone(), sources)
+}
+
+pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
+    let inside = counters.inside();
+    let (metrics, ready) = (Arc::clone(live), Arc::clone(live));
+    let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
+    Site::new(DASHBOARD)
+        .with_json("/api/picture", move || json!(picture.picture()))
+        .with_json("/api/unroutable", move || json!(unroutable.kept(Kept::Unroutable)))
+        .with_json("/api/parked", move || json!(parked.kept(Kept::Parked)))
+        .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())
+        .with_readiness(move || readiness(&ready.latest()))
+}
+
+/// Ready is who can reach the broker and has seen that the set is as it should be.
+fn readiness(picture: &Picture) -> Readiness {
+    let (broker, set) = (&picture.broker, &picture.verified);
+    let since = broker.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
+    let reached = match &broker.problem {
+        Some(problem) => problem.clone(),
+        None => format!("{} answers", broker.address),
+    };
+    let verified = match (set.ok, set.problems.first(), set.unchecked.first()) {
+        (Some(true), _, not) if set.is_partial() => {
+            let not = not.map_or("bindings", String::as_str);
+            format!("set `{}` is as it should be; not compared: {not}", picture.set)
+        }
+        (Some(true), _, _) => format!("set `{}` is as it should be", picture.set),
+        (Some(false), Some(first), _) if set.problems.len() == 1 => first.clone(),
+        (Some(false), Some(first), _) => format!("{first}; and {} more", set.problems.len() - 1),
+        (_, _, Some(reason)) => format!("it could not be compared: {reason}"),
+        (_, _, None) => "it was not compared yet".into(),
+    };
+    Readiness {
+        checks: vec![
+            Check { name: "broker", ok: broker.reachable, reason: format!("{reached}{since}") },
+            Check { name: "set", ok: set.ok == Some(true), reason: verified },
+        ],
+    }
+}

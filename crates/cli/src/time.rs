@@ -1,0 +1,251 @@
+//! Times of day and dates, as typed and as shown.
+
+use std::{fmt, sync::Once, time::Duration};
+
+use jiff::{
+    Timestamp, ToSpan, Zoned,
+    civil::{DateTime, Time},
+    fmt::temporal::Pieces,
+    tz::{AmbiguousOffset, Offset, TimeZone},
+};
+
+use delayline::codec::Delay;
+
+/// Reads an instant: `2026-12-24T18:00:00Z`, with any offset or zone, without
+/// one in local time, or only a time of day, which is its next occurrence.
+pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
+    at(text, Timestamp::now(), local_zone)
+}
+
+fn at(
+    text: &str,
+    now: Timestamp,
+    local_zone: impl FnOnce() -> Result<TimeZone, String>,
+) -> Result<Timestamp, String> {
+    let text = text.trim();
+    // The library would read past an offset behind a bare time of day.
+    if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.'))
+        && let Ok(time) = text.parse::<Time>()
+    {
+        return time_of_day(time, now, &local_zone()?);
+    }
+    let unreadable = || {
+        format!("`{text}` is not a time; write `2026-12-24T18:00:00Z`, `2026-12-24 18:00` (local) or `18:00`")
+    };
+    let pieces = Pieces::parse(text).map_err(|_| unreadable())?;
+    let zone = pieces.time_zone_annotation().map(|annotation| {
+        annotation.to_time_zone().map_err(|_| {
+            format!("`{text}` names a time zone that this machine does not know; {KNOWN_ZONES}, or write an offset: `2026-12-24T18:00+01:00`")
+        })
+    });
+    if pieces.offset().is_none() {
+        let datetime = pieces.date().to_datetime(pieces.time().unwrap_or(Time::midnight()));
+        return in_zone(datetime, &zone.unwrap_or_else(local_zone)?);
+    }
+    if pieces.time().is_none() {
+        return Err(unreadable());
+    }
+    if let Some(zone) = zone {
+        let zone = zone?;
+        return text.parse::<Zoned>().map(|zoned| zoned.timestamp()).map_err(|_| {
+            format!(
+                "`{text}` has an offset that {} does not have then; leave out one of the two",
+                name(&zone)
+            )
+        });
+    }
+    text.parse().map_err(|_| out_of_range(text))
+}
+
+/// The next time that clocks show this.
+fn time_of_day(time: Time, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, String> {
+    let today = now.to_zoned(zone.clone()).date();
+    // Where it comes twice or not at all, what counts is whether all of it is over.
+    let last = zone.to_ambiguous_timestamp(today.to_datetime(time)).later();
+    let ahead = last.is_ok_and(|last| last > now);
+    let day = if ahead { today } else { today.saturating_add(1.day()) };
+    in_zone(day.to_datetime(time), zone)
+}
+
+fn in_zone(datetime: DateTime, zone: &TimeZone) -> Result<Timestamp, String> {
+    let ambiguous = zone.to_ambiguous_timestamp(datetime);
+    let with = |offset: Offset| {
+        let instant = offset.to_timestamp(datetime).map_err(|_| out_of_range(datetime))?;
+        Ok::<_, String>(instant.to_zoned(zone.clone()).strftime("`%Y-%m-%dT%H:%M:%S%:z`").to_string())
+    };
+    let shown = datetime.strftime("%Y-%m-%d %H:%M:%S");
+    match ambiguous.offset() {
+        AmbiguousOffset::Unambiguous { .. } => ambiguous.unambiguous().map_err(|_| out_of_range(datetime)),
+        AmbiguousOffset::Gap { before, .. } => Err(format!(
+            "there is no {shown} in {}: clocks are put forward over it; write a time that exists, such as {}",
+            name(zone),
+            with(before)?
+        )),
+        AmbiguousOffset::Fold { before, after } => Err(format!(
+            "{shown} comes twice in {}, as clocks are put back; write which: {} or, later, {}",
+            name(zone),
+            with(before)?,
+            with(after)?
+        )),
+    }
+}
+
+fn out_of_range(text: impl fmt::Display) -> String {
+    format!("`{text}` is too far away to be reckoned with; a delay is at most 8.5 years")
+}
+
+const KNOWN_ZONES: &str = "use a name such as `Europe/Berlin` or `UTC` (/usr/share/zoneinfo, of the package tzdata, has those that are known)";
+
+/// The time zone of this process.
+fn local_zone() -> Result<TimeZone, String> {
+    match (TimeZone::try_system(), std::env::var_os("TZ")) {
+        (Ok(zone), _) => Ok(zone),
+        // A machine that says nothing of its zone, as containers do, counts in UTC.
+        (Err(_), None) => Ok(TimeZone::UTC),
+        (Err(_), Some(named)) => Err(format!(
+            "the environment variable TZ is `{}`, a time zone that this machine does not know, so there is no \
+             local time; set TZ to one it knows, or unset it: {KNOWN_ZONES}; a time with an offset, such as \
+             `2026-12-24T18:00+01:00`, needs none",
+            named.to_string_lossy().escape_debug()
+        )),
+    }
+}
+
+/// What a time zone is called.
+fn name(zone: &TimeZone) -> String {
+    zone.iana_name().map_or_else(|| "local time".into(), str::to_owned)
+}
+
+/// An instant in local time; in UTC, and saying so, if there is none.
+fn shown(instant: Timestamp) -> Zoned {
+    static SAID: Once = Once::new();
+    instant.to_zoned(local_zone().unwrap_or_else(|problem| {
+        SAID.call_once(|| super::output::aside(format!("times are shown in UTC: {problem}")));
+        TimeZone::UTC
+    }))
+}
+
+/// A time of day in local time, with milliseconds.
+pub(super) fn clock(instant: Timestamp) -> String {
+    shown(instant).strftime("%H:%M:%S%.3f").to_string()
+}
+
+/// An instant as everybody can read it: `2026-12-24 18:00:00 +01:00 Europe/Berlin`.
+pub(super) fn date(instant: Timestamp) -> String {
+    dated(&shown(instant))
+}
+
+fn dated(zoned: &Zoned) -> String {
+    // A zone without a name, as `TZ=EST5EDT,…` makes one, has abbreviations.
+    let zone = match zoned.time_zone().iana_name() {
+        Some(name) => name.to_owned(),
+        None => zoned.strftime("%Z").to_string(),
+    };
+    format!("{} {zone}", zoned.strftime("%Y-%m-%d %H:%M:%S %:z"))
+}
+
+/// How long something lasts, to be read: `32d 5h 51m`, the three largest parts of it.
+pub(super) fn span(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        return format!("{}ms", duration.as_millis());
+    }
+    let delay = Delay::from_seconds(duration.as_secs()).unwrap_or(Delay::MAX).to_string();
+    delay.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if it were noon of 20 November 2026 in Berlin, or another time.
+    fn read(text: &str, now: &str) -> Result<String, String> {
+        let berlin = || TimeZone::get("Europe/Berlin").map_err(|error| error.to_string());
+        at(text, now.parse().unwrap(), berlin).map(|instant| instant.to_string())
+    }
+
+    const NOON: &str = "2026-11-20T11:00:00Z";
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, expected) in [
+            ("2026-12-24T18:00:00Z", "2026-12-24T18:00:00Z"),
+            ("2026-12-24T18:00:00+02:00", "2026-12-24T16:00:00Z"),
+            ("2026-12-24T18:00[America/New_York]", "2026-12-24T23:00:00Z"),
+            ("2026-12-24T18:00-05:00[America/New_York]", "2026-12-24T23:00:00Z"),
+            ("2026-12-24 18:00", "2026-12-24T17:00:00Z"),
+            ("2026-12-24", "2026-12-23T23:00:00Z"),
+            ("2026-12-24T18:00:00.5", "2026-12-24T17:00:00.5Z"),
+            ("18:30", "2026-11-20T17:30:00Z"),
+            ("12:00", "2026-11-21T11:00:00Z"),
+            ("06:00:30", "2026-11-21T05:00:30Z"),
+        ] {
+            assert_eq!(read(text, NOON), Ok(expected.into()), "{text}");
+        }
+        for text in [
+            "",
+            "soon",
+            "25:00",
+            "2026-13-01 10:00",
+            "2026-02-30T10:00",
+            "90s",
+            "18:00+02:00",
+            "2026-12-24+02:00",
+        ] {
+            let error = read(text, NOON).expect_err(text);
+            assert!(error.contains("is not a time; write"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_clocks_skip_or_show_twice_is_asked_about() {
+        let gap = "there is no 2027-03-28 02:30:00 in Europe/Berlin";
+        let fold = "2026-10-25 02:30:00 comes twice in Europe/Berlin";
+        for (text, now, words) in [
+            ("2027-03-28 02:30", NOON, [gap, "`2027-03-28T03:30:00+02:00`", ""]),
+            ("2027-03-28T02:30[Europe/Berlin]", NOON, [gap, "", ""]),
+            ("2026-10-25 02:30", NOON, [fold, "`2026-10-25T02:30:00+02:00`", "`2026-10-25T02:30:00+01:00`"]),
+            ("02:30", "2027-03-27T20:00:00Z", [gap, "", ""]),
+            ("02:30", "2026-10-24T20:00:00Z", [fold, "", ""]),
+            // The first is over, the second is not.
+            ("02:30", "2026-10-25T00:45:00Z", [fold, "", ""]),
+        ] {
+            let error = read(text, now).expect_err(text);
+            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        }
+        // What is over already is asked of nobody.
+        assert_eq!(read("02:30", "2027-03-28T10:00:00Z"), Ok("2027-03-29T00:30:00Z".into()));
+        assert_eq!(read("02:30", "2026-10-25T10:00:00Z"), Ok("2026-10-26T01:30:00Z".into()));
+        // And what the error says to write can be read.
+        assert_eq!(read("2027-03-28T03:30:00+02:00", NOON), Ok("2027-03-28T01:30:00Z".into()));
+    }
+
+    #[test]
+    fn a_zone_that_does_not_exist_is_named() {
+        let error = read("2026-12-24T18:00[Mars/Phobos]", NOON).unwrap_err();
+        assert!(error.contains("time zone") && error.contains("tzdata"), "{error}");
+        let error = read("2026-12-24T18:00+05:00[Europe/Berlin]", NOON).unwrap_err();
+        assert!(error.contains("offset") && error.contains("Europe/Berlin"), "{error}");
+        // Only local time needs a zone.
+        let none = || Err("no zone".to_owned());
+        assert_eq!(at("2026-12-24 18:00", Timestamp::UNIX_EPOCH, none), Err("no zone".into()));
+        assert!(at("2026-12-24T18:00Z", Timestamp::UNIX_EPOCH, none).is_ok());
+    }
+
+    #[test]
+    fn dates_and_spans_can_be_read() {
+        for (zoned, text) in [
+            ("2026-12-24T18:00:00.9+01:00[Europe/Berlin]", "2026-12-24 18:00:00 +01:00 Europe/Berlin"),
+            ("2026-12-24T18:00:00Z[UTC]", "2026-12-24 18:00:00 +00:00 UTC"),
+        ] {
+            assert_eq!(dated(&zoned.parse().unwrap()), text);
+        }
+        let unnamed = TimeZone::posix("EST5EDT,M3.2.0,M11.1.0").unwrap();
+        let instant: Timestamp = "2026-12-24T18:00:00Z".parse().unwrap();
+        assert_eq!(dated(&instant.to_zoned(unnamed)), "2026-12-24 13:00:00 -05:00 EST");
+        for (ms, text) in
+            [(0, "0ms"), (20, "20ms"), (5_999, "5s"), (5_400_000, "1h 30m"), (2_785_881_000, "32d 5h 51m")]
+        {
+            assert_eq!(span(Duration::from_millis(ms)), text);
+        }
+    }
+}

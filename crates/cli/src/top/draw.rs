@@ -1,0 +1,285 @@
+//! A picture on a screen.
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Paragraph, Wrap},
+};
+
+use crate::output::{counted, grouped};
+use delayline_watch::picture::{Level, Picture, Severity};
+
+use crate::top::text;
+
+/// How wide what is beside the cascade is, and from how wide a screen on it is there.
+const ASIDE: u16 = 40;
+const WIDE: u16 = 112;
+
+/// The parts of a bar, by eighths.
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+
+/// What stands before and behind a bar, in columns.
+const BESIDE_BAR: u16 = 9 + 12 + 8 + 8 + 14;
+
+/// Draws a picture, its levels from `offset` on if they do not all fit; returns the offset
+/// that was possible.
+pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, offset: usize) -> usize {
+    let head = heading(picture, frame.area().width);
+    let height = u16::try_from(head.len()).unwrap_or(u16::MAX);
+    let [top, middle, bottom] =
+        Layout::vertical([Constraint::Length(height), Constraint::Min(3), Constraint::Length(1)])
+            .areas(frame.area());
+    frame.render_widget(Paragraph::new(head), top);
+    let help = Line::styled("q quit   ↑ ↓ scroll", dim());
+    frame.render_widget(help, bottom);
+    let beside = aside(picture);
+    if middle.width >= WIDE {
+        let [left, _, right] =
+            Layout::horizontal([Constraint::Min(40), Constraint::Length(3), Constraint::Length(ASIDE)])
+                .areas(middle);
+        frame.render_widget(Paragraph::new(beside).wrap(Wrap { trim: false }), right);
+        return cascade(frame, picture, left, offset);
+    }
+    let below = summary(picture);
+    let room = u16::try_from(below.len()).unwrap_or(0).min(middle.height.saturating_sub(4));
+    let [upper, lower] = Layout::vertical([Constraint::Min(3), Constraint::Length(room)]).areas(middle);
+    frame.render_widget(Paragraph::new(below), lower);
+    cascade(frame, picture, upper, offset)
+}
+
+/// `NO_COLOR` asks for none; nothing is said by colour alone.
+fn colour(colour: Color) -> Style {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if plain { Style::new() } else { Style::new().fg(colour) }
+}
+
+fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+fn alarm() -> Style {
+    colour(Color::Yellow).add_modifier(Modifier::BOLD)
+}
+
+fn sign(severity: Option<Severity>) -> (&'static str, Style) {
+    match severity {
+        None => ("✓", colour(Color::Cyan).add_modifier(Modifier::BOLD)),
+        Some(Severity::Info) => ("i", dim()),
+        Some(Severity::Warning) => ("▲", alarm()),
+        Some(Severity::Error) => ("■", colour(Color::LightRed).add_modifier(Modifier::BOLD)),
+    }
+}
+
+fn heading(picture: &Picture, width: u16) -> Vec<Line<'static>> {
+    let verdict = &picture.verdict;
+    let (mark, style) = sign(verdict.severity);
+    let mut lines = vec![
+        Line::styled(text::place(picture), dim()),
+        Line::default(),
+        Line::from(vec![
+            Span::styled(format!("{mark} "), style),
+            Span::styled(text::readable(&verdict.headline), style.patch(bold())),
+        ]),
+    ];
+    let wide = usize::from(width).saturating_sub(2).max(20);
+    let folded = |words: &str, style: Style| {
+        let parts = text::folded(words, wide).into_iter();
+        parts.map(|part| Line::styled(format!("  {part}"), style)).collect::<Vec<_>>()
+    };
+    if let Some(trouble) = text::trouble(picture) {
+        lines.extend(folded(&trouble, Style::new()));
+    }
+    for remark in verdict.more.iter().take(3) {
+        let (mark, style) = sign(Some(remark.severity));
+        lines.push(Line::styled(format!("{mark} {}", text::readable(&remark.text)), style));
+    }
+    lines.push(Line::default());
+    lines
+}
+
+fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) -> usize {
+    let bar = area.width.saturating_sub(BESIDE_BAR);
+    let header = format!(
+        "{:>8} {}{:>12}{:>8}{:>8}{:>14}",
+        "stays",
+        " ".repeat(bar.into()),
+        "waiting",
+        "in /s",
+        "out /s",
+        "due, ▲ stuck"
+    );
+    let room = usize::from(area.height.saturating_sub(1));
+    let busy = |level: &&Level| level.ready != Some(0) || level.handing_on.unwrap_or(0) > 0;
+    // Where not all fit, the longest empty ones are left out first.
+    let surplus = picture.levels.len().saturating_sub(room);
+    let mut leave_out = surplus;
+    let shown: Vec<&Level> = picture
+        .levels
+        .iter()
+        .filter(|level| {
+            let left_out = leave_out > 0 && !busy(level);
+            leave_out -= usize::from(left_out);
+            !left_out
+        })
+        .collect();
+    let offset = offset.min(shown.len().saturating_sub(room));
+    let most = picture.levels.iter().filter_map(|level| level.ready).max().unwrap_or(0).max(9_999);
+    let mut lines = vec![Line::styled(header, dim())];
+    lines.extend(shown.into_iter().skip(offset).take(room).map(|level| row(picture, level, bar, most)));
+    frame.render_widget(Paragraph::new(lines), area);
+    offset
+}
+
+fn row(picture: &Picture, level: &Level, width: u16, most: u64) -> Line<'static> {
+    let ready = level.ready.unwrap_or(0);
+    let (due, stuck) = (level.handing_on.unwrap_or(0), level.stuck.unwrap_or(0));
+    let idle = ready == 0 && due == 0 && level.out_per_s.unwrap_or(0.0) == 0.0;
+    let flow = |rate| if idle { String::new() } else { text::rate(rate) };
+    let waiting = match level.ready {
+        None => "missing".into(),
+        Some(0) => "·".into(),
+        Some(ready) => grouped(ready),
+    };
+    let held = match level.stuck_since {
+        Some(since) if stuck > 0 => format!("▲ {} {}", grouped(stuck), text::ago(picture.at, since)),
+        // What moves is no alarm, however much it is.
+        _ if due > 0 => grouped(due),
+        _ => String::new(),
+    };
+    let bar = bar(ready, most, width);
+    let pad = usize::from(width).saturating_sub(bar.chars().count());
+    Line::from(vec![
+        Span::styled(format!("{:>8} ", text::span(level.wait_ms)), if idle { dim() } else { Style::new() }),
+        Span::styled(bar, colour(Color::Cyan)),
+        Span::raw(" ".repeat(pad)),
+        Span::styled(format!("{waiting:>12}"), if idle { dim() } else { bold() }),
+        Span::styled(format!("{:>8}{:>8}", flow(level.in_per_s), flow(level.out_per_s)), dim()),
+        Span::styled(format!("{held:>14}"), if level.stuck_since.is_some() { alarm() } else { dim() }),
+    ])
+}
+
+/// A bar on a logarithmic scale, `width` columns for `most`.
+fn bar(count: u64, most: u64, width: u16) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a length of some eighths of a column")]
+    let length = |count: u64| (count as f64 + 1.0).log10();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, not long")]
+    let eighths = (length(count) / length(most) * f64::from(width) * 8.0).round() as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+/// What stands beside the cascade.
+fn aside(picture: &Picture) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::styled("Due next", bold())];
+    for forecast in &picture.forecast {
+        lines.push(Line::from(format!("  {:8}{}", forecast.within, text::due(forecast))));
+    }
+    lines.extend([Line::default(), Line::styled("Flow", bold())]);
+    lines.push(Line::from(format!("  published         {} /s", text::rate(picture.rates.entry_per_s))));
+    lines.push(Line::from(format!("  to applications   {} /s", text::rate(picture.rates.dispatch_per_s))));
+    lines.extend([Line::default(), Line::styled("Kept", bold())]);
+    for (name, count, new) in [
+        ("unroutable", picture.unroutable, picture.unroutable_last_minute),
+        ("parked", picture.parked, picture.parked_last_minute),
+        ("failed", picture.retry_queue, None),
+    ] {
+        let style = if new.is_some_and(|new| new > 0) { alarm() } else { Style::new() };
+        lines.push(Line::styled(format!("  {name:12}{}", text::kept(count, new)), style));
+    }
+    for unseen in &picture.unseen {
+        lines.push(Line::styled(format!("not seen: {}", text::readable(unseen)), dim()));
+    }
+    lines
+}
+
+/// The same on a narrow screen, in few lines.
+fn summary(picture: &Picture) -> Vec<Line<'static>> {
+    let stuck = text::number(picture.stuck);
+    let waiting = format!("{} waiting, {stuck} stuck", counted(picture.waiting, "message"));
+    let due = picture.forecast.iter().map(|due| format!("{} ≈ {}", due.within, grouped(due.estimate)));
+    let due = due.collect::<Vec<_>>().join(", ");
+    let kept =
+        [("unroutable", picture.unroutable), ("parked", picture.parked), ("failed", picture.retry_queue)];
+    let kept = kept.map(|(name, count)| format!("{name} {}", text::number(count))).join(", ");
+    vec![
+        Line::default(),
+        Line::from(waiting),
+        Line::from(if due.is_empty() { due } else { format!("due in the next {due}") }),
+        Line::from(kept),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+    use delayline_watch::picture::{Verdict, sample};
+
+    fn screen(picture: &Picture, (width, height): (u16, u16), offset: usize) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal
+            .draw(|frame| {
+                draw(frame, picture, offset);
+            })
+            .unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let rows = buffer.content.chunks(width.into());
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n").collect()
+    }
+
+    fn picture() -> Picture {
+        let mut picture = sample::nothing();
+        (picture.broker.reachable, picture.counted) = (true, Some(picture.at));
+        for level in &mut picture.levels {
+            level.ready = Some(if level.level % 3 == 0 { 10_u64.pow(u32::from(level.level) / 6) } else { 0 });
+            (level.handing_on, level.stuck) = (Some(0), Some(0));
+        }
+        (picture.levels[24].handing_on, picture.levels[24].stuck) = (Some(20), Some(20));
+        picture.levels[24].stuck_since = Some(picture.at);
+        picture.waiting = 22_222;
+        picture.verdict = Verdict::of(&picture);
+        picture
+    }
+
+    #[test]
+    fn a_large_screen_has_every_level_and_all_beside_it() {
+        let screen = screen(&picture(), (140, 40), 0);
+        for text in ["4.3 y", "1 s", "10,000", "▲ 20 0 s", "Due next", "unroutable", "q quit"] {
+            assert!(screen.contains(text), "{text} in\n{screen}");
+        }
+        for level in &picture().levels {
+            let row = format!("{:>8} ", text::span(level.wait_ms));
+            assert!(screen.lines().any(|line| line.starts_with(&row)), "{row} in\n{screen}");
+        }
+    }
+
+    #[test]
+    fn a_small_screen_leaves_out_what_is_empty() {
+        let screen = screen(&picture(), (80, 24), 0);
+        // All ten that hold something, and what fits of the others.
+        for text in ["4.3 y", "194 d", "8 s", "1 s", "▲ 20 0 s", "22,222 messages waiting"] {
+            assert!(screen.contains(text), "{text} in\n{screen}");
+        }
+        assert!(!screen.contains("2.1 y"), "{screen}");
+    }
+
+    #[test]
+    fn any_screen_can_be_drawn_on() {
+        for size in [(1, 1), (10, 3), (40, 10), (111, 12), (112, 12), (500, 200)] {
+            screen(&picture(), size, 1_000);
+        }
+    }
+
+    #[test]
+    fn bars_are_logarithmic() {
+        assert_eq!(bar(0, 9_999, 8), "");
+        assert_eq!(bar(9_999, 9_999, 8), "████████");
+        assert_eq!(bar(99, 9_999, 8), "████");
+    }
+}

@@ -1,0 +1,151 @@
+//! `delayline top`
+
+mod draw;
+mod plain;
+mod text;
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal},
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
+};
+
+use delayline::Settings;
+use delayline_watch::picture::{Collector, Picture, Severity, Sources, Watch};
+
+use crate::{Code, Failure, Output, ending};
+
+/// How often keys and signals are looked for.
+const TICK: Duration = Duration::from_millis(200);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline top                     watch a set; q ends it
+  delayline top --once              look once, and print it
+  delayline top --once --json | jq '.levels[] | select(.stuck > 0)'
+
+In a pipe it looks once. Rates appear after ten seconds, since they come of what changes;
+how late messages are is measured by the daemon, on its page. When it looks once, the exit
+code is 1 if something is wrong.")]
+pub(super) struct Args {
+    /// Look once, print what was seen, and end
+    #[arg(long)]
+    once: bool,
+}
+
+pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Result<Code, Failure> {
+    if args.once || output.json || !output.is_terminal() {
+        return once(settings, output);
+    }
+    let stop = ending::on_signal()?;
+    // Where keys come from is read without an end once it is gone, and no flag is looked at.
+    let keys: Vec<Box<dyn AsFd + Send>> = match io::stdin().is_terminal() {
+        true => vec![Box::new(io::stdin())],
+        false => vec![Box::new(File::open("/dev/tty")?)],
+    };
+    ending::end_without_reader(keys)?;
+    let watch = Watch::start(settings, Sources::default());
+    on_screen(|terminal| show(terminal, &watch, &stop))?;
+    Ok(Code::Done)
+}
+
+/// Works on the whole screen, and puts it back in order afterwards, in a panic as well.
+fn on_screen(work: impl FnOnce(&mut DefaultTerminal) -> io::Result<()>) -> io::Result<()> {
+    let ended = work(&mut ratatui::try_init()?);
+    ratatui::try_restore()?;
+    ended
+}
+
+fn once(settings: Settings, output: &mut Output) -> Result<Code, Failure> {
+    let mut collector = Collector::new(settings, Sources::default());
+    let picture = collector.look();
+    if output.json {
+        output.json(picture)?;
+    } else {
+        plain::print(picture, output)?;
+    }
+    Ok(code(picture))
+}
+
+fn code(picture: &Picture) -> Code {
+    match picture.verdict.severity {
+        _ if !picture.broker.reachable => Code::Broker,
+        Some(Severity::Error | Severity::Warning) => Code::Problem,
+        Some(Severity::Info) | None => Code::Done,
+    }
+}
+
+fn show(terminal: &mut DefaultTerminal, watch: &Watch, stop: &AtomicBool) -> io::Result<()> {
+    let live = watch.live();
+    let mut offset = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let picture = live.picture();
+        terminal.draw(|frame| offset = draw::draw(frame, &picture, offset))?;
+        if !event::poll(TICK)? {
+            continue;
+        }
+        if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+                KeyCode::Down | KeyCode::Char('j') => offset += 1,
+                KeyCode::Up | KeyCode::Char('k') => offset = offset.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "run by the next test, in a terminal"]
+    fn panics_on_the_screen() {
+        let _ = on_screen(|_| panic!("on purpose"));
+    }
+
+    #[test]
+    fn a_panic_leaves_the_screen_in_order() {
+        let pty = native_pty_system().openpty(PtySize::default()).unwrap();
+        let before = format!("{:?}", pty.master.get_termios());
+        let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "top::tests::panics_on_the_screen", "--ignored", "--nocapture"]);
+        let mut child = pty.slave.spawn_command(command).unwrap();
+        let mut reader = pty.master.try_clone_reader().unwrap();
+        let written = std::thread::spawn(move || {
+            let (mut all, mut part) = (Vec::new(), [0; 4_096]);
+            // A terminal whose other end is closed gives an error, not an end.
+            while let Ok(length @ 1..) = reader.read(&mut part) {
+                all.extend_from_slice(&part[..length]);
+            }
+            all
+        });
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(format!("{:?}", pty.master.get_termios()), before);
+        drop(pty);
+        let written = written.join().unwrap();
+        let mut screen = vt100::Parser::default();
+        screen.process(&written);
+        let text = String::from_utf8_lossy(&written);
+        assert!(text.contains("\u{1b}[?1049h"), "{text}");
+        assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor(), "{text}");
+        assert!(text.contains("on purpose"), "{text}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Taking messages out: as fast as they come.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+
+use delayline::{
+    Settings,
+    amqp::{AmqpError, Consumer, Next, Session},
+};
+
+use super::{BenchError, check, histogram, mark::Ledger};
+
+/// How long nothing may come, beside what a message waits, until those that are
+/// missing count as lost.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// How many messages the consumer may hold.
+const PREFETCH: u16 = 1_000;
+
+/// How often an interrupt is looked for while nothing comes.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A consumer of the site's queue.
+pub(super) struct Intake {
+    consumer: Consumer,
+    // Dropped last: it closes the connection.
+    _session: Session,
+}
+
+/// What came.
+pub(super) struct Taken {
+    pub(super) histogram: Histogram<u64>,
+    pub(super) ledger: Ledger,
+    /// From the first arrival to the last.
+    pub(super) took: Duration,
+}
+
+impl Intake {
+    pub(super) fn open(settings: &Settings, queue: &str) -> Result<Self, BenchError> {
+        let mut session = Session::open(&settings.broker)?;
+        let consumer = session.consume(queue, PREFETCH)?;
+        Ok(Self { consumer, _session: session })
+    }
+
+    /// Takes messages until there are as many as `expected`, which may become known
+    /// only while they come, or until none has come for longer than `wait` and some.
+    pub(super) fn take(
+        &self,
+        mut ledger: Ledger,
+        expected: &AtomicU64,
+        wait: Duration,
+        stop: &AtomicBool,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Taken, BenchError> {
+        let mut histogram = histogram::empty();
+        let (mut first, mut last) = (None, Instant::now());
+        let mut told = 0;
+        while ledger.arrived < expected.load(Ordering::Acquire) {
+            check(stop)?;
+            match self.consumer.next(TICK) {
+                Next::Delivery(delivery) => {
+                    let now = Instant::now();
+                    if let Some(late) = ledger.note(&delivery.body, now) {
+                        histogram.saturating_record(late.max(1));
+                        first.get_or_insert(now);
+                        last = now;
+                    }
+                    self.consumer.ack(delivery)?;
+                    if ledger.arrived >= told + 100 {
+                        progress(ledger.arrived - told);
+                        told = ledger.arrived;
+                    }
+                }
+                Next::Timeout if last.elapsed() > wait + QUIET => break,
+                Next::Timeout => {}
+                Next::Ended(cause) => {
+                    let lost = || AmqpError::Lost { reason: "the consumer ended".into() };
+                    return Err(cause.unwrap_or_else(lost).into());
+                }
+            }
+        }
+        progress(ledger.arrived - told);
+        let took = first.map_or(Duration::ZERO, |first| last.saturating_duration_since(first));
+        Ok(Taken { histogram, ledger, took })
+    }
+
+    /// Takes `count` messages.
+    pub(super) fn take_all(
+        &self,
+        ledger: Ledger,
+        count: u64,
+        wait: Duration,
+        stop: &AtomicBool,
+        progress: impl FnMut(u64),
+    ) -> Result<Taken, BenchError> {
+        let taken = self.take(ledger, &AtomicU64::new(count), wait, stop, progress)?;
+        match count - taken.ledger.arrived.min(count) {
+            0 => Ok(taken),
+            missing => Err(BenchError::Stalled { missing, count, seconds: (wait + QUIET).as_secs() }),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What waiting messages cost, as the management API tells.
+
+use std::{
+    sync::atomic::AtomicBool,
+    thread,
+    time::{Duration, Instant},
+};
+
+use delayline::settings::Management;
+use delayline_admin::management::{ManagementApi, ManagementError, NodeInfo, QueueInfo};
+
+use super::{BenchError, Broker, Stock, check};
+
+/// How long the API may take to know of messages; it collects every 5 s.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often it is asked.
+const TICK: Duration = Duration::from_millis(500);
+
+/// The broker's memory and disk, from outside.
+pub(super) struct Observer {
+    api: ManagementApi,
+    vhost: String,
+}
+
+impl Observer {
+    /// `Err` says why nothing can be observed.
+    pub(super) fn new(management: Option<&Management>, vhost: &str) -> Result<Self, String> {
+        let settings = management.ok_or("no management API is configured (--management-url)")?;
+        let api = ManagementApi::new(settings).map_err(|error| error.to_string())?;
+        Ok(Self { api, vhost: vhost.into() })
+    }
+
+    /// What the broker is.
+    pub(super) fn broker(&self, broker: &mut Broker) -> Result<(), ManagementError> {
+        let nodes = self.api.nodes()?;
+        let least = |value: fn(&NodeInfo) -> Option<u64>| nodes.iter().filter_map(value).min();
+        broker.nodes = Some(nodes.len());
+        broker.processors = least(|node| node.processors);
+        broker.memory_limit = least(|node| node.mem_limit);
+        broker.disk_free =
+            least(|node| Some(node.disk_free?.saturating_sub(node.disk_free_limit.unwrap_or(0))));
+        Ok(())
+    }
+
+    /// The memory of all nodes together, once it is known of each.
+    pub(super) fn memory(&self) -> Result<Option<u64>, ManagementError> {
+        Ok(self.api.nodes()?.iter().map(|node| node.mem_used).sum())
+    }
+
+    /// What a queue that holds `count` messages takes for
+    /// each, once the API knows of them all.
+    pub(super) fn stock(
+        &self,
+        queue: &str,
+        count: u64,
+        before: Option<u64>,
+        stop: &AtomicBool,
+    ) -> Result<Result<Stock, String>, BenchError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            check(stop)?;
+            match self.look(queue) {
+                // Behind by a while on a busy broker: then those it knows of must do.
+                Ok((info, memory))
+                    if info.messages >= count || (info.messages > 0 && Instant::now() >= deadline) =>
+                {
+                    return Ok(Ok(stock(&info, before.zip(memory))));
+                }
+                Ok(_) if Instant::now() < deadline => thread::sleep(TICK),
+                Ok(_) => return Ok(Err("the management API knows of no message that waits".into())),
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+    }
+
+    fn look(&self, queue: &str) -> Result<(QueueInfo, Option<u64>), String> {
+        let info = self.api.queue(&self.vhost, queue).map_err(|error| error.to_string())?;
+        let memory = self.memory().map_err(|error| error.to_string())?;
+        Ok((info.unwrap_or_default(), memory))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes to look at")]
+fn stock(info: &QueueInfo, memory: Option<(u64, u64)>) -> Stock {
+    let each = |bytes: u64| bytes as f64 / info.messages.max(1) as f64;
+    Stock {
+        messages: info.messages,
+        memory_each: each(info.memory.unwrap_or(0)),
+        fresh_each: memory.map(|(before, after)| each(after.saturating_sub(before))),
+    }
+}

@@ -1,0 +1,133 @@
+//! Several private nodes that form a cluster.
+
+use delayline::settings::Layers;
+
+use crate::{
+    ClusterOptions, Installation, NodeError, PrivateNode, network::Network, spot::Spot, where_nobody_is,
+};
+
+/// A running cluster. Dropping it stops its nodes and removes their files; so does
+/// the end of this process, however it ends.
+#[derive(Debug)]
+pub struct PrivateCluster {
+    // Before the network that they are in.
+    nodes: Vec<PrivateNode>,
+    network: Option<Network>,
+}
+
+impl PrivateCluster {
+    /// Starts the nodes and waits until each answers and knows all others.
+    ///
+    /// # Errors
+    /// If RabbitMQ is not installed, a node does not come up within five minutes, or
+    /// the network for separable nodes cannot be made.
+    pub fn start(options: &ClusterOptions) -> Result<Self, NodeError> {
+        let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
+        where_nobody_is(|| Self::start_once(&installation, options))
+    }
+
+    fn start_once(installation: &Installation, options: &ClusterOptions) -> Result<Self, NodeError> {
+        let network = options.separable.then(|| Network::new(options.size)).transpose()?;
+        let mut spots = spots(options.size, network.as_ref())?.into_iter();
+        let mut nodes = Vec::new();
+        // The first is there before the others look for it; they need not wait for
+        // each other.
+        for (index, spot) in spots.by_ref().enumerate() {
+            let mut node = PrivateNode::prepare(installation.clone(), options.node.clone(), spot)?;
+            node.launch()?;
+            if index == 0 {
+                node.wait_until_ready()?;
+            }
+            nodes.push(node);
+        }
+        for node in &mut nodes[1..] {
+            node.wait_until_ready()?;
+        }
+        let cluster = Self { nodes, network };
+        for node in &cluster.nodes {
+            node.wait_for_peers(options.size)?;
+        }
+        Ok(cluster)
+    }
+
+    /// The nodes, in the order of their start.
+    #[must_use]
+    pub fn nodes(&self) -> &[PrivateNode] {
+        &self.nodes
+    }
+
+    /// One of them, to stop or start it.
+    pub fn node(&mut self, index: usize) -> &mut PrivateNode {
+        &mut self.nodes[index]
+    }
+
+    /// Which node has this name.
+    #[must_use]
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.name() == name)
+    }
+
+    /// Loses every packet between a node and the rest of the world.
+    ///
+    /// # Errors
+    /// If the cluster is not separable.
+    pub fn cut_off(&self, index: usize) -> Result<(), NodeError> {
+        self.cut(index, true)
+    }
+
+    /// Ends [`cut_off`](Self::cut_off).
+    ///
+    /// # Errors
+    /// If the cluster is not separable.
+    pub fn heal(&self, index: usize) -> Result<(), NodeError> {
+        self.cut(index, false)
+    }
+
+    fn cut(&self, index: usize, cut: bool) -> Result<(), NodeError> {
+        match &self.network {
+            Some(network) => network.cut(index, cut),
+            None => Err(NodeError::Network { reason: "the cluster was started without one".into() }),
+        }
+    }
+
+    /// Settings for a client of the cluster that prefers this node and knows all.
+    #[must_use]
+    pub fn settings(&self, preferred: usize) -> Layers {
+        let order = |text: fn(&PrivateNode) -> String| {
+            let (before, from) = self.nodes.split_at(preferred);
+            from.iter().chain(before).map(text).collect::<Vec<_>>()
+        };
+        self.nodes[preferred]
+            .settings()
+            .set("other_hosts", order(PrivateNode::authority)[1..].join(","))
+            .set("management_url", order(PrivateNode::management_url).join(","))
+    }
+}
+
+fn spots(size: usize, network: Option<&Network>) -> Result<Vec<Spot>, NodeError> {
+    let mut spots: Vec<Spot> = (0..size)
+        .map(|index| match network {
+            Some(network) => Ok(Spot::apart(&network.namespace(index), network.address(index))),
+            None => Spot::local(),
+        })
+        .collect::<Result<_, _>>()
+        .map_err(NodeError::io("find free ports"))?;
+    let first = spots.first().map(|spot| spot.name.clone()).unwrap_or_default();
+    let cluster = spots.first().map(|spot| spot.cluster.clone()).unwrap_or_default();
+    let cookie = spots.first().map(|spot| spot.cookie.clone()).unwrap_or_default();
+    let epmd = spots.first().map(|spot| spot.ports.epmd).unwrap_or_default();
+    for (index, spot) in spots.iter_mut().enumerate() {
+        // The first looks for nobody: some versions would wait for minutes.
+        if index > 0 {
+            spot.peers = vec![first.clone(), spot.name.clone()];
+        }
+        spot.cookie.clone_from(&cookie);
+        spot.cluster.clone_from(&cluster);
+        // On one machine they find each other through one port mapper.
+        if network.is_none() {
+            spot.ports.epmd = epmd;
+            spot.has_epmd = index > 0;
+        }
+    }
+    Ok(spots)
+}

@@ -1,0 +1,439 @@
+//! One private node.
+
+use std::{
+    fmt, fs, io,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use log::debug;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use delayline::{Settings, amqp::Session, settings::Layers};
+use delayline_admin::management::ManagementApi;
+
+use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot};
+
+/// How long a node may take until it answers.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// On how many ports it is tried: others may listen on those that were free a moment ago.
+const TRIES: usize = 5;
+
+/// How long it may take to stop in order.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Removes the node's directory. Its processes may write for a moment after they
+/// were killed, hence the second attempt.
+const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
+
+/// A running node. Dropping it stops it and removes its directory; so does the
+/// end of this process, however it ends.
+pub struct PrivateNode {
+    installation: Installation,
+    options: NodeOptions,
+    spot: Spot,
+    server: Option<Child>,
+    epmd: Option<Child>,
+    guard: Option<Guard>,
+    directory: TempDir,
+}
+
+impl PrivateNode {
+    /// Starts a node and waits until it answers.
+    ///
+    /// # Errors
+    /// If RabbitMQ is not installed, or does not come up within five minutes.
+    pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
+        let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
+        where_nobody_is(|| {
+            let spot = Spot::local().map_err(NodeError::io("find free ports"))?;
+            let mut node = Self::prepare(installation.clone(), options.clone(), spot)?;
+            node.launch()?;
+            node.wait_until_ready()?;
+            Ok(node)
+        })
+    }
+
+    /// Writes the files of a node that can then be launched.
+    pub(super) fn prepare(
+        installation: Installation,
+        options: NodeOptions,
+        spot: Spot,
+    ) -> Result<Self, NodeError> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("delayline-node-");
+        let directory = match &options.place {
+            Some(place) => builder.tempdir_in(place),
+            None => builder.tempdir(),
+        }
+        .map_err(NodeError::io("make a directory for the node"))?;
+        let guard =
+            Guard::start(REMOVE, [directory.path()]).map_err(NodeError::io("start the guard of the node"))?;
+        config::write(directory.path(), &options, &spot)
+            .map_err(NodeError::io("write the node's configuration"))?;
+        Ok(Self { installation, options, spot, server: None, epmd: None, guard: Some(guard), directory })
+    }
+
+    /// The node's AMQP URL; the user is `guest`, from this machine only.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("amqp://{}", self.authority())
+    }
+
+    /// Its host and AMQP port.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.spot.address, self.spot.ports.amqp)
+    }
+
+    /// The name the cluster knows it by.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spot.name
+    }
+
+    /// Its `amqps` URL, if it serves TLS.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        format!("amqps://localhost:{}", self.spot.ports.tls)
+    }
+
+    /// The URL of its management API, and of its web pages.
+    #[must_use]
+    pub fn management_url(&self) -> String {
+        format!("http://{}:{}", self.spot.address, self.spot.ports.management)
+    }
+
+    /// Where its files are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Settings for this node; add to them and build.
+    #[must_use]
+    pub fn settings(&self) -> Layers {
+        let management = match self.options.without_management {
+            true => "none".into(),
+            false => self.management_url(),
+        };
+        Layers::new().set("url", self.url()).set("management_url", management)
+    }
+
+    /// Makes the broker write to disk now which queues it has.
+    ///
+    /// By itself it does so within three seconds. A quorum queue that was declared later
+    /// than that before [`kill`](Self::kill) comes back as an empty replica that knows of
+    /// no others, never has a leader, and answers nobody (measured: three of four such
+    /// queues on 3.10.8, some on 4.0.5, none on 4.3.6).
+    ///
+    /// # Errors
+    /// If the broker cannot be asked or refuses.
+    pub fn write_down_queues(&self) -> Result<(), NodeError> {
+        let output = self
+            .ctl(&["eval", "[dets:sync(Table) || Table <- dets:all()], ok."])
+            .map_err(NodeError::io("cannot run rabbitmqctl"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(self.failed(&String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+
+    /// Kills the broker at once, as a power cut would. Queues that are only just declared
+    /// may not come back: see [`write_down_queues`](Self::write_down_queues).
+    pub fn kill(&mut self) {
+        if let Some(pid) = self.broker_pid() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        if let Some(mut server) = self.server.take() {
+            let _ = server.wait();
+        }
+    }
+
+    /// Stops the broker in order, as before an upgrade.
+    ///
+    /// # Errors
+    /// If it does not end within a minute.
+    pub fn stop(&mut self) -> Result<(), NodeError> {
+        self.signal(Signal::TERM);
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while let Ok(None) = server.try_wait() {
+            if Instant::now() >= deadline {
+                self.server = Some(server);
+                return Err(self.failed("it does not stop"));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Stops the broker from running, without closing anything.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it run on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.broker_pid() {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    fn broker_pid(&self) -> Option<Pid> {
+        let text = fs::read_to_string(self.path("pid")).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    }
+
+    /// Starts the broker again after [`kill`](Self::kill) or [`stop`](Self::stop),
+    /// with all it had stored, and waits until it answers.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub fn restart(&mut self) -> Result<(), NodeError> {
+        self.launch()?;
+        self.wait_until_ready()
+    }
+
+    /// Runs `rabbitmqctl` against the node.
+    ///
+    /// # Errors
+    /// If it cannot be run; its own failure is in the output.
+    pub fn ctl(&self, arguments: &[&str]) -> io::Result<Output> {
+        self.run("rabbitmqctl", arguments)
+    }
+
+    /// Runs `rabbitmq-queues` against the node.
+    ///
+    /// # Errors
+    /// If it cannot be run; its own failure is in the output.
+    pub fn queues_tool(&self, arguments: &[&str]) -> io::Result<Output> {
+        self.run("rabbitmq-queues", arguments)
+    }
+
+    fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<Output> {
+        self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
+    }
+
+    /// Memory of the broker's process that is in use, in bytes.
+    #[must_use]
+    pub fn resident_memory(&self) -> Option<u64> {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.broker_pid()?.as_raw_nonzero())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A command for one of RabbitMQ's programs, in this node's surroundings.
+    fn tool(&self, name: &str) -> Command {
+        let Spot { ports, namespace, .. } = &self.spot;
+        let mut command = self.installation.tool(name, self.directory(), namespace.as_deref());
+        // An inherited setting could lead to another broker's files.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("RABBITMQ_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env_remove("NOTIFY_SOCKET")
+            .env("HOME", self.directory())
+            .env("LC_ALL", "C.UTF-8")
+            .env("ERL_EPMD_PORT", ports.epmd.to_string())
+            .env("ERL_EPMD_ADDRESS", self.spot.address.to_string())
+            .env("RABBITMQ_NODENAME", self.name())
+            .env("RABBITMQ_USE_LONGNAME", self.spot.has_long_name().to_string())
+            .env("RABBITMQ_DIST_PORT", ports.distribution.to_string())
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_MNESIA_BASE", self.path("data"))
+            .env("RABBITMQ_LOG_BASE", self.path("log"))
+            .env("RABBITMQ_PID_FILE", self.path("pid"))
+            .env("RABBITMQ_CONFIG_FILE", self.path("rabbitmq.conf"))
+            .env("RABBITMQ_ADVANCED_CONFIG_FILE", self.path("advanced.config"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", self.path("enabled_plugins"));
+        if let Some(flags) = &self.options.feature_flags {
+            command.env("RABBITMQ_FEATURE_FLAGS", flags.join(","));
+        }
+        command
+    }
+
+    /// Starts the broker, which then takes some seconds until it answers.
+    pub(super) fn launch(&mut self) -> Result<(), NodeError> {
+        let group = self.guard.as_ref().map_or(0, Guard::process_group);
+        let _ = fs::remove_file(self.path("pid"));
+        if self.epmd.is_none() && !self.spot.has_epmd {
+            // Before the node, which would start one that outlives it.
+            let mut command = self.tool("epmd");
+            let Spot { address, ports, .. } = &self.spot;
+            command.args(["-address", &address.to_string(), "-port", &ports.epmd.to_string()]);
+            // It may outlive us, and would hold a pipe that we print to open.
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            self.epmd = Some(spawn(&mut command, group, "start epmd")?);
+        }
+        let output = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(self.path("output"))
+            .map_err(NodeError::io("write the node's output"))?;
+        let mut command = self.tool("rabbitmq-server");
+        if let Ok(copy) = output.try_clone() {
+            command.stderr(copy);
+        }
+        command.stdout(output);
+        self.server = Some(spawn(&mut command, group, "start rabbitmq-server")?);
+        Ok(())
+    }
+
+    /// Waits until the node knows all others of its cluster as running.
+    pub(super) fn wait_for_peers(&self, size: usize) -> Result<(), NodeError> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let output = self.ctl(&["cluster_status", "--formatter", "json"]);
+            let output = output.map_err(NodeError::io("run rabbitmqctl"))?;
+            let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let running = status["running_nodes"].as_array().map_or(0, Vec::len);
+            if running == size {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(self.failed(&format!("it knows {running} running nodes instead of {size}")));
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Waits until the broker takes connections and its management API answers.
+    pub(super) fn wait_until_ready(&mut self) -> Result<(), NodeError> {
+        let settings = self
+            .settings()
+            .set("connect_timeout", "5s")
+            .build()
+            .map_err(|error| self.failed(&error.to_string()))?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let reason = match is_ready(&settings, &self.spot.cluster) {
+                Ok(()) => return Ok(()),
+                Err(reason) => reason,
+            };
+            if let Some(Ok(Some(status))) = self.server.as_mut().map(Child::try_wait) {
+                return Err(self.ended(&format!("it ended with {status}"), false));
+            }
+            if let Some(Ok(Some(status))) = self.epmd.as_mut().map(Child::try_wait) {
+                return Err(self.ended(&format!("its port mapper ended with {status}"), true));
+            }
+            if Instant::now() >= deadline {
+                return Err(self.failed(&reason));
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Why a node ended before it answered: most likely because of what listens on its
+    /// ports now that it is gone. Its port mapper may still run.
+    fn ended(&self, reason: &str, with_epmd: bool) -> NodeError {
+        let (ports, log) = (self.spot.ports, self.log());
+        let ours = [ports.amqp, ports.tls, ports.management, ports.distribution];
+        let ours = ours.into_iter().chain(with_epmd.then_some(ports.epmd));
+        let is_apart = self.spot.namespace.is_some();
+        match ours.into_iter().find(|port| !is_apart && is_free(*port).is_err()) {
+            Some(port) => NodeError::PortTaken { reason: format!("{reason}; port {port} is taken"), log },
+            None if log.contains("eaddrinuse") => NodeError::PortTaken { reason: reason.into(), log },
+            None => NodeError::Start { reason: reason.into(), log },
+        }
+    }
+
+    fn failed(&self, reason: &str) -> NodeError {
+        NodeError::Start { reason: reason.into(), log: self.log() }
+    }
+
+    fn log(&self) -> String {
+        let mut log = String::new();
+        let logs = fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|entry| entry.path());
+        for file in [self.path("output")].into_iter().chain(logs) {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            log += &lines[lines.len().saturating_sub(20)..].join("\n");
+            log.push('\n');
+        }
+        log
+    }
+
+    /// Leaves the node running when this process ends, and forgets about it.
+    /// Returns a command that stops it and removes its files.
+    #[must_use]
+    pub fn keep(mut self) -> String {
+        let group = self.guard.take().map(Guard::disarm);
+        self.server = None;
+        self.epmd = None;
+        self.directory.disable_cleanup(true);
+        let directory = self.directory.path().display();
+        match group {
+            Some(group) => format!("kill -s KILL -- -{group}; sleep 1; rm -rf '{directory}'"),
+            None => format!("rm -rf '{directory}'"),
+        }
+    }
+}
+
+/// Starts something on other ports as long as other programs take them away.
+pub(super) fn where_nobody_is<T>(mut start: impl FnMut() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    for _ in 1..TRIES {
+        match start() {
+            Err(error @ NodeError::PortTaken { .. }) => debug!("{error}"),
+            result => return result,
+        }
+    }
+    start()
+}
+
+/// Whether the broker of this name answers.
+fn is_ready(settings: &Settings, cluster: &str) -> Result<(), String> {
+    let ours = |name: &str| match name == cluster {
+        true => Ok(()),
+        false => Err(format!("another broker answers in its place, `{name}`")),
+    };
+    let session = Session::open(&settings.broker).map_err(|error| error.to_string())?;
+    ours(session.cluster_name().unwrap_or_default())?;
+    match &settings.management {
+        Some(management) => {
+            let overview = ManagementApi::new(management).and_then(|api| api.overview());
+            ours(&overview.map_err(|error| error.to_string())?.cluster_name)
+        }
+        None => Ok(()),
+    }
+}
+
+fn spawn(command: &mut Command, group: i32, what: &'static str) -> Result<Child, NodeError> {
+    use std::os::unix::process::CommandExt;
+    command.stdin(Stdio::null()).process_group(group).spawn().map_err(NodeError::io(what))
+}
+
+impl Drop for PrivateNode {
+    fn drop(&mut self) {
+        // Its data goes too, so it need not stop in order, which takes seconds.
+        // The guard ends the group first, so that the two can be waited for.
+        self.guard = None;
+        for mut process in self.server.take().into_iter().chain(self.epmd.take()) {
+            let _ = process.wait();
+        }
+    }
+}
+
+impl fmt::Debug for PrivateNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrivateNode").field("spot", &self.spot).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,234 @@
+//! One connection of a canary: its slot, its messages out, and its messages in.
+
+use std::{sync::Arc, time::Duration};
+
+use crossbeam_channel::Select;
+
+use delayline::{
+    Message, Router, Settings,
+    amqp::{AmqpError, Consumer, Next, Session},
+    codec::{AppKey, RoutingKey},
+    message::Properties,
+    router::{Outcome, Pipeline, Stats},
+    topology::{Binding, Endpoint, Names, Queue},
+};
+
+use super::{APP, Probe, QUEUE_LIFE};
+
+/// How many canaries can run beside each other on one set.
+const SLOTS: u8 = 32;
+
+/// AMQP's reply code for what is not allowed, and for a queue with a consumer that
+/// wants to be alone.
+const ACCESS_REFUSED: u16 = 403;
+
+/// Why a canary cannot fly.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlightError {
+    /// The broker cannot be reached, or something else is wrong with it.
+    #[error(transparent)]
+    Broker(#[from] AmqpError),
+    /// The set is not there.
+    #[error("{reason}; is the set installed? Run `delayline install`")]
+    NoSet {
+        /// The broker's words.
+        reason: String,
+    },
+    /// The user may not do what a canary does.
+    #[error(
+        "{reason}; a canary needs `configure`, `write` and `read` on `{queues}`, `write` on `{entry}` and \
+         `read` on `{dispatch}`"
+    )]
+    NotAllowed {
+        /// The broker's words.
+        reason: String,
+        /// A pattern for its queues.
+        queues: String,
+        /// The entry exchange.
+        entry: String,
+        /// The dispatch exchange.
+        dispatch: String,
+    },
+    /// Every slot is taken.
+    #[error("there are {SLOTS} canaries on this set already")]
+    Full,
+}
+
+/// A canary's connection to its own queue. To send, it needs a [`Router`].
+pub struct Flight {
+    consumer: Consumer,
+    app: AppKey,
+    slot: u8,
+    /// Tells our messages from those of whoever had the slot before.
+    run: String,
+    // Dropped last: it closes the connection.
+    _session: Session,
+}
+
+/// A message that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub id: u64,
+    /// Whether it was handed to us before, and our acknowledgement was lost: that is not
+    /// what is meant by coming twice.
+    pub redelivered: bool,
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight").field("slot", &self.slot).field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+impl Flight {
+    /// Takes the first free slot. `run` marks the messages of one canary through all
+    /// its connections.
+    ///
+    /// # Errors
+    /// See [`FlightError`].
+    pub fn open(settings: &Settings, run: &str) -> Result<Self, FlightError> {
+        let names = Names::new(settings.topology.set.clone());
+        let mut session = Session::open_for(&settings.broker, "canary")?;
+        for slot in 0..SLOTS {
+            match claim(&mut session, &names, slot) {
+                Ok((consumer, app)) => {
+                    return Ok(Self { consumer, app, slot, run: run.to_owned(), _session: session });
+                }
+                Err(error) if is_taken(&error) || is_down(&error) => {}
+                Err(error) => return Err(explain(error, &names)),
+            }
+        }
+        Err(FlightError::Full)
+    }
+
+    /// A router that counts into `stats`.
+    ///
+    /// # Errors
+    /// See [`FlightError`].
+    pub fn router(settings: &Settings, stats: Arc<Stats>) -> Result<Router, FlightError> {
+        Ok(Router::connect_counted(settings, stats)?)
+    }
+
+    /// Which slot it has.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Sends a probe; returns an outcome if there is one.
+    pub fn send(&self, pipeline: &mut Pipeline<'_, u64>, id: u64, probe: Probe) -> Option<Outcome<u64>> {
+        let properties = Properties {
+            message_id: Some(format!("{}-{id}", self.run)),
+            kind: Some("canary".into()),
+            ..Properties::default()
+        };
+        let message =
+            Message::after(self.app.clone(), probe.delay(), "delayline canary").with_properties(properties);
+        pipeline.push(id, message)
+    }
+
+    /// The next message of ours that arrives, if one does within `limit`; wakes up
+    /// earlier for an answer to one that was sent. Others are thrown away.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub fn next(
+        &self,
+        pipeline: &Pipeline<'_, u64>,
+        limit: Duration,
+    ) -> Result<Option<Received>, FlightError> {
+        let found = self.poll()?;
+        if found.is_some() || limit.is_zero() {
+            return Ok(found);
+        }
+        let mut select = Select::new();
+        self.consumer.watch(&mut select);
+        pipeline.watch(&mut select);
+        let _ = select.ready_timeout(limit);
+        self.poll()
+    }
+
+    fn poll(&self) -> Result<Option<Received>, FlightError> {
+        loop {
+            match self.consumer.next(Duration::ZERO) {
+                Next::Delivery(delivery) => {
+                    let id =
+                        delivery.properties.message_id.as_deref().and_then(|id| {
+                            id.strip_prefix(self.run.as_str())?.strip_prefix('-')?.parse().ok()
+                        });
+                    let redelivered = delivery.redelivered;
+                    self.consumer.ack(delivery)?;
+                    if let Some(id) = id {
+                        return Ok(Some(Received { id, redelivered }));
+                    }
+                }
+                Next::Timeout => return Ok(None),
+                Next::Ended(cause) => {
+                    let ended = || AmqpError::Lost { reason: "the consumer ended".into() };
+                    return Err(cause.unwrap_or_else(ended).into());
+                }
+            }
+        }
+    }
+}
+
+fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, AppKey), AmqpError> {
+    let app = AppKey::new(format!("{APP}.{slot}")).expect("words and a dot");
+    let name = names.canary(slot);
+    let life = i64::try_from(QUEUE_LIFE.as_millis()).unwrap_or(i64::MAX);
+    // Classic: only such a queue can be had alone, and nothing in it is worth a replica.
+    session.declare_queue(&Queue {
+        name: name.clone(),
+        level: None,
+        arguments: [
+            ("x-queue-type".to_owned(), "classic".into()),
+            ("x-expires".to_owned(), life.into()),
+            ("x-max-length".to_owned(), 10_000.into()),
+        ]
+        .into(),
+    })?;
+    // Alone before it is bound: whoever has the slot has bound it already.
+    let consumer = session.consume_alone(&name, 256)?;
+    let bound = session.bind(&Binding {
+        source: names.dispatch(),
+        destination: Endpoint::Queue(name.clone()),
+        key: RoutingKey::binding_pattern(&app),
+    });
+    match bound {
+        Ok(()) => Ok((consumer, app)),
+        Err(error) => {
+            // The queue is of no use, and nobody else's. If it cannot be deleted, it goes by
+            // itself after a while.
+            drop(consumer);
+            let _ = session.delete_queue(&name);
+            Err(error)
+        }
+    }
+}
+
+/// The broker has no code of its own for it.
+fn is_taken(error: &AmqpError) -> bool {
+    matches!(error, AmqpError::Channel { code: ACCESS_REFUSED, text } if text.contains("exclusive"))
+}
+
+/// A classic queue lives on one node of a cluster; while that is down, another slot
+/// serves as well.
+fn is_down(error: &AmqpError) -> bool {
+    matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))
+}
+
+fn explain(error: AmqpError, names: &Names) -> FlightError {
+    let reason = error.to_string();
+    match error {
+        AmqpError::Channel { code: ACCESS_REFUSED, .. } => FlightError::NotAllowed {
+            reason,
+            queues: format!("^{}\\.canary\\.", names.entry()),
+            entry: names.entry(),
+            dispatch: names.dispatch(),
+        },
+        AmqpError::Channel { code: 404, .. } => FlightError::NoSet { reason },
+        error => error.into(),
+    }
+}

@@ -1,0 +1,128 @@
+//! Which probes are sent, and when.
+
+use std::{fmt, time::Duration};
+
+use delayline::{
+    codec::{Delay, LEVELS},
+    settings::CanarySettings,
+};
+
+/// The highest level that is probed unless another is asked for: 2^6 = 64 s.
+pub const HORIZON: u8 = CanarySettings::HORIZON;
+
+/// A message of the canary: a delay, and so a way through the levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Probe {
+    delay: Delay,
+}
+
+impl Probe {
+    /// A probe with this delay.
+    #[must_use]
+    pub const fn new(delay: Delay) -> Self {
+        Self { delay }
+    }
+
+    /// How long it waits, in units of the set.
+    #[must_use]
+    pub const fn delay(self) -> Delay {
+        self.delay
+    }
+}
+
+impl fmt::Display for Probe {
+    /// The levels it passes, from the longest wait on: `06`, `06+04+02+00`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, level) in self.delay.levels().enumerate() {
+            write!(f, "{}{level:02}", if index > 0 { "+" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// The probes of one round: each level up to a horizon alone, so that a level that is
+/// stuck can be named; all of them together; and every other one, twice, so that each
+/// is also entered from above over zeros.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    probes: Vec<Probe>,
+}
+
+impl Plan {
+    /// The probes for all levels up to `horizon`, which is 27 at most.
+    #[must_use]
+    pub fn up_to(horizon: u8) -> Self {
+        let horizon = horizon.min(LEVELS - 1);
+        let all = (1_u64 << (horizon + 1)) - 1;
+        let singles = (0..=horizon).map(|level| 1_u64 << level);
+        let combinations = [all, all & 0x5555_5555, all & 0xaaaa_aaaa];
+        let mut probes = Vec::new();
+        for seconds in singles.chain(combinations) {
+            let probe = Delay::from_seconds(seconds).map(Probe::new).expect("no more bits than levels");
+            if seconds > 0 && !probes.contains(&probe) {
+                probes.push(probe);
+            }
+        }
+        Self { probes }
+    }
+
+    /// The probes, in the order in which they are sent.
+    #[must_use]
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// The probe that is sent as number `number`, from 0; rounds follow each other.
+    #[must_use]
+    pub fn probe(&self, number: u64) -> Probe {
+        self.probes[usize::try_from(number % self.probes.len() as u64).unwrap_or(0)]
+    }
+}
+
+/// When probes are sent: one for each interval, and none to make up for intervals
+/// that were missed.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    interval: Duration,
+    next: Duration,
+}
+
+impl Pace {
+    /// The first one is sent at once. Times count from any moment that stays the same.
+    #[must_use]
+    pub const fn new(interval: Duration) -> Self {
+        Self { interval, next: Duration::ZERO }
+    }
+
+    /// Whether one is to be sent at `now`; then the next comes no sooner than an
+    /// interval later.
+    pub fn is_due(&mut self, now: Duration) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now.saturating_add(self.interval);
+        }
+        due
+    }
+
+    /// How long until the next one.
+    #[must_use]
+    pub fn wait(&self, now: Duration) -> Duration {
+        self.next.saturating_sub(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_each_level_alone_and_combinations() {
+        let plan = Plan::up_to(HORIZON);
+        let names: Vec<_> = plan.probes().iter().map(Probe::to_string).collect();
+        let expected =
+            ["00", "01", "02", "03", "04", "05", "06", "06+05+04+03+02+01+00", "06+04+02+00", "05+03+01"];
+        assert_eq!(names, expected);
+        assert_eq!(Plan::up_to(0).probes().len(), 1);
+        assert_eq!(Plan::up_to(200), Plan::up_to(27));
+    }
+}

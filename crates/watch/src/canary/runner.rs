@@ -1,0 +1,186 @@
+//! A canary that flies as long as it is let.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use log::{debug, info, warn};
+
+use delayline::{
+    Settings,
+    router::{Outcome, Pipeline, Stats},
+};
+
+use super::{Flight, FlightError, Pace, Plan, State, Watched, watched::Inner};
+
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Whoever has not looked for so long was not running, and can't tell when a message came.
+const ASLEEP: Duration = Duration::from_secs(3);
+
+/// The pause before another attempt to fly, and where it must be helped first.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// How long stopping waits for the last confirms.
+const FINISH: Duration = Duration::from_secs(1);
+
+/// Sends probes and watches them arrive.
+#[derive(Debug)]
+pub struct Canary {
+    settings: Settings,
+    plan: Plan,
+    pace: Pace,
+    /// How many messages it sends.
+    most: u64,
+    stats: Arc<Stats>,
+    watched: Arc<Watched>,
+}
+
+impl Canary {
+    /// Why it does not fly at first.
+    pub const UNTRIED: &'static str = "it has not been tried yet";
+
+    /// A canary on the set of the settings, whose router counts into `stats` and which
+    /// puts what it sees into `watched`.
+    #[must_use]
+    pub fn new(settings: Settings, stats: Arc<Stats>, watched: Arc<Watched>) -> Self {
+        watched.with(|inner| inner.state = State::Grounded(Self::UNTRIED.into()));
+        let plan = Plan::up_to(settings.canary.horizon);
+        let pace = Pace::new(settings.canary.interval);
+        Self { settings, plan, pace, most: u64::MAX, stats, watched }
+    }
+
+    /// Sends each probe so many times and then no more.
+    #[must_use]
+    pub fn with_rounds(mut self, rounds: u32) -> Self {
+        self.most = u64::from(rounds) * self.plan.probes().len() as u64;
+        self
+    }
+
+    /// What it sends.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Flies until `stop` is set, through restarts of the broker.
+    pub fn run(mut self, stop: &AtomicBool) {
+        let run = format!("{:016x}", fastrand::u64(..));
+        let mut next_id = 0;
+        let mut last_reason = String::new();
+        while !stop.load(Ordering::Relaxed) {
+            let Err(error) = self.fly(&run, &mut next_id, stop) else { break };
+            let reason = error.to_string();
+            self.watched.with(|inner| {
+                inner.ledger.disconnected(inner.started.elapsed());
+                inner.state = State::Grounded(reason.clone());
+            });
+            // The same every few seconds would fill a log while a broker is down.
+            if reason != last_reason {
+                warn!("canary: {reason}; it tries again");
+                last_reason = reason;
+            }
+            let pause = if matches!(error, FlightError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
+            let until = Instant::now() + pause;
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+                thread::sleep(TICK);
+            }
+        }
+    }
+
+    fn fly(&mut self, run: &str, next_id: &mut u64, stop: &AtomicBool) -> Result<(), FlightError> {
+        let flight = Flight::open(&self.settings, run)?;
+        let router = Flight::router(&self.settings, Arc::clone(&self.stats))?;
+        let mut pipeline = router.pipeline();
+        let started = self.watched.with(|inner| {
+            inner.take_off(flight.slot());
+            inner.started
+        });
+        info!("canary: one message every {:?}, in slot {}", self.settings.canary.interval, flight.slot());
+        let mut looked = started.elapsed();
+        let ended = loop {
+            if stop.load(Ordering::Relaxed) {
+                break Ok(());
+            }
+            let now = started.elapsed();
+            if now.saturating_sub(looked) > ASLEEP {
+                self.watched.with(|inner| {
+                    inner.ledger.slept(looked, now);
+                    // Nor could anybody hear an answer.
+                    inner.unanswered = None;
+                });
+            }
+            looked = now;
+            self.send(&flight, &mut pipeline, next_id, started);
+            while let Some(outcome) = pipeline.try_next() {
+                self.settle(&outcome, flight.slot());
+            }
+            self.watched.with(|inner| inner.note_silence(started.elapsed()));
+            let wait = self.pace.wait(started.elapsed()).min(TICK);
+            match flight.next(&pipeline, wait) {
+                Ok(Some(received)) => self.watched.with(|inner| inner.arrive(received, &self.plan)),
+                Ok(None) => self.watched.with(Inner::note_overdue),
+                Err(error) => break Err(error),
+            }
+        };
+        drop(pipeline);
+        router.close(if ended.is_ok() { FINISH } else { Duration::ZERO });
+        ended
+    }
+
+    /// Sends the next probe if it is time.
+    fn send(
+        &mut self,
+        flight: &Flight,
+        pipeline: &mut Pipeline<'_, u64>,
+        next_id: &mut u64,
+        started: Instant,
+    ) {
+        if *next_id >= self.most {
+            return;
+        }
+        if !self.pace.is_due(started.elapsed()) || !self.watched.with(|inner| inner.ledger.has_room()) {
+            return;
+        }
+        let (id, probe) = (*next_id, self.plan.probe(*next_id));
+        *next_id += 1;
+        // Before it is sent: it may be back before this thread goes on.
+        let due = started.elapsed() + probe.delay().duration(self.settings.topology.unit.duration());
+        self.watched.with(|inner| {
+            inner.handed_over += 1;
+            inner.unanswered.get_or_insert(started.elapsed());
+            inner.ledger.sent(id, probe, due);
+        });
+        if let Some(outcome) = flight.send(pipeline, id, probe) {
+            self.settle(&outcome, flight.slot());
+        }
+    }
+
+    fn settle(&self, outcome: &Outcome<u64>, slot: u8) {
+        let asked = self.plan.probe(outcome.tag).delay();
+        self.watched.with(|inner| match &outcome.result {
+            Ok(receipt) => {
+                inner.answered(slot);
+                // Published once, and the way it was meant to go: not after a pause that took
+                // a second off its delay, and so a level off its way.
+                if receipt.delay == asked && receipt.publishes == 1 {
+                    inner.ledger.confirmed(outcome.tag);
+                } else {
+                    inner.ledger.withdrawn(outcome.tag);
+                }
+            }
+            Err(error) => {
+                debug!("canary: {error}");
+                inner.refusal = Some(error.to_string());
+                // One in doubt is not expected either: whether it comes says nothing.
+                inner.ledger.withdrawn(outcome.tag);
+            }
+        });
+    }
+}

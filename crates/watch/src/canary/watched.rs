@@ -1,0 +1,258 @@
+//! What is known of a canary.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use log::{debug, info, warn};
+
+use delayline::histogram::{Counted, Histogram};
+
+use super::{Arrival, Figures, Ledger, Plan, Probe, Received};
+
+/// How long nothing may be confirmed until it cannot send.
+const MUTE: Duration = Duration::from_secs(30);
+
+/// The upper bounds of lateness, in seconds.
+const LATENESS_BOUNDS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// The length of a moment of the history, and how many are kept: half an hour.
+const MOMENT: Duration = Duration::from_secs(10);
+const MOMENTS: usize = 180;
+
+/// The most arrivals of one moment of which the middle is taken.
+const SAMPLES: usize = 64;
+
+/// Whether it flies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It is not wanted.
+    Off,
+    /// It does, in this slot.
+    Flying(u8),
+    /// It does not, and this is why.
+    Grounded(String),
+}
+
+/// What is known of a canary; it and whoever looks at it share one.
+#[derive(Debug)]
+pub struct Watched(Mutex<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) state: State,
+    pub(super) started: Instant,
+    pub(super) ledger: Ledger,
+    /// When the first of those was sent of which none is confirmed, and why the last of
+    /// them was refused.
+    pub(super) unanswered: Option<Duration>,
+    pub(super) refusal: Option<String>,
+    lateness: BTreeMap<Probe, Histogram>,
+    last: BTreeMap<Probe, Duration>,
+    worst: BTreeMap<Probe, Duration>,
+    pub(super) handed_over: u64,
+    history: VecDeque<Moment>,
+}
+
+/// Ten seconds of a canary's history.
+#[derive(Debug, Clone)]
+pub(crate) struct Moment {
+    pub(crate) at: Timestamp,
+    began: Duration,
+    pub(crate) arrived: u64,
+    pub(crate) late: Vec<Duration>,
+    pub(crate) latest: Duration,
+    /// For how long the oldest was overdue, at worst.
+    pub(crate) overdue: Duration,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self(Mutex::new(Inner {
+            state: State::Off,
+            started: Instant::now(),
+            ledger: Ledger::default(),
+            unanswered: None,
+            refusal: None,
+            lateness: BTreeMap::new(),
+            last: BTreeMap::new(),
+            worst: BTreeMap::new(),
+            handed_over: 0,
+            history: VecDeque::new(),
+        }))
+    }
+}
+
+impl Watched {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Inner) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether it flies.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.with(|inner| inner.state.clone())
+    }
+
+    /// Why its last message was not taken; `None` once one is again.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        self.with(|inner| inner.refusal.clone())
+    }
+
+    /// Its figures at this moment.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.with(|inner| inner.ledger.figures(inner.started.elapsed()))
+    }
+
+    /// How late its messages were, by probe.
+    #[must_use]
+    pub fn lateness(&self) -> BTreeMap<Probe, Counted> {
+        self.with(|inner| {
+            inner.lateness.iter().map(|(probe, histogram)| (*probe, histogram.counted())).collect()
+        })
+    }
+
+    /// How late the last message of each probe was.
+    #[must_use]
+    pub fn last(&self) -> BTreeMap<Probe, Duration> {
+        self.with(|inner| inner.last.clone())
+    }
+
+    /// How late the latest message of each probe was.
+    #[must_use]
+    pub fn worst(&self) -> BTreeMap<Probe, Duration> {
+        self.with(|inner| inner.worst.clone())
+    }
+
+    /// How many messages it handed to its router.
+    #[must_use]
+    pub fn handed_over(&self) -> u64 {
+        self.with(|inner| inner.handed_over)
+    }
+
+    pub(crate) fn history(&self) -> Vec<Moment> {
+        self.with(|inner| {
+            inner.note_overdue();
+            inner.history.iter().cloned().collect()
+        })
+    }
+}
+
+impl Inner {
+    fn moment(&mut self) -> &mut Moment {
+        let now = self.started.elapsed();
+        if self.history.back().is_none_or(|last| now.saturating_sub(last.began) >= MOMENT) {
+            if self.history.len() == MOMENTS {
+                self.history.pop_front();
+            }
+            self.history.push_back(Moment {
+                at: Timestamp::now(),
+                began: now,
+                arrived: 0,
+                late: Vec::new(),
+                latest: Duration::ZERO,
+                overdue: Duration::ZERO,
+            });
+        }
+        self.history.back_mut().expect("one was pushed")
+    }
+
+    /// It is connected, in this slot.
+    pub(super) fn take_off(&mut self, slot: u8) {
+        self.state = State::Flying(slot);
+        (self.unanswered, self.refusal) = (None, None);
+        self.ledger.connected(self.started.elapsed());
+    }
+
+    /// The broker has taken a message.
+    pub(super) fn answered(&mut self, slot: u8) {
+        (self.unanswered, self.refusal) = (None, None);
+        if self.state != State::Flying(slot) {
+            info!("canary: its messages are confirmed again");
+            self.state = State::Flying(slot);
+        }
+    }
+
+    /// Who has sent for so long and was never answered cannot send.
+    pub(super) fn note_silence(&mut self, now: Duration) {
+        let silent = self.unanswered.is_some_and(|since| now.saturating_sub(since) > MUTE);
+        if silent && matches!(self.state, State::Flying(_)) {
+            let reason = self.refusal.clone().unwrap_or_else(|| "the broker confirms nothing".into());
+            warn!("canary: {reason}; it tries again");
+            self.state = State::Grounded(reason);
+        }
+    }
+
+    pub(super) fn note_overdue(&mut self) {
+        if self.state == State::Off {
+            return;
+        }
+        let oldest = self.ledger.figures(self.started.elapsed()).oldest_overdue.unwrap_or_default();
+        let moment = self.moment();
+        moment.overdue = moment.overdue.max(oldest);
+    }
+
+    pub(super) fn arrive(&mut self, received: Received, plan: &Plan) {
+        match self.ledger.arrived(received.id, self.started.elapsed()) {
+            Arrival::Late(probe, late) => {
+                self.lateness.entry(probe).or_insert_with(|| Histogram::new(LATENESS_BOUNDS)).observe(late);
+                self.last.insert(probe, late);
+                let worst = self.worst.entry(probe).or_default();
+                *worst = late.max(*worst);
+                let moment = self.moment();
+                moment.arrived += 1;
+                moment.latest = moment.latest.max(late);
+                if moment.late.len() < SAMPLES {
+                    moment.late.push(late);
+                }
+            }
+            Arrival::Twice if received.redelivered => debug!("canary: a message was handed out again"),
+            Arrival::Twice => self.ledger.count_twice(plan.probe(received.id)),
+            Arrival::Unknown => debug!("canary: a message came that was given up"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn grounded(inner: &Inner) -> Option<&str> {
+        match &inner.state {
+            State::Grounded(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn who_is_never_answered_does_not_fly() {
+        let watched = Watched::default();
+        watched.with(|inner| {
+            inner.take_off(3);
+            inner.note_silence(s(1_000));
+            assert_eq!(grounded(inner), None, "who has sent nothing waits for no answer");
+            inner.unanswered = Some(s(1_000));
+            inner.note_silence(s(1_030));
+            assert_eq!(grounded(inner), None);
+            inner.note_silence(s(1_031));
+            assert_eq!(grounded(inner), Some("the broker confirms nothing"));
+            inner.answered(3);
+            assert_eq!((inner.state.clone(), inner.unanswered), (State::Flying(3), None));
+            inner.unanswered = Some(s(2_000));
+            inner.refusal = Some("403".into());
+            inner.note_silence(s(2_031));
+            assert_eq!(grounded(inner), Some("403"));
+        });
+        assert_eq!(watched.refusal().as_deref(), Some("403"));
+    }
+}

@@ -1,0 +1,399 @@
+//! One scrape.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{Error, Write},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, MetricEncoder, text::encode},
+    metrics::{MetricType, exemplar::Exemplar},
+    registry::{Registry, Unit},
+};
+
+use crate::{
+    canary::{State, Watched},
+    picture::{Findings, Level, Picture, Severity},
+};
+use delayline::{histogram::Counted, retry::Tally, router::Stats};
+use delayline_admin::UnstickStats;
+
+use super::{
+    Kind,
+    families::{self as f, Family},
+    process,
+};
+
+/// The app of all apps that have no series of their own.
+const OTHER: &str = "other";
+
+/// What is counted inside this process, each where there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Inside {
+    /// When the process started.
+    pub started: Option<Timestamp>,
+    /// What the retry service decided, and what its routers did.
+    pub retry: Option<(Arc<Tally>, Arc<Stats>)>,
+    /// What the canary saw, and what its routers did.
+    pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
+    /// How often queues that handed on nothing were made to try again.
+    pub unstick: Option<Arc<UnstickStats>>,
+}
+
+/// Everything that one scrape tells.
+#[derive(Debug, Clone)]
+pub struct Exposition {
+    /// The latest picture.
+    pub picture: Picture,
+    /// What is counted inside.
+    pub inside: Inside,
+}
+
+impl Exposition {
+    /// The text, in the format of OpenMetrics 1.0.
+    #[must_use]
+    pub fn text(self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut text, &registry);
+        text
+    }
+}
+
+impl Collector for Exposition {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut out = Out(encoder);
+        self.broker(&mut out)?;
+        self.levels(&mut out)?;
+        self.unstick(&mut out)?;
+        self.kept(&mut out)?;
+        self.retries(&mut out)?;
+        self.canary(&mut out)?;
+        self.routers(&mut out)?;
+        self.process(&mut out)
+    }
+}
+
+impl Exposition {
+    fn broker(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let Picture { set, vhost, broker, verified, unit_ms, .. } = &self.picture;
+        out.info(f::BUILD, &[("version", &self.picture.version)])?;
+        out.info(
+            f::SET,
+            &[
+                ("set", set),
+                ("vhost", vhost),
+                ("unit_ms", &unit_ms.to_string()),
+                ("broker", &broker.address),
+                ("broker_version", broker.version.as_deref().unwrap_or_default()),
+            ],
+        )?;
+        // Half a comparison that finds nothing says nothing.
+        let compared = verified.ok.filter(|_| broker.reachable && !verified.is_partial());
+        out.number(f::SET_VERIFIED, compared.map(flag))?;
+        out.number(f::SET_PROBLEMS, compared.map(|_| count(verified.problems.len())))?;
+        // One that could not look has found nothing out.
+        let looked = self.picture.findings.as_ref();
+        let looked = looked.filter(|findings| findings.at.is_some() && broker.reachable);
+        let findings = looked.map(|findings| {
+            [(Severity::Error, "problem"), (Severity::Warning, "advice")].map(|(severity, name)| {
+                let found = findings.notes.iter().filter(|note| note.severity == severity).count();
+                (name.to_owned(), count(found))
+            })
+        });
+        out.labelled(f::FINDINGS, "severity", findings.into_iter().flatten())?;
+        let mut metric = out.family(f::FOUND)?;
+        for (code, app) in looked.map(kinds).unwrap_or_default() {
+            write(f::FOUND, &mut metric.encode_family(&[("code", code), ("app", app)])?, 1.0)?;
+        }
+        out.number(f::REACHABLE, Some(flag(broker.reachable)))?;
+        out.number(f::REACHABLE_SINCE, broker.since.map(seconds))?;
+        out.number(f::COUNTED, self.picture.counted.map(seconds))
+    }
+
+    fn levels(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let by_level = |of: &dyn Fn(&Level) -> Option<f64>| {
+            let levels = self.picture.levels.iter().filter(|_| self.picture.broker.reachable);
+            levels.filter_map(|level| Some((format!("{:02}", level.level), of(level)?))).collect::<Vec<_>>()
+        };
+        out.labelled(f::READY, "level", by_level(&|level| level.ready.map(number)))?;
+        out.labelled(f::STUCK, "level", by_level(&|level| level.stuck.map(number)))?;
+        out.labelled(f::HANDING_ON, "level", by_level(&|level| level.handing_on.map(number)))?;
+        out.labelled(f::HELD_UP, "level", by_level(&|level| held_up(level, self.picture.at)))
+    }
+
+    fn unstick(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let stats = self.inside.unstick.as_ref();
+        let attempts = stats.map(|stats| stats.attempts()).unwrap_or_default();
+        let attempts = attempts.into_iter().map(|(queue, count)| (queue, number(count)));
+        out.labelled(f::UNSTICKS, "queue", attempts)?;
+        out.number(f::UNSTICK_BLOCKED, stats.map(|stats| count(stats.blocked())))
+    }
+
+    fn kept(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let Picture { broker, at, unroutable, parked, retry_queue, .. } = &self.picture;
+        let Picture { unroutable_oldest, parked_oldest, .. } = &self.picture;
+        let known = |depth: &Option<u64>| depth.filter(|_| broker.reachable).map(number);
+        let age = |depth: &Option<u64>, oldest: Option<Timestamp>| match known(depth)? {
+            depth if depth > 0.0 => oldest.map(|oldest| (seconds(*at) - seconds(oldest)).max(0.0)),
+            _ => Some(0.0),
+        };
+        out.number(f::UNROUTABLE, known(unroutable))?;
+        out.number(f::UNROUTABLE_AGE, age(unroutable, *unroutable_oldest))?;
+        out.number(f::PARKED, known(parked))?;
+        out.number(f::PARKED_AGE, age(parked, *parked_oldest))?;
+        out.number(f::RETRY_QUEUE, known(retry_queue))
+    }
+
+    fn retries(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let counts = self.inside.retry.as_ref().map(|(tally, _)| tally.by_app()).unwrap_or_default();
+        let mut retries: BTreeMap<String, f64> = BTreeMap::new();
+        let mut parked: BTreeMap<(String, String), f64> = BTreeMap::new();
+        for (app, counts) in counts {
+            let app = if app == Tally::OTHER { OTHER.to_owned() } else { app };
+            for (reason, count) in &counts.parked {
+                *parked.entry((app.clone(), reason.clone())).or_default() += number(*count);
+            }
+            *retries.entry(app).or_default() += number(counts.retries);
+        }
+        out.labelled(f::RETRIES, "app", retries)?;
+        let mut metric = out.family(f::PARKINGS)?;
+        for ((app, reason), count) in parked {
+            write(f::PARKINGS, &mut metric.encode_family(&[("app", app), ("reason", reason)])?, count)?;
+        }
+        Ok(())
+    }
+
+    fn canary(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let watched = self.inside.canary.as_ref().map(|(watched, _)| watched);
+        let state = watched.map(|watched| watched.state()).filter(|state| *state != State::Off);
+        out.number(f::CANARY_FLYING, state.map(|state| flag(matches!(state, State::Flying(_)))))?;
+        let lateness = watched.map(|watched| watched.lateness()).unwrap_or_default();
+        let mut metric = out.family(f::CANARY_LATENESS)?;
+        for (probe, counted) in &lateness {
+            histogram(&mut metric.encode_family(&[("levels", probe.to_string())])?, counted)?;
+        }
+        let figures = watched.map(|watched| watched.figures()).unwrap_or_default();
+        for (family, of) in [
+            (f::CANARY_SENT, (|figures| figures.sent) as fn(&crate::canary::ProbeFigures) -> u64),
+            (f::CANARY_ARRIVED, |figures| figures.arrived),
+            (f::CANARY_TWICE, |figures| figures.twice),
+            (f::CANARY_LOST, |figures| figures.ever_missing),
+            (f::CANARY_OVERDUE, |figures| figures.overdue),
+            (f::CANARY_MISSING, |figures| figures.missing),
+        ] {
+            let samples =
+                figures.probes.iter().map(|(probe, figures)| (probe.to_string(), number(of(figures))));
+            out.labelled(family, "levels", samples)?;
+        }
+        let oldest = figures.oldest_overdue.unwrap_or_default();
+        out.number(f::CANARY_OLDEST, watched.map(|_| oldest.as_secs_f64()))
+    }
+
+    fn routers(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let retry = self.inside.retry.as_ref().map(|(_, stats)| ("retry", stats.counts()));
+        let canary = self.inside.canary.as_ref().map(|(_, stats)| ("canary", stats.counts()));
+        let routers: Vec<_> = retry.into_iter().chain(canary).collect();
+        for (family, of) in [
+            (f::PUBLISHED, (|counts| counts.published) as fn(&delayline::router::Counts) -> u64),
+            (f::CONFIRMED, |counts| counts.confirmed),
+            (f::NACKED, |counts| counts.nacked),
+            (f::RETURNED, |counts| counts.returned),
+            (f::REJECTED, |counts| counts.rejected),
+            (f::RECONNECTS, |counts| counts.reconnects),
+        ] {
+            let samples = routers.iter().map(|(router, counts)| ((*router).to_owned(), number(of(counts))));
+            out.labelled(family, "router", samples)?;
+        }
+        let mut metric = out.family(f::CONFIRM_TIME)?;
+        for (router, counts) in &routers {
+            histogram(&mut metric.encode_family(&[("router", *router)])?, &counts.confirm)?;
+        }
+        Ok(())
+    }
+
+    fn process(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        out.number(f::CPU, Some(process::cpu_seconds()))?;
+        out.number(f::MEMORY, process::resident_bytes().map(number))?;
+        out.number(f::STARTED, self.inside.started.map(seconds))
+    }
+}
+
+/// For how long a level has been held up.
+fn held_up(level: &Level, now: Timestamp) -> Option<f64> {
+    level.stuck?;
+    Some(level.stuck_since.map_or(0.0, |since| (seconds(now) - seconds(since)).max(0.0)))
+}
+
+/// Writes families.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    fn family(&mut self, family: Family) -> Result<MetricEncoder<'_>, Error> {
+        let unit: Option<&'static Unit> = match family.unit {
+            Some("seconds") => Some(&Unit::Seconds),
+            Some("bytes") => Some(&Unit::Bytes),
+            Some(_) => Some(&MESSAGES),
+            None => None,
+        };
+        let kind = match family.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
+            Kind::Info => MetricType::Info,
+        };
+        let mut help = String::new();
+        write!(help, "{}.", family.help)?;
+        self.0.encode_descriptor(family.name, &help, unit, kind)
+    }
+
+    fn info(&mut self, family: Family, labels: &[(&str, &str)]) -> Result<(), Error> {
+        self.family(family)?.encode_info(&labels)
+    }
+
+    fn number(&mut self, family: Family, value: Option<f64>) -> Result<(), Error> {
+        let mut metric = self.family(family)?;
+        value.map_or(Ok(()), |value| write(family, &mut metric, value))
+    }
+
+    fn labelled(
+        &mut self,
+        family: Family,
+        label: &'static str,
+        samples: impl IntoIterator<Item = (String, f64)>,
+    ) -> Result<(), Error> {
+        let mut metric = self.family(family)?;
+        for (value, sample) in samples {
+            write(family, &mut metric.encode_family(&[(label, value)])?, sample)?;
+        }
+        Ok(())
+    }
+}
+
+/// The unit that Prometheus has no name for.
+static MESSAGES: std::sync::LazyLock<Unit> = std::sync::LazyLock::new(|| Unit::Other("messages".into()));
+
+fn write(family: Family, metric: &mut MetricEncoder<'_>, value: f64) -> Result<(), Error> {
+    match family.kind {
+        Kind::Counter => metric.encode_counter(&value, None::<&Exemplar<Vec<(String, String)>, f64>>),
+        _ => metric.encode_gauge(&value),
+    }
+}
+
+fn histogram(metric: &mut MetricEncoder<'_>, counted: &Counted) -> Result<(), Error> {
+    metric.encode_histogram::<Vec<(String, String)>>(counted.seconds, counted.count, &counted.buckets, None)
+}
+
+/// What was found, by code and application; an empty one where none is known.
+fn kinds(findings: &Findings) -> BTreeSet<(&str, &str)> {
+    let notes = findings.notes.iter();
+    notes
+        .flat_map(|note| {
+            let unknown = note.apps.is_empty().then_some("");
+            note.apps.iter().map(String::as_str).chain(unknown).map(|app| (note.code.as_str(), app))
+        })
+        .collect()
+}
+
+fn flag(yes: bool) -> f64 {
+    f64::from(u8::from(yes))
+}
+
+fn count(number: usize) -> f64 {
+    self::number(number as u64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, as Prometheus has it")]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are exact")]
+fn seconds(time: Timestamp) -> f64 {
+    time.as_millisecond() as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::picture::{Note, SetView, sample};
+
+    fn seen() -> Picture {
+        let mut picture = sample::nothing();
+        picture.broker.reachable = true;
+        picture.verified = SetView { ok: Some(true), bindings_compared: true, ..SetView::default() };
+        picture.findings = Some(Findings { at: Some(picture.at), ..Findings::default() });
+        picture
+    }
+
+    /// The names of the metrics about the set that have a value.
+    fn told(picture: Picture) -> Vec<String> {
+        let text = Exposition { picture, inside: Inside::default() }.text();
+        let values = text.lines().filter(|line| !line.starts_with('#'));
+        let names = values.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));
+        let mut names: Vec<_> = names
+            .filter(|name| {
+                ["delayline_set_verified", "delayline_set_problems", "delayline_findings"]
+                    .contains(&name.as_str())
+            })
+            .collect();
+        names.dedup();
+        names
+    }
+
+    #[test]
+    fn what_is_not_known_now_is_left_out() {
+        let all = ["delayline_set_verified", "delayline_set_problems", "delayline_findings"];
+        assert_eq!(told(seen()), all);
+        let mut away = seen();
+        away.broker.reachable = false;
+        assert_eq!(told(away), [""; 0]);
+        let mut half = seen();
+        half.verified.bindings_compared = false;
+        assert_eq!(told(half.clone()), ["delayline_findings"]);
+        // What differs does so whatever else is not known.
+        half.verified.ok = Some(false);
+        assert_eq!(told(half), all);
+    }
+
+    #[test]
+    fn what_was_found_is_told_by_code_and_application() {
+        let note = |code: &str, apps: &[&str]| Note {
+            severity: Severity::Error,
+            code: code.into(),
+            subject: "exchange `delay`".into(),
+            text: String::new(),
+            advice: String::new(),
+            apps: apps.iter().map(|app| (*app).to_owned()).collect(),
+        };
+        let mut picture = seen();
+        let found = picture.findings.as_mut().unwrap();
+        found.notes = vec![note("a", &["x", "y"]), note("a", &["y"]), note("b", &[])];
+        let text = Exposition { picture, inside: Inside::default() }.text();
+        let told: Vec<_> = text.lines().filter(|line| line.starts_with("delayline_found{")).collect();
+        assert_eq!(
+            told,
+            [
+                "delayline_found{code=\"a\",app=\"x\"} 1.0",
+                "delayline_found{code=\"a\",app=\"y\"} 1.0",
+                "delayline_found{code=\"b\",app=\"\"} 1.0",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_age_of_what_is_kept_is_the_pictures() {
+        let mut picture = seen();
+        picture.at = Timestamp::from_second(100).unwrap();
+        (picture.unroutable, picture.unroutable_oldest) = (Some(3), Timestamp::from_second(40).ok());
+        (picture.parked, picture.parked_oldest) = (Some(0), None);
+        let text = Exposition { picture, inside: Inside::default() }.text();
+        assert!(text.contains("\ndelayline_unroutable_oldest_age_seconds 60.0\n"), "{text}");
+        assert!(text.contains("\ndelayline_parked_oldest_age_seconds 0.0\n"), "{text}");
+    }
+}

@@ -1,0 +1,458 @@
+//! Taking pictures: the only part that asks.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use crate::canary::Watched;
+use delayline::{
+    amqp::{AmqpError, Line, Session},
+    codec::LEVELS,
+    retry::Tally,
+    settings::Settings,
+    topology::Topology,
+};
+use delayline_admin::{
+    handover::{Look, remembered},
+    management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
+};
+
+use super::{
+    AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
+    Verdict, forecast,
+};
+use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
+
+/// How often the management API is asked; its numbers are renewed every 5 s.
+const API_EVERY: Duration = Duration::from_secs(2);
+
+/// How soon it is asked again after it did not answer.
+const API_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long it may take for one answer: the picture waits for it.
+const API_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The levels as an array has them.
+const COUNT: usize = LEVELS as usize;
+
+/// How often what happens within a minute is noted.
+const NOTED_EVERY: Duration = Duration::from_secs(2);
+
+/// The time of which the retries of the last minute are.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What is known inside this process, each where there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// What the retry service counts.
+    pub tally: Option<Arc<Tally>>,
+    /// What the canary saw.
+    pub canary: Option<Arc<Watched>>,
+    /// What the last check of the whole broker found; whoever does it puts it here.
+    pub findings: Arc<Mutex<Option<Findings>>>,
+    /// Whether to find out since when the oldest kept messages have been there. That takes
+    /// the first one of a queue out of it for a moment, every five minutes and whenever
+    /// there may be another.
+    pub ages: bool,
+}
+
+/// Takes pictures of one set, one after the other, over one connection.
+#[derive(Debug)]
+pub struct Collector {
+    settings: Settings,
+    topology: Topology,
+    sources: Sources,
+    api: Option<Result<ManagementApi, ManagementError>>,
+    session: Option<Session>,
+    started: Instant,
+    history: History,
+    retried: VecDeque<(Duration, BTreeMap<String, u64>)>,
+    /// How many messages were unroutable and parked.
+    kept: VecDeque<(Duration, Option<u64>, Option<u64>)>,
+    last: Picture,
+    asked_api: Option<Duration>,
+    /// Why the management API said nothing when it was asked last.
+    api_problem: Option<String>,
+    comparison: Comparison,
+    /// What the management API said last, by level from 0.
+    published: [Option<u64>; COUNT],
+    entered: Option<u64>,
+    /// How many messages queues have together with those that somebody holds, where
+    /// somebody does.
+    in_hands: BTreeMap<String, u64>,
+    handing_on: HandingOn,
+    peeking: Arc<Peeking>,
+}
+
+impl Collector {
+    /// A collector for the set of the settings; nothing is asked yet.
+    #[must_use]
+    pub fn new(settings: Settings, sources: Sources) -> Self {
+        let topology = Topology::new(settings.topology.clone());
+        let unit = topology.settings().unit;
+        Self {
+            api: settings.management.as_ref().map(|api| ManagementApi::within(api, API_PATIENCE)),
+            session: None,
+            started: Instant::now(),
+            history: History::new(|level| unit.wait(level)),
+            retried: VecDeque::new(),
+            kept: VecDeque::new(),
+            last: nothing(&settings, &topology),
+            asked_api: None,
+            api_problem: None,
+            comparison: Comparison::default(),
+            published: [None; COUNT],
+            entered: None,
+            in_hands: BTreeMap::new(),
+            handing_on: HandingOn::default(),
+            peeking: Arc::default(),
+            settings,
+            topology,
+            sources,
+        }
+    }
+
+    /// Who says when kept messages are being looked at.
+    pub(super) fn peeking(&self) -> Arc<Peeking> {
+        Arc::clone(&self.peeking)
+    }
+
+    /// Leaves it to somebody else to compare the set, who puts what was found here.
+    pub(super) fn compared_elsewhere(&mut self) -> Arc<Mutex<Option<SetView>>> {
+        let found = Arc::default();
+        self.comparison = Comparison::Elsewhere(Arc::clone(&found));
+        found
+    }
+
+    /// The line of the connection that the last picture came over, if it is still there.
+    pub(super) fn line(&self) -> Option<Line> {
+        self.session.as_ref().map(Session::line)
+    }
+
+    /// Whether it is to be found out since when the oldest kept messages are there.
+    pub(super) fn wants_ages(&self) -> bool {
+        self.sources.ages
+    }
+
+    /// The settings it was made with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The last picture; one of nothing before the first look.
+    #[must_use]
+    pub fn last(&self) -> &Picture {
+        &self.last
+    }
+
+    /// Takes a picture. A broker that cannot be reached is part of it: the depths are then
+    /// those of the last time.
+    pub fn look(&mut self) -> &Picture {
+        self.look_with(|| {})
+    }
+
+    /// The same; calls `answered` as soon as the broker has: what else is asked for may take
+    /// its time.
+    pub(super) fn look_with(&mut self, answered: impl FnOnce()) -> &Picture {
+        let now = self.started.elapsed();
+        self.last.at = Timestamp::now();
+        self.last.unseen.clear();
+        let counted = self.count();
+        self.note_broker(counted.as_ref().err().map(ToString::to_string));
+        if let Ok(ready) = counted {
+            answered();
+            let depths = self.depths(now, &ready);
+            self.history.push(depths);
+            self.note_levels();
+            self.note_kept(now);
+            if let Some(found) = self.comparison.result(&self.last.broker, &self.settings, &self.topology) {
+                self.last.verified = found;
+            }
+        }
+        self.note_sources(now);
+        self.last.verdict = Verdict::of(&self.last);
+        &self.last
+    }
+
+    /// How many messages each queue of the set has ready, by its name.
+    fn count(&mut self) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+        // A connection that was lost meanwhile says nothing about now.
+        if let Some(session) = self.session.take()
+            && let Ok(ready) = self.count_over(session)
+        {
+            return Ok(ready);
+        }
+        self.last.unseen.clear();
+        self.count_over(Session::open_for(&self.settings.broker, "picture")?)
+    }
+
+    fn count_over(&mut self, mut session: Session) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+        let mut ready = BTreeMap::new();
+        for queue in self.topology.queues() {
+            match session.queue_depth(&queue.name) {
+                Ok(depth) => {
+                    ready.insert(queue.name.clone(), depth.map(|depth| depth.ready.into()));
+                }
+                // A refusal is about this queue; anything else, about the connection.
+                Err(error) if error.code().is_some() && !matches!(error, AmqpError::Closed { .. }) => {
+                    self.last.unseen.push(format!("queue `{}`: {error}", queue.name));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.last.broker.version = session.server_version();
+        self.session = Some(session);
+        Ok(ready)
+    }
+
+    fn note_broker(&mut self, problem: Option<String>) {
+        let broker = &mut self.last.broker;
+        let reachable = problem.is_none();
+        if broker.since.is_none() || broker.reachable != reachable {
+            broker.since = Some(self.last.at);
+            // Whatever happened meanwhile: everything is looked at again.
+            self.asked_api = None;
+        }
+        (broker.reachable, broker.problem) = (reachable, problem);
+    }
+
+    /// Puts what was counted where it belongs, and asks the management API for the rest.
+    fn depths(&mut self, now: Duration, ready: &BTreeMap<String, Option<u64>>) -> Depths {
+        let names = self.topology.names();
+        let of = |name: &str| ready.get(name).copied().flatten();
+        self.last.counted = Some(self.last.at);
+        // Whoever looks at kept messages has them for a moment, but they are there.
+        let kept = |which: Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
+            true => last.or(of(name)),
+            false => of(name).max(of(name).and(self.in_hands.get(name).copied())),
+        };
+        self.last.unroutable = kept(Kept::Unroutable, &names.unroutable(), self.last.unroutable);
+        self.last.parked = kept(Kept::Parked, &names.parked(), self.last.parked);
+        self.last.retry_queue = of(&names.retry());
+        let mut depths = Depths::unknown(now);
+        for level in &mut self.last.levels {
+            level.ready = of(&level.queue);
+            depths.ready[usize::from(level.level)] = level.ready;
+        }
+        let every = if self.api_problem.is_none() { API_EVERY } else { API_AGAIN };
+        if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= every) {
+            self.api_problem = self.ask_api().err();
+            // It may have taken long.
+            self.asked_api = Some(self.started.elapsed());
+        }
+        // Said by every picture until it works again.
+        if let Some(reason) = &self.api_problem {
+            self.last.unseen.push(format!("stuck messages and what is published: {reason}"));
+            self.forget_api();
+        }
+        (depths.published, depths.entered) = (self.published, self.entered);
+        // What is being handed on is still there; the counts of publishes are older than those of
+        // depths, which makes too little of what passes for a moment, and never too much.
+        for level in &self.last.levels {
+            let messages = level.ready.map(|ready| ready + level.handing_on.unwrap_or(0));
+            depths.messages[usize::from(level.level)] = messages;
+        }
+        depths
+    }
+
+    fn ask_api(&mut self) -> Result<(), String> {
+        let api = match &self.api {
+            None => return Err("no management API is configured (--management-url)".into()),
+            Some(Err(error)) => return Err(error.to_string()),
+            Some(Ok(api)) => api,
+        };
+        let vhost = &self.settings.broker.vhost;
+        let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
+        let totals = api.queue_totals(vhost).map_err(|error| error.to_string())?;
+        let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
+        self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
+        let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
+        self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
+        let queues: BTreeMap<&str, &QueueInfo> =
+            queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
+        let totals: BTreeMap<&str, &QueueInfo> =
+            totals.iter().map(|queue| (queue.name.as_str(), queue)).collect();
+        let (now, at) = (self.started.elapsed(), self.last.at);
+        for level in &mut self.last.levels {
+            let queue = queues.get(level.queue.as_str());
+            self.published[usize::from(level.level)] = queue.map(|queue| queue.message_stats.publish);
+            let Some(queue) = queue else {
+                (level.handing_on, level.stuck, level.stuck_since) = (None, None, None);
+                continue;
+            };
+            let sooner = totals.get(level.queue.as_str()).copied().map_or(0, gone);
+            let due = queue.messages_dlx.max(sooner);
+            // What happened before the first look, the broker knows.
+            if due > 0 && self.handing_on.is_new(level.level) {
+                let looks = remembered(api, vhost, &level.queue).map_err(|error| error.to_string())?;
+                self.handing_on.begin_with(level.level, now, &looks);
+            }
+            self.handing_on.note(level.level, now, Look { due, messages: queue.messages.max(due) });
+            let stuck = self.handing_on.stuck(level.level);
+            level.handing_on = Some(due);
+            level.stuck = Some(stuck.map_or(0, |(count, _)| count.min(due)));
+            let ago = |since: Duration| at.checked_sub(now.saturating_sub(since)).unwrap_or(at);
+            level.stuck_since =
+                stuck.map(|(_, since)| level.stuck_since.map_or(ago(since), |known| known.min(ago(since))));
+        }
+        Ok(())
+    }
+
+    fn forget_api(&mut self) {
+        self.entered = None;
+        self.in_hands.clear();
+        self.published = [None; COUNT];
+        self.handing_on.forget();
+        for level in &mut self.last.levels {
+            (level.handing_on, level.stuck, level.stuck_since) = (None, None, None);
+        }
+    }
+
+    /// Derives what follows from the depths.
+    fn note_levels(&mut self) {
+        let history = &self.history;
+        for level in &mut self.last.levels {
+            level.in_per_s = history.in_per_s(level.level);
+            level.out_per_s = history.out_per_s(level.level);
+            level.published_per_s = history.published_per_s(level.level);
+            level.passing_per_s = history.passing_per_s(level.level);
+            level.change_per_s = history.change_per_s(level.level);
+        }
+        let levels = &self.last.levels;
+        self.last.waiting = levels.iter().filter_map(|level| level.ready).sum();
+        self.last.handing_on = levels.iter().map(|level| level.handing_on).sum();
+        self.last.stuck = levels.iter().map(|level| level.stuck).sum();
+        self.last.rates =
+            Rates { entry_per_s: history.entering_per_s(), dispatch_per_s: history.passing_per_s(0) };
+        self.last.forecast = forecast(levels, |level, seconds| history.lowest(level, seconds));
+    }
+
+    /// By how much what is kept for nobody grew in the last minute.
+    fn note_kept(&mut self, now: Duration) {
+        while self.kept.len() > 1 && now.saturating_sub(self.kept[1].0) >= MINUTE {
+            self.kept.pop_front();
+        }
+        let grown =
+            |now: Option<u64>, then: Option<u64>| i64::try_from(now?).ok()?.checked_sub_unsigned(then?);
+        let then = self.kept.front();
+        let (unroutable, parked) = (self.last.unroutable, self.last.parked);
+        self.last.unroutable_last_minute = then.and_then(|then| grown(unroutable, then.1));
+        self.last.parked_last_minute = then.and_then(|then| grown(parked, then.2));
+        if self.kept.back().is_none_or(|(at, ..)| now.saturating_sub(*at) >= NOTED_EVERY) {
+            self.kept.push_back((now, unroutable, parked));
+        }
+    }
+
+    fn note_sources(&mut self, now: Duration) {
+        self.last.canary = self.sources.canary.as_deref().and_then(CanaryView::of);
+        let findings = self.sources.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        self.last.findings.clone_from(&findings);
+        drop(findings);
+        let Some(tally) = self.sources.tally.as_deref() else { return };
+        let counts = tally.by_app();
+        while self.retried.len() > 1 && now.saturating_sub(self.retried[1].0) >= MINUTE {
+            self.retried.pop_front();
+        }
+        let before = self.retried.front();
+        let mut apps: Vec<_> = counts
+            .iter()
+            .map(|(app, count)| {
+                let then = before.and_then(|(_, then)| then.get(app)).copied().unwrap_or(0);
+                AppRetries {
+                    app: app.clone(),
+                    retries: count.retries,
+                    last_minute: count.retries.saturating_sub(then),
+                    parked: count.parked.values().sum(),
+                }
+            })
+            .collect();
+        apps.sort_by_key(|app| std::cmp::Reverse((app.last_minute, app.retries, app.parked)));
+        self.last.retries = Some(apps);
+        if self.retried.back().is_none_or(|(at, _)| now.saturating_sub(*at) >= NOTED_EVERY) {
+            let counts = counts.into_iter().map(|(app, count)| (app, count.retries)).collect();
+            self.retried.push_back((now, counts));
+        }
+    }
+}
+
+/// Messages that are neither ready nor held, as the queue's own node says: those that have
+/// left it and are not confirmed. With several replicas a node may remember what was so
+/// when it had the leader.
+fn gone(queue: &QueueInfo) -> u64 {
+    match queue.members.len() {
+        1 => queue.messages.saturating_sub(queue.messages_ready + queue.messages_unacknowledged),
+        _ => 0,
+    }
+}
+
+/// A picture before anything was seen.
+pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
+    let (names, unit) = (topology.names(), topology.settings().unit);
+    let level = |level| Level {
+        level,
+        queue: names.level_queue(level),
+        wait_ms: u64::try_from(unit.wait(level).as_millis()).unwrap_or(u64::MAX),
+        ready: None,
+        handing_on: None,
+        stuck: None,
+        stuck_since: None,
+        in_per_s: None,
+        out_per_s: None,
+        published_per_s: None,
+        passing_per_s: None,
+        change_per_s: None,
+    };
+    Picture {
+        at: Timestamp::now(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        set: settings.topology.set.to_string(),
+        vhost: settings.broker.vhost.clone(),
+        unit_ms: unit.millis().into(),
+        broker: BrokerView {
+            address: settings.broker.to_string(),
+            problem: Some("it was not asked yet".into()),
+            ..BrokerView::default()
+        },
+        verified: SetView::default(),
+        counted: None,
+        levels: (0..LEVELS).rev().map(level).collect(),
+        waiting: 0,
+        handing_on: None,
+        stuck: None,
+        rates: Rates::default(),
+        forecast: Vec::new(),
+        unroutable: None,
+        unroutable_last_minute: None,
+        unroutable_oldest: None,
+        parked: None,
+        parked_last_minute: None,
+        parked_oldest: None,
+        retry_queue: None,
+        retries: None,
+        canary: None,
+        findings: None,
+        unseen: Vec::new(),
+        verdict: Verdict::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_management_api_nothing_is_known_to_be_stuck() {
+        let settings = Settings::from_url("amqp://localhost").unwrap();
+        let mut collector = Collector::new(settings, Sources::default());
+        let level = &mut collector.last.levels[0];
+        (level.stuck, level.stuck_since) = (Some(20), Some(Timestamp::UNIX_EPOCH));
+        collector.forget_api();
+        let level = &collector.last.levels[0];
+        assert_eq!((level.stuck, level.stuck_since), (None, None));
+    }
+}

@@ -1,0 +1,124 @@
+//! Whether the set is as it should be, now and then.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use delayline::{settings::Settings, topology::Topology};
+use delayline_admin as admin;
+
+use super::{BrokerView, SetView};
+
+/// How often the set is compared with what it should be, and how often until it is so:
+/// somebody is about to put it right, or the broker to know more.
+const EVERY: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Who compares.
+#[derive(Debug)]
+pub(super) enum Comparison {
+    /// Whoever takes the picture, when it is time.
+    Here(Turn),
+    /// Somebody else, who puts what was found here.
+    Elsewhere(Arc<Mutex<Option<SetView>>>),
+}
+
+impl Default for Comparison {
+    fn default() -> Self {
+        Self::Here(Turn::default())
+    }
+}
+
+impl Comparison {
+    /// What was found last, if that may be new.
+    pub(super) fn result(
+        &mut self,
+        broker: &BrokerView,
+        settings: &Settings,
+        topology: &Topology,
+    ) -> Option<SetView> {
+        match self {
+            Self::Here(turn) => turn.is_due(broker, Instant::now()).then(|| {
+                let found = SetView::compare(settings, topology);
+                turn.made(&found, Instant::now());
+                found
+            }),
+            Self::Elsewhere(found) => found.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+/// When it is time to compare again.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    next: Option<Instant>,
+    /// Since when the broker answered then.
+    since: Option<Timestamp>,
+}
+
+impl Turn {
+    /// Whether it is, with a broker that answers.
+    pub(super) fn is_due(&mut self, broker: &BrokerView, now: Instant) -> bool {
+        // Whatever happened while it did not.
+        if broker.since != self.since {
+            (self.since, self.next) = (broker.since, None);
+        }
+        broker.reachable && self.next.is_none_or(|next| now >= next)
+    }
+
+    /// Notes that it was done.
+    pub(super) fn made(&mut self, found: &SetView, now: Instant) {
+        self.next = Some(now + if found.ok == Some(true) && !found.not_yet { EVERY } else { AGAIN });
+    }
+}
+
+impl SetView {
+    /// Compares the set with what it should be.
+    pub(super) fn compare(settings: &Settings, topology: &Topology) -> Self {
+        let at = Timestamp::now();
+        match admin::verify(settings, topology) {
+            Ok(report) => Self {
+                ok: Some(report.findings.is_empty()),
+                at: Some(at),
+                bindings_compared: report.bindings > 0,
+                problems: report.findings.iter().map(ToString::to_string).collect(),
+                unchecked: report.unchecked,
+                not_yet: report.not_yet,
+            },
+            Err(error) => Self { unchecked: vec![error.to_string()], ..Self::default() },
+        }
+    }
+
+    /// Whether nothing differs although bindings were not compared: what is not known may.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.ok == Some(true) && !self.bindings_compared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soon_again_until_it_is_well_and_at_once_when_the_broker_is_back() {
+        let (mut turn, start) = (Turn::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut broker = BrokerView { since: Some(Timestamp::UNIX_EPOCH), ..BrokerView::default() };
+        assert!(!turn.is_due(&broker, at(0)), "nobody answers");
+        broker.reachable = true;
+        assert!(turn.is_due(&broker, at(0)));
+        turn.made(&SetView { ok: Some(false), ..SetView::default() }, at(0));
+        assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
+        turn.made(&SetView { ok: Some(true), not_yet: true, ..SetView::default() }, at(0));
+        assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, at(5));
+        assert_eq!([64, 65].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, at(65));
+        broker.since = Some(Timestamp::now());
+        assert!(turn.is_due(&broker, at(66)));
+    }
+}

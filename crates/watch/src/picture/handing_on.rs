@@ -1,0 +1,120 @@
+//! Whether what each level hands on moves: what was counted over the last minute.
+
+use std::{collections::VecDeque, time::Duration};
+
+use delayline::codec::LEVELS;
+use delayline_admin::handover::{APART, Look, RECENT, Sign, begin};
+
+/// The levels as an array has them.
+const COUNT: usize = LEVELS as usize;
+
+/// How far what is remembered is apart: brokers count every 5 s.
+const SPACING: Duration = Duration::from_secs(APART as u64);
+
+/// For how long it is remembered.
+const MEMORY: Duration = Duration::from_secs(RECENT as u64);
+
+/// What was counted of all levels lately.
+#[derive(Debug, Default)]
+pub(super) struct HandingOn {
+    levels: [VecDeque<(Duration, Look)>; COUNT],
+}
+
+impl HandingOn {
+    /// Whether nothing is remembered of a level.
+    pub(super) fn is_new(&self, level: u8) -> bool {
+        self.levels[usize::from(level)].is_empty()
+    }
+
+    /// Takes in what the broker remembers, the oldest first, of before a moment.
+    pub(super) fn begin_with(&mut self, level: u8, now: Duration, looks: &[Look]) {
+        let looks = looks.iter().rev().enumerate();
+        let seen = looks.filter_map(|(ago, look)| {
+            let ago = SPACING.checked_mul(u32::try_from(ago).ok()? + 1)?;
+            // Times before this process began are as good as its beginning.
+            Some((now.saturating_sub(ago), *look))
+        });
+        let mut seen: Vec<_> = seen.collect();
+        seen.reverse();
+        self.levels[usize::from(level)] = seen.into();
+    }
+
+    /// Notes what a level has now. Of what is closer together than the broker's counts only
+    /// the last stays.
+    pub(super) fn note(&mut self, level: u8, now: Duration, look: Look) {
+        let seen = &mut self.levels[usize::from(level)];
+        let last = seen.len().checked_sub(2).map(|before| (seen[before].0, seen[before + 1].0));
+        if last.is_some_and(|(before, last)| last.saturating_sub(before) < SPACING) {
+            seen.pop_back();
+        }
+        while seen.len() > 1 && seen.front().is_some_and(|(at, _)| *at + MEMORY < now) {
+            seen.pop_front();
+        }
+        seen.push_back((now, look));
+    }
+
+    /// Forgets everything, because what happened since is not known.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How many messages of a level do not move, and since when that has been seen; nothing
+    /// if all do.
+    pub(super) fn stuck(&self, level: u8) -> Option<(u64, Duration)> {
+        let (times, looks): (Vec<_>, Vec<_>) = self.levels[usize::from(level)].iter().copied().unzip();
+        match Sign::of(&looks).stuck() {
+            0 => None,
+            count => Some((count, times[begin(&looks)])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a level that was seen to have so many, once a second.
+    fn seen(counts: impl IntoIterator<Item = u64>) -> Vec<Option<u64>> {
+        let mut levels = HandingOn::default();
+        let looks = counts.into_iter().enumerate().map(|(second, due)| {
+            let now = Duration::from_secs(100 + second as u64);
+            levels.note(3, now, Look { due, messages: due });
+            levels.stuck(3).map(|(count, _)| count)
+        });
+        looks.collect()
+    }
+
+    #[test]
+    fn it_takes_some_looks_to_say_that_nothing_moves() {
+        let said = seen([40; 30]);
+        assert!(said[..10].iter().all(Option::is_none), "{said:?}");
+        assert_eq!(said[29], Some(40), "{said:?}");
+        // One that falls with every count of the broker moves.
+        let burst = (0..60).map(|second| 143_997 - second / 5 * 9_000);
+        assert!(seen(burst).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn since_when_is_when_it_was_seen_first_and_survives_what_is_dropped() {
+        let mut levels = HandingOn::default();
+        for second in 0..200 {
+            levels.note(0, Duration::from_secs(second), Look { due: 5, messages: 5 });
+        }
+        assert!(levels.levels[0].len() < 20, "{:?}", levels.levels[0]);
+        let (count, _) = levels.stuck(0).unwrap();
+        assert_eq!(count, 5);
+        levels.note(0, Duration::from_secs(201), Look { due: 0, messages: 0 });
+        assert_eq!(levels.stuck(0), None);
+    }
+
+    #[test]
+    fn what_the_broker_remembers_speaks_at_the_first_look() {
+        let mut levels = HandingOn::default();
+        assert!(levels.is_new(9));
+        levels.begin_with(9, Duration::from_secs(2), &[Look { due: 7, messages: 8 }; 6]);
+        levels.note(9, Duration::from_secs(2), Look { due: 7, messages: 8 });
+        assert_eq!(levels.stuck(9).map(|(count, _)| count), Some(7));
+        levels.forget();
+        assert!(levels.is_new(9));
+    }
+}

@@ -1,0 +1,213 @@
+//! The latest picture, for many readers.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use delayline::{settings::Settings, topology::Topology};
+
+use super::{Collector, Kept, KeptReport, Picture, SetView, Sources};
+use super::{
+    compare::Turn,
+    peeking::Peeking,
+    state::{State, Task},
+};
+
+/// How often a picture is taken while somebody looks, and while nobody does.
+const BUSY: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(5);
+
+/// For how long after the last question somebody counts as looking.
+const LOOKING: Duration = Duration::from_secs(10);
+
+/// How long ending waits for a look that is under way.
+const FINISH: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Keeps the latest picture. Reading it never waits for the broker, and how often it is
+/// read makes no difference to the broker.
+#[derive(Debug)]
+pub struct Live {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Has pictures taken until it is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    live: Arc<Live>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Begins to take pictures of the set of the settings, through restarts of the broker.
+    ///
+    /// ```no_run
+    /// use delayline::Settings;
+    /// use delayline_watch::picture::{Sources, Watch};
+    ///
+    /// let watch = Watch::start(Settings::from_url("amqp://localhost")?, Sources::default());
+    /// println!("{}", watch.live().picture().verdict.headline);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn start(settings: Settings, sources: Sources) -> Self {
+        let collector = Collector::new(settings, sources);
+        let state = State::new(collector.last().clone(), collector.wants_ages());
+        let live = Arc::new(Live { state: Mutex::new(state), changed: Condvar::new() });
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (live, stop) = (Arc::clone(&live), Arc::clone(&stop));
+            thread::spawn(move || keep(collector, &live, &stop))
+        };
+        Self { live, stop, thread: Some(thread) }
+    }
+
+    /// What is kept; it stays readable after the end.
+    #[must_use]
+    pub fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.live.changed.notify_all();
+        let deadline = Instant::now() + FINISH;
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // It asks a broker that is silent; nothing is lost if it ends with the process.
+            if Instant::now() > deadline {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = thread.join();
+    }
+}
+
+impl Live {
+    /// The latest picture. While somebody asks, there is a new one every second,
+    /// otherwise every five.
+    #[must_use]
+    pub fn picture(&self) -> Picture {
+        let mut state = self.lock();
+        state.asked = Some(Instant::now());
+        self.changed.notify_all();
+        state.current()
+    }
+
+    /// The latest picture, without being somebody who looks.
+    #[must_use]
+    pub fn latest(&self) -> Picture {
+        self.lock().current()
+    }
+
+    /// What a queue that keeps messages holds, as it was seen last, and has it looked at
+    /// again; `None` until it was seen once.
+    #[must_use]
+    pub fn kept(&self, which: Kept) -> Option<KeptReport> {
+        let mut state = self.lock();
+        let peek = state.kept.entry(which).or_default();
+        peek.wanted = true;
+        let report = peek.report.clone();
+        self.changed.notify_all();
+        report
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to do or `tick` is over.
+    fn wait(&self, tick: Duration) {
+        drop(self.changed.wait_timeout(self.lock(), tick).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Takes pictures until `stop` is set.
+fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
+    let settings = collector.settings().clone();
+    let (peeking, found) = (collector.peeking(), collector.compared_elsewhere());
+    thread::scope(|scope| {
+        // A long look at kept messages, or at the whole set, must not hold up the picture.
+        scope.spawn(|| peek(&settings, &peeking, live, stop));
+        scope.spawn(|| compare(&settings, &found, live, stop));
+        let mut next = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
+            let looked_at = since_asked.is_some_and(|since| since < LOOKING);
+            // Somebody comes to look: the next picture is due sooner.
+            if looked_at {
+                next = next.min(now + BUSY);
+            }
+            // What happened is seen by looking.
+            if live.lock().is_lost() {
+                next = next.min(now + TICK);
+            }
+            if now < next {
+                live.wait(TICK.min(next - now));
+                continue;
+            }
+            live.lock().looking = Some((now, Timestamp::now()));
+            // Who has said how much waits is not silent, whatever else there is to wait for.
+            let picture = collector.look_with(|| live.lock().looking = None).clone();
+            let mut state = live.lock();
+            (state.picture, state.line, state.looking) = (picture, collector.line(), None);
+            if state.picture.broker.reachable {
+                state.note_depths(|which| !peeking.is_at(which));
+            }
+            drop(state);
+            next = Instant::now() + if looked_at { BUSY } else { IDLE };
+        }
+    });
+}
+
+fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) {
+    let topology = Topology::new(settings.topology.clone());
+    while !stop.load(Ordering::Relaxed) {
+        let task = live.lock().task(Instant::now());
+        let Some((which, task)) = task else {
+            live.wait(TICK);
+            continue;
+        };
+        peeking.begin(which);
+        let (report, first) = match task {
+            Task::All => {
+                let report = which.look(settings, &topology).map_err(|error| error.to_string());
+                let first = report.as_ref().map(|report| report.first).map_err(Clone::clone);
+                (Some(report), first)
+            }
+            Task::First => (None, which.first(settings, &topology)),
+        };
+        peeking.end(which);
+        live.lock().kept.entry(which).or_default().found(report, first, Instant::now());
+    }
+}
+
+/// Compares the set with what it should be until `stop` is set.
+fn compare(settings: &Settings, found: &Mutex<Option<SetView>>, live: &Live, stop: &AtomicBool) {
+    let topology = Topology::new(settings.topology.clone());
+    let mut turn = Turn::default();
+    while !stop.load(Ordering::Relaxed) {
+        if !turn.is_due(&live.lock().picture.broker, Instant::now()) {
+            live.wait(TICK);
+            continue;
+        }
+        let view = SetView::compare(settings, &topology);
+        turn.made(&view, Instant::now());
+        *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
+    }
+}

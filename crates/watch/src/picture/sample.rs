@@ -1,0 +1,27 @@
+//! Pictures that nobody took, for tests and for whoever works on the page.
+
+use jiff::Timestamp;
+
+use delayline::{settings::Settings, topology::Topology};
+
+use super::{Level, Picture};
+
+/// A picture of a set of which nothing is known yet.
+///
+/// # Panics
+/// Never: the settings are good.
+#[must_use]
+pub fn nothing() -> Picture {
+    let settings = Settings::from_url("amqp://localhost").expect("a good URL");
+    let topology = Topology::new(settings.topology.clone());
+    let mut picture = super::collect::nothing(&settings, &topology);
+    picture.at = Timestamp::UNIX_EPOCH;
+    picture
+}
+
+/// A level of which nothing is known yet, of a set with units of so many milliseconds.
+#[must_use]
+pub fn level(level: u8, unit_ms: u64) -> Level {
+    let found = nothing().levels.into_iter().find(|found| found.level == level).expect("a level");
+    Level { wait_ms: unit_ms << level, ..found }
+}

@@ -1,7 +1,0 @@
-//! The `delayline` command; see `delayline --help`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    delayline::cli::main()
-}
