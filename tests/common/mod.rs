@@ -40,8 +40,7 @@ pub fn shared_node() -> &'static PrivateNode {
     NODE.get_or_init(|| PrivateNode::start(NodeOptions::default()).expect("a private node"))
 }
 
-/// A new vhost on the shared node, as layers of settings to add to. It goes after the test
-/// has ended.
+/// A new vhost on the shared node, as layers of settings to add to.
 pub fn vhost() -> Layers {
     vhost_on(shared_node())
 }

@@ -44,20 +44,21 @@ fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
         },
         |(count, _)| *count == 320,
     );
-    // Each of the others is here or there, and what the broker crashes over is there.
+    // What every version crashes over is parked. What some crash over, a NaN and a decimal, is
+    // here or there, and what nobody crashes over is here: each of them at least once.
+    let deadly = 2 * foreign::DEADLY.len() + 20;
     let mut session = Session::open(&settings.broker).unwrap();
     let mut arrived: BTreeMap<String, usize> = BTreeMap::new();
-    let mut settled = 0;
+    let mut parked = 0;
     eventually("each has come back or is parked", || {
         for arrival in odd.collect(100, Duration::from_millis(100)) {
             *arrived.entry(String::from_utf8(arrival.body).unwrap()).or_default() += 1;
         }
-        let parked = session.queue_depth("delay.parked").unwrap().unwrap().ready as usize;
-        settled = arrived.values().sum::<usize>() + parked;
-        settled >= 2 * kinds.len() + 20
+        parked = session.queue_depth("delay.parked").unwrap().unwrap().ready as usize;
+        let came = |kind: &str| arrived.get(kind).copied().unwrap_or_default();
+        came("plain") >= 4 && came("nan") + came("decimal") + parked >= deadly + 4
     });
-    assert_eq!(settled, 2 * kinds.len() + 20, "{arrived:?}\n{}", daemon.log());
-    assert_eq!(arrived["plain"], 4);
+    assert!((deadly..=deadly + 4).contains(&parked), "{parked} {arrived:?}\n{}", daemon.log());
     for kind in foreign::DEADLY {
         assert_eq!(arrived.get(kind), None, "{arrived:?}");
     }
