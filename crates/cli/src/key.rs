@@ -20,7 +20,7 @@ Examples:
 Publish with this key to the set's entry exchange (`delay` by default), persistent and
 with confirms; no broker is needed to compute it.")]
 pub(super) struct Args {
-    /// How long to wait: 90, 90s, 1h30m, 2d, PT90S
+    /// How long to wait: 90, 90s, 1h30m, 2d, 8.5y, PT90S
     #[arg(value_parser = args::delay, allow_hyphen_values = true)]
     delay: Delay,
     /// The application that receives the message
