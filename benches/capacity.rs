@@ -15,12 +15,13 @@ mod prefetch;
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use delayline::{Settings, codec::Tolerance, topology::Unit};
+use delayline::{codec::Tolerance, topology::Unit};
 use delayline_measure::{
     bench::{self, Plan, Report, Way},
     capacity::{Figures, Knee, Load, Outlook},
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use prefetch::Prefetch;
 
 /// A few queues, one, and what retries and reminders look like.

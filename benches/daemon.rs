@@ -14,9 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 /// How often Prometheus scrapes.
 const SCRAPE: Duration = Duration::from_secs(15);

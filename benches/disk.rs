@@ -13,9 +13,9 @@ mod prefetch;
 
 use std::{path::Path, process::Command, sync::atomic::AtomicBool, time::Duration};
 
-use delayline::Settings;
 use delayline_measure::bench::{self, Plan, Report, Way};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use prefetch::Prefetch;
 
 const MEMORY: &str = "/dev/shm";

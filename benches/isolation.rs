@@ -26,7 +26,7 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Next, Session},
     codec::{AppKey, Delay},
     message::Value,
@@ -34,6 +34,7 @@ use delayline::{
 };
 use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use jiff::{SignedDuration, Timestamp};
 
 /// How long publishing may take before the first message falls due.
@@ -184,7 +185,7 @@ fn run(settings: &Settings, topology: &Topology, scenario: &Scenario) {
 
 /// Messages of the other application, that fall due from `first` on.
 fn publish_others(settings: &Settings, scenario: &Scenario, first: Timestamp) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for number in 0..scenario.count {
         let at = first + SignedDuration::try_from(scenario.over * number / scenario.count).unwrap();
@@ -197,7 +198,7 @@ fn publish_others(settings: &Settings, scenario: &Scenario, first: Timestamp) {
 
 /// Messages of the application that is watched, that fall due from `first` on.
 fn publish_watched(settings: &Settings, first: Timestamp, window: Duration) -> u32 {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let begin = first - SignedDuration::from_secs(1);
     let wait = Duration::try_from(begin.duration_since(Timestamp::now())).unwrap_or_default();
     thread::sleep(wait);

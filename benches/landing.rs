@@ -17,14 +17,14 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Next, Session},
     codec::{AppKey, Delay},
-    settings::Layers,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Target, Unsticker};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::{Layers, Settings};
 
 const BODY: usize = 256;
 
@@ -92,7 +92,7 @@ fn installed(layers: Layers) -> Settings {
     // Past the entry, whose topic match is the slowest part of all.
     let fill = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
     session.declare_exchange(&fill).unwrap();
-    let level = Endpoint::Queue(topology.names().level_queue(LEVEL));
+    let level = Endpoint::Queue(topology.names().level_queue(LEVEL.try_into().unwrap()));
     session.bind(&Binding { source: "fill".into(), destination: level, key: String::new() }).unwrap();
     settings
 }
@@ -111,7 +111,7 @@ fn message(app: &str, delay: Delay) -> Message {
 /// From the publish to the arrival of a message without a delay, while nothing else
 /// goes on: in the middle, and of the slowest per cent, in ms.
 fn one_by_one(settings: &Settings, session: &mut Session, app: &str, count: usize) -> (f64, f64) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let consumer = session.consume(app, 10).unwrap();
     let mut times: Vec<f64> = (0..count)
         .map(|_| {
@@ -136,7 +136,7 @@ fn one_by_one(settings: &Settings, session: &mut Session, app: &str, count: usiz
 fn drain(settings: &Settings, session: &mut Session, app: &str, count: usize) -> f64 {
     let mut fill = settings.clone();
     fill.topology.set = "fill".parse().unwrap();
-    let router = Router::connect(&fill).unwrap();
+    let router = fill.router().connect().unwrap();
     let consumer = session.consume(app, 1_000).unwrap();
     let mut pipeline = router.pipeline();
     for _ in 0..count {
@@ -176,7 +176,7 @@ fn recovery(title: &str, timeout_ms: Option<u32>, time: Duration, looked_after: 
     session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
     let full = AppQueue { existing: true, ..AppQueue::new("full") };
     add(&settings, "full", Delivery::Landing(Target::Queue(full)));
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for _ in 0..WAITING {
         router.publish(message("full", Delay::ZERO)).unwrap();
     }

@@ -18,13 +18,14 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 const BACKLOG: u32 = 100_000;
 const BODY: usize = 256;
@@ -147,7 +148,7 @@ fn message(app: &str, delay: Delay) -> Message {
 }
 
 fn publish(settings: &Settings, app: &str, delay: Delay, count: u32) -> f64 {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let started = Instant::now();
     let mut pipeline = router.pipeline();
     for _ in 0..count {
@@ -191,7 +192,7 @@ fn inbox(settings: &Settings) -> Inbox {
 
 /// From publishing to arriving, in ms: in the middle, and of the slowest per cent.
 fn single(inbox: &Inbox, into: &Settings) -> (f64, f64) {
-    let router = Router::connect(into).unwrap();
+    let router = into.router().connect().unwrap();
     let mut times: Vec<f64> = (0..SINGLE)
         .map(|_| {
             let started = Instant::now();

@@ -10,13 +10,14 @@ use std::{thread, time::Instant};
 
 use bare::Bare;
 use delayline::{
-    Message, Router, Settings,
+    Message, Router,
     amqp::Session,
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
 };
 use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 const BODY: usize = 256;
 const MESSAGES: u64 = 30_000;
@@ -57,7 +58,7 @@ fn main() {
 fn routers(count: u64, settings: &Settings) -> f64 {
     let mut settings = settings.clone();
     settings.router.window = usize::try_from(WINDOW).unwrap();
-    let routers: Vec<_> = (0..count).map(|_| Router::connect(&settings).unwrap()).collect();
+    let routers: Vec<_> = (0..count).map(|_| settings.router().connect().unwrap()).collect();
     let started = Instant::now();
     thread::scope(|scope| {
         for router in &routers {

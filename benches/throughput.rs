@@ -4,9 +4,7 @@
 //!     cargo bench --bench throughput               about two minutes
 //!     cargo bench --bench throughput -- million    1,000,000 messages, for the memory
 //!
-//! Besides this topology it measures the two others that are in use for the same
-//! job: a chain of level exchanges that is entered at the top, and one that is
-//! entered at the first set bit.
+//! `scripts/compare` has the other layouts that are in use for the same job.
 
 use std::{
     fs,
@@ -14,13 +12,14 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 const BODY: usize = 256;
 const MESSAGES: u32 = 20_000;
@@ -32,10 +31,8 @@ struct Layout {
     set: &'static str,
 }
 
-const LAYOUTS: [Layout; 4] = [
+const LAYOUTS: [Layout; 2] = [
     Layout { name: "straight into one quorum queue", set: "direct" },
-    Layout { name: "chain, entered at level 27", set: "chain27" },
-    Layout { name: "chain, entered at the first set bit", set: "chain00" },
     Layout { name: "delayline", set: "delay" },
 ];
 
@@ -65,7 +62,7 @@ fn main() {
 
     println!("\nOne at a time, each confirmed before the next, {ONE_BY_ONE} messages:");
     let mut baseline = None;
-    for layout in [&LAYOUTS[0], &LAYOUTS[3]] {
+    for layout in &LAYOUTS {
         let rate = one_by_one(&with_set(&settings, layout.set));
         let baseline = *baseline.get_or_insert(rate);
         println!("  {:38} {rate:>8.0}/s   {:>5.2} x the first", layout.name, rate / baseline);
@@ -73,14 +70,12 @@ fn main() {
     }
 
     println!("\nDraining {MESSAGES} messages that fall due together, from the first to the last arrival:");
+    let mut baseline = None;
     for (title, delay) in [("1 hop, six zeros below (64 units)", 64), ("6 hops (63 units)", 63)] {
-        let mut baseline = None;
-        for (name, set) in [("chain", "chaintenth"), ("delayline", "tenth")] {
-            let rate = drain(&settings, set, delay);
-            let baseline = *baseline.get_or_insert(rate);
-            println!("  {title:34} {name:10} {rate:>8.0}/s   {:>5.2} x the chain", rate / baseline);
-            empty(&settings);
-        }
+        let rate = drain(&settings, delay);
+        let baseline = *baseline.get_or_insert(rate);
+        println!("  {title:38} {rate:>8.0}/s   {:>5.2} x the first", rate / baseline);
+        empty(&settings);
     }
 }
 
@@ -118,59 +113,14 @@ fn install(settings: &Settings) {
     session.declare_queue(&sink).unwrap();
     // A fanout exchange matches no patterns: as good as straight.
     fanout(&mut session, "direct", "sink");
-    chain(&mut session, "chain27", 1_000);
-    chain(&mut session, "chaintenth", 100);
-    // Entered at level 0, as a publisher that knows the first set bit of a delay
-    // of 1 s does.
-    topic(&mut session, "chain00");
-    bind(
-        &mut session,
-        "chain00",
-        Endpoint::Queue("chain27.level.00".into()),
-        &format!("*.{}1.#", "*.".repeat(27)),
-    );
-    bind(
-        &mut session,
-        "chain00",
-        Endpoint::Exchange("chain27.dispatch".into()),
-        &format!("*.{}0.#", "*.".repeat(27)),
-    );
-    for set in ["delay", "tenth", "chain27", "chaintenth"] {
+    for set in ["delay", "tenth"] {
         let key = RoutingKey::binding_pattern(&AppKey::new("bench").unwrap());
         bind(&mut session, &format!("{set}.dispatch"), Endpoint::Queue("sink".into()), &key);
     }
 }
 
-/// The layout with an exchange for each level that hands zeros on to the next.
-fn chain(session: &mut Session, set: &str, unit: i64) {
-    let exchange = |level: i32| match level {
-        27 => set.to_owned(),
-        -1 => format!("{set}.dispatch"),
-        _ => format!("{set}.level.{level:02}"),
-    };
-    topic(session, &exchange(-1));
-    for level in 0..28 {
-        let queue = format!("{set}.level.{level:02}");
-        let mut arguments = quorum();
-        arguments.insert("x-message-ttl".into(), (unit << level).into());
-        arguments.insert("x-dead-letter-exchange".into(), exchange(level - 1).into());
-        arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
-        arguments.insert("x-overflow".into(), "reject-publish".into());
-        session.declare_queue(&Queue { name: queue.clone(), level: None, arguments }).unwrap();
-        topic(session, &exchange(level));
-        let above = "*.".repeat(27 - usize::try_from(level).unwrap());
-        bind(session, &exchange(level), Endpoint::Queue(queue), &format!("*.{above}1.#"));
-        bind(session, &exchange(level), Endpoint::Exchange(exchange(level - 1)), &format!("*.{above}0.#"));
-    }
-}
-
 fn quorum() -> std::collections::BTreeMap<String, delayline::topology::Argument> {
     [("x-queue-type".to_owned(), "quorum".into())].into()
-}
-
-fn topic(session: &mut Session, name: &str) {
-    let exchange = Exchange { name: name.into(), kind: ExchangeKind::Topic, arguments: [].into() };
-    session.declare_exchange(&exchange).unwrap();
 }
 
 fn fanout(session: &mut Session, name: &str, queue: &str) {
@@ -188,7 +138,7 @@ fn message(delay: u64) -> Message {
 }
 
 fn publish(settings: &Settings, count: u32) -> f64 {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let started = Instant::now();
     let mut pipeline = router.pipeline();
     let mut confirmed = 0;
@@ -201,7 +151,7 @@ fn publish(settings: &Settings, count: u32) -> f64 {
 }
 
 fn one_by_one(settings: &Settings) -> f64 {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let started = Instant::now();
     for _ in 0..ONE_BY_ONE {
         router.publish(message(1)).unwrap();
@@ -211,13 +161,13 @@ fn one_by_one(settings: &Settings) -> f64 {
 
 /// Fills the first level queue of a delay, past the slow entry, and measures the
 /// rate at which the messages come out at the end.
-fn drain(settings: &Settings, set: &str, delay: u64) -> f64 {
+fn drain(settings: &Settings, delay: u64) -> f64 {
     let mut session = Session::open(&settings.broker).unwrap();
     let top = Delay::from_seconds(delay).unwrap().levels().next().unwrap();
-    let fill = format!("fill-{delay}-{set}-tenth");
-    fanout(&mut session, &fill, &format!("{set}.level.{top:02}"));
+    let fill = format!("fill-{delay}-tenth");
+    fanout(&mut session, &fill, &format!("tenth.level.{top:02}"));
     let consumer = session.consume("sink", 1_000).unwrap();
-    let router = Router::connect(&with_set(settings, &fill)).unwrap();
+    let router = with_set(settings, &fill).router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for _ in 0..MESSAGES {
         pipeline.push((), message(delay));

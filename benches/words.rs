@@ -20,11 +20,12 @@ use std::{
 
 use bare::Bare;
 use delayline::{
-    Settings,
     amqp::{Next, Session},
+    codec::Level,
     topology::{Argument, Binding, Endpoint, Names, Object, Queue, Topology, Unit},
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use prefetch::Prefetch;
 
 const BODY: usize = 256;
@@ -80,12 +81,12 @@ impl Layout {
     fn bindings(self, names: &Names, level: u32) -> Vec<Binding> {
         let (word, bit) = (level / self.width, level % self.width);
         let queue = |word: u32, value: u32| {
-            Endpoint::Queue(names.level_queue((word * self.width + value.ilog2()) as u8))
+            Endpoint::Queue(names.level_queue(numbered(word * self.width + value.ilog2())))
         };
         let above = "*.".repeat((self.words() - 1 - word) as usize);
         let bind = |words: String, below: u32, destination: Endpoint| {
             let rest = if self.exact { "*.".repeat(below as usize) + "*.#" } else { "#".into() };
-            let source = names.level_exchange(level as u8);
+            let source = names.level_exchange(numbered(level));
             Binding { source, destination, key: format!("delay.{above}{words}{rest}") }
         };
         let mut bindings = Vec::new();
@@ -109,7 +110,7 @@ impl Layout {
         for value in (0..1 << self.width).filter(|value| value & passed != 0) {
             match value & (passed - 1) {
                 0 if self.hands_over && word > 0 => {
-                    let next = names.level_exchange((word * self.width - 1) as u8);
+                    let next = names.level_exchange(numbered(word * self.width - 1));
                     bindings.push(bind(self.word(value), word, Endpoint::Exchange(next)));
                 }
                 0 => skip_zeros(&self.word(value), word, &mut bindings),
@@ -118,6 +119,11 @@ impl Layout {
         }
         bindings
     }
+}
+
+/// A level by its number.
+fn numbered(level: u32) -> Level {
+    u8::try_from(level).ok().and_then(|level| level.try_into().ok()).expect("a level from 0 to 27")
 }
 
 /// A layout on its node, and what was measured.
@@ -144,7 +150,7 @@ impl Candidate {
         let names = topology.names();
         let bindings: Vec<_> = (0..LEVELS).flat_map(|level| layout.bindings(names, level)).collect();
         let of_a_level =
-            |binding: &Binding| (0..28).any(|level| names.level_exchange(level) == binding.source);
+            |binding: &Binding| Level::all().any(|level| names.level_exchange(level) == binding.source);
         if layout.name == "4 bits" {
             let product: Vec<_> = topology.bindings().filter(|it| of_a_level(it)).cloned().collect();
             assert_eq!(product, bindings, "the layout that is measured is the one that is installed");

@@ -1,5 +1,5 @@
-//! A consumer in Rust that says of each message what becomes of it. It needs no
-//! retry service.
+//! A consumer in Rust that decides about each message itself. It needs no retry
+//! service.
 //!
 //!     cargo run --example worker -- amqp://guest:guest@localhost/ billing
 //!
@@ -8,24 +8,25 @@
 use std::sync::atomic::AtomicBool;
 
 use delayline::{
-    Settings,
-    amqp::Session,
+    amqp::{AmqpError, Session},
+    broker::Broker,
     codec::{AppKey, RoutingKey},
-    retry::{Handled, Job, Policies, SharedPolicies, Worker},
-    topology::{Binding, Endpoint, Names, Queue},
+    retry::{Backoff, Handled, Job, Policies, Policy, SharedPolicies, Worker},
+    topology::{Binding, Endpoint, Names, Queue, SetName},
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let usage = "usage: worker URL APP";
-    let settings = Settings::from_url(&arguments.next().ok_or(usage)?)?;
+    let broker = Broker::from_url(&arguments.next().ok_or(usage)?)?;
     let app: AppKey = arguments.next().ok_or(usage)?.parse()?;
-    let queue = declare(&settings, &app)?;
-    let policies = Policies::parse("default.list = ['2s', '5s', '10s']")?;
+    let queue = declare(&broker, &app)?;
+    let backoff = Backoff::List(vec!["2s".parse()?, "5s".parse()?, "10s".parse()?]);
+    let policies = Policies::new(Policy::new(backoff));
     println!("waiting for messages");
     // A real one would set this on SIGTERM.
     let stop = AtomicBool::new(false);
-    Worker::new(settings, queue, app, SharedPolicies::new(policies)).run(&stop, process)?;
+    Worker::new(broker, queue, app, SharedPolicies::new(policies)).run(&stop, process)?;
     Ok(())
 }
 
@@ -33,16 +34,16 @@ fn process(job: &Job<'_>) -> Handled {
     let text = String::from_utf8_lossy(job.body);
     println!("attempt {} of `{text}`, first published to `{}`", job.attempt, job.exchange);
     match (text.as_ref(), job.attempt) {
-        ("", _) => Handled::GiveUp("empty".into()),
-        // As a server says with Retry-After.
+        ("", _) => Handled::Park("empty".into()),
+        // For example from a server's Retry-After.
         ("busy", 0) => Handled::RetryAfter("3s".parse().unwrap_or_default(), "busy".into()),
         (_, 0) => Handled::Retry("the bank is closed".into()),
         _ => Handled::Done,
     }
 }
 
-fn declare(settings: &Settings, app: &AppKey) -> Result<String, delayline::amqp::AmqpError> {
-    let mut session = Session::open(&settings.broker)?;
+fn declare(broker: &Broker, app: &AppKey) -> Result<String, AmqpError> {
+    let mut session = Session::open(broker)?;
     let queue = format!("{app}-in");
     let arguments = [
         ("x-queue-type", "quorum"),
@@ -54,7 +55,7 @@ fn declare(settings: &Settings, app: &AppKey) -> Result<String, delayline::amqp:
     let arguments = arguments.map(|(name, value)| (name.to_owned(), value.into())).into();
     session.declare_queue(&Queue { name: queue.clone(), level: None, arguments })?;
     session.bind(&Binding {
-        source: Names::new(settings.topology.set.clone()).dispatch(),
+        source: Names::new(SetName::default()).dispatch(),
         destination: Endpoint::Queue(queue.clone()),
         key: RoutingKey::binding_pattern(app),
     })?;

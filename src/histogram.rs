@@ -5,22 +5,23 @@ use std::{
     time::Duration,
 };
 
-/// How often something took how long.
+/// Counts how often something took how long.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One for each bound, and one for what is over the last.
+    /// One for each bound, and one for values over the last bound.
     counts: Vec<AtomicU64>,
     micros: AtomicU64,
 }
 
 /// What a [`Histogram`] has counted so far.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Counted {
-    /// The upper bound of each bucket in seconds, the last one infinite, and how
-    /// many fell into it alone.
+    /// The upper bound of each bucket in seconds, the last one infinite, and how many
+    /// durations are in that bucket alone.
     pub buckets: Vec<(f64, u64)>,
-    /// All durations together, in seconds.
+    /// The sum of all durations, in seconds.
     pub seconds: f64,
     /// How many there were.
     pub count: u64,
@@ -34,7 +35,7 @@ impl Histogram {
         Self { bounds, counts, micros: AtomicU64::new(0) }
     }
 
-    /// Counts one.
+    /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         let bucket = self.bounds.partition_point(|bound| *bound < seconds);
@@ -42,7 +43,7 @@ impl Histogram {
         self.micros.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn counted(&self) -> Counted {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);

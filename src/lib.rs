@@ -1,11 +1,10 @@
 //! Delayed delivery for RabbitMQ.
 //!
-//! One set of exchanges and queues is installed once per vhost. An application
-//! publishes to its entry exchange with a routing key that spells the delay in
-//! 28 bits, four to a word; the message waits 2^n seconds in the queue of each set bit, and then
-//! the dispatch exchange hands it to whoever is bound for its app key. There is
-//! no plugin and no daemon on the way: the broker does it all, in replicated
-//! queues, at least once.
+//! One set of exchanges and queues is installed once per vhost. An application publishes to
+//! its entry exchange with a routing key that spells the delay in 28 bits, four to a word;
+//! the message waits 2^n seconds in the queue of each set bit, and then the dispatch exchange
+//! routes it to the queue that is bound for its app key. There is no plugin and no daemon on
+//! the way: the broker does it all, in replicated queues, at least once.
 //!
 //! # A tour
 //!
@@ -27,9 +26,9 @@
 //! The [`Router`] publishes, and returns once the broker has confirmed:
 //!
 //! ```no_run
-//! use delayline::{Message, Router, Settings, codec::AppKey};
+//! use delayline::{Message, Router, broker::Broker, codec::AppKey};
 //!
-//! let router = Router::connect(&Settings::from_url("amqp://localhost")?)?;
+//! let router = Router::builder(Broker::from_url("amqp://localhost")?).connect()?;
 //! let message = Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17")
 //!     .with_header("customer", "C-4");
 //! match router.publish(message) {
@@ -43,23 +42,40 @@
 //! takes an `impl `[`router::Publish`] can be tested with a
 //! [`Recorder`](router::testing::Recorder).
 //!
-//! A [`Topology`](topology::Topology) is the wanted state of a vhost as data. What installs and
-//! verifies it, and all else that a platform team does, is in the crate `delayline-admin` and
-//! the command `delayline`.
+//! # From async code
+//!
+//! The router blocks its caller, and one connection serves all threads. A task hands a message
+//! to a thread that may block, as with `tokio::task::spawn_blocking`:
+//!
+//! ```ignore
+//! let router = std::sync::Arc::new(Router::builder(broker).connect()?);
+//! let receipt = tokio::task::spawn_blocking(move || router.publish(message)).await??;
+//! ```
+//!
+//! If you have an asynchronous client already, [`Wire::at`](message::Wire::at) gives you the
+//! routing key, the properties and the headers to publish with it. The example `tokio_lapin`
+//! does that with `lapin`.
+//!
+//! A [`Topology`](topology::Topology) is the wanted state of a vhost as data. Installing and
+//! verifying it, and everything else that a platform team does, is in the crate
+//! `delayline-admin` and the command `delayline`.
 //!
 //! # Layout
 //!
 //! Each module may use those before it: [`codec`], [`topology`] and [`message`] are pure;
-//! [`settings`] says which broker, and how; [`amqp`] is the only one that talks to it;
+//! [`broker`] says where one is; [`amqp`] is the only one that talks to it;
 //! [`router`] and [`retry`] are behaviour on top.
 
 pub mod amqp;
+pub mod broker;
 pub mod codec;
 pub mod histogram;
 pub mod message;
+#[doc(hidden)]
+pub mod percent;
+mod random;
 pub mod retry;
 pub mod router;
-pub mod settings;
 #[doc(hidden)]
 pub mod shell;
 #[doc(hidden)]
@@ -68,4 +84,3 @@ pub mod topology;
 
 pub use message::Message;
 pub use router::Router;
-pub use settings::Settings;

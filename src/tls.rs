@@ -1,7 +1,6 @@
 //! Certificates and keys for TLS, for the AMQP and the HTTP side alike.
 //!
-//! There is no way to switch the verification of certificates or host names
-//! off.
+//! The verification of certificates and host names cannot be switched off.
 
 use std::{error::Error, fmt, fs, io, path::Path, sync::Arc};
 
@@ -11,28 +10,28 @@ use rustls::{
     crypto::{CryptoProvider, ring},
 };
 
-use crate::settings::{Settings, SettingsError, Tls};
+use crate::broker::Tls;
 
 /// Why TLS cannot be set up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("TLS: {0}")]
 pub struct TlsError(String);
 
-/// What a failed handshake with a host means, and what to do; `None` if it is not for TLS
-/// that it failed.
+/// What a failed handshake with a host means, and what to do; `None` if the failure was not
+/// about TLS.
 pub fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
     let text = match library_error(error)? {
         rustls::Error::InvalidMessage(_) => {
-            "what answers there speaks no TLS: use the broker's TLS port (5671; 15671 for the management API), or a \
-             URL without TLS (amqp://, http://)"
+            "the server there does not speak TLS: use the broker's TLS port (5671; 15671 for the management \
+             API), or a URL without TLS (amqp://, http://)"
                 .to_owned()
         }
         rustls::Error::InvalidCertificate(wrong) => certificate(wrong, host),
-        rustls::Error::AlertReceived(AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure) => {
-            "it ended the handshake: it may want a client certificate (client_cert_file and client_key_file), or \
-             offer no version of TLS and no cipher that we know"
-                .to_owned()
-        }
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
+        ) => "it ended the handshake: it may require a client certificate (client_cert_file and \
+             client_key_file), or support no TLS version or cipher that we do"
+            .to_owned(),
         rustls::Error::AlertReceived(alert) => format!(
             "it ended the handshake ({alert:?}): is the client certificate (client_cert_file) one that it accepts?"
         ),
@@ -44,32 +43,32 @@ pub fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
 fn certificate(wrong: &CertificateError, host: &str) -> String {
     match wrong {
         CertificateError::UnknownIssuer => {
-            "nobody whom we trust has signed its certificate: name the PEM file of its authority with ca_file \
-             (--ca-file)"
+            "its certificate is not signed by a trusted authority: give the PEM file of its authority with \
+             ca_file (--ca-file)"
                 .into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("its certificate is not for `{host}`: use a host name that stands in it, or renew it")
+            format!("its certificate is not for `{host}`: use a host name that it contains, or renew it")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "its certificate has expired: renew it on the broker".into()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "its certificate is not valid yet: are the clocks right, here and there?".into()
+            "its certificate is not valid yet: check the clocks of both machines".into()
         }
         CertificateError::Revoked => "its certificate was revoked: renew it on the broker".into(),
         other => format!("its certificate cannot be trusted ({other:?}): renew it on the broker"),
     }
 }
 
-/// The TLS library's own error, wherever others have put it.
+/// The TLS library's own error, wherever it is wrapped.
 fn library_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<rustls::Error>() {
             return Some(found);
         }
-        // An error of input and output does not count what it wraps as its source.
+        // An I/O error does not report what it wraps as its source.
         if let Some(wrapped) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             let wrapped: &(dyn Error + 'static) = wrapped;
             if let Some(found) = library_error(wrapped) {
@@ -81,28 +80,13 @@ fn library_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Err
     None
 }
 
-/// Whether the certificates and keys that settings name can be read, where TLS is used.
-///
-/// # Errors
-/// Which of them cannot, and why.
-pub fn check_files(settings: &Settings) -> Result<(), SettingsError> {
-    let https = settings.management.as_ref().filter(|management| management.url.scheme() == "https");
-    let used = settings.broker.tls.iter().chain(https.map(|management| &management.tls));
-    for tls in used.filter(|tls| **tls != Tls::default()) {
-        Material::load(tls).map_err(|error| SettingsError::Source {
-            origin: "ca_file, client_cert_file, client_key_file".into(),
-            reason: error.to_string(),
-        })?;
-    }
-    Ok(())
-}
-
-/// What was read from the files of the settings.
+/// What was read from the files.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Material {
     /// The authorities to trust.
     pub roots: Vec<CertificateDer<'static>>,
-    /// What to show the broker, if it wants to see something.
+    /// The certificate to present if the broker asks for one.
     pub client: Option<Client>,
 }
 
@@ -134,7 +118,7 @@ impl Material {
         Ok(Self { roots, client })
     }
 
-    /// A rustls configuration that trusts just these roots.
+    /// A rustls configuration that trusts only these roots.
     pub(crate) fn client_config(self) -> Result<ClientConfig, TlsError> {
         let mut store = RootCertStore::empty();
         let (added, _) = store.add_parsable_certificates(self.roots);
@@ -170,12 +154,12 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .and_then(Iterator::collect)
         .map_err(|error| failed(error.to_string()))?;
     if found.is_empty() {
-        return Err(failed("it holds no certificate in PEM form".into()));
+        return Err(failed("it contains no certificate in PEM form".into()));
     }
     Ok(found)
 }
 
-/// The key as it stands in the file, once it is known to be one.
+/// The key as it is in the file, once it is known to be a key.
 fn private_key(file: &Path) -> Result<Vec<u8>, TlsError> {
     let failed = |reason: &dyn ToString| TlsError(format!("{}: {}", file.display(), reason.to_string()));
     let pem = fs::read(file).map_err(|error| failed(&error))?;
@@ -211,7 +195,7 @@ mod tests {
             text
         };
         for (error, words) in [
-            (rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType), "speaks no TLS: use"),
+            (rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType), "does not speak TLS: use"),
             (CertificateError::UnknownIssuer.into(), "ca_file"),
             (CertificateError::NotValidForName.into(), "not for `broker.example`"),
             (CertificateError::Expired.into(), "renew it"),

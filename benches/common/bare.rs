@@ -7,7 +7,7 @@ use amiquip::{
     FieldTable, Publish,
 };
 use crossbeam_channel::Receiver;
-use delayline::Settings;
+use delayline_settings::Settings;
 
 /// A connection with a channel in confirm mode.
 pub(crate) struct Bare {

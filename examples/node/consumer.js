@@ -1,4 +1,4 @@
-// A consumer with retries that knows nothing of them: it rejects what it could not
+// A consumer with retries that knows nothing about them: it rejects what it could not
 // process, and finds it in its queue again later.
 //
 //     npm install amqplib
@@ -19,15 +19,15 @@ async function main(url, app) {
     durable: true,
     arguments: {
       "x-queue-type": "quorum",
-      // What is rejected goes to the retry service, with our name on it ...
+      // Rejected messages go to the retry service, under our app key ...
       "x-dead-letter-exchange": "delay.retry",
       "x-dead-letter-routing-key": app,
-      // ... and the broker keeps it until it is there.
+      // ... and the broker keeps them until they are there.
       "x-dead-letter-strategy": "at-least-once",
       "x-overflow": "reject-publish",
     },
   });
-  // This is where it comes back from. Bind the queue to your own exchanges as well.
+  // This is where they come back from. Bind the queue to your own exchanges as well.
   await channel.bindQueue(queue, "delay.dispatch", `delay.${"*.".repeat(7)}${app}`);
   await channel.prefetch(10);
   await channel.consume(queue, async (message) => {

@@ -1,5 +1,5 @@
-"""What goes wrong with retries that are built by hand: each approach as it is found
-in the field, and what it loses. For a broker that nobody else uses.
+"""What goes wrong with retries that are built by hand: common approaches, and what
+each of them loses. Use a broker that nobody else uses.
 
     python by_hand.py amqp://guest:guest@localhost/
 """
@@ -42,7 +42,7 @@ def fixed():
 
 
 def queue_per_ttl():
-    # The queue of the next step was forgotten; nothing says so.
+    # The queue of the next step was forgotten; there is no error.
     for number in range(100):
         channel.basic_publish("", "shop.retry.64s", str(number).encode())
     print(f"queue per TTL: of 100 retries into a queue that is missing, {len(take('shop', 100, 3))} came back")

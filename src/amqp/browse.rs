@@ -1,4 +1,4 @@
-//! Looking through a queue page by page, all on one channel.
+//! Reading through a queue page by page, all on one channel.
 
 use std::{fmt, time::Duration};
 
@@ -11,21 +11,21 @@ use super::{
     inspect::Damage,
 };
 
-/// A channel whose messages stay unacknowledged until it is said what becomes of each.
+/// A channel whose messages stay unacknowledged until it is decided what to do with each.
 pub struct Browser {
-    /// Taken out only to close it.
+    /// `Some` until it is closed.
     channel: Option<Channel>,
     damage: Damage,
 }
 
-/// So many messages of a queue, as one consumer that is handed no more.
+/// A limited number of messages from a queue, as one consumer that gets no more than that.
 pub struct Page<'b> {
     consumer: amiquip::Consumer<'b>,
     messages: Receiver<ConsumerMessage>,
     browser: &'b Browser,
 }
 
-/// What a [`Page`] has to say.
+/// What a [`Page`] delivers next.
 #[expect(clippy::large_enum_variant, reason = "nearly every value is a delivery")]
 #[derive(Debug)]
 pub enum Turned {
@@ -37,12 +37,12 @@ pub enum Turned {
     Ended(AmqpError),
 }
 
-/// A place in the queue: all before it, and itself, can be given back at once.
+/// A position in the queue: the messages up to it, and its own, can be requeued at once.
 #[derive(Clone)]
 pub struct Place(amiquip::Delivery);
 
 impl Place {
-    /// Where a message was.
+    /// The position of a message.
     pub fn of(delivery: &Delivery) -> Self {
         Self(delivery.inner.clone())
     }
@@ -64,20 +64,20 @@ impl Browser {
         self.channel.as_ref().ok_or_else(|| AmqpError::Lost { reason: "the channel is closed".into() })
     }
 
-    /// Takes so many messages of a queue, or fewer if it holds no more now.
+    /// Takes this many messages from a queue, or fewer if it holds no more now.
     ///
     /// # Errors
     /// 404 without such a queue, 403 without the permission.
     pub fn page(&self, queue: &str, size: u16) -> Result<Page<'_>, AmqpError> {
         let channel = self.channel()?;
-        // For consumers from now on; those before keep theirs.
+        // Applies to later consumers; earlier ones keep theirs.
         channel.qos(0, size, false)?;
         let consumer = channel.basic_consume(queue, ConsumerOptions::default())?;
         let messages = consumer.receiver().clone();
         Ok(Page { consumer, messages, browser: self })
     }
 
-    /// Acknowledges a message: the broker forgets it.
+    /// Acknowledges a message: the broker deletes it.
     ///
     /// # Errors
     /// The channel or the connection is gone.
@@ -85,7 +85,8 @@ impl Browser {
         Ok(delivery.inner.ack(self.channel()?)?)
     }
 
-    /// Gives back what is not acknowledged up to a place, which must itself not be.
+    /// Requeues the unacknowledged messages up to a position, whose own message must not be
+    /// acknowledged either.
     ///
     /// # Errors
     /// The channel or the connection is gone.
@@ -120,21 +121,21 @@ impl Page<'_> {
                 code: 404,
                 text: "the queue was deleted, or its leader moved".into(),
             }),
-            // It was cancelled here, and has said all.
+            // It was cancelled here, and has delivered everything.
             Ok(ConsumerMessage::ClientCancelled) | Err(RecvTimeoutError::Timeout) => Turned::Timeout,
             Ok(_) => lost("the consumer ended"),
             Err(RecvTimeoutError::Disconnected) => lost("the connection ended"),
         }
     }
 
-    /// How many messages are here that were not asked for yet.
+    /// How many messages have arrived that were not asked for yet.
     pub fn unread(&self) -> usize {
         self.messages.len()
     }
 
-    /// Has no more handed out here, whatever is acknowledged; what was stays. Only once
-    /// all that the page may hold has come: the client library gives the connection up
-    /// over what comes later.
+    /// Stops further deliveries, whatever is acknowledged; messages that were delivered stay.
+    /// Call it only once everything that the page may hold has arrived: the client library
+    /// gives up the connection over a later delivery.
     ///
     /// # Errors
     /// The channel or the connection is gone.

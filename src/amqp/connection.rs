@@ -1,4 +1,4 @@
-//! Making a connection, and ending one, both within a time limit.
+//! Opening and closing a connection, each within a time limit.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use log::debug;
 use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::{
-    settings::{Broker, Credentials},
+    broker::{Broker, Credentials},
     shell::quoted,
     tls::{Material, TlsError, explained},
 };
@@ -28,17 +28,17 @@ use super::{
     turns::Turns,
 };
 
-/// How long to wait for a connection to close in order.
+/// How long a clean close may take.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection, and a hold on its socket.
+/// A connection, and a handle on its socket.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) line: Line,
 }
 
-/// Opens a connection. `purpose` names it in the broker's list of connections;
-/// `damage` is told of deliveries that cannot be read.
+/// Opens a connection. `purpose` names it in the broker's list of connections; `damage`
+/// records deliveries that cannot be read.
 fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened, AmqpError> {
     let deadline = Instant::now() + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -108,9 +108,9 @@ pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, A
     Err(unreachable(broker, &last))
 }
 
-/// Sets what the client library does not: no delay for small packets, and an end
-/// for a connection whose other side has vanished. Heartbeats would notice that
-/// too, but a broker can be configured to do without them.
+/// Sets what the client library does not: no delay for small packets, and an end to a
+/// connection whose other side has vanished. Heartbeats would notice that too, but a broker
+/// can be configured without them.
 fn prepare(socket: &TcpStream, heartbeat: u16) -> io::Result<()> {
     use rustix::net::sockopt;
     let interval = Duration::from_secs(heartbeat.into());
@@ -133,8 +133,9 @@ pub(super) fn handshake(
     limit: Duration,
 ) -> Result<ClientConnection, AmqpError> {
     let failed = |reason: String| AmqpError::Tls { address: broker.to_string(), reason };
-    let name = ServerName::try_from(broker.host.clone())
-        .map_err(|_| failed(format!("`{}` is no name a certificate can be checked against", broker.host)))?;
+    let name = ServerName::try_from(broker.host.clone()).map_err(|_| {
+        failed(format!("`{}` is not a name that a certificate can be checked against", broker.host))
+    })?;
     let mut session =
         ClientConnection::new(Arc::new(config), name).map_err(|error| failed(error.to_string()))?;
     let blocking = |socket: &TcpStream, limit| -> io::Result<()> {
@@ -147,7 +148,9 @@ pub(super) fn handshake(
             failed(match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the handshake took too long".into(),
                 io::ErrorKind::UnexpectedEof => {
-                    "the broker ended the handshake; it may want a client certificate, or speak no TLS on this port".into()
+                    "the broker ended the handshake; it may require a client certificate, or not speak TLS \
+                     on this port"
+                        .into()
                 }
                 _ => explained(&error, &broker.host).unwrap_or_else(|| error.to_string()),
             })
@@ -162,7 +165,7 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
     match error {
         Error::InvalidCredentials => refused(match &broker.credentials {
             Credentials::Plain { username, .. } => format!(
-                "user `{username}` and its password were not accepted (the user `guest` may only come from \
+                "user `{username}` or its password was not accepted (the user `guest` can log in only from \
                  the broker's own machine)"
             ),
             Credentials::External => "the client certificate's user was not accepted".into(),
@@ -179,7 +182,7 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
     }
 }
 
-/// What to do if the broker has no such vhost, or the user nothing to do with it.
+/// What to do if the broker has no such vhost, or the user has no access to it.
 fn no_vhost(message: &str, vhost: &str) -> Option<String> {
     let vhost = quoted(vhost);
     if message.contains("access to vhost") {
@@ -192,9 +195,9 @@ fn no_vhost(message: &str, vhost: &str) -> Option<String> {
     missing.then(|| format!("; create it: rabbitmqctl add_vhost {vhost}"))
 }
 
-/// Connects to the first of the broker's nodes that takes us, and does what `then`
-/// wants of the new connection, for each node within the connect timeout. Name
-/// resolution, for one, has no limit of its own.
+/// Connects to the first of the broker's nodes that accepts us, and runs `then` on the new
+/// connection, each node within the connect timeout. Without that, name resolution, for
+/// example, would have no limit.
 ///
 /// # Errors
 /// What the first node said.
@@ -224,8 +227,8 @@ pub(super) fn open_within<T: Send + 'static>(
     Err(first_error.unwrap_or_else(|| unreachable(broker, &"it has no address")))
 }
 
-/// Runs what may block for ever on a thread of its own; `None` if it takes too
-/// long, and then the thread stays behind.
+/// Runs work that may block forever on a thread of its own; `None` if it takes too long: the
+/// thread is then left behind.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -240,7 +243,7 @@ pub(super) fn within<T: Send + 'static>(
     result.recv_timeout(limit).ok()
 }
 
-/// Closes a connection and what hangs on it. Returns why it had already ended,
+/// Closes a connection and everything that belongs to it. Returns why it had already ended,
 /// if it had.
 pub(super) fn close<T: Send + 'static>(
     connection: Connection,
@@ -248,8 +251,8 @@ pub(super) fn close<T: Send + 'static>(
     limit: Duration,
 ) -> Option<AmqpError> {
     let closed = within(limit, move || {
-        // The connection first: a channel's own close is a call that can hang,
-        // and returns at once when the connection is gone.
+        // The connection first: closing a channel is a call that can hang, but returns at
+        // once when the connection is gone.
         let result = connection.close();
         drop(attached);
         result

@@ -9,17 +9,18 @@ use crate::message::{Headers, Properties};
 
 use super::{AmqpError, convert::from_properties, first::first, inspect::Damage};
 
-/// How long the broker gets for the last acknowledgements.
+/// How long the broker may take for the last acknowledgements.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// A message that arrived. It stays the broker's until it is acknowledged.
+/// A message that arrived. The broker keeps it until it is acknowledged.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Delivery {
-    /// The exchange it came through last.
+    /// The exchange that routed it last.
     pub exchange: String,
     /// Its routing key.
     pub routing_key: String,
-    /// Whether it was handed out before.
+    /// Whether it was delivered before.
     pub redelivered: bool,
     /// The payload.
     pub body: Vec<u8>,
@@ -27,18 +28,17 @@ pub struct Delivery {
     pub properties: Properties,
     /// Headers.
     pub headers: Headers,
-    /// Whether properties or headers hold something that cannot be represented
-    /// here, such as text that is not UTF-8 or a header that is there twice. Then
-    /// `properties` and `headers` are empty, and sending the message on would lose
-    /// them.
+    /// Whether properties or headers contain something that cannot be represented here, such
+    /// as text that is not UTF-8 or a duplicate header. Then `properties` and `headers` are
+    /// empty, and sending the message on would lose them.
     pub damaged: bool,
-    /// What acknowledges it; the body has moved out.
+    /// Needed to acknowledge it; the body has been moved out.
     pub(super) inner: amiquip::Delivery,
-    /// The lane it came on.
+    /// The lane it arrived on.
     lane: usize,
 }
 
-/// What a [`Consumer`] has to say.
+/// What a [`Consumer`] delivers next.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every value is a delivery")]
 pub enum Next {
@@ -50,23 +50,24 @@ pub enum Next {
     Ended(Option<AmqpError>),
 }
 
-/// A consumer of one queue. Dropping it leaves what was not acknowledged to the
-/// broker, which hands it out again once the connection is closed.
+/// A consumer of one queue. Dropping it leaves unacknowledged messages to the broker, which
+/// delivers them again once the connection is closed.
 pub struct Consumer {
     lanes: Vec<Lane>,
-    /// The lane to be asked next.
+    /// The lane to ask next.
     turn: Cell<usize>,
     damage: Damage,
 }
 
-/// A channel that consumes. The broker writes what it hands out channel by channel, so that
-/// a message that takes it seconds to write holds up those behind it on the same one only.
+/// A channel that consumes. The broker writes deliveries channel by channel, so a message
+/// that takes it seconds to write holds up only those behind it on the same channel.
 struct Lane {
     channel: Channel,
     messages: Receiver<ConsumerMessage>,
 }
 
-/// How starting to consume on a channel ended; the channel comes back for the reason.
+/// The result of starting to consume on a channel; the channel comes back so that the reason
+/// can be read from it.
 pub(super) enum Started {
     Running(Consumer),
     Failed(AmqpError, Channel),
@@ -80,14 +81,15 @@ impl Consumer {
         exclusive: bool,
         damage: Damage,
     ) -> Started {
-        // What an earlier consumer left unread is handed out again, under other tags.
+        // Messages that an earlier consumer left unread are delivered again, under other
+        // tags.
         damage.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
             let options = ConsumerOptions { exclusive, ..ConsumerOptions::default() };
             let consumer = channel.basic_consume(queue, options)?;
             let messages = consumer.receiver().clone();
-            // It borrows the channel, and its drop would cancel it; the channel
-            // is closed with the connection, which ends it as well.
+            // The consumer borrows the channel, and its drop would cancel it. The channel is
+            // closed with the connection, which ends the consumer as well.
             std::mem::forget(consumer);
             Ok(messages)
         });
@@ -100,7 +102,7 @@ impl Consumer {
         }
     }
 
-    /// Takes another consumer of the same queue and connection in, as a further lane.
+    /// Adds another consumer of the same queue and connection as a further lane.
     pub(super) fn join(&mut self, mut other: Self) {
         self.lanes.append(&mut other.lanes);
     }
@@ -131,11 +133,10 @@ impl Consumer {
         }
     }
 
-    /// Acknowledges a message: the broker forgets it.
+    /// Acknowledges a message: the broker deletes it.
     ///
     /// # Errors
-    /// The channel or the connection is gone; the broker hands the message out
-    /// again.
+    /// The channel or the connection is gone; the broker delivers the message again.
     pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
             Some(lane) => Ok(delivery.inner.ack(&lane.channel)?),
@@ -143,12 +144,11 @@ impl Consumer {
         }
     }
 
-    /// Turns a message down: the broker dead-letters it as it is, or drops it if
-    /// its queue has no dead-letter exchange.
+    /// Rejects a message: the broker dead-letters it as it is, or drops it if its queue has
+    /// no dead-letter exchange.
     ///
     /// # Errors
-    /// The channel or the connection is gone; the broker hands the message out
-    /// again.
+    /// The channel or the connection is gone; the broker delivers the message again.
     pub fn reject(&self, delivery: Delivery) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
             Some(lane) => Ok(delivery.inner.reject(&lane.channel, false)?),
@@ -164,8 +164,8 @@ impl Consumer {
         }
     }
 
-    /// Gives back what was not acknowledged, once the broker has seen every
-    /// acknowledgement. False if that took too long.
+    /// Requeues unacknowledged messages once the broker has seen every acknowledgement. False
+    /// if that took too long.
     pub(crate) fn finish(mut self, limit: Duration) -> bool {
         let lanes = std::mem::take(&mut self.lanes);
         self::settle();
@@ -174,9 +174,8 @@ impl Consumer {
     }
 }
 
-/// Waits until the broker has most likely seen the last acknowledgements. It hands
-/// many of them on to a quorum queue bit by bit, and forgets the rest when the channel
-/// is closed.
+/// Waits until the broker has most likely seen the last acknowledgements. It passes many of
+/// them to a quorum queue bit by bit, and drops the rest when the channel is closed.
 pub fn settle() {
     std::thread::sleep(SETTLE);
 }

@@ -1,39 +1,39 @@
-//! What can go wrong between us and the broker.
+//! Errors between us and the broker.
 
 use std::time::Duration;
 
 use amiquip::Error;
 
-/// An error of the AMQP side. None quotes a URL or a password.
+/// An error on the AMQP side. None contains a URL or a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AmqpError {
-    /// No connection came about.
+    /// No connection could be made.
     #[error("cannot reach the broker at {address}: {reason}")]
     Unreachable {
         /// The address, without credentials.
         address: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// TLS failed: certificates, host name, or the peer speaks no TLS.
+    /// TLS failed: certificates, host name, or the other side does not speak TLS.
     #[error("cannot set up TLS with {address}: {reason}")]
     Tls {
         /// The address, without credentials.
         address: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The broker turned the login down.
+    /// The broker refused the login.
     #[error("the broker at {address} refused us: {reason}")]
     Refused {
         /// The address, without credentials.
         address: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The broker closed the channel over what was asked: a missing object
-    /// (404), no permission (403), other arguments than it has (406).
+    /// The broker closed the channel because of the request: a missing object (404), no
+    /// permission (403), other arguments than the object has (406).
     #[error("the broker refused with {code}: {text}")]
     Channel {
         /// The AMQP reply code.
@@ -49,11 +49,11 @@ pub enum AmqpError {
         /// The broker's own words.
         text: String,
     },
-    /// It did not answer a request in time. The connection was given up; whether it did
-    /// what was asked is not known.
-    #[error("the broker did not answer within {} s and was given up: {reason}", limit.as_secs_f64())]
+    /// The broker did not answer a request in time. The connection was given up; it is not
+    /// known whether the request was carried out.
+    #[error("the broker did not answer within {} s, so the connection was given up: {reason}", limit.as_secs_f64())]
     Silent {
-        /// How long it was waited for.
+        /// How long we waited.
         limit: Duration,
         /// What is known about it, and what to do.
         reason: String,
@@ -61,17 +61,16 @@ pub enum AmqpError {
     /// The connection is gone.
     #[error("the connection to the broker was lost: {reason}")]
     Lost {
-        /// What the client library knows about it.
+        /// What the client library knows about the cause.
         reason: String,
     },
 }
 
 impl AmqpError {
-    /// The broker's refusal of a message, if that is why a channel or connection
-    /// ended. It closes the channel over most, and the whole connection over one it
-    /// cannot parse, or if the next message is under way while the client library
-    /// agrees to the end of the channel; that it is shutting down, or has crashed, is
-    /// no message's fault.
+    /// The broker's refusal of a message, if that is why a channel or connection ended. It
+    /// closes the channel over most, and the whole connection over a message it cannot parse,
+    /// or if the next message is on its way while the client library agrees to the end of the
+    /// channel. If it is shutting down or has crashed, no message is to blame.
     pub fn refusal(&self) -> Option<(u16, String)> {
         const CONNECTION_FORCED: u16 = 320;
         const INTERNAL_ERROR: u16 = 541;
@@ -84,7 +83,7 @@ impl AmqpError {
         }
     }
 
-    /// Whether a second try may go better without anybody's help.
+    /// Whether a retry may succeed without anybody's help.
     #[must_use]
     pub fn is_connection(&self) -> bool {
         !matches!(self, Self::Channel { .. })
@@ -100,7 +99,7 @@ impl AmqpError {
     }
 }
 
-/// What an error on an open connection means to us.
+/// Translates an error on an open connection.
 impl From<Error> for AmqpError {
     fn from(error: Error) -> Self {
         match error {

@@ -1,12 +1,12 @@
-//! What comes first on one of several channels.
+//! Waiting for the first item on one of several channels.
 
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 
-/// Takes from the first of these receivers that has something, beginning with number `from`,
-/// and says which; nothing where all senders of that one are gone. None if nothing comes
-/// within `limit`, and never earlier than that.
+/// Takes an item from the first of these receivers that has one, beginning with number
+/// `from`, and says which; no item if all senders of that receiver are gone. `None` if
+/// nothing comes within `limit`, and never earlier than that.
 pub(super) fn first<'a, T: 'a>(
     receivers: impl ExactSizeIterator<Item = &'a Receiver<T>> + Clone,
     from: usize,
@@ -34,8 +34,8 @@ pub(super) fn first<'a, T: 'a>(
     }
     loop {
         let timed_out = select.ready_timeout(limit.saturating_sub(began.elapsed())).is_err();
-        // Being woken says little: who sends wakes receivers after the item can be taken, so
-        // that a wake-up may be late and of an item that was taken long ago.
+        // A wake-up proves little: senders wake receivers after the item can be taken, so it
+        // may be late, and for an item that was taken long ago.
         let found = poll();
         if found.is_some() || timed_out {
             return found;

@@ -1,13 +1,12 @@
-//! Frames the client library would misread.
+//! Inspecting frames that the client library would misread.
 //!
-//! It drops a header whose text is not UTF-8 together with every later one,
-//! skips a property that is not UTF-8 and takes the next for it, keeps one of two
-//! headers of the same name, gives up the connection over such a routing key, and
-//! overflows its stack on tables that lie thousands deep within each other: one
-//! alien message would be mutilated in silence, or end every connection or even
-//! every process that is handed it. So the frames are looked at before it reads them. A message
-//! it cannot represent loses its properties here and is marked, and whoever
-//! consumes it knows not to send it on.
+//! It drops a header whose text is not UTF-8 together with every later one, skips a property
+//! that is not UTF-8 and takes the next for it, keeps one of two headers of the same name,
+//! gives up the connection over such a routing key, and overflows its stack on tables nested
+//! thousands deep. A single foreign message would be mutilated silently, or end every
+//! connection, or even every process, that receives it. So frames are inspected before the
+//! library reads them. A message that it cannot represent loses its properties here and is
+//! marked, and consumers know not to send it on.
 
 use std::{
     collections::HashSet,
@@ -29,14 +28,13 @@ const DELIVER: [u8; 4] = [0, 60, 0, 60];
 const FRAME_HEAD: usize = 7;
 /// Class, weight, body length and flags of a content header.
 const CONTENT_HEAD: usize = 14;
-/// How deep tables and arrays may lie within each other. The client library reads
-/// them by recursion, so that some thousands would overflow its stack, and a frame
-/// has room for that many.
+/// How deep tables and arrays may be nested. The client library reads them recursively, so
+/// thousands of levels would overflow its stack, and a frame has room for that many.
 const DEPTH: usize = 64;
 /// How much is read from the socket at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// Which deliveries of a connection cannot be represented, by channel and tag.
+/// The deliveries of a connection that cannot be represented, by channel and tag.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Damage(Arc<Mutex<HashSet<(u16, u64)>>>);
 
@@ -45,20 +43,20 @@ impl Damage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, tag));
     }
 
-    /// Forgets those of an earlier channel of the same number.
+    /// Forgets those of an earlier channel with the same number.
     pub(super) fn forget(&self, channel: u16) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != channel);
     }
 
-    /// Whether a delivery is among them; it is forgotten with the answer.
+    /// Whether a delivery is among them; asking removes it.
     pub(super) fn take(&self, channel: u16, tag: u64) -> bool {
         let mut deliveries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         !deliveries.is_empty() && deliveries.remove(&(channel, tag))
     }
 }
 
-/// A stream whose incoming frames are looked at, where anybody wants to know, and
-/// which puts the password into what goes out.
+/// A stream whose incoming frames are inspected where needed, and which inserts the password
+/// into what is sent.
 pub(super) struct Inspected<S> {
     inner: S,
     _hold: Arc<TcpStream>,
@@ -68,18 +66,18 @@ pub(super) struct Inspected<S> {
 }
 
 impl<S> Inspected<S> {
-    /// Also keeps the hold on its socket.
+    /// Also keeps a handle on its socket.
     pub(super) fn new(inner: S, hold: Arc<TcpStream>, login: Option<Login>, damage: Option<Damage>) -> Self {
         let inspector = damage.map(Inspector::new);
         Self { inner, _hold: hold, login, inspector, chunk: vec![0; CHUNK].into() }
     }
 }
 
-/// The frames on their way.
+/// The frames on their way in.
 struct Inspector {
     damage: Damage,
-    /// What came in. Up to `inspected`, which can be ahead of it, it may be
-    /// handed on, and `handed_on` bytes of it were.
+    /// The bytes that came in. Up to `inspected`, which can be past the end, they may be
+    /// passed on, and `handed_on` bytes of them were.
     buffer: Vec<u8>,
     inspected: usize,
     handed_on: usize,
@@ -92,7 +90,7 @@ impl Inspector {
         Self { damage, buffer: Vec::new(), inspected: 0, handed_on: 0, deliveries: Vec::new() }
     }
 
-    /// Takes bytes in, and looks at the frames that are complete now.
+    /// Takes in bytes, and inspects the frames that are now complete.
     fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.handed_on);
         self.inspected -= self.handed_on;
@@ -105,8 +103,8 @@ impl Inspector {
             let length = number(&rest[3..FRAME_HEAD]);
             let whole = FRAME_HEAD + usize::try_from(length).unwrap_or(usize::MAX - 8) + 1;
             if kind != METHOD && kind != HEADER {
-                // Bodies and heartbeats pass as they come, and so does what is
-                // no frame at all.
+                // Bodies and heartbeats pass unchanged, and so does everything that is not a
+                // frame.
                 self.inspected += whole;
                 continue;
             }
@@ -117,7 +115,7 @@ impl Inspector {
         }
     }
 
-    /// Looks at one frame and returns its length from now on.
+    /// Inspects one frame and returns its new length.
     fn inspect(&mut self, start: usize, whole: usize) -> usize {
         let frame = &mut self.buffer[start..start + whole];
         let channel = u16::from_be_bytes([frame[1], frame[2]]);
@@ -151,7 +149,7 @@ impl Inspector {
         FRAME_HEAD + CONTENT_HEAD + 1
     }
 
-    /// Hands inspected bytes on; `None` if there are none.
+    /// Passes on inspected bytes; `None` if there are none.
     fn pull(&mut self, target: &mut [u8]) -> Option<usize> {
         let ready = self.inspected.min(self.buffer.len());
         let length = (ready - self.handed_on).min(target.len());
@@ -168,8 +166,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The tag of a `basic.deliver`, and whether its exchange and routing key are
-/// UTF-8; where they are not, question marks take the place of the letters.
+/// The tag of a `basic.deliver`, and whether its exchange and routing key are UTF-8; if not,
+/// their bytes are replaced by question marks.
 fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
     // Class and method, the consumer's tag, the delivery's tag, the flags.
     let tag = 5 + usize::from(*payload.get(4)?);

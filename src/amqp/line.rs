@@ -1,4 +1,4 @@
-//! A hold on the socket of a connection, to end what waits for an answer over it.
+//! A handle on the socket of a connection, to end calls that wait for an answer over it.
 
 use std::{
     io,
@@ -10,28 +10,28 @@ use std::{
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
-/// A hold on the socket of a connection. The client library waits for answers without a
+/// A handle on the socket of a connection. The client library waits for answers without a
 /// limit; when its socket is cut, it gives up at once.
 #[derive(Debug, Clone)]
 pub struct Line(Weak<TcpStream>);
 
 impl Line {
-    /// A hold on a socket for as long as what is returned beside it lives, which belongs
-    /// where the socket is: a hold of its own would keep the connection open.
+    /// A handle on a socket for as long as the value returned beside it lives, which belongs
+    /// where the socket is: a duplicate of the socket would keep the connection open.
     pub fn on(socket: &TcpStream) -> io::Result<(Arc<TcpStream>, Self)> {
         let socket = Arc::new(socket.try_clone()?);
         let line = Self(Arc::downgrade(&socket));
         Ok((socket, line))
     }
 
-    /// Whether the connection still stands. The client library closes its socket as soon as
-    /// it knows that it does not.
+    /// Whether the connection is still open. The client library closes its socket as soon as
+    /// it knows that the connection is gone.
     pub fn stands(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Does what waits for an answer, and cuts the line if it takes longer than `limit`.
-    /// Returns whether it did.
+    /// Runs something that waits for an answer, and cuts the connection if it takes longer
+    /// than `limit`. Returns whether it did.
     pub(super) fn within<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, bool) {
         let (done, is_done) = bounded::<()>(0);
         thread::scope(|scope| {

@@ -1,16 +1,16 @@
-//! The password on its way to the broker, past the client library.
+//! The password on its way to the broker, hidden from the client library.
 //!
 //! The library writes its whole answer to the broker's greeting to the log at `debug`, and
-//! whether that is shown is up to the application around us. So it is never told the
-//! password: it gets as many asterisks, and they become the password here, on their way
-//! into the socket.
+//! the application around us decides whether that is shown. So it never learns the password:
+//! it gets the same number of asterisks, which are replaced by the password here, on their
+//! way into the socket.
 
 use std::{
     io::{self, Write},
     ops::Range,
 };
 
-use crate::settings::Secret;
+use crate::broker::Secret;
 
 /// `AMQP`, and the version of the protocol.
 const PROTOCOL_HEADER: usize = 8;
@@ -23,17 +23,17 @@ const START_OK: [u8; 4] = [0, 10, 0, 11];
 /// What a client sends until it has logged in, with asterisks for the password.
 pub(super) struct Login {
     password: Secret,
-    /// What was sent so far, as the client library wrote it.
+    /// The bytes sent so far, as the client library wrote them.
     sent: Vec<u8>,
 }
 
-/// Where the password belongs among what a client sends.
+/// Where in the client's bytes the password belongs.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// It has not written so much yet.
+    /// Not enough was written yet to tell.
     Ahead,
     At(Range<usize>),
-    /// It sends something else than an answer to the greeting.
+    /// It is not an answer to the greeting.
     Nowhere,
 }
 
@@ -44,8 +44,8 @@ impl Login {
         (Self { password: password.clone(), sent: Vec::new() }, stars)
     }
 
-    /// Writes what the client library wants to write, with the password in its place.
-    /// Returns how much of it was written, and whether the login is through.
+    /// Writes what the client library wants to write, with the password in its place. Returns
+    /// how much was written, and whether the login is complete.
     pub(super) fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> io::Result<(usize, bool)> {
         let before = self.sent.len();
         self.sent.extend_from_slice(bytes);

@@ -1,7 +1,7 @@
 //! The broker's AMQP side. No other module names the client library.
 //!
-//! `amiquip` is the only synchronous AMQP 0-9-1 client for Rust that still
-//! builds, and it has traps; what is here works around them:
+//! `amiquip` is the only synchronous AMQP 0-9-1 client for Rust that still builds, and it has
+//! traps, which this module works around:
 //!
 //! - it resolves and connects without `TCP_NODELAY` and without time limits, so
 //!   `connection` makes the socket itself;
@@ -11,8 +11,8 @@
 //!   alarm, so both happen on a helper thread with a deadline;
 //! - it waits for answers without a limit, so `session` cuts the socket of a
 //!   connection that does not answer in time (`line`);
-//! - it logs what it logs in with, so it is told asterisks, and `login` puts the
-//!   password in their place on the way into the socket;
+//! - it logs the password, so it gets asterisks, and `login` replaces them on the way into
+//!   the socket;
 //! - it reads until nothing more comes and sends no heartbeat meanwhile, so a turn of
 //!   reading ends after a while (`turns`);
 //! - after the connection is lost, channels only say that it is gone; the cause
@@ -46,7 +46,7 @@ pub use error::AmqpError;
 pub use inspect::frames;
 #[doc(hidden)]
 pub use line::Line;
-pub use probe::Verdict;
+pub use probe::ProbeAnswer;
 // The bare client, for measurements that compare it with what is built on it.
 #[doc(hidden)]
 pub use publisher::{Event, Publisher, Returned};

@@ -19,18 +19,17 @@ const PRECONDITION_FAILED: u16 = 406;
 /// not so of an invalid `expiration` from 4.0 on.
 const NOBODY: &str = "delayline-probe-nobody";
 
-/// What the broker said to a probe.
+/// The broker's answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// We may.
+pub enum ProbeAnswer {
+    /// Allowed.
     Allowed,
-    /// We may not; the broker's words.
+    /// Not allowed; the broker's words.
     Refused(String),
-    /// There is no such queue or exchange. (To those who may not, the broker says
-    /// only that.)
+    /// The queue or exchange does not exist. (Only users with the permission are told so.)
     Missing,
-    /// The broker did what was to fail: a publish by a user with the tag
-    /// `impersonator`, from which it takes any `user_id`.
+    /// The broker did what was meant to fail: a publish by a user with the tag
+    /// `impersonator`, from which it accepts any `user_id`.
     Done,
 }
 
@@ -40,11 +39,11 @@ impl Session {
     /// # Errors
     /// If the connection is lost, or the broker refuses for a reason that says
     /// nothing about permissions.
-    pub fn probe_publish(&mut self, exchange: &str, key: &str) -> Result<Verdict, AmqpError> {
+    pub fn probe_publish(&mut self, exchange: &str, key: &str) -> Result<ProbeAnswer, AmqpError> {
         let properties = AmqpProperties::default().with_user_id(NOBODY.into());
         verdict(self.call(|channel| {
             channel.basic_publish(exchange, Publish::with_properties(b"", key, properties))?;
-            // A publish has no answer of its own; this has, and comes after it.
+            // A publish has no answer of its own; this call has one, and comes after it.
             channel.enable_publisher_confirms()
         }))
     }
@@ -53,7 +52,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`probe_publish`](Self::probe_publish).
-    pub fn probe_read(&mut self, queue: &str) -> Result<Verdict, AmqpError> {
+    pub fn probe_read(&mut self, queue: &str) -> Result<ProbeAnswer, AmqpError> {
         let mut arguments = FieldTable::new();
         arguments.insert("x-priority".into(), AmqpValue::LongString("not a number".into()));
         let options = ConsumerOptions { arguments, ..ConsumerOptions::default() };
@@ -65,7 +64,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`probe_publish`](Self::probe_publish).
-    pub fn probe_bind(&mut self, binding: &Binding) -> Result<Verdict, AmqpError> {
+    pub fn probe_bind(&mut self, binding: &Binding) -> Result<ProbeAnswer, AmqpError> {
         let mut none_has = FieldTable::new();
         none_has.insert(NOBODY.into(), AmqpValue::Boolean(true));
         let (source, key) = (binding.source.as_str(), binding.key.as_str());
@@ -73,8 +72,8 @@ impl Session {
             Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, none_has),
             Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, none_has),
         }))?;
-        // Here, done is what it is to be: nothing was there to remove.
-        Ok(if answer == Verdict::Done { Verdict::Allowed } else { answer })
+        // Success is the right answer here: there was nothing to remove.
+        Ok(if answer == ProbeAnswer::Done { ProbeAnswer::Allowed } else { answer })
     }
 
     /// Whether we may declare and delete a queue or an exchange of this name (the
@@ -83,7 +82,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`probe_publish`](Self::probe_publish).
-    pub fn probe_configure(&mut self, name: &str) -> Result<Verdict, AmqpError> {
+    pub fn probe_configure(&mut self, name: &str) -> Result<ProbeAnswer, AmqpError> {
         let mut arguments = FieldTable::new();
         arguments.insert("x-message-ttl".into(), AmqpValue::LongLongInt(-1));
         let options = QueueDeclareOptions { durable: true, arguments, ..QueueDeclareOptions::default() };
@@ -91,12 +90,12 @@ impl Session {
     }
 }
 
-fn verdict(answer: Result<(), AmqpError>) -> Result<Verdict, AmqpError> {
+fn verdict(answer: Result<(), AmqpError>) -> Result<ProbeAnswer, AmqpError> {
     match answer {
-        Ok(()) => Ok(Verdict::Done),
-        Err(AmqpError::Channel { code: ACCESS_REFUSED, text }) => Ok(Verdict::Refused(text)),
-        Err(AmqpError::Channel { code: NOT_FOUND, .. }) => Ok(Verdict::Missing),
-        Err(AmqpError::Channel { code: PRECONDITION_FAILED, .. }) => Ok(Verdict::Allowed),
+        Ok(()) => Ok(ProbeAnswer::Done),
+        Err(AmqpError::Channel { code: ACCESS_REFUSED, text }) => Ok(ProbeAnswer::Refused(text)),
+        Err(AmqpError::Channel { code: NOT_FOUND, .. }) => Ok(ProbeAnswer::Missing),
+        Err(AmqpError::Channel { code: PRECONDITION_FAILED, .. }) => Ok(ProbeAnswer::Allowed),
         Err(error) => Err(error),
     }
 }

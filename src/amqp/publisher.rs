@@ -6,8 +6,8 @@ use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification, Publi
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::{
+    broker::Broker,
     message::{Headers, Properties, Published},
-    settings::Broker,
 };
 
 use super::{
@@ -16,39 +16,40 @@ use super::{
     convert::{from_properties, properties},
 };
 
-/// What the broker says about published messages.
+/// The broker's answers about published messages.
 #[derive(Debug)]
 pub enum Event {
-    /// It has taken responsibility for the message with this tag, and for all
-    /// before it if `multiple`.
+    /// It has taken responsibility for the message with this tag, and for all earlier ones if
+    /// `multiple`.
     Ack {
         /// The number of the message on its channel, from 1.
         tag: u64,
-        /// Whether it speaks of all before it too.
+        /// Whether all earlier messages are included.
         multiple: bool,
     },
-    /// It has not.
+    /// It has refused the message.
     Nack {
         /// The number of the message on its channel, from 1.
         tag: u64,
-        /// Whether it speaks of all before it too.
+        /// Whether all earlier messages are included.
         multiple: bool,
     },
-    /// It could route the message to no queue. Always comes before the ack of
-    /// the same message.
+    /// It could not route the message to any queue. Always comes before the ack of the same
+    /// message.
     Returned(Box<Returned>),
-    /// It takes no messages for now.
+    /// It accepts no messages for now.
     Blocked(String),
-    /// It takes messages again.
+    /// It accepts messages again.
     Unblocked,
     /// The channel or the connection is gone; [`Publisher::end`] tells why.
     Ended,
 }
 
-/// A message that came back.
+/// A message that was returned.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Returned {
-    /// The reply code: 312 where no queue takes it.
+    /// The reply code: 312 if it was routed to no queue.
     pub code: u16,
     /// The reason in words.
     pub text: String,
@@ -65,7 +66,7 @@ pub struct Returned {
 }
 
 impl Returned {
-    /// What it is recognised by.
+    /// The parts by which it is recognised.
     pub fn published(&self) -> Published<'_> {
         let Self { exchange, routing_key, properties, headers, body, .. } = self;
         Published { exchange, routing_key, properties, headers, body }
@@ -104,13 +105,13 @@ impl Publisher {
         Ok(())
     }
 
-    /// What the broker says.
+    /// The broker's answers.
     #[must_use]
     pub fn events(&self) -> &Receiver<Event> {
         &self.events
     }
 
-    /// Writes a message. An error says nothing here; [`Event::Ended`] follows.
+    /// Writes a message. An error is not reported here; [`Event::Ended`] follows.
     pub fn publish(
         &mut self,
         exchange: &str,
@@ -130,7 +131,7 @@ impl Publisher {
         let _ = channel.basic_publish(exchange, publish);
     }
 
-    /// Why the channel ended. After a refusal the connection still stands, and
+    /// Why the channel ended. After a refusal the connection is still open, and
     /// [`reopen`](Self::reopen) can be called.
     pub fn end(&mut self, limit: Duration) -> AmqpError {
         let lost = || AmqpError::Lost { reason: "the connection is closed".into() };
@@ -164,7 +165,7 @@ impl Drop for Publisher {
     }
 }
 
-/// Opens a channel in confirm mode, and one stream of all that it reports.
+/// Opens a channel in confirm mode, with a single stream of everything that it reports.
 fn channel(
     connection: &mut Connection,
     blocked: &Receiver<ConnectionBlockedNotification>,

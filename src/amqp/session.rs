@@ -9,7 +9,7 @@ use amiquip::{
 use crossbeam_channel::Receiver;
 
 use crate::{
-    settings::Broker,
+    broker::Broker,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 
@@ -22,14 +22,14 @@ use super::{
     line::Line,
 };
 
-/// AMQP's reply code for an object that is not there.
+/// AMQP's reply code for an object that does not exist.
 const NOT_FOUND: u16 = 404;
 
-/// What a passive declare says about a queue. Messages that are stuck in
-/// dead-lettering or handed to a consumer are not among `ready`.
+/// The counts from a passive declare of a queue. Messages that are stuck in dead-lettering or
+/// delivered to a consumer are not included in `ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueDepth {
-    /// Messages that wait.
+    /// Messages that are ready.
     pub ready: u32,
     /// Consumers of the queue.
     pub consumers: u32,
@@ -46,7 +46,7 @@ pub struct Session {
     channel: Option<Channel>,
     line: Line,
     limit: Duration,
-    /// Tells when the broker takes nothing from us for now.
+    /// Reports when the broker accepts nothing from us for now.
     blocked: Receiver<ConnectionBlockedNotification>,
     server_version: Option<String>,
     cluster_name: Option<String>,
@@ -92,7 +92,7 @@ impl Session {
         self.server_version.clone()
     }
 
-    /// What the broker calls the cluster that it is in.
+    /// The broker's name for its cluster.
     pub fn cluster_name(&self) -> Option<&str> {
         self.cluster_name.as_deref()
     }
@@ -122,8 +122,8 @@ impl Session {
         result.map_err(|error| self.explain(error.into(), None, cut))
     }
 
-    /// A channel that ended with the connection does not know why it ended; the
-    /// connection does, unless it was cut because there was no answer.
+    /// A channel that ended with the connection does not know why; the connection does,
+    /// unless it was cut because no answer came.
     fn explain(&mut self, error: AmqpError, channel: Option<Channel>, cut: bool) -> AmqpError {
         match (&error, self.connection.take()) {
             (AmqpError::Lost { .. }, Some(connection)) => {
@@ -137,12 +137,12 @@ impl Session {
         }
     }
 
-    /// Why there was no answer, as far as the broker said.
+    /// Why no answer came, as far as the broker said.
     fn silent(&self) -> AmqpError {
         let reason = match self.blocked.try_iter().last() {
             Some(ConnectionBlockedNotification::Blocked(reason)) => format!(
-                "it is in alarm ({reason}) and reads nothing from connections that publish; free what it is \
-                 short of, and try again"
+                "it is in alarm ({reason}) and reads nothing from connections that publish; free the \
+                 resource it is short of and try again"
             ),
             _ => "it may be overloaded or stopped; see its log, or give it longer with `request_timeout`"
                 .into(),
@@ -150,7 +150,7 @@ impl Session {
         AmqpError::Silent { limit: self.limit, reason }
     }
 
-    /// Whether an exchange of this name stands.
+    /// Whether an exchange of this name exists.
     ///
     /// # Errors
     /// Any but 404; a broker may ask for permissions (403).
@@ -181,11 +181,10 @@ impl Session {
         }
     }
 
-    /// Declares a durable exchange; no change if it stands with the same
-    /// arguments.
+    /// Declares a durable exchange; no change if it exists with the same arguments.
     ///
     /// # Errors
-    /// 406 if it stands with others, 403 without the permission.
+    /// 406 if it exists with other arguments, 403 without the permission.
     pub fn declare_exchange(&mut self, exchange: &Exchange) -> Result<(), AmqpError> {
         let kind = match exchange.kind {
             ExchangeKind::Topic => ExchangeType::Topic,
@@ -200,10 +199,10 @@ impl Session {
         self.call(|channel| channel.exchange_declare(kind, exchange.name.as_str(), options).map(drop))
     }
 
-    /// Declares a durable queue; no change if it stands with the same arguments.
+    /// Declares a durable queue; no change if it exists with the same arguments.
     ///
     /// # Errors
-    /// 406 if it stands with others, 403 without the permission.
+    /// 406 if it exists with other arguments, 403 without the permission.
     pub fn declare_queue(&mut self, queue: &Queue) -> Result<(), AmqpError> {
         let options = QueueDeclareOptions {
             durable: true,
@@ -213,8 +212,8 @@ impl Session {
         self.call(|channel| channel.queue_declare(queue.name.as_str(), options).map(drop))
     }
 
-    /// Declares a queue that only this connection sees and that goes with it.
-    /// Returns the name the broker gave it.
+    /// Declares a queue that only this connection can use and that is deleted with it.
+    /// Returns the name that the broker chose.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -224,7 +223,7 @@ impl Session {
         self.call(|channel| channel.queue_declare("", options).map(|queue| queue.name().to_owned()))
     }
 
-    /// Binds; no change if the binding stands.
+    /// Binds; no change if the binding exists.
     ///
     /// # Errors
     /// 404 if an end is missing, 403 without the permission.
@@ -236,7 +235,7 @@ impl Session {
         })
     }
 
-    /// Removes a binding; no error if it is not there.
+    /// Removes a binding; no error if there is none.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -256,8 +255,8 @@ impl Session {
         self.call(|channel| channel.queue_purge(name))
     }
 
-    /// Deletes a queue with all it holds; no error if it is not there. Returns
-    /// how many ready messages went with it.
+    /// Deletes a queue with its messages; no error if it does not exist. Returns how many
+    /// ready messages were deleted.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -265,7 +264,7 @@ impl Session {
         self.call(|channel| channel.queue_delete(name, QueueDeleteOptions::default()))
     }
 
-    /// Deletes an exchange with its bindings; no error if it is not there.
+    /// Deletes an exchange with its bindings; no error if it does not exist.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -282,8 +281,9 @@ impl Session {
         self.start_consumer(queue, prefetch, false)
     }
 
-    /// As [`consume`](Self::consume), on several channels that share the prefetch: a message
-    /// that takes the broker seconds to write holds up those behind it on the same one only.
+    /// Like [`consume`](Self::consume), on several channels that share the prefetch: a
+    /// message that takes the broker seconds to write holds up only those behind it on the
+    /// same channel.
     ///
     /// # Errors
     /// As for [`consume`](Self::consume).
@@ -294,8 +294,8 @@ impl Session {
         lanes: u16,
     ) -> Result<Consumer, AmqpError> {
         let lanes = lanes.clamp(1, prefetch.max(1));
-        // All of them first: the client library panics if it is to open a channel after the
-        // broker has closed the connection, as it may over the first message.
+        // All channels first: the client library panics when it opens a channel after the
+        // broker has closed the connection, as the broker may over the first message.
         let channels = (0..lanes).map(|_| self.new_channel()).collect::<Result<Vec<_>, _>>()?;
         let mut joined: Option<Consumer> = None;
         for (lane, channel) in (0..lanes).zip(channels) {
@@ -309,8 +309,8 @@ impl Session {
         joined.ok_or_else(|| AmqpError::Lost { reason: "it has no channel".into() })
     }
 
-    /// As [`consume`](Self::consume), as the queue's only consumer. Quorum queues do
-    /// not know that; classic ones do.
+    /// Like [`consume`](Self::consume), as the queue's only consumer. Only classic queues
+    /// support that; quorum queues do not.
     ///
     /// # Errors
     /// 403 if it has a consumer, or without the permission; 404 without such a queue.
@@ -318,7 +318,7 @@ impl Session {
         self.start_consumer(queue, prefetch, true)
     }
 
-    /// A channel of its own to look through queues on.
+    /// A separate channel to read through queues.
     ///
     /// # Errors
     /// The connection is gone, or has no more channels.

@@ -15,11 +15,10 @@ const RECORD: usize = 16 * 1024;
 
 /// A TLS session over a non-blocking socket.
 ///
-/// The event loop never flushes: it takes every byte that `write` reports for
-/// sent and then stops asking whether the socket is writable. So `write`
-/// reports bytes only once their whole record is in the socket. Until then it
-/// says `WouldBlock`, remembers how many bytes are on their way, and reports
-/// them when the loop comes back with the same bytes.
+/// The event loop never flushes: it takes every byte that `write` reports as sent and then
+/// stops asking whether the socket is writable. So `write` reports bytes only once their
+/// whole record is in the socket. Until then it says `WouldBlock`, remembers how many bytes
+/// are on their way, and reports them when the loop comes back with the same bytes.
 pub(super) struct TlsStream {
     socket: TcpStream,
     session: ClientConnection,

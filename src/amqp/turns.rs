@@ -1,10 +1,10 @@
-//! A connection that is handed a lot still does everything else.
+//! Keeping a connection responsive while a lot arrives.
 //!
-//! The client library reads until its stream has nothing more, and sends nothing and looks
-//! at no clock meanwhile. Where messages come as fast as it reads them, large ones above
-//! all, that can take longer than two heartbeats; the broker hears nothing from us then and
-//! ends the connection. So a turn of reading ends here after a while, and the next one
-//! begins once the library has done what else there was to do.
+//! The client library reads until its stream has nothing more, and meanwhile sends nothing
+//! and checks no timer. Where messages arrive as fast as it reads them, large ones above all,
+//! that can take longer than two heartbeats; the broker then hears nothing from us and ends
+//! the connection. So a turn of reading ends here after a while, and the next one begins once
+//! the library has done its other work.
 
 use std::{
     fmt,
@@ -14,8 +14,8 @@ use std::{
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Registration, SetReadiness, Token};
 
-/// How many bytes are read in a turn: some frames of the usual size, and not much to do
-/// even for a busy machine.
+/// How many bytes are read in a turn: some frames of the usual size, little work even for a
+/// busy machine.
 const TURN: usize = 1 << 20;
 
 /// A stream that is read in turns.
@@ -23,8 +23,8 @@ pub(super) struct Turns<S> {
     inner: S,
     /// How many bytes are left of this turn.
     left: usize,
-    /// Wakes the event loop for the next turn: nothing that is new need come from the
-    /// socket for that.
+    /// Wakes the event loop for the next turn, since the socket need not become ready for
+    /// that.
     next: SetReadiness,
     wake: Registration,
 }
@@ -101,7 +101,7 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use crate::Settings;
+    use crate::broker::Broker;
 
     use super::{super::connection, *};
 
@@ -157,8 +157,7 @@ mod tests {
     #[test]
     fn heartbeats_go_out_while_more_comes_than_can_be_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut broker =
-            Settings::from_url(&format!("amqp://{}", listener.local_addr().unwrap())).unwrap().broker;
+        let mut broker = Broker::from_url(&format!("amqp://{}", listener.local_addr().unwrap())).unwrap();
         broker.heartbeat = 1;
         let stop = Arc::new(AtomicBool::new(false));
         let server = thread::spawn({

@@ -1,12 +1,12 @@
-//! The name of a consuming application, as it stands at the end of a routing key.
+//! The name of a consuming application, which ends a routing key.
 
 use std::{fmt, str::FromStr};
 
 /// The app key: 1 or more dot-separated words, 150 bytes at most.
 ///
-/// No word is empty, none is `~`, and none holds `*`, `#`, white space or control
-/// characters. A routing key of AMQP has 255 bytes: the delay takes 41 of them, and the
-/// rest is for an id behind the app key, which the word `~` sets apart.
+/// No word is empty, none is `~`, and none holds `*`, `#`, white space or control characters.
+/// An AMQP routing key has 255 bytes at most: the delay takes 41 of them, and the rest is for
+/// an id behind the app key, separated by the word `~`.
 ///
 /// ```
 /// use delayline::codec::AppKey;
@@ -17,23 +17,23 @@ use std::{fmt, str::FromStr};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppKey(String);
 
-/// Why something is not an [`AppKey`].
+/// Why a text is not an [`AppKey`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppKeyError {
-    /// Nothing there.
+    /// It is empty.
     #[error("the app key is empty; give the consuming application a name, such as `billing`")]
     Empty,
-    /// Two dots in a row, or a dot at an end.
+    /// Two dots in a row, or a dot at the start or end.
     #[error("the app key `{key}` has an empty word; put one or more characters between its dots")]
     EmptyWord {
-        /// The key that was given.
+        /// The given key.
         key: String,
     },
-    /// The word `~`, which stands between an app key and what follows it.
-    #[error("the app key `{key}` has the word `~`, which is reserved; use another word")]
+    /// The word `~`, which separates an app key from what follows it.
+    #[error("the app key `{key}` contains the word `~`, which is reserved; use another word")]
     ReservedWord {
-        /// The key that was given.
+        /// The given key.
         key: String,
     },
     /// A wildcard, white space or a control character.
@@ -42,14 +42,14 @@ pub enum AppKeyError {
          characters are not allowed", key.escape_debug()
     )]
     ForbiddenCharacter {
-        /// The key that was given.
+        /// The given key.
         key: String,
         /// The first such character.
         found: char,
-        /// Where it is, in bytes from 0.
+        /// Its position, in bytes from 0.
         position: usize,
     },
-    /// Over 150 bytes.
+    /// It is longer than 150 bytes.
     #[error("the app key is {length} bytes long; it may have 150 at most")]
     TooLong {
         /// Its length in bytes.
@@ -61,10 +61,10 @@ impl AppKey {
     /// The longest app key, in bytes.
     pub const MAX_BYTES: usize = 150;
 
-    /// The word that no app key has.
+    /// The word that app keys must not contain.
     pub(super) const RESERVED_WORD: &str = "~";
 
-    /// Checks and takes a name.
+    /// Checks a name.
     ///
     /// # Errors
     /// What is wrong with it; see [`AppKeyError`].

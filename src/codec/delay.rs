@@ -1,4 +1,4 @@
-//! A delay in whole seconds, and the ways people write one.
+//! A delay in whole seconds, and the ways to write it.
 
 mod text;
 
@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use jiff::Timestamp;
 
-use super::LEVELS;
+use super::{LEVELS, Level};
 use text::{Wrong, nanoseconds};
 
 /// How long a message waits: 0 to 268,435,455 whole seconds (8.5 years).
@@ -29,19 +29,19 @@ pub struct Delay(u32);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DelayError {
-    /// Longer than 28 bits of seconds can say.
+    /// Longer than 28 bits of seconds can express.
     #[error(
         "a delay of {asked} is over the limit of 268435455 s (about 8.5 years); \
          use a shorter delay and send the message on when it arrives"
     )]
     TooLong {
-        /// The delay as it was asked for.
+        /// The requested delay.
         asked: String,
     },
-    /// Below zero.
+    /// It is negative.
     #[error("a delay cannot be negative: `{asked}`; use 0s for at once")]
     Negative {
-        /// The delay as it was asked for.
+        /// The requested delay.
         asked: String,
     },
     /// Not a duration.
@@ -50,24 +50,24 @@ pub enum DelayError {
          or ISO 8601 (`PT90S`)"
     )]
     Unreadable {
-        /// The text that was given.
+        /// The given text.
         text: String,
         /// What is wrong with it.
         reason: String,
     },
     /// Months have no fixed length.
     #[error(
-        "`{text}` counts months, which are not all of one length; write days (`30d`), weeks (`4w`) or \
-         years (`0.25y`), and `m` for minutes"
+        "`{text}` counts months, which have no fixed length; write days (`30d`), weeks (`4w`) or years \
+         (`0.25y`), and `m` for minutes"
     )]
     CalendarUnit {
-        /// The text that was given.
+        /// The given text.
         text: String,
     },
 }
 
 impl Delay {
-    /// At once.
+    /// No delay.
     pub const ZERO: Self = Self(0);
     /// The longest delay: 2^28 - 1 s.
     pub const MAX: Self = Self((1 << LEVELS) - 1);
@@ -95,14 +95,13 @@ impl Delay {
     /// Like [`Delay::at_least`], on a set whose unit of time is `unit`.
     ///
     /// # Errors
-    /// [`DelayError::TooLong`] if it rounds to more than 268,435,455 units.
-    ///
-    /// # Panics
-    /// If `unit` is zero.
+    /// [`DelayError::TooLong`] if it rounds to more than 268,435,455 units, or if a unit is
+    /// nothing.
     pub fn at_least_units(duration: Duration, unit: Duration) -> Result<Self, DelayError> {
-        let units = duration.as_nanos().div_ceil(unit.as_nanos());
-        u64::try_from(units)
-            .ok()
+        let unit = unit.as_nanos();
+        let units = (unit > 0).then(|| duration.as_nanos().div_ceil(unit));
+        units
+            .and_then(|units| u64::try_from(units).ok())
             .and_then(|units| Self::from_seconds(units).ok())
             .ok_or_else(|| DelayError::TooLong { asked: format!("{duration:?}") })
     }
@@ -135,8 +134,8 @@ impl Delay {
 
     /// The levels whose queues the message passes through, from the longest
     /// wait to the shortest.
-    pub fn levels(self) -> impl Iterator<Item = u8> {
-        (0..LEVELS).rev().filter(move |level| self.0 & (1 << level) != 0)
+    pub fn levels(self) -> impl Iterator<Item = Level> {
+        Level::all().rev().filter(move |level| self.0 & level.units() != 0)
     }
 
     /// The wall-clock length of this delay on a set whose unit of time is
@@ -153,8 +152,25 @@ impl Delay {
     }
 }
 
+impl TryFrom<Duration> for Delay {
+    type Error = DelayError;
+
+    /// As [`Delay::at_least`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use delayline::codec::Delay;
+    ///
+    /// assert_eq!(Delay::try_from(Duration::from_millis(1_500))?.seconds(), 2);
+    /// # Ok::<(), delayline::codec::DelayError>(())
+    /// ```
+    fn try_from(duration: Duration) -> Result<Self, DelayError> {
+        Self::at_least(duration)
+    }
+}
+
 impl fmt::Display for Delay {
-    /// As people write it: `1h 30m`, `2d 5s`, `0s`.
+    /// In readable form: `1h 30m`, `2d 5s`, `0s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
         let mut first = true;
@@ -265,7 +281,7 @@ mod tests {
     fn refuses_what_is_no_delay() {
         for (text, word) in [
             ("", "nothing"),
-            (" ", "nothing"),
+            (" ", "it is empty"),
             ("soon", "should be a number"),
             ("90x", "`x` is not a unit"),
             ("s", "should be a number"),
@@ -279,8 +295,8 @@ mod tests {
             ("1.2.3s", "not a number"),
             ("30m1h", "large to small"),
             ("5s 5s", "large to small"),
-            ("1H", "small letters"),
-            ("1M", "small letters"),
+            ("1H", "lower-case letters"),
+            ("1M", "lower-case letters"),
             ("1:30:00", "`1` has no unit"),
             ("P", "nothing follows the `P`"),
             ("P1DT", "nothing follows the `T`"),

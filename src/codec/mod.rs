@@ -1,32 +1,31 @@
 //! Delays, app keys and routing keys: the wire contract as pure functions.
 //!
-//! Nothing here talks to a broker. A delay is a number of whole seconds that
-//! fits 28 bits; written as seven words of four bits in a topic routing key it steers
-//! a message through the level queues, one queue for each set bit.
+//! Nothing here talks to a broker. A delay is a number of whole seconds that fits 28 bits;
+//! written as seven words of four bits in a topic routing key, it steers a message through
+//! the level queues, one queue for each set bit.
 
 mod app_key;
 mod delay;
+mod level;
 mod rounding;
 mod routing_key;
 
 pub use app_key::{AppKey, AppKeyError};
 pub use delay::{Delay, DelayError};
+pub use level::{Level, LevelError};
 pub use rounding::{Tolerance, ToleranceError};
 pub use routing_key::{RoutingKey, RoutingKeyError};
 
-// For the other crates of this workspace; nothing is promised about these.
+// For the other crates of this workspace; not part of the stable API.
 #[doc(hidden)]
 pub use routing_key::{FOUR_BITS, encode};
 
 /// Number of delay levels, and so of bits in a routing key.
 pub const LEVELS: u8 = 28;
 
-/// Bits in each word of a routing key. A broker's topic match looks up three things for
-/// each word, so fewer words are cheaper; more bits in a word need more bindings.
+/// Bits in each word of a routing key. A broker's topic match does three look-ups for each
+/// word, so fewer words are cheaper; more bits in a word need more bindings.
 pub const WORD_BITS: u8 = 4;
 
 /// Words of a routing key that spell the delay.
 pub const WORDS: u8 = LEVELS / WORD_BITS;
-
-/// The highest level: its queue holds a message for 2^27 s, about 4.3 years.
-pub const TOP_LEVEL: u8 = LEVELS - 1;

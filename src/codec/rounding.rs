@@ -1,8 +1,8 @@
-//! Hop-aware rounding: a slightly longer delay that passes fewer queues.
+//! Hop-aware rounding: a slightly longer delay that passes through fewer queues.
 //!
-//! Each set bit of a delay is a queue the message is written to, so 1,023 s
-//! costs ten queues and 1,024 s one. Whoever can wait a little longer saves the
-//! broker most of the work.
+//! The message is written to a queue for each set bit of its delay, so 1,023 s cost ten
+//! queues and 1,024 s one. An application that can wait a little longer saves the broker most
+//! of the work.
 
 use std::{fmt, str::FromStr};
 
@@ -20,27 +20,27 @@ use super::{Delay, DelayError, LEVELS};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tolerance {
-    /// Up to so much later.
+    /// Up to this much later.
     Absolute(Delay),
-    /// Up to this part of the delay later, in hundredths of a per cent:
-    /// 0 to 10,000 (100 %).
+    /// Later by up to this part of the delay, in hundredths of a per cent: 0 to 10,000 (100
+    /// %).
     Relative(u16),
 }
 
-/// Why something is not a [`Tolerance`].
+/// Why a text is not a [`Tolerance`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToleranceError {
-    /// Not a number of per cent, or one outside 0 to 100.
-    #[error("`{text}` is not a tolerance; per cent go from 0% to 100%, with two decimals at most")]
+    /// Not a percentage, or one outside 0 to 100.
+    #[error("`{text}` is not a tolerance; a percentage goes from 0% to 100%, with two decimals at most")]
     Percent {
-        /// The text that was given.
+        /// The given text.
         text: String,
     },
     /// Not a duration either.
-    #[error("`{text}` is not a tolerance; write a part (`5%`) or a duration (`30s`): {reason}")]
+    #[error("`{text}` is not a tolerance; write a percentage (`5%`) or a duration (`30s`): {reason}")]
     Duration {
-        /// The text that was given.
+        /// The given text.
         text: String,
         /// What is wrong with it.
         reason: DelayError,
@@ -63,16 +63,16 @@ impl Tolerance {
         Delay::from_seconds(asked + extra).unwrap_or(Delay::MAX)
     }
 
-    /// The delay with the fewest hops between `delay` and
-    /// [`latest`](Self::latest); among those the shortest.
+    /// The delay with the fewest hops between `delay` and [`latest`](Self::latest); the
+    /// shortest one if several have as few.
     #[must_use]
     pub fn round(self, delay: Delay) -> Delay {
         let latest = self.latest(delay).seconds();
         let asked = delay.seconds();
-        // Any longer delay first differs from the asked one in a bit that is 0
-        // there and 1 here. Clearing all bits below that one keeps it above the
-        // asked delay, makes it shorter, and adds no hop: so these 28
-        // candidates, and the asked delay, hold a best one.
+        // Any longer delay first differs from the requested one in a bit that is 0 there and
+        // 1 here. Clearing all bits below that one keeps it above the requested delay, makes
+        // it shorter, and adds no hop. So these 28 candidates and the requested delay include
+        // a best one.
         (0..LEVELS)
             .filter(|level| asked >> level & 1 == 0)
             .map(|level| (asked >> level | 1) << level)
@@ -107,7 +107,7 @@ impl FromStr for Tolerance {
     }
 }
 
-/// `2.5` as 250; `None` if it is no decimal number with up to two places.
+/// `2.5` as 250; `None` if it is not a decimal number with up to two places.
 fn hundredths(number: &str) -> Option<u16> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

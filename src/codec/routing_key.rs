@@ -4,13 +4,13 @@ use std::{fmt, str::FromStr};
 
 use super::{AppKey, AppKeyError, Delay, WORD_BITS, WORDS};
 
-/// What every routing key begins with.
+/// The beginning of every routing key.
 const PREFIX: &str = "delay.";
 
 /// The length of everything before the app key.
 const HEAD: usize = PREFIX.len() + WORDS as usize * (WORD_BITS as usize + 1);
 
-/// What each word of the delay can be, by its value.
+/// The possible words of the delay, by their value.
 pub const FOUR_BITS: [&str; 1 << WORD_BITS] = [
     "0000", "0001", "0010", "0011", "0100", "0101", "0110", "0111", "1000", "1001", "1010", "1011", "1100",
     "1101", "1110", "1111",
@@ -27,6 +27,7 @@ pub const FOUR_BITS: [&str; 1 << WORD_BITS] = [
 /// # Ok::<(), delayline::codec::RoutingKeyError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RoutingKey {
     /// How long the message waits.
     pub delay: Delay,
@@ -34,33 +35,34 @@ pub struct RoutingKey {
     pub app: AppKey,
 }
 
-/// Why something is not a [`RoutingKey`].
+/// Why a text is not a [`RoutingKey`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingKeyError {
-    /// Another first word than `delay`.
+    /// The first word is not `delay`.
     #[error("the routing key begins with `{}`; its first word must be `delay`", found.escape_debug())]
     FirstWord {
-        /// The first word that was found.
+        /// The first word.
         found: String,
     },
     /// The key ends before its seventh word of bits.
     #[error(
-        "the routing key ends after {words} of the seven words of the delay; write it as 28 bits, four to a word"
+        "the routing key ends after {words} of the seven words of the delay; write the delay as 28 bits, \
+         four to a word"
     )]
     TooFewWords {
-        /// How many of the words it has.
+        /// How many of the seven words it has.
         words: usize,
     },
-    /// A word among the seven is not four bits.
+    /// One of the seven words is not four bits.
     #[error(
         "word {position} of the delay is `{}`; each of the seven words after `delay` must be four \
          bits, 0 or 1", found.escape_debug()
     )]
     NotFourBits {
-        /// Which of the seven, from 1.
+        /// Which of the seven it is, from 1.
         position: usize,
-        /// What stands there.
+        /// The word.
         found: String,
     },
     /// The delay is complete, but no app key follows.
@@ -72,7 +74,7 @@ pub enum RoutingKeyError {
 }
 
 impl RoutingKey {
-    /// Puts the two parts together.
+    /// Combines the two parts.
     #[must_use]
     pub fn new(delay: Delay, app: AppKey) -> Self {
         Self { delay, app }
@@ -95,7 +97,7 @@ impl RoutingKey {
     /// Reads a binding pattern back: the app key, if it is an exact one.
     ///
     /// # Errors
-    /// The pattern itself, if it would match other keys than one app's.
+    /// The pattern itself, if it can match keys of other apps.
     pub fn app_of_pattern(pattern: &str) -> Result<AppKey, &str> {
         pattern
             .strip_prefix(PREFIX)
@@ -105,7 +107,7 @@ impl RoutingKey {
     }
 }
 
-/// The routing key of a delay and an app key, as [`RoutingKey::encode`] makes it.
+/// The routing key for a delay and an app key, as made by [`RoutingKey::encode`].
 pub fn encode(delay: Delay, app: &AppKey) -> String {
     let mut key = String::with_capacity(HEAD + app.as_str().len());
     key.push_str(PREFIX);

@@ -1,8 +1,6 @@
-//! Header values: every type AMQP 0-9-1 has a letter for.
+//! Header values: every type for which AMQP 0-9-1 has a letter.
 
 use std::collections::BTreeMap;
-
-use serde_json::{Map, Value as Json};
 
 /// Headers by name.
 pub type Headers = BTreeMap<String, Value>;
@@ -52,7 +50,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The number it holds, if it is a whole one that fits.
+    /// Its value, if it is a whole number that fits.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
@@ -68,7 +66,7 @@ impl Value {
         }
     }
 
-    /// The bytes it takes in an encoded header table, without its type letter.
+    /// Its size in an encoded header table, in bytes, without its type letter.
     pub(super) fn encoded_len(&self) -> usize {
         match self {
             Self::Bool(_) | Self::I8(_) | Self::U8(_) => 1,
@@ -85,7 +83,7 @@ impl Value {
     }
 }
 
-/// The bytes a table takes on the wire.
+/// The size of a table on the wire, in bytes.
 pub(super) fn table_len(table: &Headers) -> usize {
     4 + table.iter().map(|(name, value)| 2 + name.len() + value.encoded_len()).sum::<usize>()
 }
@@ -104,93 +102,4 @@ from! {
     bool => Bool, i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64,
     f32 => F32, f64 => F64, String => Text, &str => Text, Vec<u8> => Bytes, Vec<Value> => Array,
     Headers => Table,
-}
-
-/// JSON as a header value; `Err` holds a number that AMQP has no type for.
-impl TryFrom<Json> for Value {
-    type Error = serde_json::Number;
-
-    fn try_from(json: Json) -> Result<Self, serde_json::Number> {
-        Ok(match json {
-            Json::Null => Self::Void,
-            Json::Bool(value) => Self::Bool(value),
-            Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-                (Some(whole), _) => Self::I64(whole),
-                // A u64 over i64::MAX would lose digits as a float.
-                (None, Some(float)) if !number.is_u64() => Self::F64(float),
-                _ => return Err(number),
-            },
-            Json::String(text) => Self::Text(text),
-            Json::Array(values) => {
-                Self::Array(values.into_iter().map(Self::try_from).collect::<Result<_, _>>()?)
-            }
-            Json::Object(map) => {
-                Self::Table(
-                    map.into_iter()
-                        .map(|(name, value)| Ok((name, Self::try_from(value)?)))
-                        .collect::<Result<_, serde_json::Number>>()?,
-                )
-            }
-        })
-    }
-}
-
-/// A header value for people and scripts to read. Bytes become text where they
-/// are UTF-8, and hexadecimal digits elsewhere.
-impl From<&Value> for Json {
-    fn from(value: &Value) -> Self {
-        match value {
-            Value::Bool(value) => (*value).into(),
-            Value::I8(number) => (*number).into(),
-            Value::U8(number) => (*number).into(),
-            Value::I16(number) => (*number).into(),
-            Value::U16(number) => (*number).into(),
-            Value::I32(number) => (*number).into(),
-            Value::U32(number) => (*number).into(),
-            Value::I64(number) => (*number).into(),
-            Value::F32(number) => (*number).into(),
-            Value::F64(number) => (*number).into(),
-            Value::Decimal { scale, value } => (f64::from(*value) / 10_f64.powi(i32::from(*scale))).into(),
-            Value::Text(text) => text.as_str().into(),
-            Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => text.into(),
-                Err(_) => bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into(),
-            },
-            Value::Array(values) => values.iter().map(Self::from).collect(),
-            Value::Timestamp(seconds) => (*seconds).into(),
-            Value::Table(table) => table
-                .iter()
-                .map(|(name, value)| (name.clone(), Self::from(value)))
-                .collect::<Map<_, _>>()
-                .into(),
-            Value::Void => Self::Null,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn takes_json_and_gives_it_back() {
-        let json: Json = serde_json::from_str(
-            r#"{"a": null, "b": true, "c": -7, "d": 1.5, "e": "x", "f": [1, "y", {"g": []}]}"#,
-        )
-        .unwrap();
-        let value = Value::try_from(json.clone()).unwrap();
-        assert_eq!(Json::from(&value), json);
-    }
-
-    #[test]
-    fn refuses_a_number_it_would_change() {
-        let json: Json = serde_json::from_str("18446744073709551615").unwrap();
-        assert!(Value::try_from(json).is_err());
-    }
-
-    #[test]
-    fn shows_bytes_as_text_or_digits() {
-        assert_eq!(Json::from(&Value::Bytes(b"ok".to_vec())), "ok");
-        assert_eq!(Json::from(&Value::Bytes(vec![0xff, 0x0a])), "ff0a");
-    }
 }

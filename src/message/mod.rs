@@ -1,10 +1,12 @@
 //! A message to be delivered later, and what it becomes on the wire.
 //!
-//! All of it is pure: what a message may hold, which headers the wire contract
-//! forbids, and how a delay turns into a due time and a routing key.
+//! All of it is pure: what a message may contain, which headers the wire contract forbids,
+//! and how a delay turns into a due time and a routing key.
 
 mod forbidden;
 mod header;
+#[cfg(feature = "serde")]
+mod json;
 mod prepare;
 mod published;
 mod quota;
@@ -20,7 +22,7 @@ pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES, Wire};
 pub use quota::{MaxDelay, MaxDelayError, Quota};
 pub use schedule::Schedule;
 
-// For the other crates of this workspace; nothing is promised about these.
+// For the other crates of this workspace; not part of the stable API.
 #[doc(hidden)]
 pub use {
     forbidden::{asks_to_be_held, is_forbidden},
@@ -37,14 +39,14 @@ pub mod headers {
     /// the property `expiration`, which would make the message leave its level
     /// early.
     pub const EXPIRES: &str = "delayline-expires";
-    /// The exchange a message came from that was sent again.
+    /// The exchange that a message came from before it was sent again.
     pub const EXCHANGE: &str = "delayline-exchange";
-    /// The routing key it came with.
+    /// The routing key that it came with.
     pub const ROUTING_KEY: &str = "delayline-routing-key";
-    /// The property `user_id` of a message that somebody else sent again: the
-    /// broker takes that property only from the user it names.
+    /// The property `user_id` of a message that another user sent again: the broker accepts
+    /// that property only from the user it names.
     pub const USER_ID: &str = "delayline-user-id";
-    /// Which retry a message is, from 1.
+    /// The number of the retry, from 1.
     pub const ATTEMPT: &str = "delayline-attempt";
     /// When it failed for the first time, in ms since the epoch.
     pub const FIRST_FAILED: &str = "delayline-first-failed";
@@ -56,17 +58,31 @@ pub mod headers {
     pub const REASON: &str = "delayline-reason";
 }
 
-/// When a message is to be delivered.
+/// When a message should be delivered.
+///
+/// Times of the standard library convert:
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use delayline::{codec::Delay, message::When};
+///
+/// let in_a_minute = When::After(Duration::from_secs(60).try_into()?);
+/// let tomorrow = When::At((SystemTime::now() + Duration::from_secs(86_400)).try_into()?);
+/// # assert_eq!(in_a_minute, When::After(Delay::from_seconds(60)?));
+/// # assert!(matches!(tomorrow, When::At(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum When {
-    /// So long after it was handed to the router.
+    /// This long after it was given to the router.
     After(Delay),
     /// At an instant of the wall clock, rounded up to a whole unit from now; at
     /// once if it has passed.
     At(Timestamp),
 }
 
-/// A message, who gets it, and when.
+/// A message, its recipient, and its time.
 ///
 /// ```
 /// use delayline::{codec::{AppKey, Delay}, message::Message};
@@ -77,12 +93,13 @@ pub enum When {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Message {
     /// The application that receives it.
     pub app: AppKey,
-    /// When it does.
+    /// When it is delivered.
     pub when: When,
-    /// How much later is fine too, if that saves queue hops.
+    /// How much later is acceptable to save queue hops.
     pub tolerance: Tolerance,
     /// The payload: any bytes. Brokers cap it (16 MiB by default from
     /// RabbitMQ 4.0, 128 MiB before) and refuse the message if it is larger. A
@@ -94,11 +111,11 @@ pub struct Message {
     /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`,
     /// `x-opt-delivery-time`, `x-opt-delivery-delay`) are not sent.
     pub headers: Headers,
-    /// Where it goes if not through the levels.
+    /// Where it goes instead of through the levels.
     pub(crate) direct: Option<Direct>,
 }
 
-/// An exchange and a routing key of a message that is not delayed.
+/// An exchange and a routing key, for a message that is not delayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Direct {
     pub(crate) exchange: String,
@@ -137,7 +154,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Those that AMQP writes as short strings, by their names there.
+    /// The properties that AMQP writes as short strings, by their AMQP names.
     pub fn short_strings(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("content_type", &self.content_type),
@@ -156,7 +173,7 @@ impl Properties {
 }
 
 impl Message {
-    /// Whether it goes past all levels, straight to its application.
+    /// Whether it bypasses all levels and goes straight to its application.
     pub fn is_due_at_once(&self) -> bool {
         self.direct.is_none() && self.when == When::After(Delay::ZERO)
     }
@@ -184,20 +201,20 @@ impl Message {
         }
     }
 
-    /// A message that goes to an exchange at once, past the levels.
+    /// A message that goes to an exchange at once, bypassing the levels.
     pub fn direct(app: AppKey, exchange: String, body: impl Into<Vec<u8>>) -> Self {
         let routing_key = app.to_string();
         Self::keyed(app, exchange, routing_key, body)
     }
 
-    /// A message that goes to an exchange at once, with a routing key that stays as it
-    /// is however long the message waits in the router.
+    /// A message that goes to an exchange at once, with a routing key that stays the same
+    /// however long the message waits in the router.
     pub fn keyed(app: AppKey, exchange: String, routing_key: String, body: impl Into<Vec<u8>>) -> Self {
         let direct = Some(Direct { exchange, routing_key });
         Self { direct, ..Self::after(app, Delay::ZERO, body) }
     }
 
-    /// Allows it to be later, where that saves hops.
+    /// Allows it to be later, if that saves hops.
     #[must_use]
     pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
         self.tolerance = tolerance;

@@ -1,13 +1,16 @@
-//! From a [`Message`] to what is published, and what must not be.
+//! From a [`Message`] to what is published, and which messages are refused.
 
 use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::codec::{self, AppKey, Delay, DelayError};
+use crate::{
+    codec::{self, AppKey, Delay, DelayError},
+    topology::Unit,
+};
 
 use super::{
-    Headers, Message, Properties, Published, Schedule, Value,
+    Headers, Message, Properties, Published, Quota, Schedule, Value,
     forbidden::is_forbidden,
     header::table_len,
     headers::{DUE, EXPIRES},
@@ -23,11 +26,11 @@ pub const MAX_PROPERTIES_BYTES: usize = 128 * 1024 - 1024;
 /// The longest short string of AMQP, in bytes.
 const MAX_SHORT: usize = 255;
 
-/// Why a message is not sent. Nothing has left the process then.
+/// Why a message is not sent. Nothing has left the process in that case.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// It is due later than the levels reach.
+    /// It is due later than the levels can hold it.
     #[error(transparent)]
     Delay(#[from] DelayError),
     /// A property is too long for its length field.
@@ -46,10 +49,10 @@ pub enum InvalidMessage {
         /// Its length in bytes.
         length: usize,
     },
-    /// Properties and headers do not fit one frame.
+    /// Properties and headers do not fit into one frame.
     #[error(
-        "properties and headers take {length} bytes, more than the {MAX_PROPERTIES_BYTES} that fit \
-         one frame; put large values into the body"
+        "properties and headers take {length} bytes, more than the {MAX_PROPERTIES_BYTES} that fit into one \
+         frame; put large values into the body"
     )]
     PropertiesTooLarge {
         /// Their length in bytes.
@@ -60,7 +63,7 @@ pub enum InvalidMessage {
     OverSize {
         /// Its length in bytes.
         size: usize,
-        /// The most bytes.
+        /// The largest size allowed, in bytes.
         limit: usize,
     },
     /// The delay is longer than the quota of this router.
@@ -68,41 +71,42 @@ pub enum InvalidMessage {
     OverDelay {
         /// The application it is for.
         app: AppKey,
-        /// The delay, with what the tolerance added.
+        /// The delay, including what the tolerance added.
         delay: Delay,
-        /// The longest.
+        /// The longest delay allowed.
         limit: Delay,
     },
-    /// The property `expiration` is no number of milliseconds.
+    /// The property `expiration` is not a number of milliseconds.
     #[error("the property `expiration` is `{found}`; write milliseconds as digits, such as `60000`")]
     Expiration {
-        /// What it holds.
+        /// Its value.
         found: String,
     },
 }
 
-/// A message as it is published: for those who publish with a client of their own,
-/// and still want headers and keys as the [`Router`](crate::Router) writes them.
+/// A message in the form in which it is published: for programs that publish with a client of
+/// their own, and still want headers and keys as the [`Router`](crate::Router) writes them.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Wire {
     /// The exchange it is published to, if not the entry.
     pub exchange: Option<String>,
     /// The routing key, with the delay that is left.
     pub routing_key: String,
-    /// Standard properties; send it persistent as well.
+    /// Standard properties; send the message persistent as well.
     pub properties: Properties,
     /// Headers, without those that would move or lose the message.
     pub headers: Headers,
 }
 
-/// Refuses what would corrupt the wire. The client library writes the length of
-/// a short string as one byte without a check, and the broker would take the
-/// rest of the text for the next field.
+/// Refuses what would corrupt the wire format. The client library writes the length of a
+/// short string as one byte without a check, and the broker would take the rest of the text
+/// for the next field.
 pub fn check(message: &Message) -> Result<(), InvalidMessage> {
     check_parts(&message.properties, &message.headers)
 }
 
-/// Like [`check`], of what a message has beside its body.
+/// Like [`check`], for everything except the body.
 pub fn check_parts(properties: &Properties, headers: &Headers) -> Result<(), InvalidMessage> {
     let mut length = 0;
     for (property, text) in properties.short_strings() {
@@ -148,11 +152,31 @@ pub(super) fn expiration_ms(text: &str) -> Option<u64> {
 }
 
 impl Wire {
-    /// The message as it is published at `sent`. `taken` is the wall-clock time
-    /// at which it was taken; its expiry counts from there.
+    /// The message as it is published at `now`, to a set with this unit of time.
     ///
-    /// What AMQP cannot carry, such as a property of more than 255 bytes, is not
-    /// looked for.
+    /// ```
+    /// use delayline::{Message, codec::AppKey, message::Wire, topology::Unit};
+    ///
+    /// let message = Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17");
+    /// let wire = Wire::at(&message, Unit::SECOND, jiff::Timestamp::now())?;
+    /// assert_eq!(wire.routing_key, "delay.0000.0000.0000.0000.0000.0101.1010.billing");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What AMQP cannot carry, or the delay is too long.
+    pub fn at(message: &Message, unit: Unit, now: Timestamp) -> Result<Self, InvalidMessage> {
+        // The monotonic clock only measures what passes in between: nothing here.
+        let taken = Instant::now();
+        let schedule = Quota::default().admit(message, unit, now, taken)?;
+        Ok(Self::new(message, &schedule, now, taken))
+    }
+
+    /// The message as it is published at `sent`. `taken` is the wall-clock time at which the
+    /// router took it; its expiry counts from there.
+    ///
+    /// It does not check for what AMQP cannot carry, such as a property of more than 255
+    /// bytes.
     #[must_use]
     pub fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
         let mut headers: Headers = message
@@ -176,8 +200,8 @@ impl Wire {
         Self { exchange, routing_key, properties, headers }
     }
 
-    /// What it is recognised by when it comes back, with what it does not hold: the
-    /// entry's name, and its body.
+    /// The parts by which it is recognised when it is returned, with those it does not hold
+    /// itself: the entry's name, and its body.
     pub(crate) fn published<'a>(&'a self, entry: &'a str, body: &'a [u8]) -> Published<'a> {
         let Self { exchange, routing_key, properties, headers } = self;
         let exchange = exchange.as_deref().unwrap_or(entry);
@@ -188,10 +212,6 @@ impl Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        codec::{AppKey, Delay},
-        topology::Unit,
-    };
 
     fn message() -> Message {
         let delay = Delay::from_seconds(3).unwrap();

@@ -1,16 +1,15 @@
-//! Which publish a returned message belongs to: pure.
+//! Finding the publish that a returned message belongs to: pure.
 //!
-//! The broker sends a message back that no queue took, and names no delivery tag
-//! with it. So it is found among those that are in flight by its parts.
+//! The broker returns a message that was routed to no queue, without its delivery tag. So it
+//! is looked up by its parts among the messages in flight.
 //!
-//! Exchange, routing key and body come back as they were sent. Properties and
-//! headers nearly do: a broker with message interceptors puts headers of its own in,
-//! or another `timestamp`. It does so to every message, so the one that differs least
-//! is the one.
+//! Exchange, routing key and body come back as they were sent. Properties and headers nearly
+//! do: a broker with message interceptors adds headers of its own, or changes the
+//! `timestamp`. It does so to every message, so the one that differs least is the right one.
 
 use super::{Headers, Properties, Value};
 
-/// All that tells one publish from another.
+/// The parts that distinguish one publish from another.
 #[derive(Debug, Clone, Copy)]
 pub struct Published<'a> {
     /// The exchange it was published to.
@@ -26,8 +25,8 @@ pub struct Published<'a> {
 }
 
 impl Published<'_> {
-    /// In how many properties and headers they differ; `None` if they cannot be the
-    /// same publish.
+    /// In how many properties and headers they differ; `None` if they cannot be the same
+    /// publish.
     pub fn differences(self, other: Published<'_>) -> Option<usize> {
         let same = self.exchange == other.exchange
             && self.routing_key == other.routing_key
@@ -36,8 +35,8 @@ impl Published<'_> {
     }
 }
 
-/// The candidate that differs least, by what [`Published::differences`] said of each;
-/// the first of those that are alike, which are interchangeable.
+/// The candidate that differs least, according to [`Published::differences`]; of equal ones,
+/// which are interchangeable, the first.
 pub fn nearest<K>(candidates: impl IntoIterator<Item = (K, Option<usize>)>) -> Option<K> {
     let mut nearest = None;
     for (key, differences) in candidates {

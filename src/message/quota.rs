@@ -11,19 +11,20 @@ use crate::{
 
 use super::{InvalidMessage, Message, Schedule};
 
-/// How much a router may ask of a set. It refuses the rest before anything leaves
-/// the process; what others publish is the broker's business.
+/// The most that a router may publish. It refuses the rest before anything leaves the
+/// process; it does not limit other publishers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Quota {
-    /// The most bytes of a body; any number if `None`. Properties and headers do not
-    /// count, as they do not for the broker's own limit.
+    /// The largest body, in bytes; any size if `None`. Properties and headers do not count,
+    /// as with the broker's own limit.
     pub max_message_size: Option<usize>,
     /// The longest delays.
     pub max_delay: MaxDelay,
 }
 
-/// The longest delay, for all applications or by application. What a tolerance adds
-/// counts.
+/// The longest delay, for all applications or by application. What a tolerance adds is
+/// included.
 ///
 /// ```
 /// use delayline::message::MaxDelay;
@@ -33,8 +34,9 @@ pub struct Quota {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MaxDelay {
-    /// For the applications that are not named; as long as the levels reach if `None`.
+    /// For applications that are not named; up to the longest possible delay if `None`.
     pub default: Option<Delay>,
     /// For these applications, whatever the default is.
     pub apps: BTreeMap<AppKey, Delay>,
@@ -61,9 +63,8 @@ pub struct MaxDelayError {
 impl FromStr for MaxDelay {
     type Err = MaxDelayError;
 
-    /// Reads delays with spaces between them: one for all applications, and
-    /// `APP=DELAY` for those that have one of their own. A delay is written without
-    /// spaces here.
+    /// Reads delays separated by spaces: one for all applications, and `APP=DELAY` for those
+    /// with their own. A delay is written without spaces here.
     fn from_str(text: &str) -> Result<Self, MaxDelayError> {
         let mut limits = Self::default();
         for part in text.split_whitespace() {
@@ -87,8 +88,22 @@ impl FromStr for MaxDelay {
 }
 
 impl Quota {
-    /// Refuses what is too much: the body, or the delay the message would be published
-    /// with.
+    /// Sets the largest body, in bytes.
+    #[must_use]
+    pub fn with_max_message_size(mut self, bytes: usize) -> Self {
+        self.max_message_size = Some(bytes);
+        self
+    }
+
+    /// Sets the longest delays.
+    #[must_use]
+    pub fn with_max_delay(mut self, longest: MaxDelay) -> Self {
+        self.max_delay = longest;
+        self
+    }
+
+    /// Refuses what is over the quota: the body, or the delay with which the message would be
+    /// published.
     pub fn check(&self, message: &Message, delay: Delay) -> Result<(), InvalidMessage> {
         let size = message.body.len();
         if let Some(limit) = self.max_message_size.filter(|&limit| size > limit) {
@@ -100,8 +115,8 @@ impl Quota {
         }
     }
 
-    /// Everything that is known before a message is published: what the wire can
-    /// carry, how far the levels reach, and this quota.
+    /// Every check before a message is published: what the wire can carry, how long the
+    /// levels can hold it, and this quota.
     pub fn admit(
         &self,
         message: &Message,

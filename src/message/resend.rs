@@ -9,9 +9,8 @@ use super::{
     prepare::expiration_ms,
 };
 
-/// What properties and headers become when a message is sent again: all that
-/// would move, hold back or lose it goes, where it came from is noted, and
-/// everything else stays.
+/// Properties and headers of a message that is sent again: everything that would move, hold
+/// back or lose it is removed, its origin is recorded, and everything else stays.
 ///
 /// The broker refuses a `user_id` other than the sender's, so another user's goes
 /// into a header.
@@ -28,7 +27,7 @@ pub fn resend(
         .filter(|(name, _)| !is_forbidden(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    // Where it came from at first counts, not where it was on the way.
+    // Its first origin counts, not a stop on the way.
     if !(headers.contains_key(EXCHANGE) && headers.contains_key(ROUTING_KEY)) {
         headers.insert(EXCHANGE.into(), exchange.into());
         headers.insert(ROUTING_KEY.into(), routing_key.into());

@@ -1,4 +1,4 @@
-//! From "in 90 seconds" to a due time, and to what is left of it.
+//! From "in 90 seconds" to a due time, and to the rest of the delay.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use super::When;
 
 /// The due time of one message, fixed when the router takes it.
 ///
-/// What is left of the delay is measured on the monotonic clock, so a wall
-/// clock that is set while the message is in flight moves nothing.
+/// The rest of the delay is measured on the monotonic clock, so setting the wall clock while
+/// the message is in flight changes nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
     delay: Delay,
@@ -24,8 +24,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Fixes the due time: the asked delay, made longer within the tolerance
-    /// where that saves hops, counted from `now`.
+    /// Fixes the due time: the requested delay, lengthened within the tolerance where that
+    /// saves hops, counted from `now`.
     ///
     /// # Errors
     /// [`DelayError::TooLong`] if the instant is more than 2^28 - 1 units away.
@@ -50,7 +50,7 @@ impl Schedule {
         Ok(Self { delay, unit, taken, due })
     }
 
-    /// The delay from the beginning, with what the tolerance added.
+    /// The whole delay, including what the tolerance added.
     #[must_use]
     pub fn delay(&self) -> Delay {
         self.delay

@@ -1,4 +1,4 @@
-//! Consuming a queue whatever happens to the connection, until it is to stop.
+//! Consuming a queue through all failures of the connection, until told to stop.
 
 use std::{
     sync::{
@@ -13,53 +13,50 @@ use crossbeam_channel::Select;
 use log::{error, info, warn};
 
 use crate::{
-    Router, Settings,
     amqp::{Consumer, Delivery, Next, Session},
     message::Quota,
-    router::Stats,
+    router::RouterBuilder,
 };
 
 use super::{
-    Tally,
+    RetryStats,
     forward::{Forwarder, Unsendable},
     poison::{self, Poison},
 };
 
-/// How often it is looked whether to stop.
+/// How often to check whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The pause after the first and after later failures to run.
+/// The pause after the first failure and after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How long stopping may take for what is in flight, and for the last
-/// acknowledgements.
+/// How long stopping may take for messages in flight, and for the last acknowledgements.
 const FINISH: Duration = Duration::from_secs(10);
 
-/// How many messages are taken one at a time, after a crash that nobody explained, and for
-/// how long none may come, until as many are taken as before.
+/// How many messages are taken one at a time after an unexplained crash, and how long none
+/// may come, before as many are taken as before.
 const ALONE: (u64, Duration) = (100, Duration::from_secs(1));
 
-/// What to consume.
+/// What to consume, and how.
 pub(super) struct Consuming<'a> {
-    pub(super) settings: &'a Settings,
-    /// Names the connection in the broker's list.
+    /// Where, and how its routers are made.
+    pub(super) how: &'a RouterBuilder,
+    /// The name of the connection in the broker's list.
     pub(super) purpose: &'static str,
     pub(super) queue: &'a str,
-    /// What to do if there is no such queue.
+    /// Advice if there is no such queue.
     pub(super) if_missing: &'static str,
     pub(super) prefetch: u16,
     /// How many channels share the prefetch.
     pub(super) lanes: u16,
     pub(super) unsendable: Unsendable,
-    /// What its routers count into.
-    pub(super) stats: Arc<Stats>,
-    /// Where it is counted what was set aside.
-    pub(super) tally: Option<Arc<Tally>>,
+    /// Where messages that were set aside are counted.
+    pub(super) stats: Option<Arc<RetryStats>>,
 }
 
-/// How a session ended that nothing was wrong with.
+/// How a session ended without an error.
 enum Ended {
-    /// It was to stop; whether in time for everything in flight.
+    /// It was told to stop; whether in time for everything in flight.
     Stopped(bool),
     /// It took messages one at a time and nothing happened.
     WentWell,
@@ -67,11 +64,11 @@ enum Ended {
 
 /// Why a session ended.
 pub(super) enum Failed {
-    /// Another may do better.
+    /// A new session may do better.
     Session(String),
-    /// The broker crashed over something; whether there was nothing in our hands.
+    /// The broker crashed over something; whether we held no message then.
     Crashed { reason: String, unseen: bool },
-    /// So many messages fill all places, and nothing can be done about them.
+    /// This many messages occupy all places, and nothing can be done about them.
     Full(usize),
 }
 
@@ -82,15 +79,15 @@ impl From<String> for Failed {
 }
 
 impl Consuming<'_> {
-    /// Hands each message over until `stop` is set. Without a broker, or without the
-    /// queue, it waits for them.
+    /// Passes each message to the caller until `stop` is set. Without a broker, or without
+    /// the queue, it waits for them.
     ///
-    /// At the end it finishes what was published; what it holds beside that goes back
-    /// to the queue. Returns whether that was done in time.
+    /// At the end it waits for confirms; other messages that it holds go back to the queue.
+    /// Returns whether that was done in time.
     ///
     /// # Errors
-    /// All places are taken by so many messages that nothing can be done about; they are
-    /// back in the queue.
+    /// All places are occupied by messages about which nothing can be done; their number.
+    /// They are back in the queue.
     pub(super) fn run(
         &self,
         stop: &AtomicBool,
@@ -126,23 +123,23 @@ impl Consuming<'_> {
         Ok(true)
     }
 
-    /// Looks for messages over which the broker crashes, and has the broker move them. Whether
-    /// it found any.
+    /// Looks for messages over which the broker crashes, and makes the broker move them.
+    /// Returns whether it found any.
     fn clear(&self, poison: &mut Poison, unseen: bool) -> bool {
         if self.unsendable != Unsendable::Reject {
             // Rejecting could lose them.
             error!("{}", poison::unread(self.queue, &"the worker does not reject"));
             return false;
         }
-        match poison.crashed(&self.settings.broker, self.queue, unseen) {
+        match poison.crashed(&self.how.broker, self.queue, unseen) {
             Ok(moved) => {
                 for message in &moved {
                     warn!(
                         "park {}: the broker closes every AMQP 0-9-1 connection over it",
                         message.described()
                     );
-                    if let Some(tally) = &self.tally {
-                        tally.set_aside(&message.routing_key);
+                    if let Some(stats) = &self.stats {
+                        stats.set_aside(&message.routing_key);
                     }
                 }
                 !moved.is_empty()
@@ -154,9 +151,9 @@ impl Consuming<'_> {
         }
     }
 
-    /// Works until it is to stop, or something is wrong. A lost connection takes
-    /// the other one with it: what the broker hands out again must not be
-    /// published a second time from here.
+    /// Works until told to stop, or until an error. If one connection is lost, the other is
+    /// closed as well: what the broker delivers again must not be published a second time
+    /// from here.
     fn session(
         &self,
         stop: &AtomicBool,
@@ -165,24 +162,26 @@ impl Consuming<'_> {
         handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
     ) -> Result<Ended, Failed> {
         let mut session =
-            Session::open_for(&self.settings.broker, self.purpose).map_err(|error| error.to_string())?;
+            Session::open_for(&self.how.broker, self.purpose).map_err(|error| error.to_string())?;
         poison.broker = session.server_version();
-        let router = Router::connect_counted(&unlimited(self.settings), Arc::clone(&self.stats))
-            .map_err(|error| error.to_string())?;
+        // Without a quota: what came in may be retried, and parked, and how late retries are is
+        // up to the policies.
+        let router = self.how.clone().quota(Quota::default());
+        let router = router.connect().map_err(|error| error.to_string())?;
         let alone = poison.alone();
         let (prefetch, lanes) = if alone { (1, 1) } else { (self.prefetch, self.lanes) };
         let consumer =
             session.consume_in_lanes(self.queue, prefetch, lanes).map_err(|error| match error.code() {
                 Some(404) => Failed::Session(format!("{error}; {}", self.if_missing)),
-                // It was handed out before all had begun.
+                // It was delivered before all channels had begun.
                 Some(poison::CRASH) => Failed::Crashed { reason: error.to_string(), unseen: true },
                 _ => Failed::Session(error.to_string()),
             })?;
         info!("taking messages from `{}`, {prefetch} at a time", self.queue);
         let mut forwarder =
-            Forwarder::new(&router, self.unsendable, self.tally.as_deref(), usize::from(self.prefetch));
+            Forwarder::new(&router, self.unsendable, self.stats.as_deref(), usize::from(self.prefetch));
         let ended = work(stop, &consumer, &mut forwarder, alone, handle);
-        // Where nothing gets through, a new connection alone is no progress.
+        // If nothing gets through, a new connection alone is no progress.
         if forwarder.acknowledged() > 0 {
             *failures = 0;
         }
@@ -191,7 +190,8 @@ impl Consuming<'_> {
             Err(failed) => {
                 let unseen = forwarder.is_empty();
                 drop(forwarder);
-                router.close(Duration::ZERO);
+                // What is not confirmed was not acknowledged either.
+                let _ = router.close(Duration::ZERO);
                 return Err(match failed {
                     Failed::Session(reason) if has_crashed(&consumer) => Failed::Crashed { reason, unseen },
                     Failed::Crashed { reason, .. } => Failed::Crashed { reason, unseen },
@@ -200,7 +200,7 @@ impl Consuming<'_> {
             }
         };
         let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
-        router.close(FINISH);
+        let clean = router.close(FINISH).is_ok() && clean;
         if went_well {
             return Ok(Ended::WentWell);
         }
@@ -209,8 +209,8 @@ impl Consuming<'_> {
     }
 }
 
-/// Whether the connection ended because the broker crashed, when something else noticed
-/// first that it is gone.
+/// Whether the connection ended because the broker crashed, if something else noticed first
+/// that it is gone.
 fn has_crashed(consumer: &Consumer) -> bool {
     loop {
         match consumer.next(TICK) {
@@ -219,14 +219,6 @@ fn has_crashed(consumer: &Consumer) -> bool {
             Next::Ended(cause) => return cause.is_some_and(|cause| cause.code() == Some(poison::CRASH)),
         }
     }
-}
-
-/// The same settings without a quota: what came in may be retried, and parked, and how
-/// late retries are is up to the policies.
-fn unlimited(settings: &Settings) -> Settings {
-    let mut settings = settings.clone();
-    settings.router.quota = Quota::default();
-    settings
 }
 
 /// Works until it is to stop, or all went well that was to be tried alone; which of both.

@@ -1,5 +1,5 @@
-//! Again, or never again: a failure and a policy make a decision, and that makes
-//! the message's successor.
+//! Retry or park: a failure and a policy make a decision, and the decision makes the
+//! message's successor.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use crate::{
 
 use super::{Failure, Policy};
 
-/// What is to become of a message that failed.
+/// What to do with a message that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// It is tried again.
     Retry {
-        /// Which retry that is, from 1.
+        /// The number of the retry, from 1.
         attempt: u32,
         /// How long it waits until then.
         delay: Delay,
@@ -25,17 +25,17 @@ pub enum Decision {
     Park(ParkReason),
 }
 
-/// Why a message is given up.
+/// Why a message is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkReason {
-    /// It had all its attempts.
+    /// It has used up all its attempts.
     Attempts,
     /// The next retry would come too long after the first failure.
     Age,
-    /// It is worthless by now, or would be at the next retry.
+    /// It has expired, or would have by the next retry.
     Expired,
-    /// The application said so.
+    /// The application asked for it.
     GaveUp,
 }
 
@@ -59,8 +59,8 @@ impl fmt::Display for ParkReason {
 }
 
 impl Decision {
-    /// Decides at `now`, in ms since the epoch. `asked` is a delay that takes the
-    /// place of the policy's; `random` is from 0 up to, and without, 1.
+    /// Decides at `now`, in ms since the epoch. `asked` is a delay that replaces the
+    /// policy's; `random` is from 0 up to, but not including, 1.
     #[must_use]
     pub fn new(
         policy: &Policy,
@@ -89,11 +89,11 @@ impl Decision {
         Self::Retry { attempt, delay }
     }
 
-    /// The message to publish in place of the one that failed: its body, its
-    /// properties, its headers, and what we note.
+    /// The message to publish in place of the one that failed: its body, its properties, its
+    /// headers, and our record of the failure.
     ///
-    /// The broker takes a `user_id` only from the user it names, so one other
-    /// than the `sender` goes into a header.
+    /// The broker accepts a `user_id` only from the user it names, so one other than the
+    /// `sender` goes into a header.
     #[must_use]
     pub fn successor(
         self,

@@ -1,13 +1,13 @@
-//! What is known of a message that failed.
+//! What is known about a message that failed.
 
 use crate::{
-    codec::{AppKey, AppKeyError, RoutingKey},
+    codec::{AppKey, AppKeyError, Level, RoutingKey},
     message::{Headers, Value, headers},
     topology::Names,
 };
 
-/// The history of a message: how often it was tried, since when, and where it
-/// came from at first.
+/// The history of a message: how often it was tried, since when, and where it was first
+/// published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
     /// How many retries there were.
@@ -15,36 +15,36 @@ pub struct History {
     /// When it failed for the first time, in ms since the epoch; `None` if it
     /// never did.
     pub first_failed: Option<i64>,
-    /// The ms since the epoch after which it is worthless.
+    /// The ms since the epoch after which it has expired.
     pub expires: Option<i64>,
-    /// The exchange it was published to at first.
+    /// The exchange it was first published to.
     pub exchange: String,
-    /// The routing key it was published with at first.
+    /// The routing key it was first published with.
     pub routing_key: String,
 }
 
 /// A message that failed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Whose it is.
+    /// The application it belongs to.
     pub app: AppKey,
-    /// Why it failed: what the broker says in `x-death` (`rejected`, `expired`,
-    /// `maxlen`, `delivery_limit`), or a word of the application's own.
+    /// Why it failed: the broker's reason in `x-death` (`rejected`, `expired`, `maxlen`,
+    /// `delivery_limit`), or a word of the application's own.
     pub reason: String,
     /// When it failed, in ms since the epoch.
     pub failed: i64,
-    /// What was before.
+    /// Its history.
     pub history: History,
 }
 
-/// One entry of `x-death`, as far as it is of use.
+/// One entry of `x-death`, as far as we need it.
 #[derive(Default)]
 struct Death<'a> {
     queue: &'a str,
     reason: &'a str,
     exchange: &'a str,
     routing_key: &'a str,
-    /// The last millisecond of the second that the broker noted.
+    /// The last millisecond of the second that the broker recorded.
     time: Option<i64>,
     expiration: Option<i64>,
 }
@@ -70,9 +70,8 @@ impl<'a> Death<'a> {
         })
     }
 
-    /// When the message became worthless by the `expiration` it had. The broker
-    /// erases the property and does not note when it began to count, which was no
-    /// later than the death.
+    /// When the message expired by the `expiration` it had. The broker erases the property
+    /// and does not record when it began to count, which was no later than the death.
     fn expires(&self, now: i64) -> Option<i64> {
         let lifetime = self.expiration?;
         let died = self.time.unwrap_or(now).min(now);
@@ -96,7 +95,7 @@ fn deaths(headers: &Headers) -> Vec<Death<'_>> {
 }
 
 impl History {
-    /// What the headers of a message say that came through `exchange` with
+    /// The history that the headers of a message show, which came through `exchange` with
     /// `routing_key`.
     #[must_use]
     pub fn read(headers: &Headers, exchange: &str, routing_key: &str, now: i64) -> Self {
@@ -104,7 +103,8 @@ impl History {
         let number = |name: &str| headers.get(name).and_then(Value::as_i64);
         let said = |name: &str| headers.get(name).and_then(text);
         let oldest = deaths.last().map(|death| (death.exchange, death.routing_key));
-        // What an earlier attempt noted goes before what the broker noted since.
+        // The record of an earlier attempt takes precedence over what the broker recorded
+        // since.
         let (exchange, routing_key) = match (said(headers::EXCHANGE), said(headers::ROUTING_KEY)) {
             (Some(exchange), Some(routing_key)) => (exchange, routing_key),
             _ => oldest.unwrap_or((exchange, routing_key)),
@@ -120,7 +120,7 @@ impl History {
         }
     }
 
-    /// Whether the message is worthless now.
+    /// Whether the message has expired now.
     #[must_use]
     pub fn is_expired(&self, now: i64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
@@ -128,13 +128,12 @@ impl History {
 }
 
 impl Failure {
-    /// What a message in the retry queue says about itself.
+    /// The failure of a message in the retry queue, from its headers.
     ///
-    /// The app key is its routing key, or the last part of it if that is one of a
-    /// delayed message.
+    /// The app key is its routing key, or the last part of a delayed routing key.
     ///
     /// # Errors
-    /// If no app key can be had from the routing key.
+    /// If the routing key contains no app key.
     pub fn read(
         headers: &Headers,
         exchange: &str,
@@ -146,9 +145,9 @@ impl Failure {
             Ok(key) => key.app,
             Err(_) => AppKey::new(routing_key)?,
         };
-        // A message that an application published here by itself may have passed
+        // A message that an application published here directly may have passed through
         // levels before, but has not died in a queue of its own since.
-        let level = names.level_queue(0);
+        let level = names.level_queue(Level::LOWEST);
         let levels = level.trim_end_matches("00");
         let deaths = deaths(headers);
         let death = deaths.first().filter(|death| !death.queue.starts_with(levels));

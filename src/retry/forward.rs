@@ -1,5 +1,4 @@
-//! Publishing successors, and letting go of a message only once its successor is
-//! confirmed.
+//! Publishing successors, and acknowledging a message only once its successor is confirmed.
 
 use std::{
     collections::VecDeque,
@@ -15,36 +14,37 @@ use crate::{
     router::{Cause, Outcome, Pipeline, PublishError},
 };
 
-use super::{Tally, consume::Failed};
+use super::{RetryStats, consume::Failed};
 
-/// How long a message waits that the broker would not store just now.
+/// How long to wait before publishing again a message that the broker would not store just
+/// now.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the broker says where a rule on routing keys (a topic permission) refuses one key,
-/// and not the exchange as a whole.
+/// The broker's words where a topic permission refuses one key, and not the exchange as a
+/// whole.
 const TOPIC_REFUSED: &str = "access to topic";
 
 /// What to do with a message that can never be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unsendable {
-    /// Reject it: the broker dead-letters it from the queue, as it is.
+    /// Reject it: the broker dead-letters it from the queue, unchanged.
     Reject,
     /// Keep it unacknowledged; its queue may have nowhere to dead-letter to.
     Hold,
 }
 
-/// Messages whose successors are on their way.
+/// Messages whose successors are in flight.
 pub(super) struct Forwarder<'r> {
     pipeline: Pipeline<'r, Delivery>,
     /// Successors to publish again, and when.
     held: VecDeque<(Instant, Message, Delivery)>,
     unsendable: Unsendable,
-    /// Messages that nothing can be done about; the broker gets them back when
-    /// the connection is closed.
+    /// Messages about which nothing can be done; the broker requeues them when the connection
+    /// is closed.
     stuck: Vec<Delivery>,
-    /// How many messages the broker hands out at a time.
+    /// How many messages the broker delivers at a time.
     prefetch: usize,
-    tally: Option<&'r Tally>,
+    stats: Option<&'r RetryStats>,
     acknowledged: u64,
 }
 
@@ -52,7 +52,7 @@ impl<'r> Forwarder<'r> {
     pub(super) fn new(
         router: &'r Router,
         unsendable: Unsendable,
-        tally: Option<&'r Tally>,
+        stats: Option<&'r RetryStats>,
         prefetch: usize,
     ) -> Self {
         Self {
@@ -61,22 +61,22 @@ impl<'r> Forwarder<'r> {
             unsendable,
             stuck: Vec::new(),
             prefetch,
-            tally,
+            stats,
             acknowledged: 0,
         }
     }
 
-    /// Whether no message is in our hands.
+    /// Whether we hold no message.
     pub(super) fn is_empty(&self) -> bool {
         self.pipeline.in_flight() == 0 && self.held.is_empty() && self.stuck.is_empty()
     }
 
-    /// How many messages were let go of.
+    /// How many messages were acknowledged or rejected.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// Lets go of a message: it is processed, or its successor is confirmed.
+    /// Acknowledges a message: it is processed, or its successor is confirmed.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -93,8 +93,7 @@ impl<'r> Forwarder<'r> {
     /// Publishes the successor of a message.
     ///
     /// # Errors
-    /// Why it makes no sense to go on; what is not acknowledged stays the
-    /// broker's.
+    /// Why it makes no sense to continue; the broker keeps what is not acknowledged.
     pub(super) fn send(
         &mut self,
         consumer: &Consumer,
@@ -107,10 +106,10 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Gives a message up that cannot be understood, or cannot be published.
+    /// Sets aside a message that cannot be understood, or cannot be published.
     ///
     /// # Errors
-    /// As for [`send`](Self::send), and if it is the last of as many as there are places.
+    /// As for [`send`](Self::send), and if such messages now occupy all places.
     pub(super) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
         match self.unsendable {
             Unsendable::Reject => {
@@ -127,7 +126,8 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Acknowledges what is confirmed, and publishes again what is to be.
+    /// Acknowledges messages with confirmed successors, and publishes again those that are
+    /// due for it.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -155,8 +155,8 @@ impl<'r> Forwarder<'r> {
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
                 self.set_aside(consumer, delivery, &error)
             }
-            // It is the application's own queue that refuses what is due at once, for as long as
-            // it likes; but not in the places of everybody.
+            // A message without a delay is refused by the application's own queue, for as
+            // long as that likes; it may wait, but must not take the places of others.
             Cause::Nacked if error.message().is_due_at_once() && self.is_crowded() => {
                 self.set_aside(consumer, delivery, &error)
             }
@@ -177,24 +177,24 @@ impl<'r> Forwarder<'r> {
         let app = &error.message().app;
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         error!("set aside app={app} id={id}: {error}");
-        if let Some(tally) = self.tally {
-            tally.refuse(app.as_str());
+        if let Some(stats) = self.stats {
+            stats.refuse(app.as_str());
         }
         self.refuse(consumer, delivery)
     }
 
-    /// Whether those that wait to be published again take so many places that too few are left
-    /// for others. A worker's messages are all of one application.
+    /// Whether messages that wait to be published again take so many places that too few are
+    /// left for others. All messages of a worker belong to one application.
     fn is_crowded(&self) -> bool {
         self.unsendable == Unsendable::Reject && self.held.len() >= self.prefetch / 2
     }
 
-    /// Whether what the broker refused here it would refuse of everybody: then all wait until
-    /// somebody mends it. A rule on keys refuses this message, and others go on.
+    /// Whether the broker would refuse to everybody what it refused here: then all wait until
+    /// somebody fixes it. A topic permission refuses this message only, and others go on.
     fn is_everybodys(&self, error: &PublishError) -> bool {
         let through_the_entry = error.message().direct.is_none();
         match error.cause() {
-            // All that a worker has is of one application.
+            // All messages of a worker belong to one application.
             Cause::Returned { .. } | Cause::Rejected { code: 403 | 404, .. }
                 if self.unsendable == Unsendable::Hold =>
             {
@@ -206,8 +206,8 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Waits until every successor that was published is confirmed and its
-    /// message acknowledged, for `limit` at most. Whether all are.
+    /// Waits until every published successor is confirmed and its message acknowledged, for
+    /// `limit` at most. Returns whether all are.
     pub(super) fn finish(mut self, consumer: &Consumer, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.pipeline.in_flight() > 0 {
@@ -219,7 +219,7 @@ impl<'r> Forwarder<'r> {
             while let Some(outcome) = self.pipeline.try_next() {
                 match self.settle_one(consumer, outcome) {
                     Ok(()) => {}
-                    // It is given back with the rest.
+                    // It is requeued with the rest.
                     Err(Failed::Full(_)) => return false,
                     Err(Failed::Session(reason) | Failed::Crashed { reason, .. }) => {
                         warn!("{reason}");

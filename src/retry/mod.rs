@@ -1,11 +1,10 @@
 //! Retries with backoff.
 //!
-//! A [`Policy`] says when a failed message is tried again and when it is given
-//! up; [`Policies`] hold one for each application and reason of failure. A
-//! [`Failure`] is what is known of a failed message, and with a policy it makes a
-//! [`Decision`]: all of that is pure. The [`Service`] carries decisions out for
-//! applications in any language, which only reject what they could not process; a [`Worker`] does
-//! the same inside a consumer written in Rust.
+//! A [`Policy`] says when a failed message is tried again and when it is parked; [`Policies`]
+//! hold one for each application and reason of failure. A [`Failure`] is what is known about
+//! a failed message, and together with a policy it makes a [`Decision`]: all of that is pure.
+//! The [`Service`] carries out decisions for applications in any language, which only reject
+//! what they could not process; a [`Worker`] does the same inside a consumer written in Rust.
 
 mod consume;
 mod decision;
@@ -15,13 +14,13 @@ mod poison;
 mod policies;
 mod policy;
 mod service;
-mod tally;
+mod stats;
 mod worker;
 
 pub use decision::{Decision, ParkReason};
 pub use failure::{Failure, History};
-pub use policies::{Policies, PoliciesError, SharedPolicies};
+pub use policies::{Policies, SharedPolicies};
 pub use policy::{Backoff, Jitter, Policy, Step};
 pub use service::Service;
-pub use tally::{AppTally, Tally};
+pub use stats::{AppStats, RetryStats};
 pub use worker::{Handled, Job, Worker, WorkerFull};

@@ -1,9 +1,10 @@
-//! Messages over which the broker closes every AMQP 0-9-1 connection that it hands them to.
+//! Messages over which the broker closes every AMQP 0-9-1 connection to which it delivers
+//! them.
 //!
-//! The broker puts such a message back to the head of its queue, where the next connection
-//! meets it, and so all that wait behind it would wait for ever. Over AMQP 1.0 they can be read
-//! (see [`amqp::v1`](crate::amqp::v1)), and rejected, so that the broker moves them to the parked queue as
-//! they are. Which of the messages at the head it was, the broker does not say.
+//! The broker requeues such a message at the head of its queue, where the next connection
+//! meets it, so all messages behind it would wait forever. Over AMQP 1.0 it can be read (see
+//! [`amqp::v1`](crate::amqp::v1)) and rejected, so that the broker moves it to the parked
+//! queue unchanged. The broker does not say which of the messages at the head it was.
 
 use std::{collections::BTreeSet, fmt::Display};
 
@@ -12,31 +13,31 @@ use crate::{
         AmqpError,
         v1::{Foreign, Oddity, Outcome, Receiver},
     },
-    settings::Broker,
+    broker::Broker,
 };
 
 /// The code with which the broker closes a connection that it crashed over.
 pub(super) const CRASH: u16 = 541;
 
-/// How many messages are looked at in one go, and in one turn.
+/// How many messages are examined in one go, and in one turn.
 const SWEEP: (u32, u32) = (1_000, 100);
 
-/// After so many bytes it is enough for once.
+/// After this many bytes, one look is enough.
 const BYTES: u64 = 64 * 1024 * 1024;
 
-/// After so many crashes with nothing else in hand, it is the message that is handed out
-/// first, whatever it holds.
+/// After this many crashes while we held nothing else, the message that is delivered first is
+/// to blame, whatever it contains.
 const STRIKES: u32 = 5;
 
-/// What is known of such messages.
+/// What is known about such messages.
 #[derive(Debug)]
 pub(super) struct Poison {
     /// The broker's version, as far as known.
     pub(super) broker: Option<String>,
     /// What the broker is known to crash over.
     proven: BTreeSet<Oddity>,
-    /// Whether messages are to be taken one at a time, so that no innocent one is in hand at
-    /// the next crash.
+    /// Whether to take messages one at a time, so that we hold no innocent one at the next
+    /// crash.
     alone: bool,
     strikes: u32,
 }
@@ -48,7 +49,7 @@ impl Default for Poison {
 }
 
 impl Poison {
-    /// Whether messages are to be taken one at a time.
+    /// Whether to take messages one at a time.
     pub(super) fn alone(&self) -> bool {
         self.alone
     }
@@ -58,11 +59,11 @@ impl Poison {
         (self.alone, self.strikes) = (false, 0);
     }
 
-    /// The broker crashed, perhaps over a message; `unseen` says that no other was in our
-    /// hands. Has the broker move what it was, as far as that can be told, and returns it.
+    /// The broker crashed, perhaps over a message; `unseen` says that we held no other. Makes
+    /// the broker move the message, as far as it can be identified, and returns it.
     ///
     /// # Errors
-    /// AMQP 1.0 is not to be had.
+    /// AMQP 1.0 is not available.
     pub(super) fn crashed(
         &mut self,
         broker: &Broker,
@@ -78,7 +79,7 @@ impl Poison {
         while last == SWEEP.1 && met.len() < SWEEP.0 as usize && bytes < BYTES {
             last = receiver.take(SWEEP.1, |id, mut message| {
                 bytes += message.bytes;
-                // Only what it says about itself is of use here.
+                // Only what it says about itself is useful here.
                 (message.body, message.headers, message.properties) = Default::default();
                 met.push((id, message));
             })?;
@@ -95,8 +96,8 @@ impl Poison {
         Ok(moved.into_iter().map(|(_, (_, message))| message).collect())
     }
 
-    /// The places of those that it was. `exact` says that the first that was handed out before
-    /// is most likely one.
+    /// The positions of the messages that did it. `exact` says that the first redelivered
+    /// message is most likely one.
     fn judge<'a>(
         &mut self,
         messages: impl Iterator<Item = &'a Foreign> + Clone,
@@ -129,7 +130,7 @@ impl Poison {
     }
 }
 
-/// What to tell an operator where such a message cannot be moved.
+/// Advice for an operator if such a message cannot be moved.
 pub(super) fn unread(queue: &str, why: &dyn Display) -> String {
     format!(
         "the broker crashes over a message in `{queue}` that AMQP 0-9-1 cannot carry, and everything behind it \

@@ -1,44 +1,27 @@
-//! Policies by application and reason, as they stand in a file.
+//! Policies by application and reason.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
+    collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use serde::Deserialize;
+use crate::codec::AppKey;
 
-use crate::codec::{AppKey, Delay, Tolerance};
+use super::Policy;
 
-use super::{Backoff, Jitter, Policy};
-
-/// The window of hop-aware jitter where the file names none: 10 %.
-const WINDOW: Tolerance = Tolerance::Relative(1_000);
-
-/// Which policy holds for which application and which reason of failure.
-///
-/// What an application says overrides the default, key by key, and what is said
-/// of a reason overrides what is said in general:
+/// The policy for each application and each reason of failure.
 ///
 /// ```
-/// use delayline::{codec::AppKey, retry::Policies};
+/// use delayline::{codec::AppKey, retry::{Backoff, Policies, Policy}};
 ///
-/// let policies = Policies::parse(r#"
-///     [default]
-///     exponential = { base = "10s", factor = 2, cap = "1h" }
-///     attempts = 8
-///
-///     [apps.billing]
-///     list = ["1m", "5m", "15m"]
-///
-///     [apps.billing.reasons.expired]
-///     attempts = 0
-/// "#)?;
+/// let patient = Policy::new(Backoff::List(vec!["1m".parse()?, "5m".parse()?, "15m".parse()?]));
 /// let billing = AppKey::new("billing")?;
+/// let policies = Policies::new(Policy::default())
+///     .with_app(billing.clone(), patient)
+///     .with_reason(Some(&billing), "expired", Policy::NEVER);
 /// assert_eq!(policies.get(&billing, "rejected").attempts, 3);
 /// assert_eq!(policies.get(&billing, "expired").attempts, 0);
-/// assert_eq!(policies.get(&AppKey::new("mail")?, "rejected").attempts, 8);
+/// assert_eq!(policies.get(&AppKey::new("mail")?, "rejected").attempts, 10);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,116 +36,34 @@ struct ByReason {
     reasons: BTreeMap<String, Policy>,
 }
 
-/// Why policies cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoliciesError {
-    /// The file cannot be read.
-    #[error("{file}: {reason}")]
-    File {
-        /// Which.
-        file: String,
-        /// Why not.
-        reason: String,
-    },
-    /// It is no TOML, or has a key that is unknown or of another type.
-    #[error("{0}")]
-    Syntax(String),
-    /// A value that cannot be.
-    #[error("[{table}] `{key}`: {reason}")]
-    Value {
-        /// The table it stands in.
-        table: String,
-        /// Its key.
-        key: &'static str,
-        /// What is wrong, and what to write.
-        reason: String,
-    },
-    /// A table's name is no app key.
-    #[error("[apps.{name:?}]: {reason}")]
-    App {
-        /// The name.
-        name: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
-
-/// A file as it is written.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    #[serde(default)]
-    default: Rule,
-    #[serde(default)]
-    apps: BTreeMap<String, Rule>,
-}
-
-/// A table of it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rule {
-    fixed: Option<String>,
-    exponential: Option<Exponential>,
-    list: Option<Vec<String>>,
-    jitter: Option<JitterName>,
-    window: Option<String>,
-    attempts: Option<u32>,
-    max_age: Option<String>,
-    #[serde(default)]
-    reasons: BTreeMap<String, Rule>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Exponential {
-    base: String,
-    factor: f64,
-    cap: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum JitterName {
-    None,
-    Full,
-    Equal,
-    HopAware,
-}
-
 impl Policies {
-    /// Reads policies from a TOML file.
-    ///
-    /// # Errors
-    /// What is wrong, with the file's name.
-    pub fn load(file: &Path) -> Result<Self, PoliciesError> {
-        let failed = |reason: String| PoliciesError::File { file: file.display().to_string(), reason };
-        let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
-        Self::parse(&text).map_err(|error| failed(error.to_string()))
+    /// One policy for everything.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self { default: ByReason { otherwise: policy, reasons: BTreeMap::new() }, apps: BTreeMap::new() }
     }
 
-    /// Reads policies from TOML.
-    ///
-    /// # Errors
-    /// What is wrong, by line or by table and key.
-    pub fn parse(text: &str) -> Result<Self, PoliciesError> {
-        let written: Written = toml::from_str(text)
-            .map_err(|error| PoliciesError::Syntax(error.to_string().trim_end().into()))?;
-        let default = ByReason::new(&[("default", &written.default)])?;
-        let apps = written
-            .apps
-            .iter()
-            .map(|(name, rule)| {
-                let app = AppKey::new(name.as_str())
-                    .map_err(|error| PoliciesError::App { name: name.clone(), reason: error.to_string() })?;
-                let table = format!("apps.{name}");
-                Ok((app, ByReason::new(&[("default", &written.default), (&table, rule)])?))
-            })
-            .collect::<Result<_, PoliciesError>>()?;
-        Ok(Self { default, apps })
+    /// Another policy for an application. The policies for the reasons of all applications do
+    /// not hold for it, only those it is given itself.
+    #[must_use]
+    pub fn with_app(mut self, app: AppKey, policy: Policy) -> Self {
+        self.apps.entry(app).or_default().otherwise = policy;
+        self
     }
 
-    /// The policy for an application's message that failed for a reason.
+    /// Another policy for a reason: of an application, or of all that have no policy of their
+    /// own. An application that was not named before has otherwise the policy of all.
+    #[must_use]
+    pub fn with_reason(mut self, app: Option<&AppKey>, reason: impl Into<String>, policy: Policy) -> Self {
+        let rules = match app {
+            None => &mut self.default,
+            Some(app) => self.apps.entry(app.clone()).or_insert_with(|| self.default.clone()),
+        };
+        rules.reasons.insert(reason.into(), policy);
+        self
+    }
+
+    /// The policy for an application's messages that failed for this reason.
     #[must_use]
     pub fn get(&self, app: &AppKey, reason: &str) -> &Policy {
         let rules = self.of(app);
@@ -185,105 +86,6 @@ impl Policies {
     }
 }
 
-impl ByReason {
-    /// Puts tables together, the later over the earlier.
-    fn new(layers: &[(&str, &Rule)]) -> Result<Self, PoliciesError> {
-        let names: BTreeSet<_> = layers.iter().flat_map(|(_, rule)| rule.reasons.keys()).collect();
-        let merge = |reason: Option<&String>| {
-            let mut policy = Policy::default();
-            for (table, rule) in layers {
-                rule.apply(&mut policy, table)?;
-                if let Some((reason, rule)) = reason.and_then(|reason| rule.reasons.get_key_value(reason)) {
-                    let table = format!("{table}.reasons.{reason}");
-                    if !rule.reasons.is_empty() {
-                        let reason = "a reason has no reasons of its own; remove this table".into();
-                        return Err(PoliciesError::Value { table, key: "reasons", reason });
-                    }
-                    rule.apply(&mut policy, &table)?;
-                }
-            }
-            Ok(policy)
-        };
-        let otherwise = merge(None)?;
-        let reasons = names
-            .into_iter()
-            .map(|reason| Ok((reason.clone(), merge(Some(reason))?)))
-            .collect::<Result<_, PoliciesError>>()?;
-        Ok(Self { otherwise, reasons })
-    }
-}
-
-impl Rule {
-    fn apply(&self, policy: &mut Policy, table: &str) -> Result<(), PoliciesError> {
-        let wrong = |key, reason: String| PoliciesError::Value { table: table.into(), key, reason };
-        let delay = |key, text: &str| text.parse::<Delay>().map_err(|error| wrong(key, error.to_string()));
-        let said = [
-            ("fixed", self.fixed.is_some()),
-            ("exponential", self.exponential.is_some()),
-            ("list", self.list.is_some()),
-        ];
-        let mut said = said.iter().filter(|(_, said)| *said);
-        if let (Some((one, _)), Some((other, _))) = (said.next(), said.next()) {
-            return Err(wrong(other, format!("there is `{one}` too; keep one of them")));
-        }
-        if let Some(text) = &self.fixed {
-            policy.backoff = Backoff::Fixed(delay("fixed", text)?);
-        }
-        if let Some(Exponential { base, factor, cap }) = &self.exponential {
-            let (base, cap) = (delay("exponential", base)?, delay("exponential", cap)?);
-            let fault = match () {
-                () if base == Delay::ZERO => "`base` is 0 and stays so; use 1s or more".into(),
-                () if cap < base => format!("`cap` ({cap}) is below `base` ({base}); swap or raise it"),
-                () if !(1.0..=100.0).contains(factor) => format!("`factor` is {factor}; use 1 to 100"),
-                () => String::new(),
-            };
-            if !fault.is_empty() {
-                return Err(wrong("exponential", fault));
-            }
-            policy.backoff = Backoff::Exponential { base, factor: *factor, cap };
-        }
-        if let Some(texts) = &self.list {
-            let delays: Vec<_> = texts.iter().map(|text| delay("list", text)).collect::<Result<_, _>>()?;
-            if delays.is_empty() {
-                return Err(wrong(
-                    "list",
-                    "it is empty; name one delay or more, or use `attempts = 0`".into(),
-                ));
-            }
-            // As many attempts as delays, unless `attempts` says otherwise.
-            policy.attempts = u32::try_from(delays.len()).unwrap_or(u32::MAX);
-            policy.backoff = Backoff::List(delays);
-        }
-        policy.jitter = match (self.jitter, &self.window, policy.jitter) {
-            (Some(JitterName::HopAware), window, _) | (None, window @ Some(_), Jitter::HopAware(_)) => {
-                Jitter::HopAware(match window {
-                    Some(text) => text
-                        .parse()
-                        .map_err(|error: crate::codec::ToleranceError| wrong("window", error.to_string()))?,
-                    None => WINDOW,
-                })
-            }
-            (_, Some(_), _) => {
-                return Err(wrong("window", "only `jitter = \"hop-aware\"` has a window; add that".into()));
-            }
-            (Some(JitterName::None), None, _) => Jitter::None,
-            (Some(JitterName::Full), None, _) => Jitter::Full,
-            (Some(JitterName::Equal), None, _) => Jitter::Equal,
-            (None, None, inherited) => inherited,
-        };
-        policy.attempts = self.attempts.unwrap_or(policy.attempts);
-        if policy.attempts > Policy::MAX_ATTEMPTS {
-            let most = Policy::MAX_ATTEMPTS;
-            let found = policy.attempts;
-            return Err(wrong("attempts", format!("{found} are too many; use 0 (park at once) to {most}")));
-        }
-        if let Some(text) = &self.max_age {
-            policy.max_age = Some(delay("max_age", text)?);
-        }
-        Ok(())
-    }
-}
-
 /// Policies that can be replaced while they are in use.
 #[derive(Debug, Clone, Default)]
 pub struct SharedPolicies(Arc<RwLock<Arc<Policies>>>);
@@ -295,7 +97,7 @@ impl SharedPolicies {
         Self(Arc::new(RwLock::new(Arc::new(policies))))
     }
 
-    /// Those that hold now.
+    /// The current ones.
     #[must_use]
     pub fn current(&self) -> Arc<Policies> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
@@ -311,85 +113,30 @@ impl SharedPolicies {
 mod tests {
     use super::*;
 
-    fn get(text: &str, app: &str, reason: &str) -> Policy {
-        Policies::parse(text).unwrap().get(&AppKey::new(app).unwrap(), reason).clone()
+    fn attempts(attempts: u32) -> Policy {
+        Policy { attempts, ..Policy::default() }
     }
 
     #[test]
-    fn layers_override_key_by_key() {
-        let text = r#"
-            [default]
-            fixed = "30s"
-            attempts = 4
-            max_age = "1h"
-            [default.reasons.expired]
-            attempts = 1
-            [apps."eu.orders"]
-            jitter = "hop-aware"
-            window = "5%"
-            [apps."eu.orders".reasons.timeout]
-            list = ["1s", "2s"]
-            window = "1s"
-        "#;
-        let orders = get(text, "eu.orders", "rejected");
-        assert_eq!(orders.backoff, Backoff::Fixed("30s".parse().unwrap()));
-        assert_eq!((orders.attempts, orders.max_age), (4, Some("1h".parse().unwrap())));
-        assert_eq!(orders.jitter, Jitter::HopAware("5%".parse().unwrap()));
-        assert_eq!(get(text, "eu.orders", "expired").attempts, 1);
-        let timeout = get(text, "eu.orders", "timeout");
-        assert_eq!((timeout.attempts, timeout.jitter), (2, Jitter::HopAware("1s".parse().unwrap())));
-        assert_eq!(get(text, "other", "expired").attempts, 1);
-        assert_eq!(get("", "other", "rejected"), Policy::default());
-    }
-
-    #[test]
-    fn what_an_application_says_beats_the_defaults_reasons() {
-        let text = "[default.reasons.expired]\nattempts = 0\n[apps.a]\nattempts = 7\n";
-        assert_eq!(get(text, "a", "expired").attempts, 7);
-    }
-
-    #[test]
-    fn mistakes_name_the_place_and_the_remedy() {
-        for (text, words) in [
-            ("fixed = 1", ["fixed", "line 1"]),
-            ("[default]\nfixd = \"1s\"", ["fixd", "line 2"]),
-            ("[default]\nfixed = \"soon\"", ["[default] `fixed`", "90s"]),
-            ("[apps.a]\nfixed = \"1s\"\nlist = [\"1s\"]", ["[apps.a] `list`", "keep one"]),
-            ("[apps.a]\nlist = []", ["[apps.a] `list`", "empty"]),
-            ("[apps.a]\nattempts = 1001", ["[apps.a] `attempts`", "1000"]),
-            ("[apps.a]\nattempts = -1", ["attempts", "line 2"]),
-            ("[apps.a]\nwindow = \"5%\"", ["[apps.a] `window`", "hop-aware"]),
-            ("[apps.a]\njitter = \"full\"\nwindow = \"5%\"", ["[apps.a] `window`", "hop-aware"]),
-            ("[apps.a]\njitter = \"some\"", ["some", "hop-aware"]),
-            ("[apps.a.reasons.x]\nmax_age = \"1mo\"", ["[apps.a.reasons.x] `max_age`", "days"]),
-            ("[apps.a.reasons.x.reasons.y]", ["[apps.a.reasons.x] `reasons`", "remove"]),
-            ("[apps.\"a b\"]", ["a b", "white space"]),
-            (
-                "[default]\nexponential = { base = \"0s\", factor = 2, cap = \"1s\" }",
-                ["`exponential`", "`base`"],
-            ),
-            (
-                "[default]\nexponential = { base = \"2s\", factor = 2, cap = \"1s\" }",
-                ["`exponential`", "`cap`"],
-            ),
-            (
-                "[default]\nexponential = { base = \"1s\", factor = 0.5, cap = \"1s\" }",
-                ["`exponential`", "`factor`"],
-            ),
-            (
-                "[default]\nexponential = { base = \"1s\", factor = nan, cap = \"1s\" }",
-                ["`exponential`", "`factor`"],
-            ),
-            ("[default]\nexponential = { base = \"1s\" }", ["factor", "line 2"]),
+    fn an_application_has_its_own_reasons_or_those_of_all() {
+        let [a, b, c] = ["a", "b", "c"].map(|app| AppKey::new(app).unwrap());
+        let policies = Policies::new(attempts(1))
+            .with_reason(None, "expired", attempts(2))
+            .with_app(a.clone(), attempts(3))
+            .with_reason(Some(&a), "maxlen", attempts(4))
+            .with_reason(Some(&b), "maxlen", attempts(5));
+        for (app, reason, expected) in [
+            (&a, "rejected", 3),
+            (&a, "expired", 3),
+            (&a, "maxlen", 4),
+            (&b, "rejected", 1),
+            (&b, "expired", 2),
+            (&b, "maxlen", 5),
+            (&c, "rejected", 1),
+            (&c, "expired", 2),
         ] {
-            let error = Policies::parse(text).expect_err(text).to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+            assert_eq!(policies.get(app, reason).attempts, expected, "{app} {reason}");
         }
-    }
-
-    #[test]
-    fn a_file_is_named() {
-        let error = Policies::load(Path::new("/nowhere/policies.toml")).unwrap_err().to_string();
-        assert!(error.starts_with("/nowhere/policies.toml: "), "{error}");
+        assert!(policies.names(&a) && policies.names(&b) && !policies.names(&c));
     }
 }

@@ -1,4 +1,4 @@
-//! When to try again, and when to give up.
+//! When to try again, and when to stop trying.
 
 use crate::codec::{Delay, Tolerance};
 
@@ -7,66 +7,99 @@ use crate::codec::{Delay, Tolerance};
 /// ```
 /// use delayline::retry::{Backoff, Policy};
 ///
-/// let policy = Policy {
-///     backoff: Backoff::Exponential { base: "10s".parse()?, factor: 2.0, cap: "1m".parse()? },
-///     ..Policy::default()
-/// };
+/// let backoff = Backoff::Exponential { base: "10s".parse()?, factor: 2.0, cap: "1m".parse()? };
+/// let policy = Policy::new(backoff).with_attempts(5);
 /// let delays: Vec<_> = (1..=5).map(|attempt| policy.delay(attempt, 0.0).seconds()).collect();
 /// assert_eq!(delays, [10, 20, 40, 60, 60]);
 /// # Ok::<(), delayline::codec::DelayError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Policy {
     /// The delay before each attempt, before jitter.
     pub backoff: Backoff,
-    /// What chance does to it.
+    /// How the delay is randomised.
     pub jitter: Jitter,
     /// How many retries there are, 0 to 1,000; with 0 a message is parked at
     /// once.
     pub attempts: u32,
-    /// The longest time from the first failure to the last retry; without limit
-    /// if `None`.
+    /// The longest time from the first failure to the last retry; no limit if `None`.
     pub max_age: Option<Delay>,
 }
 
 /// The delay before each attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Backoff {
-    /// Always the same.
+    /// The same delay each time.
     Fixed(Delay),
-    /// `base`, then each time `factor` times as long, but never longer than
-    /// `cap`.
+    /// `base`, then `factor` times as long each time, but never longer than `cap`.
     Exponential {
         /// The first delay.
         base: Delay,
-        /// What each is multiplied with to give the next, 1 to 100.
+        /// The factor from one delay to the next, 1 to 100.
         factor: f64,
         /// The longest delay.
         cap: Delay,
     },
-    /// One after the other; the last one again if there are more attempts. None
-    /// means at once.
+    /// One after the other; the last one is repeated if there are more attempts. An empty
+    /// list means at once.
     List(Vec<Delay>),
 }
 
-/// How attempts are spread, so that what failed together is not tried again
+/// How attempts are spread, so that messages that failed together are not all tried again
 /// together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Jitter {
-    /// Not at all.
+    /// No jitter.
     None,
-    /// Anything from nothing to the whole delay.
+    /// Anything from zero to the whole delay.
     Full,
-    /// Half of the delay, and anything up to the other half.
+    /// Half of the delay, and a random part of the other half.
     Equal,
-    /// The delay with the fewest queues on the way that is at most so much
-    /// longer: no chance, but the least work for the broker.
+    /// The delay with the fewest queues on the way that is at most this much longer: not
+    /// random, but the least work for the broker.
     HopAware(Tolerance),
 }
 
 impl Policy {
     /// The most attempts a policy may ask for.
     pub const MAX_ATTEMPTS: u32 = 1_000;
+
+    /// No retries: a message that failed is parked at once.
+    pub const NEVER: Self =
+        Self { backoff: Backoff::Fixed(Delay::ZERO), jitter: Jitter::None, attempts: 0, max_age: None };
+
+    /// A policy with these delays, as many attempts as a list has delays or 10, no jitter and
+    /// no maximum age.
+    #[must_use]
+    pub fn new(backoff: Backoff) -> Self {
+        let attempts = match &backoff {
+            Backoff::List(delays) => u32::try_from(delays.len()).unwrap_or(u32::MAX).min(Self::MAX_ATTEMPTS),
+            Backoff::Fixed(_) | Backoff::Exponential { .. } => 10,
+        };
+        Self { backoff, jitter: Jitter::None, attempts, max_age: None }
+    }
+
+    /// Sets how many retries there are, at most [`MAX_ATTEMPTS`](Self::MAX_ATTEMPTS).
+    #[must_use]
+    pub fn with_attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts.min(Self::MAX_ATTEMPTS);
+        self
+    }
+
+    /// Spreads the attempts.
+    #[must_use]
+    pub fn with_jitter(mut self, jitter: Jitter) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// Sets the longest time from the first failure to the last retry.
+    #[must_use]
+    pub fn with_max_age(mut self, age: Delay) -> Self {
+        self.max_age = Some(age);
+        self
+    }
 
     /// The delay before an attempt, counted from 1. `random` is from 0 up to,
     /// and without, 1.
@@ -83,15 +116,14 @@ impl Policy {
         }
     }
 
-    /// The shortest and the longest delay that chance can give an attempt.
+    /// The shortest and the longest random delay of an attempt.
     #[must_use]
     pub fn bounds(&self, attempt: u32) -> (Delay, Delay) {
         self.jitter.bounds(self.backoff.delay(attempt))
     }
 
-    /// The attempts with the range of their delays, as they happen if every one
-    /// fails at once. Those that are certain to come after the maximum age are
-    /// left out.
+    /// The attempts with the range of their delays, assuming that each attempt fails at once.
+    /// Attempts that are certain to come after the maximum age are left out.
     pub fn schedule(&self) -> impl Iterator<Item = Step> + '_ {
         let mut total = (0_u64, 0_u64);
         (1..=self.attempts)
@@ -110,23 +142,19 @@ impl Default for Policy {
     /// age.
     fn default() -> Self {
         let [base, cap] = [10, 3_600].map(|seconds| delay(f64::from(seconds)));
-        Self {
-            backoff: Backoff::Exponential { base, factor: 2.0, cap },
-            jitter: Jitter::None,
-            attempts: 10,
-            max_age: None,
-        }
+        Self::new(Backoff::Exponential { base, factor: 2.0, cap })
     }
 }
 
 /// One attempt of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Step {
-    /// Which, from 1.
+    /// Its number, from 1.
     pub attempt: u32,
     /// The shortest delay before it.
     pub shortest: Delay,
-    /// The longest.
+    /// The longest delay before it.
     pub longest: Delay,
     /// How long after the first failure it comes, in s (units of the set), at
     /// the earliest and at the latest.
@@ -134,11 +162,11 @@ pub struct Step {
 }
 
 impl Step {
-    /// The most queues it can pass on the way.
+    /// The most queues that it can pass through on the way.
     #[must_use]
     pub fn hops(&self) -> u32 {
-        // Setting the lowest clear bit is the cheapest way to one more; as long
-        // as the result is not too long, it is in the range.
+        // Setting the lowest clear bit is the cheapest way to add a hop; the result is in the
+        // range as long as it is not too large.
         let mut most = self.shortest.seconds();
         while most | (most + 1) <= self.longest.seconds() {
             most |= most + 1;
@@ -181,13 +209,13 @@ impl Jitter {
     }
 }
 
-/// What is no fraction of a second but an error of floats: 100 s x 1.1 are
-/// 110.00000000000001 s.
+/// Removes the rounding error of floats, as opposed to a fraction of a second: 100 s x 1.1
+/// are 110.00000000000001 s.
 const ROUNDING: f64 = 1e-6;
 
-/// So many seconds, rounded up, 2^28 - 1 at most.
+/// This many seconds, rounded up, 2^28 - 1 at most.
 fn delay(seconds: f64) -> Delay {
-    // A cast saturates, and makes 0 of what is no number.
+    // The cast saturates, and turns a NaN into 0.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
     Delay::from_seconds((seconds - ROUNDING).ceil() as u64).unwrap_or(Delay::MAX)
 }

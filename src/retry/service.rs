@@ -10,21 +10,20 @@ use jiff::Timestamp;
 use log::{info, warn};
 
 use crate::{
-    Settings,
     amqp::{Consumer, Delivery},
-    router::Stats,
-    settings::Credentials,
+    random,
+    router::RouterBuilder,
     topology::Names,
 };
 
 use super::{
-    Decision, Failure, SharedPolicies, Tally,
+    Decision, Failure, RetryStats, SharedPolicies,
     consume::{Consuming, Failed},
     forward::{Forwarder, Unsendable},
 };
 
-/// How many channels share what it holds. A message with deep headers takes the broker seconds
-/// to write, and holds up those behind it on the same channel.
+/// How many channels share the messages it holds. A message with deeply nested headers takes
+/// the broker seconds to write, and holds up those behind it on the same channel.
 const LANES: u16 = 8;
 
 /// The retry service of one set. Several may run side by side, on one machine or
@@ -32,70 +31,68 @@ const LANES: u16 = 8;
 ///
 /// ```no_run
 /// use std::sync::atomic::AtomicBool;
-/// use delayline::{Settings, retry::{Policies, Service, SharedPolicies}};
+/// use delayline::{broker::Broker, retry::{Policies, Policy, Service, SharedPolicies}};
 ///
-/// let policies = SharedPolicies::new(Policies::load("policies.toml".as_ref())?);
+/// let policies = SharedPolicies::new(Policies::new(Policy::default()));
 /// let stop = AtomicBool::new(false); // to be set by somebody else
-/// Service::new(Settings::from_url("amqp://localhost")?, policies).run(&stop);
+/// Service::new(Broker::from_url("amqp://localhost")?, policies).run(&stop);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Service {
-    settings: Settings,
+    how: RouterBuilder,
     names: Names,
     policies: SharedPolicies,
     prefetch: u16,
-    tally: Arc<Tally>,
-    stats: Arc<Stats>,
+    stats: Arc<RetryStats>,
 }
 
 impl Service {
     /// How many messages it holds at a time by default.
     pub const PREFETCH: u16 = 256;
 
-    /// A service that decides by these policies.
-    #[must_use]
-    pub fn new(settings: Settings, policies: SharedPolicies) -> Self {
-        let names = Names::new(settings.topology.set.clone());
-        let (tally, stats) = Default::default();
-        Self { settings, names, policies, prefetch: Self::PREFETCH, tally, stats }
+    /// A service for the set of a router such as this, that decides by these policies. The
+    /// router's quota does not count here.
+    pub fn new(router: impl Into<RouterBuilder>, policies: SharedPolicies) -> Self {
+        let how = router.into();
+        let names = Names::new(how.set.clone());
+        Self { how, names, policies, prefetch: Self::PREFETCH, stats: Arc::default() }
             .with_prefetch(Self::PREFETCH)
     }
 
-    /// Holds so many messages at a time, 1 or more, and no more than the router's
-    /// window. With bodies of many megabytes, this is what bounds its memory.
+    /// Holds this many messages at a time, 1 or more, and no more than the router's window.
+    /// With bodies of many megabytes, this is what bounds its memory.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
-        let window = u16::try_from(self.settings.router.window).unwrap_or(u16::MAX);
+        let window = u16::try_from(self.how.window).unwrap_or(u16::MAX);
         self.prefetch = prefetch.clamp(1, window.max(1));
         self
     }
 
-    /// Counts its decisions and what its router does where others can see it.
+    /// Counts its decisions where others can see it. What its routers do counts where
+    /// [`RouterBuilder::counting`] says.
     #[must_use]
-    pub fn counting(mut self, tally: Arc<Tally>, stats: Arc<Stats>) -> Self {
-        (self.tally, self.stats) = (tally, stats);
+    pub fn counting(mut self, stats: Arc<RetryStats>) -> Self {
+        self.stats = stats;
         self
     }
 
     /// Runs until `stop` is set. Without a broker, or without the set, it waits
     /// for them.
     ///
-    /// At the end it finishes what it has published; what it holds beside that
-    /// goes back to the queue. Returns whether that was done in time: if not, some
-    /// messages may be retried twice.
+    /// At the end it waits for confirms; other messages that it holds go back to the queue.
+    /// Returns whether that was done in time: if not, some messages may be retried twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
         let consuming = Consuming {
-            settings: &self.settings,
+            how: &self.how,
             purpose: "retry",
             queue: &self.names.retry(),
             if_missing: "is the set installed? Run `delayline install`",
             prefetch: self.prefetch,
             lanes: LANES,
             unsendable: Unsendable::Reject,
-            stats: Arc::clone(&self.stats),
-            tally: Some(Arc::clone(&self.tally)),
+            stats: Some(Arc::clone(&self.stats)),
         };
-        // What it cannot send it rejects, so that no places are lost.
+        // Messages that it cannot send are rejected, so that they occupy no places.
         consuming
             .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
             .unwrap_or(false)
@@ -115,7 +112,7 @@ impl Service {
                 "park key={:?} id={id}: its headers or properties cannot be read, so it is moved as it is",
                 delivery.routing_key
             );
-            self.tally.unreadable();
+            self.stats.unreadable();
             return forwarder.refuse(consumer, delivery);
         }
         let failure =
@@ -124,23 +121,23 @@ impl Service {
             Ok(failure) => failure,
             Err(error) => {
                 warn!("park id={id}: {error}; it is moved as it is");
-                self.tally.unreadable();
+                self.stats.unreadable();
                 return forwarder.refuse(consumer, delivery);
             }
         };
         let policies = self.policies.current();
         let policy = policies.get(&failure.app, &failure.reason);
-        let unit = self.settings.topology.unit;
-        let decision = Decision::new(policy, &failure, None, unit, now, fastrand::f64());
+        let unit = self.how.unit;
+        let decision = Decision::new(policy, &failure, None, unit, now, random::fraction());
         let (app, reason) = (&failure.app, failure.reason.escape_debug());
         match decision {
             Decision::Retry { attempt, delay } => {
-                self.tally.retry(app.as_str());
+                self.stats.retry(app.as_str());
                 let attempts = policy.attempts;
                 info!("retry app={app} attempt={attempt}/{attempts} delay={delay} reason={reason} id={id}");
             }
             Decision::Park(why) => {
-                self.tally.park(app.as_str(), why);
+                self.stats.park(app.as_str(), why);
                 let attempt = failure.history.attempt;
                 info!("park app={app} attempt={attempt} why={why} reason={reason} id={id}");
             }
@@ -150,16 +147,9 @@ impl Service {
             delivery.properties.clone(),
             std::mem::take(&mut delivery.headers),
         );
-        let successor = decision.successor(&failure, &self.names, sender(&self.settings), parts);
+        let successor =
+            decision.successor(&failure, &self.names, self.how.broker.credentials.username(), parts);
         forwarder.send(consumer, delivery, successor)
-    }
-}
-
-/// Who the broker takes us for, as far as we know.
-pub(super) fn sender(settings: &Settings) -> Option<&str> {
-    match &settings.broker.credentials {
-        Credentials::Plain { username, .. } => Some(username),
-        Credentials::External => None,
     }
 }
 

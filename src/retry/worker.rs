@@ -1,20 +1,20 @@
-//! A consumer whose handler says what becomes of each message; no retry service
-//! is needed for it.
+//! A consumer whose handler decides about each message; it needs no retry service.
 
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::AtomicBool},
+    sync::atomic::AtomicBool,
 };
 
 use jiff::Timestamp;
 use log::{error, info};
 
 use crate::{
-    Settings,
     amqp::{Consumer, Delivery},
     codec::{AppKey, Delay},
     message::{Headers, Properties},
+    random,
+    router::RouterBuilder,
     topology::Names,
 };
 
@@ -22,25 +22,26 @@ use super::{
     Decision, Failure, History, SharedPolicies,
     consume::{Consuming, Failed},
     forward::{Forwarder, Unsendable},
-    service::sender,
 };
 
-/// What a handler says of a message.
+/// A handler's decision about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Handled {
-    /// It is processed; the broker may forget it.
+    /// It is processed; the broker may delete it.
     Done,
     /// It failed for this reason, and is tried again as the policy says.
     Retry(String),
-    /// It failed, and is tried again after this delay, as from a `Retry-After`;
-    /// the policy's limits hold all the same.
+    /// It failed, and is tried again after this delay, for example that of a `Retry-After`;
+    /// the policy's limits still apply.
     RetryAfter(Delay, String),
     /// It failed and is parked at once.
-    GiveUp(String),
+    Park(String),
 }
 
-/// A message in the hands of a handler.
+/// A message given to a handler.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Job<'a> {
     /// The payload.
     pub body: &'a [u8],
@@ -50,42 +51,47 @@ pub struct Job<'a> {
     pub headers: &'a Headers,
     /// Which retry this is; 0 the first time.
     pub attempt: u32,
-    /// The exchange it was published to at first.
+    /// The exchange it was first published to.
     pub exchange: &'a str,
-    /// The routing key it was published with at first.
+    /// The routing key it was first published with.
     pub routing_key: &'a str,
     /// When it failed for the first time.
     pub first_failed: Option<Timestamp>,
-    /// Whether it was handed out before, so that it may have been processed.
+    /// Whether it was delivered before, so that it may have been processed.
     pub redelivered: bool,
 }
 
 /// Consumes an application's queue.
 ///
-/// A message is acknowledged once the handler is done with it, or once its retry
-/// or its place among the parked ones is confirmed. A handler that panics has
-/// failed. A message that expired on the way is parked without asking the handler.
+/// A message is acknowledged once the handler is done with it, or once its retry or its
+/// parked copy is confirmed. A panic in the handler counts as a failure. A message that
+/// expired on the way is parked without asking the handler.
 ///
-/// The queue must be bound to the dispatch exchange for the app key, or what is
-/// tried again never comes back.
+/// The queue must be bound to the dispatch exchange for the app key, or retries never come
+/// back.
 ///
 /// ```no_run
 /// use std::sync::atomic::AtomicBool;
-/// use delayline::{Settings, codec::AppKey, retry::{Handled, Policies, SharedPolicies, Worker}};
+/// use delayline::{
+///     broker::Broker,
+///     codec::AppKey,
+///     retry::{Backoff, Handled, Policies, Policy, SharedPolicies, Worker},
+/// };
 ///
-/// let settings = Settings::from_url("amqp://localhost")?;
-/// let policies = SharedPolicies::new(Policies::parse(r#"default.list = ["10s", "1m", "5m"]"#)?);
+/// let broker = Broker::from_url("amqp://localhost")?;
+/// let backoff = Backoff::List(vec!["10s".parse()?, "1m".parse()?, "5m".parse()?]);
+/// let policies = SharedPolicies::new(Policies::new(Policy::new(backoff)));
 /// let stop = AtomicBool::new(false);
-/// Worker::new(settings, "billing-in", AppKey::new("billing")?, policies).run(&stop, |job| {
+/// Worker::new(broker, "billing-in", AppKey::new("billing")?, policies).run(&stop, |job| {
 ///     if job.body.is_empty() {
-///         return Handled::GiveUp("empty".into());
+///         return Handled::Park("empty".into());
 ///     }
 ///     Handled::Retry("the bank is closed".into())
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Worker {
-    settings: Settings,
+    how: RouterBuilder,
     names: Names,
     queue: String,
     app: AppKey,
@@ -94,15 +100,16 @@ pub struct Worker {
     unsendable: Unsendable,
 }
 
-/// All places of a worker are taken by messages that failed and cannot be sent again, because
-/// their headers cannot be read or the broker refuses them. They are back in the queue, and
-/// nothing behind them would ever be processed.
+/// All places of a worker are occupied by messages that failed and cannot be sent again,
+/// because their headers cannot be read or the broker refuses them. They are back in the
+/// queue, and nothing behind them would ever be processed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{count} messages in `{queue}` failed and cannot be sent again, as many as the worker holds; nothing else \
-     would be taken. They are back in the queue: remove them, or let the worker reject them \
+    "{count} messages in `{queue}` failed and cannot be sent again. That is as many as the worker holds, so \
+     it could take nothing else. They are back in the queue: remove them, or let the worker reject them \
      (`Worker::rejecting`) if the queue has a dead-letter exchange"
 )]
+#[non_exhaustive]
 pub struct WorkerFull {
     /// The queue.
     pub queue: String,
@@ -111,58 +118,57 @@ pub struct WorkerFull {
 }
 
 impl Worker {
-    /// A worker on a queue, for an application.
-    pub fn new(settings: Settings, queue: impl Into<String>, app: AppKey, policies: SharedPolicies) -> Self {
-        let names = Names::new(settings.topology.set.clone());
-        Self {
-            settings,
-            names,
-            queue: queue.into(),
-            app,
-            policies,
-            prefetch: 10,
-            unsendable: Unsendable::Hold,
-        }
+    /// A worker on a queue, for an application. It retries through the set of a router such as
+    /// this, whose quota does not count here.
+    pub fn new(
+        router: impl Into<RouterBuilder>,
+        queue: impl Into<String>,
+        app: AppKey,
+        policies: SharedPolicies,
+    ) -> Self {
+        let how = router.into();
+        let names = Names::new(how.set.clone());
+        Self { how, names, queue: queue.into(), app, policies, prefetch: 10, unsendable: Unsendable::Hold }
     }
 
-    /// Holds so many messages at a time, 1 or more; 10 if nothing is said. The
-    /// handler is given one after the other.
+    /// Holds this many messages at a time, 1 or more; 10 by default. The handler gets one
+    /// after the other.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         self.prefetch = prefetch.max(1);
         self
     }
 
-    /// Rejects what failed and cannot be sent again, so that the broker dead-letters it as it
-    /// is; only for a queue with a dead-letter exchange, such as `<set>.retry`, as any other
-    /// would lose it. Without this such messages keep their places until none is left.
+    /// Rejects messages that failed and cannot be sent again, so that the broker dead-letters
+    /// them unchanged; only for a queue with a dead-letter exchange, such as `<set>.retry`,
+    /// since any other queue would lose them. Without this, such messages keep their places
+    /// until none is left.
     #[must_use]
     pub fn rejecting(mut self) -> Self {
         self.unsendable = Unsendable::Reject;
         self
     }
 
-    /// Runs until `stop` is set, which is looked at between two messages; through
-    /// restarts of the broker. Returns whether everything in flight was confirmed
-    /// at the end; if not, some messages may come twice.
+    /// Runs until `stop` is set, which is checked between two messages, through restarts of
+    /// the broker. Returns whether everything in flight was confirmed at the end; if not,
+    /// some messages may arrive twice.
     ///
     /// # Errors
-    /// All places are taken by messages that failed and cannot be sent again.
+    /// All places are occupied by messages that failed and cannot be sent again.
     pub fn run(
         &self,
         stop: &AtomicBool,
         mut handler: impl FnMut(&Job<'_>) -> Handled,
     ) -> Result<bool, WorkerFull> {
         let consuming = Consuming {
-            settings: &self.settings,
+            how: &self.how,
             purpose: "worker",
             queue: &self.queue,
             if_missing: "the application declares it, and binds it to the dispatch exchange",
             prefetch: self.prefetch,
             lanes: 1,
             unsendable: self.unsendable,
-            stats: Arc::default(),
-            tally: None,
+            stats: None,
         };
         let ended = consuming.run(stop, |consumer, forwarder, delivery| {
             self.handle(consumer, forwarder, delivery, &mut handler)
@@ -181,14 +187,14 @@ impl Worker {
         let history = History::read(&delivery.headers, &delivery.exchange, &delivery.routing_key, now);
         let expired = history.is_expired(now);
         let handled = match expired {
-            true => Handled::GiveUp("expired".into()),
+            true => Handled::Park("expired".into()),
             false => call(handler, &delivery, &history),
         };
         let (reason, asked, gave_up) = match handled {
             Handled::Done => return forwarder.acknowledge(consumer, delivery),
             Handled::Retry(reason) => (reason, None, false),
             Handled::RetryAfter(delay, reason) => (reason, Some(delay), false),
-            Handled::GiveUp(reason) => (reason, None, true),
+            Handled::Park(reason) => (reason, None, true),
         };
         if delivery.damaged {
             let then = match self.unsendable {
@@ -208,8 +214,8 @@ impl Worker {
         let decision = match gave_up && !expired {
             true => Decision::Park(super::ParkReason::GaveUp),
             false => {
-                let unit = self.settings.topology.unit;
-                Decision::new(policy, &failure, asked, unit, now, fastrand::f64())
+                let unit = self.how.unit;
+                Decision::new(policy, &failure, asked, unit, now, random::fraction())
             }
         };
         let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
@@ -224,12 +230,13 @@ impl Worker {
             delivery.properties.clone(),
             std::mem::take(&mut delivery.headers),
         );
-        let successor = decision.successor(&failure, &self.names, sender(&self.settings), parts);
+        let successor =
+            decision.successor(&failure, &self.names, self.how.broker.credentials.username(), parts);
         forwarder.send(consumer, delivery, successor)
     }
 }
 
-/// Asks the handler; a panic is a failure like any other.
+/// Calls the handler; a panic is a failure like any other.
 fn call(handler: &mut impl FnMut(&Job<'_>) -> Handled, delivery: &Delivery, history: &History) -> Handled {
     let job = Job {
         body: &delivery.body,

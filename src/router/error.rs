@@ -1,4 +1,4 @@
-//! Why a message is not confirmed.
+//! Why a message was not confirmed.
 
 use std::{fmt, time::Duration};
 
@@ -17,7 +17,7 @@ struct Inner {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// It cannot be sent; nothing was.
+    /// It cannot be sent, and was not sent.
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
     /// The broker refused to store it: the queue has no leader at the moment, or,
@@ -25,8 +25,10 @@ pub enum Cause {
     /// Trying again later is safe.
     #[error("the broker refused to store the message; try again later")]
     Nacked,
-    /// No queue took it, and the set's alternate exchange did not catch it.
-    #[error("no queue took the message ({code}: {text}); the set is damaged, run `delayline verify`")]
+    /// It was routed to no queue, and the set's alternate exchange did not catch it.
+    #[error(
+        "the message was routed to no queue ({code}: {text}); the set is damaged, run `delayline verify`"
+    )]
     Returned {
         /// The AMQP reply code.
         code: u16,
@@ -43,15 +45,15 @@ pub enum Cause {
         text: String,
     },
     /// The deadline passed while the broker was in alarm.
-    #[error("the broker takes no messages at the moment: {reason}")]
+    #[error("the broker accepts no messages at the moment: {reason}")]
     Blocked {
-        /// What it gave as the reason.
+        /// The broker's reason.
         reason: String,
     },
     /// The deadline passed without a connection.
     #[error("there is no connection to the broker: {reason}")]
     NotConnected {
-        /// Why not, as far as the last attempt knows.
+        /// The result of the last attempt, as far as known.
         reason: String,
     },
     /// The deadline passed without an answer.
@@ -73,7 +75,7 @@ fn hint(code: u16) -> &'static str {
 }
 
 impl Cause {
-    /// Whether the broker may have taken the message although it did not say so.
+    /// Whether the broker may have accepted the message without confirming it.
     pub(super) fn leaves_doubt(&self) -> bool {
         matches!(
             self,
@@ -83,7 +85,9 @@ impl Cause {
 }
 
 impl PublishError {
-    pub(super) fn new(cause: Cause, message: Message, maybe_delivered: bool) -> Self {
+    /// A message that was not confirmed, and whether it may arrive all the same.
+    #[must_use]
+    pub fn new(cause: Cause, message: Message, maybe_delivered: bool) -> Self {
         Self(Box::new(Inner { cause, message, maybe_delivered }))
     }
 
@@ -93,8 +97,8 @@ impl PublishError {
         &self.0.cause
     }
 
-    /// Whether the message may arrive all the same: it was sent, and no answer
-    /// came. Publishing it again can then deliver it twice.
+    /// Whether the message may still arrive: it was sent, and no answer came. Publishing it
+    /// again can then deliver it twice.
     #[must_use]
     pub fn maybe_delivered(&self) -> bool {
         self.0.maybe_delivered
@@ -106,7 +110,7 @@ impl PublishError {
         &self.0.message
     }
 
-    /// Takes the message back.
+    /// Gives the message back.
     #[must_use]
     pub fn into_message(self) -> Message {
         self.0.message
@@ -114,7 +118,7 @@ impl PublishError {
 }
 
 impl fmt::Debug for PublishError {
-    /// Without the message: a body has no place in a log.
+    /// Without the message: bodies do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublishError")
             .field("cause", &self.0.cause)
@@ -128,7 +132,7 @@ impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.cause.fmt(f)?;
         if self.0.maybe_delivered {
-            f.write_str(" (it may arrive all the same)")?;
+            f.write_str(" (it may still arrive)")?;
         }
         Ok(())
     }

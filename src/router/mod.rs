@@ -2,9 +2,9 @@
 //!
 //! A [`Router`] is a synchronous handle to a thread that owns the connection.
 //! [`Router::publish`] returns once the broker has confirmed the message;
-//! [`Router::pipeline`] keeps many in flight. Both are at-least-once: when the
-//! connection is lost, everything that was not confirmed is published again as
-//! soon as there is a new one, so a message whose confirm got lost arrives twice.
+//! [`Router::pipeline`] keeps many in flight. Both are at-least-once: when the connection is
+//! lost, everything that was not confirmed is published again as soon as there is a new one,
+//! so a message whose confirm was lost arrives twice.
 //!
 //! # What becomes of a message
 //!
@@ -23,14 +23,16 @@
 //!
 //! Every error hands the message back, and says in
 //! [`maybe_delivered`](PublishError::maybe_delivered) whether it may arrive all
-//! the same. No call takes longer than the publish timeout of the
-//! [settings](crate::settings::RouterSettings).
+//! the same. No call takes longer than the
+//! [publish timeout](RouterBuilder::publish_timeout).
 //!
 //! # Testing without a broker
 //!
 //! Let your code take an `impl `[`Publish`] and hand it a
-//! [`Recorder`](testing::Recorder) in tests.
+//! [`Recorder`](testing::Recorder) in tests, or a stand-in of your own: [`Receipt::new`] and
+//! [`PublishError::new`] make what it answers.
 
+mod builder;
 mod error;
 mod outstanding;
 mod pipeline;
@@ -54,14 +56,13 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 use jiff::Timestamp;
 
 use crate::{
-    Settings,
-    amqp::{AmqpError, Publisher},
+    broker::Broker,
     codec::Delay,
     message::{Message, Quota},
-    settings::Broker,
     topology::Unit,
 };
 
+pub use builder::RouterBuilder;
 pub use error::{Cause, PublishError};
 pub use pipeline::{Outcome, Pipeline};
 pub use stats::{Counts, Stats};
@@ -70,33 +71,67 @@ use ticket::{Job, Ticket, Verdict};
 use wire::Connector;
 use worker::{Limits, Shared, Worker};
 
-/// How long a dropped router takes to finish what is in flight.
+/// How long a dropped router may take to finish what is in flight.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much later than the deadline a caller gives up on the worker's answer.
+/// How long after the deadline a caller stops waiting for the worker's answer.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Proof that the broker has the message: it is stored, and replicated where the
-/// level queues are.
+/// Proof that the broker has the message: it is stored, and replicated if the level queues
+/// are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
     /// When the message is due.
     pub due: Timestamp,
-    /// The delay in the routing key of the publish that was confirmed.
+    /// The delay in the routing key of the confirmed publish.
     pub delay: Delay,
-    /// How often it was published: more than once if a connection was lost in
-    /// between, and then it may arrive as often.
+    /// How often it was published: more than once if a connection was lost meanwhile, and it
+    /// may then arrive as often.
     pub publishes: u32,
+}
+
+impl Receipt {
+    /// A receipt, for stand-ins that implement [`Publish`].
+    #[must_use]
+    pub fn new(due: Timestamp, delay: Delay) -> Self {
+        Self { due, delay, publishes: 1 }
+    }
 }
 
 /// Something that schedules messages: a [`Router`], or a stand-in in tests.
 pub trait Publish {
-    /// Hands a message over and returns once it is safe.
+    /// Publishes a message and returns once it is safe.
     ///
     /// # Errors
     /// Why it is not, with the message.
     fn publish(&self, message: Message) -> Result<Receipt, PublishError>;
+
+    /// A pipeline, for many messages. Unless something better is known, it publishes one
+    /// message after the other.
+    fn pipeline<T>(&self) -> Pipeline<'_, T>
+    where
+        Self: Sized,
+    {
+        Pipeline::one_by_one(self, 0)
+    }
+}
+
+/// What was left when a router was closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// Messages were not confirmed in time. Their publishers were told so, with
+    /// [`Cause::Closed`].
+    #[error("{count} messages were not confirmed before the router was closed")]
+    Unconfirmed {
+        /// How many.
+        count: usize,
+    },
+    /// The connection did not end in time: the broker is in alarm, or silent. A thread stays
+    /// behind with it, and nobody knows which of its messages the broker has.
+    #[error("the connection to the broker did not end in time")]
+    Stuck,
 }
 
 /// A connection to a broker that publishes into one delay set.
@@ -115,46 +150,15 @@ pub struct Router {
 }
 
 impl Router {
-    /// Connects to the broker of the settings.
-    ///
-    /// It does not look whether the set is installed; if it is not, publishing
-    /// says so.
-    ///
-    /// # Errors
-    /// Unreachable, TLS, or refused.
-    pub fn connect(settings: &Settings) -> Result<Self, AmqpError> {
-        Self::connect_counted(settings, Arc::default())
+    /// A router for a broker, in the making.
+    pub fn builder(broker: Broker) -> RouterBuilder {
+        RouterBuilder::new(broker)
     }
 
-    /// As [`connect`](Self::connect), and counts what it does into `stats`, which
-    /// several routers may share.
-    ///
-    /// # Errors
-    /// Unreachable, TLS, or refused.
-    pub fn connect_counted(settings: &Settings, stats: Arc<Stats>) -> Result<Self, AmqpError> {
-        let publisher = Publisher::open(&settings.broker)?;
-        stats.connect();
-        Ok(Self::start(settings.broker.clone(), Some(publisher), settings, stats))
-    }
-
-    /// Makes a router that connects when the broker is there. Until then,
-    /// messages wait for their deadline.
-    #[must_use]
-    pub fn connect_later(settings: &Settings) -> Self {
-        Self::start::<Broker>(settings.broker.clone(), None, settings, Arc::default())
-    }
-
-    fn start<C: Connector>(
-        connector: C,
-        wire: Option<C::Wire>,
-        settings: &Settings,
-        stats: Arc<Stats>,
-    ) -> Self {
-        let window = settings.router.window;
-        let (jobs, receiver) = bounded(window);
+    fn start<C: Connector>(connector: C, wire: Option<C::Wire>, how: RouterBuilder) -> Self {
+        let (jobs, receiver) = bounded(how.window);
         let shared = Arc::new(Shared::default());
-        let limits = Limits::new(settings, stats);
-        let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), limits);
+        let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), Limits::new(&how));
         let (done, ended) = bounded(1);
         let handle = std::thread::Builder::new()
             .name("delayline-router".into())
@@ -166,29 +170,30 @@ impl Router {
         Self {
             jobs: Some(jobs),
             shared,
-            unit: settings.topology.unit,
-            quota: settings.router.quota.clone(),
-            timeout: settings.router.publish_timeout,
-            window,
+            unit: how.unit,
+            quota: how.quota,
+            timeout: how.publish_timeout,
+            window: how.window,
             next_id: AtomicU64::new(0),
             worker: Some((handle, ended)),
         }
     }
 
-    /// A pipeline, for many messages: it keeps up to the window's number of them
-    /// in flight.
+    /// A pipeline, for many messages: it keeps up to a window of them in flight.
     pub fn pipeline<T>(&self) -> Pipeline<'_, T> {
-        Pipeline::new(self)
+        Pipeline::routed(self)
     }
 
-    /// Finishes what is in flight and closes the connection. Whatever is not
+    /// Finishes what is in flight and closes the connection, within `timeout`. Whatever is not
     /// confirmed by then is given up: its publisher gets [`Cause::Closed`].
-    /// Returns whether everything was confirmed in time.
-    pub fn close(mut self, timeout: Duration) -> bool {
+    ///
+    /// # Errors
+    /// What was left.
+    pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
         self.shut_down(timeout)
     }
 
-    fn shut_down(&mut self, timeout: Duration) -> bool {
+    fn shut_down(&mut self, timeout: Duration) -> Result<(), CloseError> {
         // No further than a clock can count.
         let timeout = timeout.min(Duration::from_secs(86_400));
         self.jobs = None;
@@ -197,15 +202,19 @@ impl Router {
             // The worker can be stuck in the client library while the broker is
             // in alarm; then it stays behind.
             Some((handle, ended)) => match ended.recv_timeout(timeout + GRACE) {
-                Err(RecvTimeoutError::Timeout) => false,
-                _ => handle.join().is_ok() && self.shared.given_up() == 0,
+                Err(RecvTimeoutError::Timeout) => Err(CloseError::Stuck),
+                _ => match (handle.join(), self.shared.given_up()) {
+                    (Ok(()), 0) => Ok(()),
+                    (Ok(()), count) => Err(CloseError::Unconfirmed { count }),
+                    (Err(_), _) => Err(CloseError::Stuck),
+                },
             },
-            None => true,
+            None => Ok(()),
         }
     }
 
-    /// Checks the message, fixes its due time and queues it. `Err` holds the
-    /// outcome if it never got to the worker.
+    /// Checks the message, fixes its due time and queues it. `Err` holds the outcome if it
+    /// never reached the worker.
     fn submit(
         &self,
         message: Message,
@@ -238,7 +247,7 @@ impl Router {
         }
     }
 
-    /// The error of a message that had no answer at its deadline.
+    /// The error for a message without an answer at its deadline.
     fn late(&self, ticket: Arc<Ticket>) -> PublishError {
         let waiting = self.shared.reason_for_waiting();
         let nacked = ticket.is_nacked().then_some(Cause::Nacked);
@@ -260,6 +269,10 @@ impl Router {
 }
 
 impl Publish for Router {
+    fn pipeline<T>(&self) -> Pipeline<'_, T> {
+        Pipeline::routed(self)
+    }
+
     /// Publishes one message and returns once the broker has confirmed it.
     fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
         let (reply, answer) = bounded(1);
@@ -281,9 +294,9 @@ impl Router {
     /// Publishes one message and returns once the broker has confirmed it.
     ///
     /// ```no_run
-    /// use delayline::{Message, Router, Settings, codec::AppKey};
+    /// use delayline::{Message, Router, broker::Broker, codec::AppKey};
     ///
-    /// let router = Router::connect(&Settings::from_url("amqp://localhost")?)?;
+    /// let router = Router::builder(Broker::from_url("amqp://localhost")?).connect()?;
     /// let receipt = router.publish(Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17"))?;
     /// println!("due at {}", receipt.due);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -298,7 +311,8 @@ impl Router {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        self.shut_down(DROP_TIMEOUT);
+        // Nobody is left to tell; whoever wants to know calls `close`.
+        let _ = self.shut_down(DROP_TIMEOUT);
     }
 }
 

@@ -16,14 +16,14 @@ pub(super) struct Sent {
     pub(super) at: Instant,
 }
 
-/// Settles every tag once, whatever order the broker answers in. The client
-/// library's own helper reports nack(2) followed by ack(3, multiple) as ack(2).
+/// Settles every tag once, in whatever order the broker answers. The client library's own
+/// helper reports nack(2) followed by ack(3, multiple) as ack(2).
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     by_tag: BTreeMap<u64, Sent>,
     last_tag: u64,
     bytes: usize,
-    /// A message was let go of that the broker may still refuse.
+    /// Whether a message was given up that the broker may still refuse.
     forgotten: bool,
 }
 
@@ -36,17 +36,17 @@ impl Outstanding {
         self.by_tag.is_empty()
     }
 
-    /// Whether there is exactly one message that the broker can be talking of.
+    /// Whether the broker can be referring to exactly one message.
     pub(super) fn is_alone(&self) -> bool {
         self.by_tag.len() == 1 && !self.forgotten
     }
 
-    /// The bodies' length in all.
+    /// The total length of the bodies.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Notes the next publish on the channel.
+    /// Records the next publish on the channel.
     pub(super) fn push(&mut self, job: Job, at: Instant) {
         self.last_tag += 1;
         self.bytes += job.body().len();
@@ -68,8 +68,8 @@ impl Outstanding {
         settled
     }
 
-    /// Takes out the message that came back. `entry` is the exchange that messages go to
-    /// unless they say another.
+    /// Removes the message that was returned. `entry` is the exchange that messages go to by
+    /// default.
     pub(super) fn take_returned(&mut self, entry: &str, returned: &Returned) -> Option<Sent> {
         let returned = returned.published();
         let tag = nearest(self.by_tag.iter().map(|(tag, Sent { job, at })| {
@@ -82,7 +82,7 @@ impl Outstanding {
         self.settle(tag, false).pop()
     }
 
-    /// Lets go of those whose publishers have given up.
+    /// Removes messages whose publishers have given up.
     pub(super) fn drop_late(&mut self, now: Instant) {
         let Self { by_tag, bytes, forgotten, .. } = self;
         by_tag.retain(|_, sent| {
@@ -95,8 +95,8 @@ impl Outstanding {
         });
     }
 
-    /// Whether a message has waited longer than it should, not counting the time
-    /// before `since`: `limit`, and twice as long each further time it was published.
+    /// Whether a message has waited too long, not counting the time before `since`: for
+    /// `limit`, and twice as long for each further time it was published.
     pub(super) fn is_overdue(&self, now: Instant, since: Instant, limit: Duration) -> bool {
         self.by_tag.values().any(|sent| {
             let patience = limit.saturating_mul(1 << sent.job.publishes().saturating_sub(1).min(16));

@@ -12,16 +12,17 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Select, Sender, unbounded};
 use crate::message::Message;
 
 use super::{
-    GRACE, PublishError, Receipt, Router,
+    GRACE, Publish, PublishError, Receipt, Router,
     ticket::{Ticket, Verdict},
 };
 
-/// What became of a message of a [`Pipeline`].
+/// The result of a message of a [`Pipeline`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Outcome<T> {
-    /// What was pushed with the message.
+    /// The tag that was pushed with the message.
     pub tag: T,
-    /// Whether the broker has it.
+    /// The receipt, or why there is none.
     pub result: Result<Receipt, PublishError>,
 }
 
@@ -31,8 +32,8 @@ pub struct Outcome<T> {
 /// Outcomes come in the order the broker answers in.
 ///
 /// ```no_run
-/// # use delayline::{Message, Router, Settings, codec::AppKey};
-/// # let router = Router::connect(&Settings::from_url("amqp://localhost")?)?;
+/// # use delayline::{Message, Router, broker::Broker, codec::AppKey};
+/// # let router = Router::builder(Broker::from_url("amqp://localhost")?).connect()?;
 /// let mut pipeline = router.pipeline();
 /// let mut failed = Vec::new();
 /// for number in 0..100_000 {
@@ -47,63 +48,105 @@ pub struct Outcome<T> {
 ///
 /// Dropping a pipeline forgets outcomes that were not taken; the messages are
 /// sent all the same.
-pub struct Pipeline<'r, T> {
+pub struct Pipeline<'p, T> {
+    way: Way<'p, T>,
+    ready: VecDeque<Outcome<T>>,
+}
+
+/// How messages are published.
+enum Way<'p, T> {
+    /// Through a router, which answers when the broker does.
+    Routed(Routed<'p, T>),
+    /// One by one. Outcomes are handed back once so many wait, as from a router whose window
+    /// is full.
+    Each { publisher: &'p dyn Publish, window: usize },
+}
+
+struct Routed<'r, T> {
     router: &'r Router,
     in_flight: BTreeMap<u64, (T, Arc<Ticket>)>,
     answers: Receiver<(u64, Verdict)>,
     reply: Sender<(u64, Verdict)>,
-    ready: VecDeque<Outcome<T>>,
 }
 
-impl<'r, T> Pipeline<'r, T> {
-    pub(super) fn new(router: &'r Router) -> Self {
+impl<'p, T> Pipeline<'p, T> {
+    pub(super) fn routed(router: &'p Router) -> Self {
         let (reply, answers) = unbounded();
-        Self { router, in_flight: BTreeMap::new(), answers, reply, ready: VecDeque::new() }
+        let routed = Routed { router, in_flight: BTreeMap::new(), answers, reply };
+        Self { way: Way::Routed(routed), ready: VecDeque::new() }
     }
 
-    /// Hands a message over. Returns an outcome if one is due: the message's
-    /// own, if it cannot be sent; otherwise that of an earlier one once the
-    /// window is full, waiting for it if need be.
+    /// A pipeline over something that can only publish one message after the other. As with a
+    /// router, an outcome is handed back once more than `window` messages wait for theirs, or
+    /// when it is asked for.
+    #[must_use]
+    pub fn one_by_one(publisher: &'p dyn Publish, window: usize) -> Self {
+        Self { way: Way::Each { publisher, window }, ready: VecDeque::new() }
+    }
+
+    /// Publishes a message. Returns an outcome if one is ready: the message's own, if it
+    /// cannot be sent; otherwise that of an earlier one once the window is full, waiting for
+    /// it if necessary.
     pub fn push(&mut self, tag: T, message: Message) -> Option<Outcome<T>> {
-        // Room first, so that nothing waits for a place that only we can free.
-        if self.in_flight.len() >= self.router.window {
-            let freed = self.wait();
-            self.ready.extend(freed);
-        }
-        match self.router.submit(message, &self.reply) {
-            Ok((id, ticket)) => {
-                self.in_flight.insert(id, (tag, ticket));
+        match &mut self.way {
+            Way::Routed(routed) => {
+                // Room first, so that nothing waits for a place that only we can free.
+                if routed.in_flight.len() >= routed.router.window {
+                    let freed = routed.wait();
+                    self.ready.extend(freed);
+                }
+                match routed.router.submit(message, &routed.reply) {
+                    Ok((id, ticket)) => {
+                        routed.in_flight.insert(id, (tag, ticket));
+                    }
+                    Err(error) => self.ready.push_back(Outcome { tag, result: Err(error) }),
+                }
+                self.try_next()
             }
-            Err(error) => self.ready.push_back(Outcome { tag, result: Err(error) }),
+            Way::Each { publisher, window } => {
+                self.ready.push_back(Outcome { tag, result: publisher.publish(message) });
+                if self.ready.len() > *window { self.ready.pop_front() } else { None }
+            }
         }
-        self.try_next()
     }
 
     /// The number of messages without an outcome yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        match &self.way {
+            Way::Routed(routed) => routed.in_flight.len(),
+            Way::Each { .. } => self.ready.len(),
+        }
     }
 
-    /// An outcome, if there is one already: an answer of the broker, or that there was
-    /// none in time.
+    /// An outcome, if there is one already: an answer of the broker, or a missed deadline.
     pub fn try_next(&mut self) -> Option<Outcome<T>> {
-        if let Some(outcome) = self.ready.pop_front() {
-            return Some(outcome);
+        self.ready.pop_front().or_else(|| match &mut self.way {
+            Way::Routed(routed) => routed.try_next(),
+            Way::Each { .. } => None,
+        })
+    }
+
+    /// Lets a `select` wake up when there may be an outcome.
+    // For the other crates of this workspace; nothing is promised about it.
+    #[doc(hidden)]
+    pub fn watch<'s>(&'s self, select: &mut Select<'s>) {
+        if let Way::Routed(routed) = &self.way {
+            select.recv(&routed.answers);
         }
+    }
+}
+
+impl<T> Routed<'_, T> {
+    fn try_next(&mut self) -> Option<Outcome<T>> {
         while let Ok((id, verdict)) = self.answers.try_recv() {
             if let Some(outcome) = self.settle(id, verdict) {
                 return Some(outcome);
             }
         }
-        // The worker says nothing of what it drops because it is too late.
+        // The worker does not report messages that it drops because they are too late.
         let (&oldest, (_, ticket)) = self.in_flight.first_key_value()?;
         (Instant::now() >= ticket.deadline + GRACE).then(|| self.give_up(oldest)).flatten()
-    }
-
-    /// Lets a `select` wake up when there may be an outcome.
-    pub fn watch<'s>(&'s self, select: &mut Select<'s>) {
-        select.recv(&self.answers);
     }
 
     fn settle(&mut self, id: u64, verdict: Verdict) -> Option<Outcome<T>> {
@@ -140,12 +183,15 @@ impl<T> Iterator for Pipeline<'_, T> {
     /// Waits for the next outcome; `None` when no message is in flight and every
     /// outcome was taken.
     fn next(&mut self) -> Option<Outcome<T>> {
-        self.ready.pop_front().or_else(|| self.wait())
+        self.ready.pop_front().or_else(|| match &mut self.way {
+            Way::Routed(routed) => routed.wait(),
+            Way::Each { .. } => None,
+        })
     }
 }
 
 impl<T> fmt::Debug for Pipeline<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pipeline").field("in_flight", &self.in_flight.len()).finish_non_exhaustive()
+        f.debug_struct("Pipeline").field("in_flight", &self.in_flight()).finish_non_exhaustive()
     }
 }

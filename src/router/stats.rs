@@ -1,4 +1,4 @@
-//! What routers have done so far, in numbers.
+//! Counters of what routers have done.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,7 +12,7 @@ const CONFIRM_BOUNDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
 
 /// Counters that one or several routers share; see
-/// [`Router::connect_counted`](super::Router::connect_counted).
+/// [`RouterBuilder::counting`](super::RouterBuilder::counting).
 #[derive(Debug)]
 pub struct Stats {
     published: AtomicU64,
@@ -25,25 +25,25 @@ pub struct Stats {
     confirm: Histogram,
 }
 
-/// What was counted at one moment.
+/// The counts at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Messages written to a connection; one that is written again counts again.
+    /// Messages written to a connection; a message that is written again counts again.
     pub published: u64,
     /// Messages that the broker confirmed.
     pub confirmed: u64,
     /// Messages that it refused to store.
     pub nacked: u64,
-    /// Messages that no queue took.
+    /// Messages that were routed to no queue.
     pub returned: u64,
     /// Messages over which it closed the channel.
     pub rejected: u64,
-    /// Connections after the first one.
+    /// Reconnections.
     pub reconnects: u64,
-    /// Connections that were lost, or given up as the broker was silent.
+    /// Connections that were lost, or given up because the broker was silent.
     pub lost: u64,
-    /// From the last write of a message to its confirm.
+    /// The time from the last write of a message to its confirm.
     pub confirm: Counted,
 }
 

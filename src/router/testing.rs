@@ -13,7 +13,7 @@ use crate::{
     topology::Unit,
 };
 
-use super::{Cause, Publish, PublishError, Receipt};
+use super::{Cause, Pipeline, Publish, PublishError, Receipt};
 
 /// Records what is published instead of sending it. It refuses the same
 /// messages as the router, and fails when told to.
@@ -32,9 +32,32 @@ use super::{Cause, Publish, PublishError, Receipt};
 /// assert!(remind(&recorder));
 /// assert_eq!(recorder.messages()[0].body, b"pay!");
 /// ```
+///
+/// Its pipelines hand outcomes back as late as a router does that has a window of so many
+/// messages:
+///
+/// ```
+/// use delayline::{Message, codec::AppKey, router::{Publish, testing::Recorder}};
+///
+/// fn remind_all(publisher: &impl Publish, names: &[&str]) -> usize {
+///     let mut pipeline = publisher.pipeline();
+///     let app = AppKey::new("billing").expect("a valid name");
+///     let delay = "2d".parse().expect("a delay");
+///     let mut outcomes = Vec::new();
+///     for name in names {
+///         outcomes.extend(pipeline.push(*name, Message::after(app.clone(), delay, "pay!")));
+///     }
+///     outcomes.extend(pipeline);
+///     outcomes.iter().filter(|outcome| outcome.result.is_ok()).count()
+/// }
+///
+/// let recorder = Recorder::new().with_window(2);
+/// assert_eq!(remind_all(&recorder, &["a", "b", "c", "d"]), 4);
+/// ```
 #[derive(Debug, Default)]
 pub struct Recorder {
     inner: Mutex<Inner>,
+    window: usize,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +71,14 @@ impl Recorder {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// How many messages of a pipeline wait for their outcome before one is handed back; none
+    /// unless this is said.
+    #[must_use]
+    pub fn with_window(mut self, messages: usize) -> Self {
+        self.window = messages;
+        self
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -67,6 +98,10 @@ impl Recorder {
 }
 
 impl Publish for Recorder {
+    fn pipeline<T>(&self) -> Pipeline<'_, T> {
+        Pipeline::one_by_one(self, self.window)
+    }
+
     fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
         let (now, instant) = (Timestamp::now(), Instant::now());
         let schedule = Quota::default().admit(&message, Unit::SECOND, now, instant);
@@ -79,7 +114,7 @@ impl Publish for Recorder {
             }
             (Ok(schedule), None) => {
                 inner.messages.push(message);
-                Ok(Receipt { due: schedule.due(), delay: schedule.remaining(instant), publishes: 1 })
+                Ok(Receipt::new(schedule.due(), schedule.remaining(instant)))
             }
         }
     }

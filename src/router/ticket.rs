@@ -18,11 +18,11 @@ use crate::{
 
 use super::{Cause, Receipt};
 
-/// The broker's answer, or what stands for one.
+/// The broker's answer, or what replaces it.
 pub(super) type Verdict = Result<Receipt, Cause>;
 
-/// What the publisher and the worker share of a message. The publisher keeps
-/// its share, so it gets the message back even while the worker is stuck.
+/// The part of a message that publisher and worker share. The publisher keeps its share, so
+/// it gets the message back even while the worker is stuck.
 #[derive(Debug)]
 pub(super) struct Ticket {
     message: Message,
@@ -54,8 +54,8 @@ impl Ticket {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Whether it was sent on a connection that was lost before the answer, so
-    /// that the broker may have it whatever it answers now.
+    /// Whether it was sent on a connection that was lost before the answer, so that the
+    /// broker may have it whatever it answers now.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::Acquire)
     }
@@ -66,7 +66,7 @@ impl Ticket {
         self.suspected.load(Ordering::Acquire)
     }
 
-    /// Whether the last answer was a refusal, and it was not sent since.
+    /// Whether the last answer was a refusal, and it was not sent again since.
     pub(super) fn is_nacked(&self) -> bool {
         self.nacked.load(Ordering::Acquire)
     }
@@ -81,7 +81,7 @@ impl Ticket {
     }
 }
 
-/// A ticket in the hands of the worker.
+/// A ticket held by the worker.
 #[derive(Debug)]
 pub(super) struct Job {
     id: u64,
@@ -113,29 +113,29 @@ impl Job {
         self.publishes
     }
 
-    /// Notes that it is about to be written.
+    /// Records that it is about to be written.
     pub(super) fn mark_sent(&mut self) {
         self.publishes += 1;
         self.ticket.nacked.store(false, Ordering::Release);
         self.ticket.sent.store(true, Ordering::Release);
     }
 
-    /// Notes that the broker refused it or one beside it.
+    /// Records that the broker refused it or a message sent together with it.
     pub(super) fn mark_suspected(&self) {
         self.ticket.suspected.store(true, Ordering::Release);
     }
 
-    /// Notes that the broker refused it for now.
+    /// Records that the broker refused it for now.
     pub(super) fn mark_nacked(&self) {
         self.ticket.nacked.store(true, Ordering::Release);
     }
 
-    /// Whether it was to be delayed, though it may be due by now.
+    /// Whether it was meant to be delayed, even if it is due by now.
     pub(super) fn is_delayed(&self) -> bool {
         self.ticket.schedule.delay() != Delay::ZERO
     }
 
-    /// Notes that the connection was lost before the answer.
+    /// Records that the connection was lost before the answer.
     pub(super) fn mark_in_doubt(&self) {
         self.ticket.in_doubt.store(true, Ordering::Release);
     }
@@ -160,7 +160,7 @@ impl Job {
         // Before the answer, so that the publisher can take the message out
         // without a copy.
         drop(ticket);
-        // A publisher that gave up at its deadline is not there any more.
+        // A publisher that gave up at its deadline is no longer there.
         let _ = reply.send((id, verdict));
     }
 }

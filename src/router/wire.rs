@@ -7,8 +7,8 @@ use crossbeam_channel::Receiver;
 
 use crate::{
     amqp::{AmqpError, Event, Publisher},
+    broker::Broker,
     message::Wire as Prepared,
-    settings::Broker,
 };
 
 /// A channel in confirm mode.

@@ -10,37 +10,36 @@ use crossbeam_channel::{Receiver, never, select_biased};
 use log::{debug, info, warn};
 
 use crate::{
-    Settings,
     amqp::{AmqpError, Event},
-    settings::RouterSettings,
+    random,
     topology::Names,
 };
 
 use super::{
-    Cause, Stats,
+    Cause, RouterBuilder, Stats,
     outstanding::Outstanding,
     ticket::Job,
     wire::{Connector, Wire},
 };
 
-/// How often deadlines and the shutdown are looked at.
+/// How often deadlines and the shutdown are checked.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How long to wait before the first and between later attempts to reconnect.
+/// How long to wait before the first and before later attempts to reconnect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// The most bytes of bodies in flight, unless a single message is larger. The
 /// client library buffers 16 MiB and then blocks without a time limit.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long a message that the broker refused waits until it is published again. A
-/// queue that lost its leader has another within a second or so.
+/// How long a message that the broker refused waits before it is published again. A queue
+/// that lost its leader has another within a second or so.
 const NACK_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long ending a broken connection may take.
+/// How long closing a broken connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the worker may use, and where it counts.
+/// The worker's settings, and its counters.
 #[derive(Debug)]
 pub(super) struct Limits {
     window: usize,
@@ -50,14 +49,17 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn new(settings: &Settings, stats: Arc<Stats>) -> Self {
-        let RouterSettings { window, confirm_timeout, .. } = settings.router;
-        let entry = Names::new(settings.topology.set.clone()).entry();
-        Self { window, confirm_timeout, entry, stats }
+    pub(super) fn new(how: &RouterBuilder) -> Self {
+        Self {
+            window: how.window,
+            confirm_timeout: how.confirm_timeout,
+            entry: Names::new(how.set.clone()).entry(),
+            stats: Arc::clone(&how.stats),
+        }
     }
 }
 
-/// What the publishers and the worker tell each other beside the messages.
+/// What publishers and the worker tell each other besides the messages.
 #[derive(Debug, Default)]
 pub(super) struct Shared(Mutex<State>);
 
@@ -73,12 +75,12 @@ impl Shared {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Why nothing is sent at the moment, if so.
+    /// Why nothing can be sent at the moment.
     pub(super) fn reason_for_waiting(&self) -> Option<Cause> {
         self.with(|state| state.waiting.clone())
     }
 
-    /// Asks the worker to end by then.
+    /// Asks the worker to end by that time.
     pub(super) fn close_by(&self, deadline: Instant) {
         self.with(|state| state.close_by = Some(deadline));
     }
@@ -110,7 +112,7 @@ pub(super) struct Worker<C: Connector> {
     /// made the broker close the channel.
     suspects: usize,
     blocked: bool,
-    /// Since when the broker takes messages.
+    /// Since when the broker accepts messages.
     unblocked: Instant,
     attempts: u32,
     next_attempt: Instant,
@@ -125,7 +127,7 @@ impl<C: Connector> Worker<C> {
         limits: Limits,
     ) -> Self {
         if wire.is_none() {
-            let reason = "it has not been tried yet".into();
+            let reason = "no attempt was made yet".into();
             shared.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
         }
         Self {
@@ -179,10 +181,9 @@ impl<C: Connector> Worker<C> {
                 select_biased! {
                     recv(events) -> event => {
                         let mut next = Some(event.unwrap_or(Event::Ended));
-                        // Answers come in bursts; all that are there are worked
-                        // off before the window is filled again. After the end
-                        // of a channel, its stream has nothing to say about the
-                        // next one.
+                        // Answers come in bursts; all of them are handled before the window
+                        // is filled again. Once a channel has ended, its stream says nothing
+                        // about the next one.
                         while let Some(event) = next {
                             let ended = matches!(event, Event::Ended);
                             self.handle(event);
@@ -213,7 +214,7 @@ impl<C: Connector> Worker<C> {
             && (self.outstanding.is_empty() || self.outstanding.bytes() < MAX_BYTES)
     }
 
-    /// Takes a job and as many more as are there and fit.
+    /// Takes a job and as many more as are waiting and fit.
     fn take(&mut self, job: Job) {
         self.send(job);
         while self.may_send() {
@@ -242,8 +243,8 @@ impl<C: Connector> Worker<C> {
         self.outstanding.push(job, now);
     }
 
-    /// Sends what an earlier channel left; one at a time while a message among
-    /// them is suspected of having ended it.
+    /// Sends what an earlier channel left; one at a time while one of these messages is
+    /// suspected of having ended it.
     fn send_again(&mut self) {
         while self.may_send() && (self.suspects == 0 || self.outstanding.is_empty()) {
             match self.again.pop_front() {
@@ -320,9 +321,9 @@ impl<C: Connector> Worker<C> {
         self.again.extend(self.nacked.drain(..due).map(|(_, job)| job));
     }
 
-    /// Publishes again on a new connection what was not confirmed in time. A broker
-    /// that lost a queue's leader, or has only just started, may never answer for a
-    /// message on the channel it came on, nor for any later one for that queue.
+    /// Publishes on a new connection what was not confirmed in time. A broker that lost a
+    /// queue's leader, or has only just started, may never answer for a message on its old
+    /// channel, nor for any later one for that queue.
     fn give_up_a_silent_channel(&mut self, now: Instant) {
         if self.blocked || self.wire.is_none() {
             return;
@@ -358,7 +359,7 @@ impl<C: Connector> Worker<C> {
                     job.fail(Cause::Rejected { code, text });
                 }
             } else {
-                debug!("{cause}; finding out over which message");
+                debug!("{cause}; finding out which message caused it");
                 self.suspects = unsettled.len();
                 unsettled.iter().for_each(Job::mark_suspected);
             }
@@ -404,8 +405,8 @@ impl<C: Connector> Worker<C> {
         }
     }
 
-    /// Lets go of messages whose publishers have given up on them, those that
-    /// wait in the channel included: they would keep others out of it.
+    /// Drops messages whose publishers have given up on them, including those that wait in
+    /// the channel: they would take up room there.
     fn drop_late(&mut self, now: Instant) {
         let before = self.in_hand();
         self.outstanding.drop_late(now);
@@ -452,9 +453,9 @@ impl<C: Connector> Worker<C> {
     }
 }
 
-/// The pause before an attempt: doubling from 100 ms to 5 s, with a random half
-/// so that many routers do not come back at once.
+/// The pause before an attempt: doubling from 100 ms to 5 s, half of it random, so that many
+/// routers do not come back at once.
 fn backoff(attempts: u32) -> Duration {
     let full = BACKOFF.0.saturating_mul(2_u32.saturating_pow(attempts.min(10))).min(BACKOFF.1);
-    full.mul_f64(0.5 + fastrand::f64() / 2.0)
+    full.mul_f64(0.5 + random::fraction() / 2.0)
 }

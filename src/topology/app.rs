@@ -1,5 +1,5 @@
-//! What an application has of its own beside a set: its queue, its landing queue,
-//! its binding.
+//! What an application has of its own besides a set: its queue, its landing queue, its
+//! binding.
 
 use crate::codec::{AppKey, RoutingKey};
 
@@ -22,10 +22,9 @@ impl Topology {
         Queue { name: name.into(), level: None, arguments }
     }
 
-    /// The landing queue of an application: everything that arrives leaves it at
-    /// once for `exchange`, under `key` or the key it came with, and what is not
-    /// taken there waits here and not in a level. It has no limit of length, as it
-    /// must never refuse.
+    /// The landing queue of an application: everything that arrives leaves it at once for
+    /// `exchange`, under `key` or its own key, and messages that are not accepted there wait
+    /// here and not in a level. It has no length limit, since it must never refuse.
     #[must_use]
     pub fn landing_queue(&self, app: &AppKey, exchange: &str, key: Option<&str>) -> Queue {
         let mut arguments = queue_arguments(self.settings());

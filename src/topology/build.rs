@@ -1,8 +1,8 @@
-//! The two loops that make up the whole topology.
+//! The two loops that build the whole topology.
 
 use std::num::NonZeroU32;
 
-use crate::codec::{FOUR_BITS, LEVELS, WORD_BITS, WORDS};
+use crate::codec::{FOUR_BITS, Level, WORD_BITS, WORDS};
 
 use super::{
     Binding, Endpoint, Exchange, ExchangeKind, Names, Object, Queue, QueueType, Topology, TopologySettings,
@@ -40,10 +40,10 @@ impl Topology {
                 key: "#".into(),
             }));
         }
-        for level in 0..LEVELS {
+        for level in Level::all() {
             objects.push(Object::Queue(level_queue(&settings, &names, level)));
         }
-        for level in 0..LEVELS {
+        for level in Level::all() {
             objects.push(Object::Exchange(topic_exchange(&names, names.level_exchange(level))));
             objects.extend(skip_ahead(&names, level).into_iter().map(Object::Binding));
         }
@@ -51,8 +51,7 @@ impl Topology {
     }
 }
 
-/// A topic exchange that loses nothing: what it cannot route goes to the
-/// unroutable queue.
+/// A topic exchange that loses nothing: unroutable messages go to the unroutable queue.
 fn topic_exchange(names: &Names, name: String) -> Exchange {
     Exchange {
         name,
@@ -61,7 +60,7 @@ fn topic_exchange(names: &Names, name: String) -> Exchange {
     }
 }
 
-/// What all queues of a set have in common.
+/// The arguments that all queues of a set share.
 pub(super) fn queue_arguments(settings: &TopologySettings) -> Arguments {
     let mut arguments = Arguments::from([("x-queue-type".into(), settings.queue_type.as_str().into())]);
     if settings.queue_type == QueueType::Quorum {
@@ -74,9 +73,8 @@ pub(super) fn queue_arguments(settings: &TopologySettings) -> Arguments {
     arguments
 }
 
-/// A queue that keeps messages until somebody decides about them. When it is
-/// full, the oldest go: refusing the new ones would hold up the levels they come
-/// from, for everybody.
+/// A queue that keeps messages until somebody decides about them. When it is full, the oldest
+/// are dropped: refusing new ones would block the levels they come from, for everybody.
 fn holding_queue(settings: &TopologySettings, name: String, max_length: Option<NonZeroU32>) -> Queue {
     let mut arguments = queue_arguments(settings);
     if settings.queue_type == QueueType::Quorum {
@@ -89,8 +87,8 @@ fn holding_queue(settings: &TopologySettings, name: String, max_length: Option<N
     Queue { name, level: None, arguments }
 }
 
-/// The queue of the retry service. What it cannot even read it rejects, and the
-/// broker itself moves that to the parked queue, unchanged.
+/// The queue of the retry service. A message that the service cannot even read is rejected,
+/// and the broker itself moves it to the parked queue, unchanged.
 fn retry_queue(settings: &TopologySettings, names: &Names) -> Queue {
     let mut queue = holding_queue(settings, names.retry(), None);
     queue.arguments.insert("x-dead-letter-exchange".into(), names.parked().into());
@@ -101,16 +99,16 @@ fn retry_queue(settings: &TopologySettings, names: &Names) -> Queue {
     queue
 }
 
-fn level_queue(settings: &TopologySettings, names: &Names, level: u8) -> Queue {
-    let next = match level {
-        0 => names.dispatch(),
-        _ => names.level_exchange(level - 1),
-    };
+fn level_queue(settings: &TopologySettings, names: &Names, level: Level) -> Queue {
+    let next = level.below().map_or_else(|| names.dispatch(), |below| names.level_exchange(below));
     let mut arguments = queue_arguments(settings);
-    arguments.insert("x-message-ttl".into(), (i64::from(settings.unit.millis()) << level).into());
+    arguments.insert(
+        "x-message-ttl".into(),
+        (i64::from(settings.unit.millis()) * i64::from(level.units())).into(),
+    );
     arguments.insert("x-dead-letter-exchange".into(), next.into());
-    // Quorum queues dead-letter at least once only together with this overflow
-    // behaviour; without it they fall back to at most once and do not say so.
+    // Quorum queues dead-letter at least once only with this overflow behaviour; without it
+    // they silently fall back to at most once.
     arguments.insert("x-overflow".into(), "reject-publish".into());
     if settings.queue_type == QueueType::Quorum {
         arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
@@ -128,9 +126,9 @@ fn level_queue(settings: &TopologySettings, names: &Names, level: u8) -> Queue {
 /// above theirs is set; they decide about the rest of this word, and hand over to the
 /// exchange of the next word if nothing is left in it. So a message crosses three exchanges
 /// at most, whatever its delay.
-fn skip_ahead(names: &Names, level: u8) -> Vec<Binding> {
-    let (word, bit) = (level / WORD_BITS, level % WORD_BITS);
-    let queue = |word: u8, bit: u8| Endpoint::Queue(names.level_queue(word * WORD_BITS + bit));
+fn skip_ahead(names: &Names, level: Level) -> Vec<Binding> {
+    let (word, bit) = (level.number() / WORD_BITS, level.number() % WORD_BITS);
+    let queue = |word: u8, bit: u8| Endpoint::Queue(names.level_queue(Level::of(word, bit)));
     let bind = |words: String, destination: Endpoint| Binding {
         source: names.level_exchange(level),
         destination,
@@ -153,7 +151,7 @@ fn skip_ahead(names: &Names, level: u8) -> Vec<Binding> {
         let below = "*.".repeat(word.into());
         let next = match word {
             0 => names.dispatch(),
-            _ => names.level_exchange(level - bit - 1),
+            _ => names.level_exchange(Level::of(word - 1, WORD_BITS - 1)),
         };
         let passed = 1 << (bit + 1);
         for (value, bits) in (0_u8..).zip(FOUR_BITS).filter(|(value, _)| value & passed != 0) {
@@ -167,7 +165,7 @@ fn skip_ahead(names: &Names, level: u8) -> Vec<Binding> {
     bindings
 }
 
-/// The number of the highest set bit. There must be one.
+/// The number of the highest set bit. At least one must be set.
 const fn highest(value: u8) -> u8 {
     (u8::BITS - 1 - value.leading_zeros()) as u8
 }
@@ -226,7 +224,7 @@ mod tests {
     #[test]
     fn a_level_queue_holds_what_the_contract_says() {
         let topology = topology();
-        let queue = topology.queues().find(|queue| queue.level == Some(22)).unwrap();
+        let queue = topology.queues().find(|queue| queue.level.is_some_and(|level| level == 22)).unwrap();
         insta::assert_json_snapshot!(queue, @r#"
         {
           "name": "delay.level.22",
@@ -241,7 +239,7 @@ mod tests {
           }
         }
         "#);
-        let last = topology.queues().find(|queue| queue.level == Some(0)).unwrap();
+        let last = topology.queues().find(|queue| queue.level.is_some_and(|level| level == 0)).unwrap();
         assert_eq!(last.arguments["x-dead-letter-exchange"], Argument::from("delay.dispatch"));
     }
 
@@ -279,7 +277,7 @@ mod tests {
             replicas: NonZeroU8::new(3),
             ..TopologySettings::default()
         });
-        let queue = topology.queues().find(|queue| queue.level == Some(3)).unwrap();
+        let queue = topology.queues().find(|queue| queue.level.is_some_and(|level| level == 3)).unwrap();
         let names: Vec<_> = queue.arguments.keys().map(String::as_str).collect();
         assert_eq!(names, ["x-dead-letter-exchange", "x-message-ttl", "x-overflow", "x-queue-type"]);
     }
@@ -316,7 +314,7 @@ mod tests {
             let key = binding.key.strip_prefix("delay.").and_then(|key| key.strip_suffix("*.#")).unwrap();
             (key.replacen(common, "", 1), binding.destination.name().to_owned())
         };
-        skip_ahead(&names, level).into_iter().map(end).collect()
+        skip_ahead(&names, level.try_into().unwrap()).into_iter().map(end).collect()
     }
 
     fn expected(pairs: &[(&str, &str)]) -> Vec<(String, String)> {

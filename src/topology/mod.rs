@@ -14,12 +14,13 @@ mod settings;
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
-pub use settings::{QueueType, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError};
+pub use settings::{
+    QueueType, QueueTypeError, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError,
+};
 
-/// Everything that belongs to one set, in the order in which it is safe to
-/// declare: what messages flow towards comes first, and the entry exchange last,
-/// so that a message published half-way finds a complete path or the
-/// unroutable queue. The reverse is the order in which it is safe to delete.
+/// Everything that belongs to one set, in an order that is safe for declaring: the ends of
+/// the routes come first, and the entry exchange last, so that a message published half-way
+/// finds a complete route or the unroutable queue. The reverse order is safe for deleting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     settings: TopologySettings,
@@ -70,7 +71,7 @@ impl Topology {
         })
     }
 
-    /// Whether what gets there from the dispatch exchange comes to it again.
+    /// Whether messages that get there from the dispatch exchange come back to it.
     #[must_use]
     pub fn leads_back(&self, destination: &Endpoint) -> bool {
         match destination {

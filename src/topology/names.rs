@@ -1,22 +1,23 @@
-//! What the exchanges and queues of a set are called.
+//! The names of a set's exchanges and queues.
 
 use std::{fmt, str::FromStr};
 
-use crate::codec::{AppKey, TOP_LEVEL};
+use crate::codec::{AppKey, Level};
 
 /// The name of an installed set: one word of letters, digits, `-` and `_`,
 /// 64 characters at most. The default is `delay`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SetName(String);
 
-/// Why something is not a [`SetName`].
+/// Why a text is not a [`SetName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` cannot name a set; use one word of 1 to 64 ASCII letters, digits, `-` and `_`, \
-     not beginning with `amq`", name.escape_debug()
+    "`{}` cannot be the name of a set; use one word of 1 to 64 ASCII letters, digits, `-` and `_`, not \
+     beginning with `amq`", name.escape_debug()
 )]
+#[non_exhaustive]
 pub struct SetNameError {
-    /// The name that was given.
+    /// The given name.
     pub name: String,
 }
 
@@ -39,8 +40,8 @@ impl FromStr for SetName {
 
     fn from_str(name: &str) -> Result<Self, SetNameError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        // Brokers reserve `amq.` for their own objects; `amq-x` would be legal,
-        // but reads like one of them.
+        // Brokers reserve `amq.` for their own objects; `amq-x` would be legal, but looks
+        // like one of them.
         let fits = (1..=64).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with("amq");
         fits.then(|| Self(name.into())).ok_or_else(|| SetNameError { name: name.into() })
     }
@@ -65,38 +66,39 @@ impl Names {
         Self { set }
     }
 
-    /// The one exchange applications publish to. It is the top level's.
+    /// The only exchange that applications publish to. It belongs to the top level.
     #[must_use]
     pub fn entry(&self) -> String {
         self.set.to_string()
     }
 
-    /// The exchange in front of a level, 0 to 27.
+    /// The exchange in front of a level.
     #[must_use]
-    pub fn level_exchange(&self, level: u8) -> String {
-        if level == TOP_LEVEL { self.entry() } else { self.level_queue(level) }
+    pub fn level_exchange(&self, level: Level) -> String {
+        if level == Level::TOP { self.entry() } else { self.level_queue(level) }
     }
 
-    /// The queue in which messages wait 2^level units, level 0 to 27.
+    /// The queue of a level.
     #[must_use]
-    pub fn level_queue(&self, level: u8) -> String {
+    pub fn level_queue(&self, level: Level) -> String {
         format!("{}.level.{level:02}", self.set)
     }
 
-    /// The exchange applications bind to.
+    /// The exchange that applications bind to.
     #[must_use]
     pub fn dispatch(&self) -> String {
         format!("{}.dispatch", self.set)
     }
 
-    /// The exchange and the queue for what nobody binds and what is malformed.
+    /// The exchange and the queue for messages that nobody is bound for, and for malformed
+    /// ones.
     #[must_use]
     pub fn unroutable(&self) -> String {
         format!("{}.unroutable", self.set)
     }
 
-    /// The exchange applications dead-letter to with their app key, and the
-    /// queue of what no retry service has taken yet.
+    /// The exchange that applications dead-letter to with their app key, and the queue of
+    /// messages that no retry service has taken yet.
     #[must_use]
     pub fn retry(&self) -> String {
         format!("{}.retry", self.set)
@@ -118,7 +120,8 @@ impl Names {
         format!("{}.landing.", self.set)
     }
 
-    /// The exchange and the queue for what has used up its attempts or its time.
+    /// The exchange and the queue for messages that have used up their attempts or their
+    /// time.
     #[must_use]
     pub fn parked(&self) -> String {
         format!("{}.parked", self.set)
@@ -155,9 +158,9 @@ mod tests {
     #[test]
     fn the_top_level_is_the_entry() {
         let names = Names::new(SetName::default());
-        assert_eq!(names.level_exchange(27), "delay");
-        assert_eq!(names.level_exchange(26), "delay.level.26");
-        assert_eq!(names.level_queue(27), "delay.level.27");
-        assert_eq!(names.level_queue(0), "delay.level.00");
+        assert_eq!(names.level_exchange(Level::TOP), "delay");
+        assert_eq!(names.level_exchange(26.try_into().unwrap()), "delay.level.26");
+        assert_eq!(names.level_queue(Level::TOP), "delay.level.27");
+        assert_eq!(names.level_queue(Level::LOWEST), "delay.level.00");
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::{Deserialize, Serialize};
+use crate::codec::Level;
 
 /// The value of an optional argument (`x-…`) of an exchange or queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(untagged))]
 pub enum Argument {
     /// A 64-bit number.
     Number(i64),
@@ -45,8 +46,9 @@ impl From<String> for Argument {
 pub(crate) type Arguments = BTreeMap<String, Argument>;
 
 /// How an exchange routes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum ExchangeKind {
     /// By pattern.
     Topic,
@@ -57,7 +59,7 @@ pub enum ExchangeKind {
 }
 
 impl ExchangeKind {
-    /// The name the broker knows it by.
+    /// The broker's name for it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,31 +71,34 @@ impl ExchangeKind {
 }
 
 /// A durable exchange.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Exchange {
     /// Its name.
     pub name: String,
     /// How it routes.
-    #[serde(rename = "type")]
+    #[cfg_attr(feature = "serde", serde(rename = "type"))]
     pub kind: ExchangeKind,
     /// Its optional arguments.
     pub arguments: BTreeMap<String, Argument>,
 }
 
 /// A durable queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Queue {
     /// Its name.
     pub name: String,
-    /// Its level, 0 to 27, if it is one of the level queues.
-    pub level: Option<u8>,
+    /// Its level, if it is one of the level queues.
+    pub level: Option<Level>,
     /// Its optional arguments.
     pub arguments: BTreeMap<String, Argument>,
 }
 
 /// What a binding leads to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Endpoint {
     /// A queue, by name.
     Queue(String),
@@ -121,9 +126,10 @@ impl fmt::Display for Endpoint {
 }
 
 /// A binding from an exchange to a queue or another exchange.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Binding {
-    /// The exchange messages come from.
+    /// The exchange that messages come from.
     pub source: String,
     /// Where they go.
     pub destination: Endpoint,
@@ -137,7 +143,7 @@ impl fmt::Display for Binding {
     }
 }
 
-/// One thing that is declared on the broker.
+/// One thing to declare on the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
     /// An exchange.

@@ -1,7 +1,7 @@
 //! How a topic exchange matches: pure.
 
-/// Whether a topic exchange passes on a routing key through a binding key: `*` is
-/// one word, `#` any number of them.
+/// Whether a binding key on a topic exchange matches a routing key: `*` is one word, `#` any
+/// number of them.
 ///
 /// ```
 /// use delayline::topology::topic_matches;

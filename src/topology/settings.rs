@@ -1,4 +1,4 @@
-//! What a topology is made from.
+//! The settings of a topology.
 
 use std::{
     fmt,
@@ -7,16 +7,17 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
+use crate::codec::Level;
 
 use super::SetName;
 
 /// The queue type of the levels and of the unroutable queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum QueueType {
-    /// Replicated, with at-least-once dead-lettering: the broker confirms each
-    /// hop to itself before it forgets the message. Needs RabbitMQ 3.10.
+    /// Replicated, with at-least-once dead-lettering: the broker confirms each hop to itself
+    /// before it deletes the message. Needs RabbitMQ 3.10.
     #[default]
     Quorum,
     /// For brokers without quorum queues. Classic queues dead-letter at most
@@ -43,15 +44,22 @@ impl fmt::Display for QueueType {
 }
 
 impl FromStr for QueueType {
-    type Err = String;
+    type Err = QueueTypeError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, QueueTypeError> {
         match text {
             "quorum" => Ok(Self::Quorum),
             "classic" => Ok(Self::Classic),
-            _ => Err(format!("`{text}` is not a queue type; use `quorum` or `classic`")),
+            _ => Err(QueueTypeError { text: text.into() }),
         }
     }
+}
+
+/// Why a text is not a [`QueueType`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a queue type; use `quorum` or `classic`")]
+pub struct QueueTypeError {
+    text: String,
 }
 
 /// The `x-delivery-limit` of queues that keep messages. Looking at a message
@@ -63,17 +71,18 @@ pub const UNREACHABLE_DELIVERY_LIMIT: i64 = i32::MAX as i64;
 
 /// How long one unit of delay lasts: 1 ms to 1 s.
 ///
-/// A second, except where tests want to pass through many levels quickly. The
-/// upper end follows from the broker: it takes a message TTL of 10 years at
-/// most, and level 27 holds a message for 2^27 units, which is 4.3 years.
+/// A second, except where tests want to pass through many levels quickly. The upper end
+/// follows from the broker: it accepts a message TTL of 10 years at most, and level 27 holds
+/// a message for 2^27 units, which is 4.3 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit(u16);
 
 /// Why something is not a [`Unit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a unit of time of {milliseconds} ms is not possible; use 1 to 1000 ms (1000 for whole seconds)")]
+#[non_exhaustive]
 pub struct UnitError {
-    /// What was asked for.
+    /// The requested unit.
     pub milliseconds: u64,
 }
 
@@ -81,7 +90,7 @@ impl Unit {
     /// One second, as the wire contract says.
     pub const SECOND: Self = Self(1_000);
 
-    /// A unit of so many milliseconds.
+    /// A unit of this many milliseconds.
     ///
     /// # Errors
     /// [`UnitError`] outside 1 to 1,000.
@@ -104,10 +113,10 @@ impl Unit {
         Duration::from_millis(self.0 as u64)
     }
 
-    /// How long a message waits in the queue of a level: 2^level units.
+    /// How long a message waits in the queue of a level.
     #[must_use]
-    pub const fn wait(self, level: u8) -> Duration {
-        Duration::from_millis((self.0 as u64) << level)
+    pub const fn wait(self, level: Level) -> Duration {
+        Duration::from_millis(self.0 as u64 * level.units() as u64)
     }
 }
 
@@ -119,6 +128,7 @@ impl Default for Unit {
 
 /// What distinguishes one set from another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TopologySettings {
     /// The set's name; its objects' names begin with it.
     pub set: SetName,
@@ -129,10 +139,39 @@ pub struct TopologySettings {
     pub replicas: Option<NonZeroU8>,
     /// The unit of time.
     pub unit: Unit,
-    /// The most messages the unroutable queue keeps; any number if `None`. When
-    /// it is full, the broker drops the oldest for each new one: refusing the new
-    /// ones would stall the levels they come from.
+    /// The most messages that the unroutable queue keeps; any number if `None`. When it is
+    /// full, the broker drops the oldest for each new one: refusing new ones would block the
+    /// levels they come from.
     pub unroutable_max_length: Option<NonZeroU32>,
+}
+
+impl TopologySettings {
+    /// The settings of a set of this name; everything else as by default.
+    #[must_use]
+    pub fn named(set: SetName) -> Self {
+        Self { set, ..Self::default() }
+    }
+
+    /// Sets the type of its queues.
+    #[must_use]
+    pub fn with_queue_type(mut self, kind: QueueType) -> Self {
+        self.queue_type = kind;
+        self
+    }
+
+    /// Sets how many nodes hold a copy of each quorum queue.
+    #[must_use]
+    pub fn with_replicas(mut self, nodes: NonZeroU8) -> Self {
+        self.replicas = Some(nodes);
+        self
+    }
+
+    /// Sets the unit of time.
+    #[must_use]
+    pub fn with_unit(mut self, unit: Unit) -> Self {
+        self.unit = unit;
+        self
+    }
 }
 
 #[cfg(test)]
@@ -141,9 +180,9 @@ mod tests {
 
     #[test]
     fn the_longest_wait_stays_under_the_brokers_ten_years() {
-        assert_eq!(Unit::SECOND.wait(27).as_millis(), 134_217_728_000);
-        assert!(Unit::SECOND.wait(27) < Duration::from_millis(315_360_000_000));
-        assert_eq!(Unit::from_millis(1).unwrap().wait(0), Duration::from_millis(1));
+        assert_eq!(Unit::SECOND.wait(Level::TOP).as_millis(), 134_217_728_000);
+        assert!(Unit::SECOND.wait(Level::TOP) < Duration::from_millis(315_360_000_000));
+        assert_eq!(Unit::from_millis(1).unwrap().wait(Level::LOWEST), Duration::from_millis(1));
     }
 
     #[test]

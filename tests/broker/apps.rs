@@ -3,16 +3,16 @@
 mod removing;
 
 use delayline::{
-    Settings,
     amqp::{Next, Session},
+    broker::{Credentials, Secret},
     codec::{Delay, RoutingKey},
-    settings::{Broker, Credentials, Secret},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{
     self as admin, AppQueue, AppSpec, AppUser, Delivery, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
     Target,
 };
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{self, PATIENCE, app, raw};
@@ -406,7 +406,7 @@ fn a_user_that_may_bind_can_make_its_messages_go_round_and_verify_finds_it() {
     added(&settings, &spec);
     let user = spec.user.as_ref().unwrap();
     let credentials = Credentials::Plain { username: user.name.clone(), password: Secret::new(PASSWORD) };
-    let mut session = Session::open(&Broker { credentials, ..settings.broker.clone() }).unwrap();
+    let mut session = Session::open(&settings.broker.clone().with_credentials(credentials)).unwrap();
     let own = topology(&settings).app_binding(&spec.app, "billing");
     session.unbind(&own).unwrap();
     session.bind(&own).unwrap();
@@ -438,7 +438,7 @@ fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
 
     // What it says is what a shell makes of it, and helps.
     let (_, command) = said[0].split_once("rabbitmqctl ").unwrap();
-    let (arguments, _) = command.split_once(" (of the policies").unwrap();
+    let (arguments, _) = command.split_once(" (only one policy").unwrap();
     let taken_apart = std::process::Command::new("sh")
         .args(["-c", &format!("printf '%s\\n' {arguments}")])
         .output()

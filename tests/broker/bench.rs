@@ -5,9 +5,10 @@ use std::{
     time::Duration,
 };
 
-use delayline::{Settings, amqp::Session, topology::Unit};
+use delayline::{amqp::Session, topology::Unit};
 use delayline_admin as admin;
 use delayline_measure::bench::{self, BenchError, Plan, Progress, Way};
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{http, install, shared_node, topology, vhost};

@@ -1,13 +1,14 @@
 //! One application that does not take its messages, and what it does to the others.
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_admin::{self as admin, DoctorOptions, FindingCode};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 use crate::common::{
     Inbox, PATIENCE, app, eventually, eventually_seen, install, installed, lateness, topology,
@@ -31,7 +32,7 @@ fn binding(key: &str, destination: Endpoint) -> Binding {
 }
 
 fn send(settings: &Settings, key: &str, count: usize, units: u64) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let delay = Delay::from_seconds(units).unwrap();
     for _ in 0..count {
@@ -91,7 +92,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
         send(settings, "app", 1, 1);
         // What goes past level 0, and is due long after, comes; what waits in it does not.
         let past = Message::after(app("app"), Delay::from_seconds(4).unwrap(), "past it");
-        Router::connect(settings).unwrap().publish(past).unwrap();
+        settings.router().connect().unwrap().publish(past).unwrap();
         assert_eq!(inbox.next(PATIENCE).unwrap().body, b"past it", "level 0 is not stalled");
     };
     let flows = || assert!(inbox.next(PATIENCE).is_some(), "level 0 is stalled");

@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use delayline::{Message, Router, Settings, amqp::Session, codec::Delay};
+use delayline::{Message, amqp::Session, codec::Delay};
 use delayline_admin::{self as admin, Status};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, Figures, GRACE, Probe, State, Watched};
 
 use crate::common::{
@@ -97,7 +98,7 @@ fn every_level_alone_and_together_and_nobody_else_sees_it() {
     drop(canary);
     // Through the same levels, behind all of them.
     let message = Message::after(app("app"), Delay::from_seconds(127).unwrap(), "mine");
-    Router::connect(&settings).unwrap().publish(message).unwrap();
+    settings.router().connect().unwrap().publish(message).unwrap();
     assert_eq!(inbox.next(PATIENCE).unwrap().body, b"mine");
     assert_eq!(status(&settings).unroutable, Some(0));
 }
@@ -187,7 +188,7 @@ fn stall_level_0(settings: &Settings) {
     let mut session = Session::open(&settings.broker).unwrap();
     // A quorum queue takes some more than its limit.
     refusing(&mut session, "classic");
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for number in 0..60 {
         // Two hops, so that it reaches level 0 however long it waited in the router.

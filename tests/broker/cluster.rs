@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delayline::{Message, Router, codec::Delay, message::Properties};
+use delayline::{Message, codec::Delay, message::Properties};
 use delayline_admin::{
     self as admin, DoctorOptions, FindingCode, compare::Finding, management::ManagementApi,
 };
@@ -33,7 +33,7 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         Message::after(app("app"), Delay::from_seconds(delay).unwrap(), "x").with_properties(properties)
     };
     let inbox = Inbox::open(&cluster.settings(1).set("unit_ms", "100").build().unwrap(), "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for id in 0..50 {
         router.publish(message(id, 60)).unwrap();
     }

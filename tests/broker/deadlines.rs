@@ -1,6 +1,6 @@
 //! Brokers that do not answer.
 
-use delayline::amqp::{AmqpError, Session, Verdict};
+use delayline::amqp::{AmqpError, ProbeAnswer, Session};
 use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::eventually;
@@ -54,6 +54,6 @@ fn a_broker_in_alarm_is_named() {
     assert!(is_silent(&error) && error.to_string().contains("low on memory"), "{error}");
     alarm("clear_alarm({resource_limit, memory, node()})");
     eventually("it takes messages again", || {
-        impatient(&node).probe_publish("", "nothing").is_ok_and(|verdict| verdict == Verdict::Allowed)
+        impatient(&node).probe_publish("", "nothing").is_ok_and(|verdict| verdict == ProbeAnswer::Allowed)
     });
 }

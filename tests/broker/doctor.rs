@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Names, Queue},
@@ -12,6 +12,7 @@ use delayline_admin::{
     self as admin, DoctorOptions, DoctorReport, FindingCode, HealthFinding, management::ManagementApi,
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
@@ -60,7 +61,7 @@ fn receives(session: &mut Session, key: &str, destination: Endpoint) {
 }
 
 fn send(settings: &Settings, key: &str, count: usize) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for _ in 0..count {
         router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), "x")).unwrap();
     }
@@ -247,7 +248,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     only(&transient, "`fleeting`", "its last consumer", &["fleeting"]);
     only(&nobody, "`asleep`", "2 messages wait", &["asleep"]);
     only(&dead_end, "exchange `void`", "`lost` leads to it", &["lost"]);
-    only(&round, "exchange `delay`", "what is due for `round` comes back there", &["round"]);
+    only(&round, "exchange `delay`", "messages that are due for `round` come back there", &["round"]);
     only(&collision, "key `#.old`", "it also receives the messages of `old`", &["old"]);
     only(&wildcard, "yet-to-come", "can catch", &[]);
     assert_eq!((can_refuse.len(), dead_end.len(), collision.len(), wildcard.len()), (1, 1, 1, 1));

@@ -11,13 +11,14 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     codec::Delay,
     message::Properties,
     router::{Cause, Stats},
 };
 use delayline_admin::{self as admin, UnstickOptions};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, topology};
 
@@ -45,7 +46,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
     let settings = settings(&node, "60s");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
-    let router = Router::connect_counted(&settings, Arc::clone(&stats)).unwrap();
+    let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
 
     let mut confirmed: HashSet<String> = HashSet::new();
     let mut pipeline = router.pipeline();
@@ -136,7 +137,7 @@ fn a_memory_alarm_blocks_and_releases() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = settings(&node, "3s");
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     router.publish(message(0, 1)).unwrap();
     let alarm = |set: bool| {
         let call = if set {
@@ -170,7 +171,7 @@ fn a_memory_alarm_blocks_and_releases() {
 fn closing_and_dropping_end_during_an_alarm() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = settings(&node, "2s");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     assert!(
         node.ctl(&["eval", "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})."])
             .unwrap()
@@ -186,7 +187,7 @@ fn closing_and_dropping_end_during_an_alarm() {
     }
     drop(pipeline);
     let started = Instant::now();
-    assert!(!router.close(Duration::from_secs(1)));
+    assert!(router.close(Duration::from_secs(1)).is_err());
     assert!(started.elapsed() < PATIENCE, "closing took {:?}", started.elapsed());
 }
 
@@ -196,7 +197,7 @@ fn a_silent_node_is_given_up_and_found_again() {
     let settings = settings(&node, "2m");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
-    let router = Router::connect_counted(&settings, Arc::clone(&stats)).unwrap();
+    let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
     router.publish(message(0, 1)).unwrap();
     node.pause();
     let receipt = thread::scope(|scope| {
@@ -218,7 +219,7 @@ fn closed_connections_are_opened_again() {
     let settings = settings(&node, "30s");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
-    let router = Router::connect_counted(&settings, Arc::clone(&stats)).unwrap();
+    let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
     let confirmed = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -254,8 +255,8 @@ fn a_router_can_start_before_its_broker() {
     let settings = settings(&node, "60s");
     node.write_down_queues().unwrap();
     node.kill();
-    assert!(Router::connect(&settings).is_err());
-    let router = Router::connect_later(&settings);
+    assert!(settings.router().connect().is_err());
+    let router = settings.router().connect_later();
     thread::scope(|scope| {
         let publishing = scope.spawn(|| router.publish(message(1, 1)));
         node.restart().unwrap();

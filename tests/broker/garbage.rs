@@ -1,5 +1,5 @@
 use delayline::{
-    Message, Router,
+    Message,
     amqp::Session,
     codec::{AppKey, Delay},
 };
@@ -53,7 +53,7 @@ fn garbage_is_kept_counted_and_in_nobodys_way() {
     ];
     let expected = 10 * garbage.len() as u64;
     let inbox = inbox.collecting(expected.div_ceil(4) as usize, PATIENCE);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for (round, key) in garbage.iter().cycle().take(10 * garbage.len()).enumerate() {
         publish_raw(&settings.broker.vhost, key);
         if round % 4 == 0 {
@@ -74,7 +74,7 @@ fn an_app_nobody_binds_delays_nobody_else() {
     // Without the alternate exchange, 32 of these stop a level for everybody.
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app").collecting(50, PATIENCE);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let one = Delay::from_seconds(1).unwrap();
     for _ in 0..200 {
         router.publish(Message::after(AppKey::new("nobody").unwrap(), one, "x")).unwrap();
@@ -97,7 +97,7 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
     // beside those for nobody; the figures are printed.
     let settings = installed(100);
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let ten = Delay::from_seconds(10).unwrap();
     let publish_50 = || {
         for _ in 0..50 {
@@ -106,7 +106,7 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
     };
     publish_50();
     let alone = inbox.collect(50, PATIENCE);
-    let others = Router::connect(&settings).unwrap();
+    let others = settings.router().connect().unwrap();
     let beside = |key: &str| {
         let mut pipeline = others.pipeline();
         let pushed = |outcome: delayline::router::Outcome<i32>| assert!(outcome.result.is_ok());
@@ -148,7 +148,7 @@ fn without_the_alternate_exchange_they_would_delay_everybody() {
         session.bind(binding).unwrap();
     }
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let one = Delay::from_seconds(1).unwrap();
     router.publish(Message::after(app("app"), one, "before")).unwrap();
     assert!(inbox.next(PATIENCE).is_some());
@@ -167,7 +167,7 @@ fn an_app_key_is_matched_exactly() {
     let settings = installed(1);
     let orders = Inbox::open(&settings, "orders");
     let eu_orders = Inbox::open(&settings, "eu.orders");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for key in ["orders", "eu.orders", "x.eu.orders", "orders.eu"] {
         router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), key)).unwrap();
     }

@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Queue},
 };
 use delayline_admin::{self as admin, FindingCode, Status};
+use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Severity, Sources};
 
 use crate::common::{PATIENCE, app, eventually, eventually_seen, installed, topology};
@@ -24,7 +25,7 @@ fn receives(session: &mut Session, key: &str, arguments: &[(&str, delayline::top
 }
 
 fn publish(settings: &Settings, key: &str, seconds: u64, count: u64) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let delay = Delay::from_seconds(seconds).unwrap();
     let sent = (0..count).flat_map(|number| pipeline.push(number, Message::after(app(key), delay, "x")));

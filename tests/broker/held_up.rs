@@ -3,12 +3,12 @@
 use std::{sync::atomic::AtomicBool, thread};
 
 use delayline::{
-    Settings,
     amqp::{Delivery, Session},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_admin::holding::{Decision, Holding, Outgoing};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{PATIENCE, eventually, eventually_seen, http, raw};

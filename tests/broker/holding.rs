@@ -6,16 +6,16 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::{Delivery, Session},
+    broker::{Credentials, Secret},
     message::{Properties, Value},
-    settings::{Credentials, Secret},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_admin::{
     self as admin,
     holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
 };
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
@@ -178,7 +178,7 @@ fn what_is_refused_stays_and_the_others_go() {
         )
         .unwrap();
     assert_eq!((report.sent, report.refused, refused), (0, 4, 4));
-    assert!(report.refusal.unwrap().contains("no queue takes it"));
+    assert!(report.refusal.unwrap().contains("routes it to no queue"));
     eventually("they are back", || ready(&mut session, "kept") == 4);
 }
 
@@ -300,7 +300,8 @@ fn a_queue_that_counts_looks_is_not_touched() {
         matches!(error(&settings, &kept()), HoldingError::DeliveryLimit { limit: 3, .. })
     });
     // Without the management API, its arguments say so.
-    let blind = Settings { management: None, ..settings.clone() };
+    let mut blind = settings.clone();
+    blind.management = None;
     assert!(matches!(error(&blind, &kept()), HoldingError::UnknownLimit { .. }));
     // And by policy.
     session.delete_queue("kept").unwrap();

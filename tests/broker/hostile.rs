@@ -7,14 +7,14 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::Session,
+    broker::{Credentials, Secret},
     codec::{Delay, RoutingKey},
-    settings::{Broker, Credentials, Secret},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, Outcome};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::{
@@ -248,7 +248,7 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     common::http(node, "PUT", &path, &body);
     let credentials =
         Credentials::Plain { username: "tenant-billing".into(), password: Secret::new(PASSWORD) };
-    let mut session = Session::open(&Broker { credentials, ..settings.broker.clone() }).unwrap();
+    let mut session = Session::open(&settings.broker.clone().with_credentials(credentials)).unwrap();
     let stolen = RoutingKey::new(Delay::ZERO, common::app("orders")).encode();
 
     // By a queue that dead-letters under the other's key.

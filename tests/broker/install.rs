@@ -2,7 +2,7 @@ use std::thread;
 
 use delayline::{
     amqp::Session,
-    codec::Delay,
+    codec::{Delay, Level},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_admin::{self as admin, Outcome, compare::Finding, management::ManagementApi};
@@ -120,7 +120,7 @@ fn two_sets_share_a_vhost() {
     install(&second);
     for settings in [&first, &second] {
         let inbox = Inbox::open(settings, settings.topology.set.as_str());
-        let router = delayline::Router::connect(settings).unwrap();
+        let router = settings.router().connect().unwrap();
         let send = |body| {
             let key = app(settings.topology.set.as_str());
             router.publish(delayline::Message::after(key, Delay::from_seconds(5).unwrap(), body)).unwrap();
@@ -136,7 +136,7 @@ fn classic_queues_deliver_too() {
     install(&settings);
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     let inbox = Inbox::open(&settings, "app");
-    let router = delayline::Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for seconds in [0, 1, 77, 500] {
         let delay = Delay::from_seconds(seconds).unwrap();
         router.publish(delayline::Message::after(app("app"), delay, "x")).unwrap();
@@ -171,7 +171,7 @@ fn a_missing_vhost_and_wrong_credentials_are_refusals() {
 
 /// Puts the bindings of a set of an earlier version in the place of today's: one bit to a
 /// word, for the lowest levels and for an application.
-fn make_it_an_earlier_set(settings: &delayline::Settings) {
+fn make_it_an_earlier_set(settings: &delayline_settings::Settings) {
     let names = topology(settings).names().clone();
     let mut session = Session::open(&settings.broker).unwrap();
     for binding in topology(settings).bindings() {
@@ -183,15 +183,16 @@ fn make_it_an_earlier_set(settings: &delayline::Settings) {
         session.bind(&Binding { source, destination, key }).unwrap();
     };
     for level in [0_u8, 1, 27] {
+        let at = |number: u8| Level::try_from(number).unwrap();
         let stars = |count: u8| "*.".repeat(count.into());
         let above = stars(27 - level);
         for target in 0..=level.min(1) {
             let key = format!("delay.{above}{}1.{}*.#", "0.".repeat((level - target).into()), stars(target));
-            let queue = Endpoint::Queue(names.level_queue(target));
-            bind(&mut session, names.level_exchange(level), queue, key);
+            let queue = Endpoint::Queue(names.level_queue(at(target)));
+            bind(&mut session, names.level_exchange(at(level)), queue, key);
         }
         let key = format!("delay.{above}{}*.#", "0.".repeat(usize::from(level) + 1));
-        bind(&mut session, names.level_exchange(level), Endpoint::Exchange(names.dispatch()), key);
+        bind(&mut session, names.level_exchange(at(level)), Endpoint::Exchange(names.dispatch()), key);
     }
     session.declare_queue(&inbox_queue("billing")).unwrap();
     let key = format!("delay.{}billing", "*.".repeat(28));
@@ -218,7 +219,7 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     for dry_run in [true, false] {
         let report = admin::install(&settings, &topology, dry_run, || panic!("nothing is declared")).unwrap();
         assert_eq!(report.outcome, Outcome::EarlierVersion);
-        assert!(report.earlier.unwrap().to_string().contains("a set of an earlier version stands here"));
+        assert!(report.earlier.unwrap().to_string().contains("this is a set of an earlier version"));
     }
     match &admin::verify(&settings, &topology).unwrap().findings[..] {
         [Finding::EarlierVersion { bindings: 8 }] => {}

@@ -7,7 +7,7 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Delivery, Session},
     codec::{Delay, RoutingKey},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
@@ -16,6 +16,7 @@ use delayline_admin::{
     self as admin, FindingCode, ParkedSelection, Selection,
     holding::{Decision, Holding, Outgoing, Sifted},
 };
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{
@@ -231,7 +232,7 @@ fn a_time_that_a_quorum_queue_would_wait_for_is_never_sent_on() {
     });
     admin::replay(&settings, &topology, &all.0, false, &stop, |_| {}).unwrap().unwrap();
     admin::replay_parked(&settings, &topology, &all.1, &stop, |_| {}).unwrap();
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut message = Message::after(app("billing"), Delay::from_seconds(1).unwrap(), "routed");
     for name in ["x-opt-delivery-time", "x-opt-delivery-delay"] {
         message = message.with_header(name, 4_000_000_000_000_i64);

@@ -6,14 +6,10 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use delayline::{
-    Message, Router,
-    amqp::Session,
-    codec::Delay,
-    settings::{Layers, Secret},
-};
+use delayline::{Message, amqp::Session, broker::Secret, codec::Delay};
 use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_node::PrivateNode;
+use delayline_settings::Layers;
 use serde_json::json;
 
 use crate::{
@@ -43,7 +39,7 @@ fn a_program_that_logs() {
     admin::install(&settings, &topology(&settings), false, || {}).unwrap();
     admin::verify(&settings, &topology(&settings)).unwrap();
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     router.publish(Message::after(app("app"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
     assert!(inbox.next(PATIENCE).is_some());
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();

@@ -20,6 +20,7 @@ mod holding;
 mod hostile;
 mod install;
 mod kept;
+mod lapin;
 mod logging;
 mod message;
 mod node;

@@ -1,5 +1,5 @@
 use delayline::{
-    Message, Router,
+    Message,
     codec::Delay,
     message::{MAX_PROPERTIES_BYTES, Properties, Value},
 };
@@ -15,7 +15,7 @@ fn message() -> Message {
 fn every_header_type_and_property_survives() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut headers = all_headers();
     headers.insert("x".repeat(255), Value::Bool(false));
     let properties = Properties {
@@ -47,7 +47,7 @@ fn what_would_move_the_message_is_not_sent() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let copy = Inbox::open(&settings, "copy");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let target = Value::Array(vec!["delay.0000.0000.0000.0000.0000.0000.0000.copy".into()]);
     let mut sent = message().with_header("CC", target.clone()).with_header("BCC", target);
     // Far shorter than the delay: as a property it would cut the delay short.
@@ -69,7 +69,7 @@ fn a_message_that_arrived_can_be_sent_again_and_again() {
     // time: they take it for a dead-letter cycle.
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     // Long enough that the router does not find it due when it is written, and sends it past the levels.
     let mut next = Message::after(app("app"), Delay::from_seconds(255).unwrap(), "body");
     for round in 0..20 {
@@ -85,7 +85,7 @@ fn a_message_that_arrived_can_be_sent_again_and_again() {
 fn the_largest_headers_that_are_taken_arrive() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let fits = |length: usize| message().with_header("large", "x".repeat(length));
     // 4 bytes for the table, 6 for the name, 1 for the type, 4 for the length.
     let most = MAX_PROPERTIES_BYTES - 15;

@@ -3,12 +3,13 @@
 use std::net::TcpListener;
 
 use delayline::{
-    Message, Router, Settings,
+    Message, Router,
     amqp::{Next, Session},
     codec::Delay,
 };
 use delayline_admin::{self as admin, ParkedSelection, Selection, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Kept, Picture, Severity, Sources, Watch};
 use jiff::Timestamp;
 use serde_json::json;
@@ -21,7 +22,7 @@ use crate::common::{
 
 /// Publishes, and leaves the connection open for as long as it is kept.
 fn send(settings: &Settings, key: &str, units: u64, count: usize) -> Router {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let delay = Delay::from_seconds(units).unwrap();
     for _ in 0..count {
         router.publish(Message::after(app(key), delay, "x")).unwrap();

@@ -6,12 +6,12 @@ use std::{
     thread,
 };
 
-use delayline::Settings;
 use delayline_admin::{
     self as admin, FindingCode,
     compare::Finding,
     management::{ManagementApi, PolicyKind},
 };
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{eventually_seen, http, installed, shared_node, topology};

@@ -1,10 +1,8 @@
 //! Limits on what may be published: who enforces them, and how it shows.
 
-use delayline::{
-    Message, Router, Settings, amqp::Session, codec::Delay, message::InvalidMessage, router::Cause,
-    settings::Layers,
-};
+use delayline::{Message, amqp::Session, codec::Delay, message::InvalidMessage, router::Cause};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
 use crate::common::{app, eventually, http, install, installed, shared_node};
@@ -23,7 +21,7 @@ fn the_router_refuses_what_is_over_its_quota_and_sends_nothing() {
     let mut settings = installed(1_000);
     settings.router.quota.max_message_size = Some(100);
     settings.router.quota.max_delay = "1d billing=2d".parse().unwrap();
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let error = router.publish(message("172801s", 1)).unwrap_err();
     assert!(matches!(error.cause(), Cause::Invalid(InvalidMessage::OverDelay { .. })), "{error}");
     assert!(!error.maybe_delivered() && error.to_string().contains("`billing`"), "{error}");
@@ -70,7 +68,7 @@ fn documented_pattern() -> &'static str {
 fn a_topic_permission_bounds_the_delay_for_any_client() {
     let settings = installed(1_000);
     let tenant = tenant(shared_node(), &settings.broker.vhost, documented_pattern()).build().unwrap();
-    let router = Router::connect(&tenant).unwrap();
+    let router = tenant.router().connect().unwrap();
     let longest = (1 << 18) - 1;
     router.publish(message(&format!("{longest}s"), 1)).unwrap();
     let error = router.publish(message(&format!("{}s", longest + 1), 1)).unwrap_err();
@@ -88,7 +86,7 @@ fn the_brokers_limit_on_size_refuses_one_message_alone() {
     .unwrap();
     let settings = node.settings().build().unwrap();
     install(&settings);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let mut outcomes = Vec::new();
     for size in [1_000, 1_001, 5, 2_000_000, 6] {

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::Delay,
     message::Properties,
     router::Cause,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{Inbox, PATIENCE, app, as_user, http, installed, permit, shared_node, vhost};
@@ -27,7 +28,7 @@ fn entry_exchange(settings: &Settings) -> Session {
 
 #[test]
 fn without_a_set_the_error_says_so() {
-    let router = Router::connect(&vhost().build().unwrap()).unwrap();
+    let router = vhost().build().unwrap().router().connect().unwrap();
     for _ in 0..2 {
         let error = router.publish(message("app")).unwrap_err();
         assert!(matches!(error.cause(), Cause::Rejected { code: 404, .. }), "{error}");
@@ -40,7 +41,7 @@ fn without_a_set_the_error_says_so() {
 fn a_damaged_set_returns_the_message() {
     let settings = vhost().build().unwrap();
     let _session = entry_exchange(&settings);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let mut outcomes = Vec::new();
     for tag in 0..100 {
@@ -68,7 +69,7 @@ fn a_full_queue_nacks() {
     session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
     let destination = Endpoint::Queue("full".into());
     session.bind(&Binding { source: "delay".into(), destination, key: "#".into() }).unwrap();
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let results: Vec<_> = (0..5).map(|_| router.publish(message("app"))).collect();
     let nacked = results
         .iter()
@@ -90,7 +91,7 @@ fn a_forbidden_key_fails_alone() {
         &json!({"exchange": "delay", "write": "^delay(\\.[01]{4}){7}\\.mine$", "read": "^$"}),
     );
     let inbox = Inbox::open(&settings, "mine");
-    let router = Router::connect(&as_user(&settings, "tenant")).unwrap();
+    let router = as_user(&settings, "tenant").router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let mut outcomes = Vec::new();
     for number in 0..200 {
@@ -121,7 +122,7 @@ fn a_forbidden_key_fails_alone() {
 #[test]
 fn another_users_id_fails_alone() {
     let settings = installed(1);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let properties = Properties { user_id: Some("somebody".into()), ..Properties::default() };
     let error = router.publish(message("app").with_properties(properties)).unwrap_err();
     assert!(matches!(error.cause(), Cause::Rejected { code: 406, .. }), "{error}");

@@ -2,7 +2,6 @@
 //! what it holds.
 
 use delayline::{
-    Settings,
     amqp::{Delivery, Event, Publisher, Returned, Session},
     message::{Headers, Properties, Value},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
@@ -12,6 +11,7 @@ use delayline_admin::{
     management::ManagementApi,
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{

@@ -4,14 +4,14 @@
 use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{AmqpError, Session},
     codec::Delay,
-    retry::{Policies, Service, SharedPolicies},
-    settings::Layers,
+    retry::{Service, SharedPolicies},
     topology::{Queue, Topology},
 };
 use delayline_admin::{self as admin, Outcome, Selection};
+use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
 use crate::common::{self, PATIENCE, raw};
@@ -120,7 +120,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
         delivery: admin::Delivery::Direct(admin::AppQueue::new("billing")),
         user: Some(admin::AppUser {
             name: format!("billing-{}", vhost_of(&root)),
-            password: Some(delayline::settings::Secret::new("pw")),
+            password: Some(delayline::broker::Secret::new("pw")),
             ..admin::AppUser::default()
         }),
     };
@@ -142,7 +142,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
     let user = given["user"].as_str().unwrap();
     let layers = on(&root).set("management_url", "none");
     let settings = layers.set("username", user).set("password", "pw").build().unwrap();
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     router.publish(Message::after(common::app("billing"), Delay::ZERO, "mine")).unwrap();
     assert!(router.publish(Message::after(common::app("orders"), Delay::ZERO, "not mine")).is_err());
     let mut session = Session::open(&settings.broker).unwrap();
@@ -160,11 +160,11 @@ fn a_retry_service_can_take_send_back_and_park_and_nothing_else() {
     let settings = settings_as("retry service", on(&root), &vhost_of(&root));
     let inbox = common::Inbox::open(&root, "billing");
     let policies = "[default]\nfixed = \"1s\"\n[apps.hopeless]\nattempts = 0\n";
-    let policies = SharedPolicies::new(Policies::parse(policies).unwrap());
+    let policies = SharedPolicies::new(delayline_settings::parse_policies(policies).unwrap());
     let stop = AtomicBool::new(false);
     let mut session = Session::open(&settings.broker).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| Service::new(settings.clone(), policies).run(&stop));
+        scope.spawn(|| Service::new(settings.router(), policies).run(&stop));
         raw::publish(
             &root,
             ["billing", "hopeless"].map(|app| raw::message("delay.retry", app, "failed", &json!({}))),

@@ -3,17 +3,18 @@
 use std::sync::atomic::AtomicBool;
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Publisher, Session},
+    broker::Secret,
     codec::{Delay, RoutingKey},
     message::{Properties, Value},
-    settings::Secret,
 };
 use delayline_admin::{
     self as admin, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, FindingCode,
     HealthFinding, holding::HoldingError,
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{self, Inbox, PATIENCE, app, eventually, eventually_seen, raw, topology};
@@ -65,7 +66,7 @@ fn poison(settings: &Settings, headers: impl IntoIterator<Item = Json>) {
 
 /// One message over each of the three lowest levels.
 fn send(settings: &Settings, whose: &str) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for units in [1, 2, 4] {
         router.publish(Message::after(app(whose), Delay::from_seconds(units).unwrap(), "good")).unwrap();
     }
@@ -130,7 +131,7 @@ fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
     assert_eq!(billing.collect(4, PATIENCE).len(), 4);
     // Every level works, and the same does no harm any more.
     poison(&settings, forged());
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for level in 0..6 {
         let delay = Delay::from_seconds(1 << level).unwrap();
         router.publish(Message::after(app("orders"), delay, "good")).unwrap();
@@ -203,7 +204,7 @@ fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
     };
 
     // As many as are published are no finding.
-    let tenant = Router::connect(&common::as_user(&settings, &user)).unwrap();
+    let tenant = common::as_user(&settings, &user).router().connect().unwrap();
     let message = || Message::after(app("billing"), Delay::from_seconds(3).unwrap(), "good");
     for _ in 0..20 {
         tenant.publish(message()).unwrap();
@@ -235,7 +236,7 @@ fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
         ctl(&["set_policy", "-p", &vhost, "--apply-to", "queues", "sweep", r"^delay\.level\.", limit]);
         eventually("the policy applies", || discard(true).is_ok());
     }
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for number in 0..50 {
         let delay = Delay::from_seconds(40 + number % 10).unwrap();
         router.publish(Message::after(app("orders"), delay, format!("{number}"))).unwrap();

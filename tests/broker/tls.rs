@@ -3,16 +3,16 @@
 use std::{fs, net::TcpListener, path::PathBuf, process::Command};
 
 use delayline::{
-    Message, Router,
+    Message,
     amqp::{AmqpError, Session},
     codec::Delay,
-    settings::Layers,
 };
 use delayline_admin::{
     self as admin,
     management::{ManagementApi, ManagementError},
 };
 use delayline_node::{NodeOptions, NodeTls, PrivateNode};
+use delayline_settings::Layers;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -98,7 +98,7 @@ fn verified_connections_carry_messages_of_any_size() {
     install(&settings);
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     // Sizes around the 16 KiB of a TLS record, and far over the socket's buffer.
     let sizes = [0, 1, 16_383, 16_384, 16_385, 100_000, 5_000_000];

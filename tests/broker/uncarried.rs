@@ -4,11 +4,11 @@
 use std::sync::atomic::AtomicBool;
 
 use delayline::{
-    Settings,
     amqp::Session,
     codec::{Delay, RoutingKey},
 };
 use delayline_admin::{self as admin, ParkedSelection, Selection};
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{

@@ -6,14 +6,15 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
+    broker::Broker,
     codec::{Delay, RoutingKey},
-    settings::Broker,
     topology::{Binding, Endpoint, Queue},
 };
 use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 use crate::common::{
     Inbox, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing, topology,
@@ -43,7 +44,7 @@ fn removes_only_what_it_declared() {
 #[test]
 fn refuses_while_messages_wait() {
     let settings = installed(1_000);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let hour = Delay::from_seconds(3_600).unwrap();
     for _ in 0..3 {
         router.publish(Message::after(app("app"), hour, "x")).unwrap();
@@ -64,7 +65,7 @@ fn refuses_while_messages_are_stuck() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     refusing(&mut session, "quorum");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let send = || {
         for _ in 0..5 {
             router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
@@ -100,7 +101,7 @@ fn leaves_a_set_with_other_settings_alone() {
 #[test]
 fn status_shows_the_levels_the_apps_and_the_unroutable() {
     let settings = installed(1_000);
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let _inbox = Inbox::open(&settings, "bound");
     router.publish(Message::after(app("bound"), Delay::from_seconds(1 << 20).unwrap(), "x")).unwrap();
     router.publish(Message::after(app("nobody"), Delay::ZERO, "x")).unwrap();
@@ -162,7 +163,7 @@ fn an_entry_is_put_back_when_the_second_look_fails() {
 
 fn deliver(settings: &Settings, count: usize) {
     let inbox = Inbox::open(settings, "after");
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for _ in 0..count {
         router.publish(Message::after(app("after"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
     }
@@ -180,7 +181,7 @@ fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let router = Router::connect(&settings).unwrap();
+                let router = settings.router().connect().unwrap();
                 let mut pipeline = router.pipeline();
                 // Until the entry is gone.
                 for n in (0_u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {

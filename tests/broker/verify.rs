@@ -1,13 +1,13 @@
 use std::collections::BTreeSet;
 
 use delayline::{
-    Settings,
     amqp::Session,
     codec::RoutingKey,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_admin::{self as admin, DoctorOptions, FindingCode};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{
@@ -50,8 +50,8 @@ fn finds_what_is_missing_and_what_is_too_many() {
     for part in [
         format!("{removed} is missing"),
         "queue `delay.level.27` is missing".into(),
-        "binding `delay` -> queue `spy` with key `#` is not ours: it copies or diverts".into(),
-        "binding `delay.dispatch` -> queue `orders` with key `#.orders` is not ours".into(),
+        "binding `delay` -> queue `spy` with key `#` does not belong to the set: it copies or diverts".into(),
+        "binding `delay.dispatch` -> queue `orders` with key `#.orders` does not belong to the set".into(),
     ] {
         assert!(found.iter().any(|finding| finding.contains(&part)), "{part} is not among {found:#?}");
     }
@@ -98,7 +98,11 @@ fn finds_an_argument_that_differs() {
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_queue("delay.level.03").unwrap();
     session.delete_exchange("delay.dispatch").unwrap();
-    let mut level = topology(&settings).queues().find(|queue| queue.level == Some(3)).unwrap().clone();
+    let mut level = topology(&settings)
+        .queues()
+        .find(|queue| queue.level.is_some_and(|level| level == 3))
+        .unwrap()
+        .clone();
     level.arguments.insert("x-message-ttl".into(), 9_000.into());
     level.arguments.remove("x-dead-letter-strategy");
     session.declare_queue(&level).unwrap();

@@ -1,7 +1,8 @@
 //! Where versions of RabbitMQ differ, as `docs/compatibility.md` says.
 
-use delayline::{Message, Router, Settings, amqp::Session, codec::Delay, router::Cause};
+use delayline::{Message, amqp::Session, codec::Delay, router::Cause};
 use delayline_admin::management::ManagementApi;
+use delayline_settings::Settings;
 
 use crate::common::{Inbox, PATIENCE, app, as_user, installed, permit};
 
@@ -17,7 +18,7 @@ fn version(settings: &Settings) -> (u32, u32) {
 fn a_body_over_the_brokers_limit_fails_alone() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let publish = |size: usize| {
         router.publish(Message::after(app("app"), Delay::from_seconds(1).unwrap(), vec![7; size]))
     };

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use delayline::Settings;
+use delayline_settings::Settings;
 use serde_json::Value as Json;
 
 use crate::common::eventually_seen;

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use delayline::{
-    Settings,
     amqp::Session,
     codec::RoutingKey,
     topology::{Binding, Endpoint, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 use serde_json::Value as Json;
 
@@ -76,7 +76,7 @@ fn a_stalled_level_and_a_flood_for_nobody() {
         "page and broker say the same",
         || (page.text(&cell(2, ".stuck span")), page.text("#headline"), queue()["messages_dlx"].to_string()),
         |(row, headline, broker)| {
-            row == broker && *headline == format!("Level 02 is stuck: {broker} messages cannot go on.")
+            row == broker && *headline == format!("Level 02 is stuck: {broker} messages cannot move on.")
         },
     );
     println!("{said:?}");

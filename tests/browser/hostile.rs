@@ -33,7 +33,7 @@ fn what_comes_from_messages_is_text_and_nothing_else() {
     let page = open(&daemon);
     eventually("it is counted", || page.number("#unroutable .count") == Some(3));
     for (which, texts) in [
-        ("unroutable", vec![app, "its routing key is not one"]),
+        ("unroutable", vec![app, "its routing key is malformed"]),
         ("parked", vec![app, IMAGE, "</td><script>"]),
     ] {
         page.eval(&format!("(document.querySelector('#{which} summary').focus(), 0)"));

@@ -13,7 +13,8 @@ mod hostile;
 mod reading;
 mod screenshots;
 
-use delayline::{Message, Router, Settings, codec::Delay};
+use delayline::{Message, Router, codec::Delay};
+use delayline_settings::Settings;
 
 use chromium::Seen;
 use common::app;
@@ -24,7 +25,7 @@ const DESK: (u32, u32) = (1_360, 1_300);
 
 /// Sends so many messages with a delay, and returns once the broker has them.
 fn send(settings: &Settings, key: &str, seconds: u64, count: usize) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let delay = Delay::from_seconds(seconds).unwrap();
     let mut sent = 0;

@@ -16,7 +16,7 @@ fn compared(daemon: &Daemon, page: &Seen) {
 }
 
 /// How many messages of a queue the broker has, as its management API says.
-fn depths(settings: &delayline::Settings) -> Vec<(String, u64)> {
+fn depths(settings: &delayline_settings::Settings) -> Vec<(String, u64)> {
     let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
     let queues = queues.as_array().cloned().unwrap_or_default();
     let depth = |queue: &Json| Some((queue["name"].as_str()?.to_owned(), queue["messages_ready"].as_u64()?));
@@ -116,7 +116,7 @@ fn what_is_old_or_unknown_is_said_in_words() {
     eventually_seen(
         "a look that failed is not one at nothing",
         || page.text("#unroutable .body"),
-        |text| text.contains("It could not be looked at.") && text.contains("The queue is gone."),
+        |text| text.contains("The queue could not be read.") && text.contains("The queue is gone."),
     );
     assert_eq!(page.complaints(), Vec::<String>::new());
 }

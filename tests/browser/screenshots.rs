@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{Message, Router, Settings, codec::Delay};
+use delayline::{Message, Router, codec::Delay};
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::{
@@ -37,7 +38,7 @@ fn delay(random: &mut fastrand::Rng) -> Delay {
 
 fn traffic(settings: &Settings, stop: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(7);
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let mut next = Instant::now();
     for number in 0..u64::MAX {

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{common, delayline, json, on, stdout};
 
 /// A user name that no other test has.
-fn user(settings: &delayline::Settings) -> String {
+fn user(settings: &delayline_settings::Settings) -> String {
     format!("billing-of-{}", settings.broker.vhost)
 }
 
@@ -24,7 +24,7 @@ fn an_application_is_added_checked_listed_and_removed() {
     let added = json(&mut app(&["add", "billing", "--landing", "--max-delay", "30d", "--json"]));
     assert_eq!(added["outcome"], "installed", "{added}");
     let again = stdout(&mut app(&["add", "billing", "--landing", "--max-delay", "30d"]));
-    assert!(again.contains("stood already: queue `delay.landing.billing`"), "{again}");
+    assert!(again.contains("already there: queue `delay.landing.billing`"), "{again}");
     app(&["add", "billing", "--landing"])
         .assert()
         .code(1)

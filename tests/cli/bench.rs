@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use delayline::Settings;
+use delayline_settings::Settings;
 use predicates::{function::function, prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
@@ -78,7 +78,7 @@ fn refuses_a_set_that_stands() {
         .args(["bench", "--name", "delay"])
         .assert()
         .code(2)
-        .stderr(contains("stands already"))
+        .stderr(contains("already exists"))
         .stdout("");
     on(&settings).arg("verify").assert().success();
 }

@@ -28,7 +28,7 @@ fn install_verify_status_and_uninstall() {
         .assert()
         .success()
         .stdout(contains("created 63 exchanges and queues").and(contains("created 598 bindings")));
-    on(&settings).arg("install").assert().success().stdout(contains("63 exchanges and queues already stood"));
+    on(&settings).arg("install").assert().success().stdout(contains("63 exchanges and queues already there"));
     let report = json(on(&settings).args(["install", "--json"]));
     assert_eq!((&report["outcome"], &report["standing"]), (&"installed".into(), &63.into()));
     on(&settings)
@@ -67,7 +67,7 @@ fn uninstall_does_not_guess_what_it_cannot_see() {
         command.env("DELAYLINE_MANAGEMENT_URL", "none").arg("uninstall");
         command
     };
-    uninstall().assert().code(1).stdout(contains("cannot be told").and(contains("--management-url")));
+    uninstall().assert().code(1).stdout(contains("cannot tell").and(contains("--management-url")));
     on(&settings).arg("verify").assert().success();
     uninstall().arg("--force").assert().success().stdout(contains("removed 63 objects"));
 }
@@ -204,7 +204,7 @@ fn sending_without_a_set_is_a_refusal() {
 }
 
 /// Starts to listen, and returns once it is bound.
-fn listen(settings: &delayline::Settings, arguments: &[&str]) -> std::process::Child {
+fn listen(settings: &delayline_settings::Settings, arguments: &[&str]) -> std::process::Child {
     let bound = || {
         let status = json(on(settings).args(["status", "--json"]));
         status["apps"].as_array().map_or(0, Vec::len)
@@ -224,11 +224,11 @@ fn listen(settings: &delayline::Settings, arguments: &[&str]) -> std::process::C
     child
 }
 
-fn send(settings: &delayline::Settings, body: &str) {
+fn send(settings: &delayline_settings::Settings, body: &str) {
     on(settings).args(["send", "--app", "app", "--delay", "20", "--body", body]).assert().success();
 }
 
-fn apps(settings: &delayline::Settings) -> usize {
+fn apps(settings: &delayline_settings::Settings) -> usize {
     json(on(settings).args(["status", "--json"]))["apps"].as_array().unwrap().len()
 }
 

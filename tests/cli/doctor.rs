@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// An application with two findings about it, seen at once.
-fn with_findings() -> delayline::Settings {
+fn with_findings() -> delayline_settings::Settings {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
@@ -32,7 +32,7 @@ fn findings_are_told_with_what_to_do_and_exit_with_1() {
     let settings = with_findings();
     on(&settings).arg("doctor").assert().code(1).stdout(
         contains("! target-classic  queue `old`")
-            .and(contains("to do: declare it anew as a quorum queue"))
+            .and(contains("to do: declare it again as a quorum queue"))
             .and(contains("! wildcard-binding"))
             // What others wrote cannot steer the terminal.
             .and(contains("\u{1b}[31m").not())
@@ -53,18 +53,18 @@ fn findings_are_told_with_what_to_do_and_exit_with_1() {
         .args(["doctor", "--ignore", "target-classic", "--ignore", "wildcard-binding"])
         .assert()
         .success()
-        .stdout(contains("nothing to find, 2 ignored"));
+        .stdout(contains("nothing found, 2 ignored"));
     on(&settings)
         .args(["doctor", "--ignore", "old-queue"])
         .assert()
         .code(2)
-        .stderr(contains("`old-queue` is not the code of a finding; there are stuck-dead-letters,"));
+        .stderr(contains("`old-queue` is not the code of a finding; the codes are stuck-dead-letters,"));
 }
 
 #[test]
 fn a_clean_set_exits_with_0_and_an_absent_one_with_1() {
     let settings = installed(1_000);
-    on(&settings).arg("doctor").assert().success().stdout("set `delay`: nothing to find\n");
+    on(&settings).arg("doctor").assert().success().stdout("set `delay`: nothing found\n");
     let nothing = vhost().build().unwrap();
     on(&nothing)
         .arg("doctor")

@@ -6,8 +6,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use delayline::{Settings, amqp::Session, codec::RoutingKey, topology::Queue};
+use delayline::{amqp::Session, codec::RoutingKey, topology::Queue};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
@@ -116,7 +117,7 @@ fn listen_ends_with_its_terminal_and_takes_down_what_it_made() {
     for (hangup, queue) in [(Hangup::Signal, "heard"), (Hangup::Silence, "unheard")] {
         let arguments = ["listen", "--app", "billing", "--queue", queue];
         let mut terminal = Terminal::start(Some(&settings), &arguments, hangup);
-        terminal.prints("Ctrl-C ends");
+        terminal.prints("press Ctrl-C to stop");
         terminal.ends_when_closed();
         let mut session = Session::open(&settings.broker).unwrap();
         assert_eq!(session.queue_depth(queue).unwrap(), None, "{hangup:?}");
@@ -133,7 +134,7 @@ fn what_is_said_to_nobody_is_no_panic() {
     settings.management.as_mut().unwrap().url.set_port(Some(1)).unwrap();
     let arguments = ["listen", "--app", "billing", "--queue", "theirs"];
     let mut terminal = Terminal::start(Some(&settings), &arguments, Hangup::Silence);
-    terminal.prints("Ctrl-C ends");
+    terminal.prints("press Ctrl-C to stop");
     assert_eq!(terminal.ends_when_closed().exit_code(), 0);
     assert!(session.queue_depth("theirs").unwrap().is_some());
     let bindings = http(shared_node(), "GET", &format!("bindings/{}", settings.broker.vhost), &().into());

@@ -13,7 +13,8 @@ use std::{
 };
 
 use assert_cmd::Command;
-use delayline::{Settings, amqp::Session};
+use delayline::amqp::Session;
+use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -88,6 +89,7 @@ fn arguments(command: &str) -> Vec<&str> {
         "unstick" => &["--dry-run"],
         "key" => &["90s", "nobody"],
         "decode" => &["nonsense"],
+        "conformance" => &["true"],
         "send" => &["--app", "nobody", "--delay", "1d", "--body", "x"],
         "listen" => &["--app", "nobody", "--count", "1"],
         "serve" => &["--no-web"],
@@ -165,8 +167,11 @@ fn ended(command: &str, cause: &str, stuck: &Settings) -> Vec<i32> {
     };
     match cause {
         "wrong usage" => {
+            // Right behind the command: what follows may be arguments of another program.
+            let mut typed = arguments(command);
+            typed.insert(command.split(' ').count(), "--no-such-flag");
             let mut it = delayline();
-            it.args(arguments(command)).arg("--no-such-flag");
+            it.args(typed);
             vec![code(it)]
         }
         "settings" => {
@@ -350,15 +355,17 @@ fn what_is_wrong_with_settings_is_said_with_what_to_do() {
     run(&[("DELAYLINE_MANAGEMENT_URL", "broker:x")]).code(2).stderr(contains("write http://HOST:15672"));
     // TLS with who speaks none.
     let secure = node.url().replace("amqp://", "amqps://");
-    run(&[("DELAYLINE_URL", &secure)])
-        .code(3)
-        .stderr(contains("speaks no TLS").and(contains("amqp://")).and(contains("InvalidContentType").not()));
+    run(&[("DELAYLINE_URL", &secure)]).code(3).stderr(
+        contains("does not speak TLS").and(contains("amqp://")).and(contains("InvalidContentType").not()),
+    );
     // Without the management API it looks as far as it can, and says what it did not see.
     let secure = node.management_url().replace("http://", "https://");
     let url = format!("{}/{}", node.url(), installed(1_000).broker.vhost);
     run(&[("DELAYLINE_URL", &url), ("DELAYLINE_UNIT_MS", "1000"), ("DELAYLINE_MANAGEMENT_URL", &secure)])
         .stdout(
-            contains("not checked").and(contains("speaks no TLS")).and(contains("InvalidContentType").not()),
+            contains("not checked")
+                .and(contains("does not speak TLS"))
+                .and(contains("InvalidContentType").not()),
         );
     // A vhost that is not there, with a name that a shell would take apart.
     let url = format!("{}/it%27s%20new", node.url());

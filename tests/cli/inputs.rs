@@ -36,7 +36,7 @@ fn what_cannot_be_is_answered_in_our_own_words() {
         (&["bench", "--count", "-3"], "use a whole number"),
         (&["bench", "--hops", "1,-3"], "use a whole number"),
         (&["bench", "--speed", "-3"], "use a whole number from 1 to 1000"),
-        (&["plan", "--rate", "-3", "--delays", "fixed:1s"], "over 0"),
+        (&["plan", "--rate", "-3", "--delays", "fixed:1s"], "above 0"),
         (&["plan", "--rate", "3", "--delays", "fixed:-1s"], "negative"),
         (&["plan", "--rate", "3", "--delays", "fixed:1s", "--size", "-3"], "use a whole number"),
         (&["app", "add", "a", "--max-delay", "-3"], "negative"),

@@ -6,6 +6,7 @@ mod common;
 mod app;
 mod bench;
 mod broker;
+mod conformance;
 mod daemon;
 mod doctor;
 mod ends;
@@ -23,7 +24,7 @@ mod unstick;
 mod web;
 
 use assert_cmd::Command;
-use delayline::Settings;
+use delayline_settings::Settings;
 
 /// The command with a clean environment: no settings of whoever runs the tests.
 fn delayline() -> Command {

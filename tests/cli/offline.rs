@@ -50,7 +50,7 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
         (&["send", "--app", "a", "--delay", "1s", "--file", "/nowhere"], 2, "/nowhere"),
         (&["send", "--delay", "1s", "--body", "x"], 2, "--app"),
         (&["send", "--app", "a", "--body", "x"], 2, "--delay"),
-        (&["plan", "--rate", "0", "--delays", "fixed:1s"], 2, "over 0"),
+        (&["plan", "--rate", "0", "--delays", "fixed:1s"], 2, "above 0"),
         (&["plan", "--rate", "1", "--delays", "30s"], 2, "uniform:1s..60s"),
         (&["plan", "--rate", "1", "--delays", "mix:1s=50%"], 2, "50.0%"),
         (&["plan", "--rate", "1", "--delays", "fixed:1s", "--bench", "/nowhere"], 2, "/nowhere"),
@@ -104,6 +104,7 @@ fn every_help_shows_examples() {
         "status",
         "key",
         "decode",
+        "conformance",
         "send",
         "listen",
         "unroutable",
@@ -156,7 +157,7 @@ fn plan_reckons_without_a_broker() {
     assert_eq!(report["load"]["levels"].as_array().unwrap().len(), 28);
     assert_eq!(report["tolerances"].as_array().unwrap().len(), 4);
     let text = stdout(&mut plan(&[]));
-    for part in ["30,500 messages wait", "hottest", "What a tolerance would change", "not your broker"] {
+    for part in ["30,500 messages wait", "hottest", "What a tolerance would change", "not yours"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     let huge = stdout(delayline().args(["plan", "--rate", "100000", "--delays", "uniform:1s..365d"]));

@@ -3,8 +3,9 @@
 
 use std::{process::Command, thread};
 
-use delayline::{Router, Settings, amqp::Session, settings::Layers, topology::Topology};
+use delayline::{amqp::Session, topology::Topology};
 use delayline_admin::{self as admin, DoctorOptions, management::ManagementApi};
+use delayline_settings::{Layers, Settings};
 
 use crate::{
     common::{http, installed, shared_node},
@@ -33,7 +34,7 @@ fn a_program_that_panics_with_all_it_has() {
         |settings| panic!("{settings:?} {:#?}", settings.broker),
         |settings| panic!("{:?} {}", settings.management, settings.broker),
         |settings| drop(Session::open(&settings.broker).unwrap()),
-        |settings| drop(Router::connect(&settings).unwrap()),
+        |settings| drop(settings.router().connect().unwrap()),
         |settings| {
             ManagementApi::new(settings.management.as_ref().unwrap()).unwrap().overview().unwrap();
         },

@@ -1,12 +1,13 @@
 //! What was given up.
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::Delay,
     message::{Headers, Properties, Value},
     topology::{Binding, Endpoint, Exchange, ExchangeKind},
 };
+use delayline_settings::Settings;
 use jiff::Timestamp;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
@@ -28,7 +29,7 @@ fn park(settings: &Settings, reasons: &[(&str, &str, i64)]) {
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();
     let mut into = settings.clone();
     into.topology.set = "fill".parse().unwrap();
-    let router = Router::connect(&into).unwrap();
+    let router = into.router().connect().unwrap();
     for (id, (key, reason, hours)) in reasons.iter().enumerate() {
         let failed = Timestamp::now().as_millisecond() - hours * 3_600_000;
         let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };

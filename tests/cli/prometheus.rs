@@ -8,12 +8,13 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
 use jiff::{Timestamp, ToSpan};
 use serde_json::Value as Json;
@@ -158,7 +159,7 @@ fn to(queue: &str, key: &str) -> Binding {
 }
 
 fn publish(settings: &Settings, key: &str, delay: u64, count: u32) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for _ in 0..count {
         pipeline.push((), Message::after(app(key), Delay::from_seconds(delay).unwrap(), "x"));

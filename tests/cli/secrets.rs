@@ -134,7 +134,7 @@ fn a_password_in_a_flag_is_refused_before_it_does_more_harm() {
             .args(["status", flag, &format!("{scheme}://user:{MARK}@localhost")])
             .assert()
             .code(2)
-            .stderr(contains("list of processes"))
+            .stderr(contains("process list"))
             .stderr(predicates::str::contains(MARK).count(0));
     }
 }

@@ -6,8 +6,8 @@ use std::{
     thread,
 };
 
-use delayline::Settings;
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use predicates::str::contains;
 use serde_json::Value as Json;

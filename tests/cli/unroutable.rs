@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use delayline::{Settings, amqp::Session};
+use delayline::amqp::Session;
+use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::{Value as Json, json};
 
@@ -110,7 +111,7 @@ fn bindings_are_not_guessed_and_a_missing_set_is_named() {
         .args(["unroutable", "replay"])
         .assert()
         .code(1)
-        .stderr(contains("cannot be told who is bound"));
+        .stderr(contains("cannot tell who is bound"));
     on(&settings)
         .args(["unroutable", "list", "--set", "other"])
         .assert()

@@ -1,11 +1,12 @@
 //! Queues that hand on nothing, as an operator helps them.
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::json;
 
@@ -24,7 +25,7 @@ fn stuck() -> Settings {
     let key = RoutingKey::binding_pattern(&app("app"));
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
     session.delete_exchange("delay.dispatch").unwrap();
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     for _ in 0..5 {
         router.publish(Message::after(app("app"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
     }
@@ -43,11 +44,11 @@ fn what_is_stuck_is_helped_and_the_exit_code_says_so() {
         .args(["unstick", "--dry-run"])
         .assert()
         .code(1)
-        .stdout("delay.level.00  would make it try again, by a policy: 5 dead letters\n");
+        .stdout("delay.level.00  would make it try again, with a policy: 5 dead letters\n");
     // There is nobody to hand them on to yet.
     on(&settings).args(["unstick", "--wait", "7"]).assert().code(1).stdout(
         contains("delay.level.00  still stuck: 5 dead letters before, 5 still there")
-            .and(contains("What is still stuck has nobody who takes it now")),
+            .and(contains("Messages that are still stuck are not accepted by anybody now")),
     );
     on(&settings).arg("install").assert().success();
     let report = json(on(&settings).args(["unstick", "--wait", "60", "--json"]));
@@ -58,12 +59,12 @@ fn what_is_stuck_is_helped_and_the_exit_code_says_so() {
         .arg("unstick")
         .assert()
         .success()
-        .stdout("nothing is stuck, as far as the broker has counted\n");
+        .stdout("nothing is stuck, according to the broker's counts\n");
     on(&settings)
         .args(["unstick", "--level", "3", "--level", "4"])
         .assert()
         .success()
-        .stdout(contains("delay.level.03  hands on: 0 dead letters before, none now"));
+        .stdout(contains("delay.level.03  flowing: 0 dead letters before, none now"));
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn what_others_policies_forbid_is_said() {
         json(on(&settings).args(args))["occupied"][0]["policy"] == "theirs"
     });
     on(&settings).arg("unstick").assert().code(1).stdout(contains(
-        "delay.level.00  not touched: both the policy `theirs` and the operator policy `theirs` apply to it, and are \
+        "delay.level.00  not touched: the policy `theirs` and the operator policy `theirs` both apply to it and are \
          left alone",
     ));
 }

@@ -8,7 +8,8 @@ use std::{
     process::Stdio,
 };
 
-use delayline::{Message, Router, Settings, codec::Delay};
+use delayline::{Message, codec::Delay};
+use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
 
 use crate::{
@@ -23,7 +24,7 @@ fn start(settings: &Settings, arguments: &[&str]) -> Daemon {
 }
 
 fn publish(settings: &Settings, key: &str, seconds: u64, count: u32) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for _ in 0..count {
         pipeline.push((), Message::after(app(key), Delay::from_seconds(seconds).unwrap(), "x"));

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use delayline::Settings;
+use delayline_settings::Settings;
 
 /// What every broker that speaks AMQP 1.0 by itself closes AMQP 0-9-1 connections over.
 pub const DEADLY: [&str; 12] = [

@@ -19,15 +19,14 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::{Consumer, Next, Session},
     codec::{AppKey, RoutingKey},
     message::{Headers, Properties, Value},
-    settings::Layers,
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
 use delayline_admin::{self as admin, Outcome};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::{Layers, Settings};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
@@ -92,7 +91,9 @@ pub fn permit(vhost: &str, user: &str, [configure, write, read]: [&str; 3]) {
 pub fn as_user(settings: &Settings, user: &str) -> Settings {
     let broker = &settings.broker;
     let url = format!("amqp://{user}:{user}@{}:{}/{}", broker.host, broker.port, broker.vhost);
-    Settings { broker: Settings::from_url(&url).unwrap().broker, ..settings.clone() }
+    let mut theirs = settings.clone();
+    theirs.broker = Settings::from_url(&url).unwrap().broker;
+    theirs
 }
 
 pub fn app(key: &str) -> AppKey {

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use delayline::Settings;
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 /// A message for [`publish`]; `properties` as pika names them.

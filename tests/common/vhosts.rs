@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use delayline::settings::Layers;
 use delayline_node::PrivateNode;
+use delayline_settings::Layers;
 use serde_json::json;
 
 /// A new vhost of a node, as layers of settings to add to. It stays for as long as the node:

@@ -11,7 +11,7 @@ use std::{
 
 use delayline::{
     amqp::{AmqpError, Next, Session},
-    settings::Broker,
+    broker::Broker,
 };
 
 use crate::ledger::Ledger;

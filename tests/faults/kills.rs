@@ -9,8 +9,9 @@ use std::{
 };
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
-use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, topology::Topology};
 use delayline_admin as admin;
+use delayline_settings::Settings;
 use serde::Serialize;
 
 use crate::{

@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
-use delayline::{
-    settings::{Layers, Settings},
-    topology::Topology,
-};
+use delayline::topology::Topology;
 use delayline_admin::{self as admin, UnstickOptions, management::ManagementApi};
 use delayline_node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode};
+use delayline_settings::{Layers, Settings};
 
 /// One node, or a cluster of three.
 pub enum Lab {

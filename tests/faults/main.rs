@@ -27,12 +27,9 @@ use std::{
 };
 
 use clap::Parser;
-use delayline::{
-    amqp::Session,
-    settings::{Layers, Settings},
-    topology::Topology,
-};
+use delayline::{amqp::Session, topology::Topology};
 use delayline_admin as admin;
+use delayline_settings::{Layers, Settings};
 use tempfile::TempDir;
 
 use consumer::Consumer;

@@ -13,11 +13,12 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     codec::{AppKey, Delay},
     message::Properties,
     router::Outcome,
 };
+use delayline_settings::Settings;
 
 use crate::ledger::{Ledger, clock_ms};
 
@@ -76,12 +77,12 @@ fn delay_of(id: u64) -> u64 {
 
 /// The process itself: publishes, and writes a line per outcome.
 pub fn publish(job: &Job) {
-    let mut layers = delayline::settings::Layers::new();
+    let mut layers = delayline_settings::Layers::new();
     for (key, value) in &job.settings {
         layers = layers.set(key, value);
     }
     let settings: Settings = layers.build().expect("settings");
-    let router = Router::connect_later(&settings);
+    let router = settings.router().connect_later();
     let app = AppKey::new(job.app.as_str()).expect("an app key");
     let mut pipeline = router.pipeline();
     let started = Instant::now();

@@ -5,9 +5,9 @@ use std::{thread, time::Duration};
 use delayline::{
     amqp::Session,
     codec::{AppKey, RoutingKey},
-    settings::Settings,
     topology::{Binding, Endpoint, Names, Queue},
 };
+use delayline_settings::Settings;
 
 use crate::{consumer::Consumer, lab::Lab, publisher::Publisher};
 

@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, topology::Topology};
 use delayline_admin as admin;
+use delayline_settings::Settings;
 use serde::Serialize;
 
 use crate::{

@@ -7,12 +7,12 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::Session,
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_admin::management::ManagementApi;
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use super::{

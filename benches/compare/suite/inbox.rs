@@ -11,8 +11,8 @@ use std::{
 
 use delayline::{
     amqp::{Next, Session},
+    broker::Broker,
     message::{Headers, Value},
-    settings::Broker,
 };
 
 use super::{Fallible, broker::INBOX};

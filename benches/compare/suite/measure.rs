@@ -12,7 +12,7 @@ use super::{
     phase::{Outcome, per_second},
     reference::Reference,
     results::Cell,
-    runs::{drain, paced, per_1000, publish},
+    runs::{drain, flat_out, paced, per_1000, publish},
     scale::Scale,
     stand::Stand,
     workload::Workload,
@@ -68,6 +68,9 @@ impl<'b> Measuring<'_, 'b> {
         }
         self.paced()?;
         self.drained()?;
+        if self.workload.is_headline() {
+            self.flat_out()?;
+        }
         self.flood()
     }
 
@@ -82,6 +85,20 @@ impl<'b> Measuring<'_, 'b> {
         self.cell.achieved_rate = Some(paced.published_per_s);
         self.note(&paced, &stand.vhost)?;
         self.count(&paced.verdict, &stand.vhost)
+    }
+
+    /// What messages cost the broker on their whole way, published as fast as they are
+    /// confirmed. What counts is the middle of several.
+    fn flat_out(&mut self) -> Fallible<()> {
+        let mut costs = Vec::new();
+        for _ in 0..self.scale.floods {
+            let mut stand = self.stand(self.workload)?;
+            let outcome = flat_out(&mut stand.vhost, self.layout, self.workload, self.scale)?;
+            costs.push(per_1000(&outcome));
+            self.count(&outcome.verdict, &stand.vhost)?;
+        }
+        self.cell.cpu_flat_out_s_per_1000 = middle(costs);
+        Ok(())
     }
 
     /// Messages that fall due together, in turns with as many that go straight through.
@@ -123,10 +140,6 @@ impl<'b> Measuring<'_, 'b> {
             rates.push(rate);
             shares.push(rate / limit);
         }
-        let middle = |mut figures: Vec<f64>| {
-            figures.sort_by(f64::total_cmp);
-            rank::at(&figures, 50.0)
-        };
         (self.cell.publish_rate, self.cell.publish_share) = (middle(rates), middle(shares));
         Ok(())
     }
@@ -154,6 +167,11 @@ impl<'b> Measuring<'_, 'b> {
         }
         Ok(())
     }
+}
+
+fn middle(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    rank::at(&figures, 50.0)
 }
 
 /// What arrived, and in what time.

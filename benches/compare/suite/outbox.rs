@@ -8,8 +8,8 @@ use std::{
 use crossbeam_channel::RecvTimeoutError;
 use delayline::{
     amqp::{Event, Publisher},
+    broker::Broker,
     message::{Headers, Properties},
-    settings::Broker,
 };
 
 use super::Fallible;

@@ -46,7 +46,10 @@ pub struct Cell {
     pub early: u64,
     pub queues: usize,
     pub bindings: usize,
+    /// The broker's CPU seconds per 1,000 messages, at the steady rate …
     pub cpu_s_per_1000: Option<f64>,
+    /// … and published as fast as they are confirmed, where that was measured.
+    pub cpu_flat_out_s_per_1000: Option<f64>,
     pub header_bytes: Option<f64>,
     /// The share of what was wanted of the processors that the host kept meanwhile.
     pub stolen: f64,

@@ -31,6 +31,24 @@ pub fn paced(
     phase::run(vhost, layout, &plan)
 }
 
+/// As fast as they are confirmed, through the entry, until the last has arrived.
+pub fn flat_out(
+    vhost: &mut Vhost<'_>,
+    layout: &mut dyn Layout,
+    workload: &Workload,
+    scale: &Scale,
+) -> Fallible<Outcome> {
+    let plan = Plan {
+        delay: &|id| workload.delay(id),
+        most: scale.flat_out,
+        limit: Duration::from_secs(20),
+        rate: None,
+        fill: false,
+        patience: Some(scale.patience),
+    };
+    phase::run(vhost, layout, &plan)
+}
+
 /// Messages of one delay, put past the entry, that fall due as fast as they went in.
 pub fn drain(
     vhost: &mut Vhost<'_>,

@@ -16,6 +16,8 @@ pub struct Scale {
     pub flood_most: u64,
     /// How often; what counts is the one in the middle.
     pub floods: u32,
+    /// Messages on their whole way, published as fast as they are confirmed.
+    pub flat_out: u64,
     /// How often a measurement is made at most, if the host of a virtual machine keeps part of
     /// the processors meanwhile.
     pub attempts: u32,
@@ -55,6 +57,7 @@ impl Scale {
             flood: Duration::from_millis(1_500),
             flood_most: 30_000,
             floods: 3,
+            flat_out: 10_000,
             attempts: 3,
             drain: 6_000,
             cohort: 1_500,
@@ -80,6 +83,7 @@ impl Scale {
             flood: Duration::from_millis(400),
             flood_most: 5_000,
             floods: 1,
+            flat_out: 2_000,
             attempts: 1,
             drain: 1_500,
             cohort: 400,
@@ -104,6 +108,7 @@ impl Scale {
             flood: Duration::from_millis(50),
             flood_most: 50,
             floods: 1,
+            flat_out: 50,
             attempts: 1,
             drain: 60,
             cohort: 20,

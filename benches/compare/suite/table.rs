@@ -56,13 +56,14 @@ pub fn cells(run: &Run, workload: &str) -> String {
         "queues",
         "bindings",
         "CPU s / 1,000",
+        "flat out",
         "header B",
     ];
     let cells = run.cells.iter().filter(|cell| cell.workload == workload);
     table(header, cells.map(|cell| row(run, cell)))
 }
 
-fn row(run: &Run, cell: &Cell) -> [String; 14] {
+fn row(run: &Run, cell: &Cell) -> [String; 15] {
     let late = |of: fn(&super::results::Lateness) -> f64| {
         cell.lateness.as_ref().map_or_else(|| "–".into(), |lateness| ms(of(lateness)))
     };
@@ -87,6 +88,7 @@ fn row(run: &Run, cell: &Cell) -> [String; 14] {
         cell.queues.to_string(),
         cell.bindings.to_string(),
         number(cell.cpu_s_per_1000, 2),
+        number(cell.cpu_flat_out_s_per_1000, 2),
         number(cell.header_bytes, 0),
     ]
 }

@@ -29,7 +29,8 @@ fn of_run(run: &Run) -> Vec<Target> {
     // been faster for one of them than for the other.
     let publish = |id: &str| run.cell(id, "equal").and_then(|cell| cell.publish_share);
     let drain = |id: &str, workload: &str| run.cell(id, workload).and_then(|cell| cell.drain_share);
-    let cpu = |id: &str| run.cell(id, "real-life").and_then(|cell| cell.cpu_s_per_1000);
+    let cpu = |id: &str| run.cell(id, "real-life").and_then(|cell| cell.cpu_flat_out_s_per_1000);
+    let paced_cpu = |id: &str| run.cell(id, "real-life").and_then(|cell| cell.cpu_s_per_1000);
     let p99 = |id: &str| run.cell(id, "mixed").and_then(|cell| cell.lateness).map(|lateness| lateness.p99);
     let knee = |id: &str| run.knees.iter().find(|knee| knee.layout == id).map(|knee| knee.rate);
     let mut targets = Targets { broker: run.name(), list: Vec::new() };
@@ -42,6 +43,7 @@ fn of_run(run: &Run) -> Vec<Target> {
         cpu("nservicebus"),
         by_version(0.6, 0.85),
     );
+    targets.at_most("the same at 1,000 messages/s", paced_cpu("delayline"), paced_cpu("nservicebus"), None);
     targets.ratio("publishing / Celery's", publish("delayline"), publish("celery"), by_version(20.0, 10.0));
     targets.ratio("publishing / the limit", publish("delayline"), Some(1.0), is_43.then_some(0.8));
     targets.ratio(
@@ -198,8 +200,8 @@ mod tests {
         let with_cpu = |ours: f64| {
             let mut run =
                 run("4.3.6", None, &[("delayline", "real-life", 1.0), ("nservicebus", "real-life", 1.0)]);
-            run.cells[0].cpu_s_per_1000 = Some(ours);
-            run.cells[1].cpu_s_per_1000 = Some(1.0);
+            run.cells[0].cpu_flat_out_s_per_1000 = Some(ours);
+            run.cells[1].cpu_flat_out_s_per_1000 = Some(1.0);
             verdict(run, "CPU")
         };
         assert_eq!([with_cpu(0.85), with_cpu(0.86)], [Some(true), Some(false)]);

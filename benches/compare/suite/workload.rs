@@ -65,6 +65,11 @@ impl Workload {
         ]
     }
 
+    /// Whether it stands for what applications do, so that the page begins with its figures.
+    pub fn is_headline(&self) -> bool {
+        self.id == "real-life"
+    }
+
     /// The delay of a message, the same in every run.
     pub fn delay(&self, id: u64) -> u64 {
         let index = fastrand::Rng::with_seed(id).usize(..self.delays.len());

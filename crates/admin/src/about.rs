@@ -4,10 +4,11 @@ use crate::{
     compare::About,
     management::{ManagementApi, ManagementError},
 };
-use delayline::{amqp::Session, settings::Management};
+use delayline::amqp::Session;
+use delayline_settings::Management;
 
-/// What the broker says, and what it would not say. What needs a user tag that we
-/// do not have stays open; nothing here is an error.
+/// What the broker says about itself. What we lack the user tag for stays open; nothing here
+/// is an error.
 pub(super) fn about(session: &Session, management: Option<&Management>) -> (About, Vec<String>) {
     let mut about = About { version: session.server_version(), ..About::default() };
     let mut unchecked = Vec::new();

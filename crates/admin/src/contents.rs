@@ -1,4 +1,4 @@
-//! What would be lost with a queue: before it is deleted, and when it is.
+//! What would be lost with a queue: counted before it is deleted, and as it is deleted.
 
 use std::{thread, time::Duration};
 
@@ -10,12 +10,11 @@ use delayline::amqp::{QueueDepth, Session};
 
 use crate::{AdminError, doing};
 
-/// How long to wait between closing the way in and counting again: the management API's
-/// counts, without which messages on their way between two queues are not seen, are up
-/// to 5 s old.
+/// How long to wait between closing the way in and counting again. Messages on their way
+/// between two queues are seen only in the management API's counts, which are up to 5 s old.
 pub(super) const SETTLE: Duration = Duration::from_secs(6);
 
-/// How long handing on takes at most of what is not stuck.
+/// How long passing on messages takes at most, if they are not stuck.
 const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// Messages in a queue.
@@ -34,7 +33,7 @@ pub(super) struct Contents {
     pub(super) consumers: u64,
 }
 
-/// Counts a queue both ways. What is not there counts as empty.
+/// Counts a queue both ways. A missing queue counts as empty.
 pub(super) fn contents(
     session: &mut Session,
     name: &str,
@@ -45,8 +44,8 @@ pub(super) fn contents(
     Ok(larger(depth, known))
 }
 
-/// AMQP has the count of this moment without stuck messages, and says 0 of a queue
-/// without a leader; the API has one that is up to 5 s old with them. The larger is taken.
+/// AMQP has the current count without stuck messages, and 0 for a queue without a leader; the
+/// API has a count up to 5 s old with them. The larger one is used.
 fn larger(depth: Option<QueueDepth>, known: Option<&QueueInfo>) -> Contents {
     let (ready, consumers) =
         depth.map_or((0, 0), |depth| (u64::from(depth.ready), u64::from(depth.consumers)));
@@ -57,26 +56,27 @@ fn larger(depth: Option<QueueDepth>, known: Option<&QueueInfo>) -> Contents {
     }
 }
 
-/// Lets what flows between queues come to rest before they are deleted, by throwing away
-/// what is still to flow. The queues come in the order in which messages pass them.
+/// Stops the flow between queues before they are deleted, by throwing away what is left to
+/// flow. The queues come in the order in which messages pass them.
 ///
 /// A dead-letter worker whose own queue is deleted while it has messages in hand can crash
 /// and be started again in a loop, and after a hundred starts within a second a node of
 /// RabbitMQ 4.3 gives up all such workers, of every set and vhost, until it is restarted.
 pub(super) fn calm<'a>(session: &mut Session, queues: impl Iterator<Item = &'a str> + Clone) {
-    // What was in hand at first is in the next queue at the second time.
+    // Messages in hand at the first purge are in the next queue at the second.
     for _ in 0..2 {
         for queue in queues.clone() {
-            // Without read permission it goes as it is.
+            // Without read permission the queue is deleted as it is.
             if let Err(error) = session.purge_queue(queue) {
-                debug!("`{queue}` is deleted with what it holds: {error}");
+                debug!("deleting `{queue}` with the messages it holds: {error}");
             }
         }
         thread::sleep(HAND_OVER);
     }
 }
 
-/// Deletes a queue, and notes what went with it if that is more than was counted before.
+/// Deletes a queue, and records what was lost with it if that is more than was counted
+/// before.
 pub(super) fn delete(
     session: &mut Session,
     name: &str,

@@ -1,4 +1,4 @@
-//! Looking at one object over AMQP, without changing anything.
+//! Examining one object over AMQP, without changing anything.
 
 use std::fmt;
 
@@ -9,32 +9,30 @@ use delayline::{
     topology::{Exchange, Object, Queue},
 };
 
-/// AMQP's reply code for other arguments than the object has.
+/// AMQP's reply code when the object has other arguments.
 const PRECONDITION_FAILED: u16 = 406;
 
-/// How an object stands.
+/// The state of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is there, as it should be.
+    /// It exists, as it should be.
     Same,
-    /// It is there with something else.
+    /// It exists, with a difference.
     Different(Conflict),
 }
 
-/// An object that stands with other properties or arguments. The broker names
-/// the first that differs.
+/// An object that has other properties or arguments. The broker names the first that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Conflict {
-    /// Which object.
+    /// The exchange or queue.
     pub object: String,
-    /// Which property or argument; empty if the broker's words could not be
-    /// taken apart.
+    /// The property or argument; empty if the broker's message could not be parsed.
     pub argument: String,
-    /// What the topology says.
+    /// The value it should have.
     pub wanted: String,
-    /// What stands.
+    /// The value it has.
     pub found: String,
     /// The broker's own words.
     pub text: String,
@@ -44,15 +42,14 @@ impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { object, argument, wanted, found, text } = self;
         if argument.is_empty() {
-            write!(f, "{object} stands with other arguments: {text}")
+            write!(f, "{object} has other arguments: {text}")
         } else {
             write!(f, "{object}: `{argument}` should be {wanted}, but is {found}")
         }
     }
 }
 
-/// Looks at an exchange: is it there, and if so, would declaring it change
-/// nothing?
+/// Examines an exchange: does it exist, and if so, would declaring it change nothing?
 pub(super) fn exchange(session: &mut Session, exchange: &Exchange) -> Result<State, AmqpError> {
     if !session.exchange_exists(&exchange.name)? {
         return Ok(State::Missing);
@@ -61,7 +58,7 @@ pub(super) fn exchange(session: &mut Session, exchange: &Exchange) -> Result<Sta
     state(format!("exchange `{}`", exchange.name), declared)
 }
 
-/// Looks at a queue.
+/// Examines a queue.
 pub(super) fn queue(session: &mut Session, queue: &Queue) -> Result<State, AmqpError> {
     if session.queue_depth(&queue.name)?.is_none() {
         return Ok(State::Missing);
@@ -70,7 +67,7 @@ pub(super) fn queue(session: &mut Session, queue: &Queue) -> Result<State, AmqpE
     state(format!("queue `{}`", queue.name), declared)
 }
 
-/// What looking at an object that is not there would say.
+/// The finding for an object that does not exist.
 pub(super) fn missing(object: &Object) -> Option<State> {
     match object {
         Object::Exchange(_) | Object::Queue(_) => Some(State::Missing),
@@ -78,7 +75,7 @@ pub(super) fn missing(object: &Object) -> Option<State> {
     }
 }
 
-/// Looks at an object; bindings cannot be looked at over AMQP.
+/// Examines an object; bindings cannot be examined over AMQP.
 pub(super) fn object(session: &mut Session, object: &Object) -> Result<Option<State>, AmqpError> {
     match object {
         Object::Exchange(wanted) => exchange(session, wanted).map(Some),
@@ -98,9 +95,8 @@ fn state(object: String, declared: Result<(), AmqpError>) -> Result<State, AmqpE
 }
 
 impl Conflict {
-    /// Takes the broker's words apart: `inequivalent arg 'A' for … : received
-    /// 'W' but current is 'F'`, where both values may be `none` or `the value
-    /// 'V' of type 'T'`.
+    /// Parses the broker's message: `inequivalent arg 'A' for … : received 'W' but current is
+    /// 'F'`, where both values may be `none` or `the value 'V' of type 'T'`.
     fn new(object: String, text: String) -> Self {
         let parts = (|| {
             let (_, rest) = text.split_once("inequivalent arg '")?;
@@ -158,7 +154,7 @@ mod tests {
         let conflict = Conflict::new("queue `q`".into(), "PRECONDITION_FAILED - something new".into());
         assert_eq!(
             conflict.to_string(),
-            "queue `q` stands with other arguments: PRECONDITION_FAILED - something new"
+            "queue `q` has other arguments: PRECONDITION_FAILED - something new"
         );
     }
 }

@@ -1,56 +1,57 @@
-//! Whether the dead letters of a queue move: pure, but for asking.
+//! Whether the dead letters of a queue move: pure, apart from asking the broker.
 //!
-//! A message whose time is up has left its queue and waits until the next one confirms it.
-//! When many fall due together, very many wait, and all of them move. So how many there are
-//! says nothing: stuck is what a queue was seen to have again and again while nothing left
-//! it.
+//! A message whose time is up has left its queue and waits until the next queue confirms it.
+//! When many fall due together, many wait although all of them move, so their number alone
+//! says nothing. Stuck are those that a queue is seen to have again and again while nothing
+//! leaves it.
 
 use crate::management::{ManagementApi, ManagementError};
 
-/// How many a queue hands on at a time by default. When so many are stuck, no other moves.
+/// How many dead letters a queue passes on at a time by default. When that many are stuck, no
+/// others move.
 pub(crate) const PREFETCH: u64 = 32;
 
-/// How far looks are apart, in seconds: brokers count every 5 s.
+/// The interval of the samples, in seconds: brokers count every 5 s.
 pub const APART: u32 = 5;
 
-/// Over how many seconds dead letters are looked back at.
+/// The period over which dead letters are looked back at, in seconds.
 pub const RECENT: u32 = 60;
 
-/// How many looks in a row say that what stands still does.
+/// How many samples in a row show that dead letters do not move.
 const ENOUGH: usize = 4;
 
-/// How many say so of a number that grows: when much falls due for a while, it grows as well.
+/// How many samples show it when the number grows, as it also does while much falls due.
 const LONG: usize = 10;
 
-/// What a queue had at one moment.
+/// The counts of a queue at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// Those that have left it and are not confirmed.
+    /// Messages that have left the queue and are not confirmed.
     pub due: u64,
     /// Those and all others.
     pub messages: u64,
 }
 
-/// What the looks at one queue mean.
+/// What the samples of one queue show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
-    /// They come and go, or have not been there for long.
+    /// The dead letters come and go, or have not been there for long.
     Passing,
-    /// So many go nowhere.
+    /// So many do not move.
     Stuck(u64),
     /// There were more each time, for long, and nothing was seen to leave. Either nothing
-    /// goes on, or less than comes.
+    /// moves, or fewer leave than arrive.
     Rising(u64),
-    /// They move, but there are always more than can be handed on at a time.
+    /// They move, but there are always more than can be passed on at a time.
     Backlog(u64),
 }
 
 impl Sign {
-    /// What the looks at a queue, `APART` seconds apart and the oldest first, say of those it
-    /// has at the last.
+    /// What the samples of a queue, `APART` seconds apart and the oldest first, say about its
+    /// dead letters at the end.
     ///
-    /// Those that are stuck keep a count from falling below theirs, and it comes back to
-    /// that time and again; those that move make it rise and fall.
+    /// Stuck ones keep the count from falling below their number, and it returns to that
+    /// number time and again; moving ones make it rise and fall.
     pub fn of(looks: &[Look]) -> Self {
         let looks = &looks[begin(looks)..];
         let (Some(least), Some(last)) = (looks.iter().map(|look| look.due).min(), looks.last()) else {
@@ -60,15 +61,15 @@ impl Sign {
             return Self::Passing;
         }
         let nothing_left = nothing_left(looks);
-        // Behind a standstill they gather as slowly as they fall due. What moves goes up and
-        // down by more.
+        // Behind a blockage they gather as slowly as they fall due. The number of moving ones
+        // varies more.
         let tail = &looks[looks.len() - ENOUGH..];
         let gathers = tail[0].due >= PREFETCH
             && self::nothing_left(tail)
             && tail.windows(2).all(|pair| pair[1].due - pair[0].due <= PREFETCH);
         let at_least = || looks.iter().map(|look| look.due == least);
         let often = at_least().filter(|at| *at).count() * 2 >= looks.len();
-        // One that has only just come down to it may be on its way further down.
+        // A count that has only just reached this value may still be falling.
         let for_long = at_least().position(|at| at).is_some_and(|first| first + ENOUGH <= looks.len());
         match least {
             PREFETCH.. if often && for_long && nothing_left => Self::Stuck(last.due),
@@ -93,13 +94,13 @@ fn nothing_left(looks: &[Look]) -> bool {
     looks.windows(2).all(|pair| pair[0].due <= pair[1].due && pair[0].messages <= pair[1].messages)
 }
 
-/// From which look on there was always something.
+/// The sample from which on there was always something.
 pub fn begin(looks: &[Look]) -> usize {
     looks.iter().rposition(|look| look.due == 0).map_or(0, |nothing| nothing + 1)
 }
 
-/// What the broker remembers of a queue over the last minute, the oldest first; nothing of
-/// one that is not there.
+/// What the broker recorded for a queue over the last minute, the oldest first; empty for a
+/// queue that does not exist.
 pub fn remembered(api: &ManagementApi, vhost: &str, queue: &str) -> Result<Vec<Look>, ManagementError> {
     let info = api.queue_history(vhost, queue, RECENT)?.unwrap_or_default();
     let looks = info.dead_letter_history().into_iter().zip(info.history());

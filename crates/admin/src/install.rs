@@ -5,45 +5,45 @@ use serde::Serialize;
 use crate::compare::{Finding, forgery, unsuitable};
 use delayline::{
     amqp::Session,
-    settings::Settings,
     topology::{Object, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{AdminError, Conflict, State, about::about, doing, examine, observe};
 
-/// What there is to do.
+/// What installing would do.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Exchanges and queues that stand with other arguments. If there are any,
-    /// nothing may be changed.
+    /// Exchanges and queues that exist with other arguments. If there are any, nothing may be
+    /// changed.
     pub conflicts: Vec<Conflict>,
-    /// A set of an earlier version that stands there. Nothing may be changed then, either.
+    /// A set of an earlier version that is installed. Then, too, nothing may be changed.
     pub earlier: Option<Finding>,
     /// Exchanges and queues to declare.
     pub missing: Vec<String>,
-    /// How many exchanges and queues already stand.
+    /// How many exchanges and queues exist already.
     pub standing: usize,
-    /// How many bindings are to be made; `None` if that cannot be known,
-    /// because only the management API lists bindings.
+    /// How many bindings are to be made; `None` if that cannot be known, since only the
+    /// management API lists bindings.
     pub missing_bindings: Option<usize>,
     /// Why bindings could not be counted.
     pub blind: Option<String>,
 }
 
-/// What was done.
+/// The result of an installation.
 #[derive(Debug, Clone, Serialize)]
 pub struct InstallReport {
     /// Whether anything may have changed.
     pub outcome: Outcome,
     /// What keeps the broker from carrying a set.
     pub unsuitable: Vec<Finding>,
-    /// A set of an earlier version that stands there.
+    /// A set of an earlier version that is installed.
     pub earlier: Option<Finding>,
-    /// Objects in the way.
+    /// Objects that are in the way.
     pub conflicts: Vec<Conflict>,
-    /// Exchanges and queues that were made.
+    /// Exchanges and queues that were created.
     pub created: Vec<String>,
-    /// How many already stood.
+    /// How many existed already.
     pub standing: usize,
     /// How many bindings belong to the set.
     pub bindings: usize,
@@ -51,27 +51,27 @@ pub struct InstallReport {
     pub created_bindings: Option<usize>,
     /// Why bindings could not be counted.
     pub blind: Option<String>,
-    /// What may hurt on this broker, and what to do about it.
+    /// What may cause trouble on this broker, and what to do about it.
     pub warnings: Vec<String>,
 }
 
-/// How it ended.
+/// How an installation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The set stands.
+    /// The set is installed.
     Installed,
     /// Nothing was changed, as asked.
     DryRun,
     /// Nothing was changed, because the broker cannot carry a set.
     Unsuitable,
-    /// Nothing was changed, because something else stands in the way.
+    /// Nothing was changed, because something else is in the way.
     Conflict,
-    /// Nothing was changed, because a set of an earlier version stands there.
+    /// Nothing was changed, because a set of an earlier version is installed.
     EarlierVersion,
 }
 
-/// Looks what installing would do, and changes nothing.
+/// Finds out what installing would do, and changes nothing.
 ///
 /// # Errors
 /// If the broker cannot be asked.
@@ -87,8 +87,8 @@ pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> 
     };
     for object in topology.objects() {
         let name = describe(object);
-        // Asking AMQP for something that is not there writes an error into the
-        // broker's log, which nobody should have to read after an installation.
+        // Asking over AMQP for something that is missing writes an error into the broker's
+        // log, which nobody should have to read after an installation.
         let known_missing = observed.as_ref().is_ok_and(|observed| !observed.has(object));
         let state = match known_missing {
             true => examine::missing(object),
@@ -108,7 +108,7 @@ pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> 
             plan.missing_bindings = Some(findings.iter().filter(missing).count());
             plan.earlier = findings.into_iter().find(|it| matches!(it, Finding::EarlierVersion { .. }));
         }
-        // Where nothing stands, no binding can.
+        // If nothing exists, no binding can.
         Err(_) if plan.standing == 0 => plan.missing_bindings = Some(topology.bindings().count()),
         Err(reason) => plan.blind = Some(reason),
     }
@@ -123,13 +123,13 @@ pub(super) fn describe(object: &Object) -> String {
     }
 }
 
-/// Declares everything that is missing, in the safe order. Declaring what
-/// already stands changes nothing, so several of these may run at once.
-/// `progress` is told after each object.
+/// Declares everything that is missing, in a safe order. Declaring what exists already
+/// changes nothing, so several installations may run at once. `progress` is called after each
+/// object.
 ///
 /// # Errors
-/// If the broker refuses or is lost; what was declared until then stays, and
-/// installing again goes on from there.
+/// If the broker refuses or is lost; what was declared until then stays, and installing again
+/// continues from there.
 pub fn install(
     settings: &Settings,
     topology: &Topology,

@@ -1,8 +1,8 @@
 //! Finding quorum queues that have no leader although their replicas run.
 //!
-//! The API does not tell: it takes the process of a replica for a replica that works, and
-//! the node that led last for the leader. But only a leader reports statistics, every 5 s,
-//! so a queue without any for long has no leader, or is on a broker that keeps none.
+//! The API does not show it: it takes the process of a replica for a working replica, and the
+//! node that led last for the leader. But only a leader reports statistics, every 5 s. So a
+//! queue without statistics for long has no leader, or its broker keeps none.
 
 use std::{
     collections::BTreeSet,
@@ -15,22 +15,22 @@ use crate::{
     management::{ManagementApi, ManagementError, QueueInfo},
 };
 
-/// How long a queue that was just declared, or whose node was just started, may take until
-/// it shows statistics: the leader reports them every 5 s, the API collects them every 5 s.
-/// Measured: 9 to 10 s. A node with thousands of queues and few cores takes longer, and who
-/// is told that a queue has no leader deletes it.
+/// How long a queue that was just declared, or whose node was just started, may take until it
+/// shows statistics: the leader reports them every 5 s, the API collects them every 5 s.
+/// Measured: 9 to 10 s. A node with thousands of queues and few cores takes longer, and an
+/// operator who is told that a queue has no leader will delete it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// When it cannot be told yet whether queues have leaders.
+/// What to do while it cannot be told whether queues have leaders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfNew {
     /// Wait until it can.
     Wait,
-    /// Leave it open if nothing is known of any of them: they were just declared, or the
-    /// node was just started.
+    /// Leave it open if nothing is known of any of them: they were just declared, or the node
+    /// was just started.
     LeaveOpen,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Leaders {
 }
 
 impl Leaders {
-    /// What to say of it.
+    /// The words for it.
     pub(super) fn unchecked(self) -> Option<String> {
         let why = match self {
             Self::Known => return None,
@@ -57,7 +57,7 @@ impl Leaders {
     }
 }
 
-/// Marks those of these queues that have no leader. Waits only if one seems to have none.
+/// Marks the queues that have no leader. Waits only if one seems to have none.
 ///
 /// # Errors
 /// If the API cannot be asked again.
@@ -90,7 +90,7 @@ pub(super) fn mark_leaderless(
     Ok(Leaders::Known)
 }
 
-/// The queues of these names that should show statistics and show none.
+/// The queues of these names that should have statistics and have none.
 fn silent(queues: &[QueueInfo], names: &BTreeSet<String>) -> BTreeSet<String> {
     let silent = |queue: &&QueueInfo| {
         names.contains(&queue.name)

@@ -1,7 +1,7 @@
 //! What a platform team does to a set: install, verify, look, remove.
 //!
-//! Each works on a [`Topology`](delayline::topology::Topology) and a broker, and
-//! returns plain data for the command line, or anybody else, to show.
+//! Each function works on a [`Topology`](delayline::topology::Topology) and a broker, and
+//! returns plain data for the command line or any other caller to show.
 
 mod about;
 mod apps;
@@ -28,7 +28,8 @@ use crate::{
     holding::HoldingError,
     management::{ManagementApi, ManagementError},
 };
-use delayline::{amqp::AmqpError, settings::Management};
+use delayline::amqp::AmqpError;
+use delayline_settings::Management;
 
 pub use apps::{
     AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
@@ -54,7 +55,7 @@ pub use unstick::{
 };
 pub use verify::{VerifyReport, verify};
 
-/// Why administration could not be carried out.
+/// Why an administrative operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
@@ -63,15 +64,15 @@ pub enum AdminError {
     Amqp {
         /// What was being done.
         doing: String,
-        /// What went wrong.
+        /// The cause.
         source: AmqpError,
     },
-    /// The broker can declare no queue that dead-letters at least once.
+    /// The broker can declare no queue with at-least-once dead-lettering.
     #[error(
-        "{doing}: {reason}. The dead-letter workers of a node have given up; until they run again, no queue that \
-         it leads hands on what is due, of any set. A command in docs/doctor.md (dead-lettering-ended) starts them. \
-         If no forged header ended them, restarting that node does so too: rabbitmq-upgrade drain, then stop and \
-         start it. Nothing is lost (docs/compatibility.md)"
+        "{doing}: {reason}. The dead-letter workers of a node have given up; until they run again, no queue \
+         led by that node passes on messages that are due, in any set. A command in docs/doctor.md \
+         (dead-lettering-ended) starts them. Unless a forged header ended them, restarting that node starts \
+         them too: rabbitmq-upgrade drain, then stop and start it. Nothing is lost (docs/compatibility.md)"
     )]
     WorkersGone {
         /// What was being done.
@@ -85,7 +86,7 @@ pub enum AdminError {
     /// A queue that keeps messages was not touched.
     #[error(transparent)]
     Holding(#[from] HoldingError),
-    /// What is asked for cannot be seen or done without the management API.
+    /// The operation is impossible without the management API.
     #[error("this needs the management API: {reason}")]
     Blind {
         /// Why it cannot be asked.
@@ -93,9 +94,9 @@ pub enum AdminError {
     },
 }
 
-/// Puts what was being done in front of an AMQP error.
+/// Adds what was being done to an AMQP error.
 fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
-    /// What a broker calls an error of its own.
+    /// The reply text of an internal error of the broker.
     const INTERNAL_ERROR: u16 = 541;
     move |source| {
         let doing = what.into();
@@ -114,8 +115,8 @@ fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, Management
         bindings: api.bindings(vhost)?,
         ..Observed::default()
     };
-    // After the queues: a policy that was set in between is there, and one that was taken
-    // away is not said of a queue any more.
+    // After the queues: a policy that was set in between is included, and one that was
+    // deleted is not reported for a queue.
     if let Err(error) = observed.read_policies(api, vhost) {
         observed.unsettled.push(format!("policies that were set in the last few seconds: {error}"));
     }

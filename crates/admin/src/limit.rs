@@ -29,7 +29,7 @@ pub(super) fn limit(queue: &QueueInfo) -> Option<Limit> {
     ] {
         let argument = queue.arguments.get(argument).and_then(Json::as_u64);
         let policy = queue.policy_value(key).and_then(Json::as_u64);
-        // The lower of both counts.
+        // The lower of both applies.
         if let Some(most) = argument.into_iter().chain(policy).min() {
             full |= now >= most;
             by_policy |= argument.is_none_or(|argument| policy.is_some_and(|policy| policy < argument));

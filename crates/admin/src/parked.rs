@@ -1,4 +1,4 @@
-//! What was given up: looking at it, trying it once more, discarding it.
+//! Parked messages: looking at them, replaying them, discarding them.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,65 +10,65 @@ use delayline::{
     amqp::{Delivery, v1::Foreign},
     codec::{AppKey, Delay, RoutingKey},
     message::{Value, headers},
-    settings::Settings,
     topology::{Queue, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::AdminError;
 
-/// The most groups that are told apart: reasons may be an application's own.
+/// The most groups that are kept apart: applications may make up reasons of their own.
 const GROUPS: usize = 500;
 
-/// The reason of a message that the service could not read, and that the broker
-/// moved here as it was.
+/// The reason for a message that the service could not read, and that the broker moved here
+/// as it was.
 const UNREADABLE: &str = "unreadable";
 
-/// Which messages are meant; all that is set must fit.
+/// Which messages are selected; all conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ParkedSelection {
     /// Those of this application.
     pub app: Option<AppKey>,
-    /// Those that are here for this reason, or that failed last for it.
+    /// Those parked for this reason, or whose last failure was this.
     pub reason: Option<String>,
     /// Those with this message id.
     pub message_id: Option<String>,
-    /// Those that came here before this time; what does not say when it came does
-    /// not fit.
+    /// Those that were parked before this time; a message that does not say when does not
+    /// match.
     pub before: Option<Timestamp>,
 }
 
-/// Whose a parked message is, and why it is here.
+/// Whose message it is, and why it was parked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ParkedCause {
     /// The application; `None` if the routing key is no app key.
     pub app: Option<String>,
-    /// Why it was given up: `attempts`, `age`, `expired`, `gave-up`, `unreadable`.
+    /// Why it was parked: `attempts`, `age`, `expired`, `gave-up`, `unreadable`.
     pub reason: String,
-    /// Why it failed last, as far as that was noted.
+    /// Why it failed last, as far as that is known.
     pub failure: Option<String>,
 }
 
-/// What is parked, in groups.
+/// The parked messages, in groups.
 #[derive(Debug, Clone, Serialize)]
 pub struct ParkedReport {
     /// Messages in the queue.
     pub waiting: u64,
-    /// How many of them were looked at; the first ones, if not all.
+    /// How many of them were examined; the first ones, if not all.
     pub examined: u64,
     /// The groups, by app, reason and last failure.
     pub groups: Vec<ParkedGroup>,
     /// Messages that found no group because there are too many.
     pub other: Option<Group>,
-    /// How many of those that were to be looked at the broker did not hand out.
+    /// How many the broker should have delivered but did not.
     pub withheld: u64,
-    /// What ended the look early.
+    /// What ended the run early.
     pub failure: Option<String>,
 }
 
-/// Messages of one app that are here for one reason.
+/// The messages of one app with one reason.
 #[derive(Debug, Clone, Serialize)]
 pub struct ParkedGroup {
-    /// Whose, and why.
+    /// Whose they are, and why they were parked.
     #[serde(flatten)]
     pub cause: ParkedCause,
     /// How many, and since when.
@@ -76,10 +76,10 @@ pub struct ParkedGroup {
     pub group: Group,
 }
 
-/// One message, and why it is here.
+/// One message, and why it was parked.
 #[derive(Debug, Clone, Serialize)]
 pub struct ParkedMessage {
-    /// Whose, and why.
+    /// Whose it is, and why it was parked.
     #[serde(flatten)]
     pub cause: ParkedCause,
     /// The message.
@@ -134,8 +134,8 @@ impl ParkedCause {
     }
 }
 
-/// Messages are parked under their app key; those that the broker moved may have
-/// a delayed key.
+/// Messages are parked under their app key; those that the broker moved may have a delayed
+/// key.
 fn app(key: &str) -> Option<AppKey> {
     key.parse::<RoutingKey>().map(|key| key.app).ok().or_else(|| AppKey::new(key).ok())
 }
@@ -185,7 +185,7 @@ pub fn parked_messages(
     (count, body_bytes): (usize, usize),
     mut each: impl FnMut(ParkedMessage),
 ) -> Result<Sifted, AdminError> {
-    // No more are taken out of the queue, and sent to us, than must be.
+    // No more are taken out of the queue and sent to us than necessary.
     let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
     let mut passed = past(settings, queue(topology), limit, || {
         let stop = AtomicBool::new(count == 0);
@@ -215,9 +215,8 @@ pub fn parked_messages(
     Ok(passed.sifted)
 }
 
-/// Sends selected messages to their applications, at once, and with all attempts
-/// before them again. Each is removed only after the broker has confirmed its
-/// successor.
+/// Sends selected messages to their applications at once, with the full number of attempts
+/// before them again. Each is removed only after the broker has confirmed its copy.
 ///
 /// # Errors
 /// If the broker cannot be asked, or looking is not safe.
@@ -244,7 +243,7 @@ pub fn replay_parked(
             ] {
                 outgoing.headers.remove(name);
             }
-            // Whoever sends an expired message again thinks it is worth something.
+            // Whoever replays an expired message wants it delivered all the same.
             if outgoing.headers.get(headers::EXPIRES).and_then(Value::as_i64).is_some_and(|time| time <= now)
             {
                 outgoing.headers.remove(headers::EXPIRES);

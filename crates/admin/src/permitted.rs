@@ -1,17 +1,17 @@
-//! What permissions allow, as the broker reads them: pure.
+//! What permissions allow, as the broker interprets them: pure.
 
 use regex::Regex;
 
 use crate::management::TopicPermission;
 
-/// A pattern in words of PCRE that we do not know.
+/// A pattern that uses PCRE syntax we do not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unreadable(pub(super) String);
 
 /// Whether it is allowed, or why that cannot be told.
 pub(super) type May = Result<bool, Unreadable>;
 
-/// Patterns must match somewhere; an empty one matches no name.
+/// Patterns must match a part of the name; an empty one matches no name.
 pub(super) fn matches(pattern: &str, text: &str) -> May {
     if pattern.is_empty() {
         return Ok(text.is_empty());
@@ -19,9 +19,9 @@ pub(super) fn matches(pattern: &str, text: &str) -> May {
     Regex::new(pattern).map(|pattern| pattern.is_match(text)).map_err(|_| Unreadable(pattern.to_owned()))
 }
 
-/// Whether a user may use a key on a topic exchange that it may use at all. Without a
-/// topic permission it may use any. The broker puts names in as they are, so that what
-/// is in them counts as a pattern.
+/// Whether a user may use a key on a topic exchange that it may use at all. Without a topic
+/// permission it may use any. The broker inserts names unescaped, so they count as part of
+/// the pattern.
 pub(super) fn key_matches(
     topics: &[TopicPermission],
     (user, vhost): (&str, &str),

@@ -1,4 +1,4 @@
-//! What waits where.
+//! How many messages wait where.
 
 use serde::Serialize;
 
@@ -8,10 +8,10 @@ use crate::{
 };
 use delayline::{
     amqp::Session,
-    codec::RoutingKey,
-    settings::Settings,
+    codec::{Level, RoutingKey},
     topology::{Endpoint, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{
     AdminError, doing,
@@ -26,13 +26,12 @@ pub struct Status {
     pub levels: Vec<LevelStatus>,
     /// The applications bound to dispatch; `None` without the management API.
     pub apps: Option<Vec<AppBinding>>,
-    /// Messages in the unroutable queue; `None` if it does not stand.
+    /// Messages in the unroutable queue; `None` if the queue is missing.
     pub unroutable: Option<u64>,
-    /// Failed messages that no retry service has taken yet; `None` if their
-    /// queue does not stand.
+    /// Failed messages that no retry service has taken yet; `None` if their queue is missing.
     pub retry: Option<u64>,
-    /// Messages that have used up their attempts or their time; `None` if their
-    /// queue does not stand.
+    /// Messages that have used up their attempts or their time; `None` if their queue is
+    /// missing.
     pub parked: Option<u64>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
@@ -42,17 +41,17 @@ pub struct Status {
 #[derive(Debug, Clone, Serialize)]
 pub struct LevelStatus {
     /// 27 to 0.
-    pub level: u8,
+    pub level: Level,
     /// The name of its queue.
     pub queue: String,
     /// How long a message waits here, in ms.
     pub wait_ms: u64,
-    /// Messages that wait; `None` if the queue does not stand.
+    /// Messages that wait; `None` if the queue is missing.
     pub ready: Option<u64>,
     /// Messages whose time is up and that the next queue has not confirmed. When many fall
-    /// due together there are many. `None` without the management API.
+    /// due together, this number is large. `None` without the management API.
     pub handing_on: Option<u64>,
-    /// Those of them that do not move, as the broker's counts of the last minute show;
+    /// Those among them that do not move, as the broker's counts of the last minute show;
     /// `None` without the management API.
     pub stuck: Option<u64>,
 }

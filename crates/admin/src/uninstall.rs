@@ -7,9 +7,10 @@ use serde::Serialize;
 use crate::compare::Observed;
 use delayline::{
     amqp::Session,
-    settings::{Broker, Settings},
+    broker::Broker,
     topology::{Object, Queue, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{
     AdminError, Conflict, State, Waiting,
@@ -17,17 +18,16 @@ use crate::{
     doing, examine, observe,
 };
 
-/// What was removed.
+/// The result of removing a set.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct UninstallReport {
     /// Exchanges and queues that were removed.
     pub removed: Vec<String>,
-    /// Objects under the set's names that are not as it declares them. They were
-    /// left alone.
+    /// Objects under the set's names that are not as it declares them. They were left alone.
     pub foreign: Vec<Conflict>,
-    /// Messages that went with the queues, by force.
+    /// Messages that were lost with the queues, with `force`.
     pub discarded: Vec<Waiting>,
-    /// Bindings of applications that went with the dispatch exchange.
+    /// Bindings of applications that were removed with the dispatch exchange.
     pub unbound: Vec<String>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
@@ -38,11 +38,11 @@ pub struct UninstallReport {
 pub struct Refusal {
     /// Where messages wait, and how many.
     pub waiting: Vec<Waiting>,
-    /// Objects under the set's names that are not as it declares them. The set
-    /// was probably installed with other settings, and removing only a part of
-    /// it would leave its queues without a way out.
+    /// Objects under the set's names that are not as it declares them. The set was probably
+    /// installed with other settings, and removing only a part of it would leave its queues
+    /// without a way out.
     pub foreign: Vec<Conflict>,
-    /// Landing queues of applications, which hang on the dispatch exchange.
+    /// Landing queues of applications, which depend on the dispatch exchange.
     pub landing: Vec<String>,
     /// Why it cannot be told whether messages wait between two levels.
     pub unseen: Vec<String>,
@@ -72,7 +72,7 @@ impl fmt::Display for Refusal {
             separator = "; ";
         }
         for unseen in &self.unseen {
-            write!(f, "{separator}it cannot be told whether there are {unseen}")?;
+            write!(f, "{separator}cannot tell whether there are {unseen}")?;
             separator = "; ";
         }
         Ok(())
@@ -81,14 +81,13 @@ impl fmt::Display for Refusal {
 
 /// Removes what [`install`](super::install()) declared, and nothing else.
 ///
-/// The entry exchange goes first, so that nothing new comes in; then the queues
-/// are counted again some seconds later, and if something arrived meanwhile, or it cannot
-/// be told, it is put back.
-/// `force` removes queues with what they hold, and the set's own objects although
-/// others stand among them.
+/// The entry exchange goes first, so that nothing new comes in. The queues are counted again
+/// some seconds later, and if something arrived meanwhile, or that cannot be told, the
+/// exchange is restored. `force` removes queues with the messages they hold, and the set's
+/// own objects even if foreign ones are among them.
 ///
 /// # Errors
-/// If the broker refuses or is lost; removing again goes on from there.
+/// If the broker refuses or is lost; removing again continues from there.
 pub fn uninstall(
     settings: &Settings,
     topology: &Topology,
@@ -104,7 +103,7 @@ pub fn uninstall(
     let observed = observed.ok();
 
     let landing = landing_queues(topology, observed.as_ref());
-    // First here, and so removed last, after what feeds them.
+    // First in this list, and so removed last, after the exchanges and queues that feed them.
     let mut ours: Vec<&Object> = landing.iter().collect();
     for object in topology.objects() {
         match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
@@ -127,7 +126,7 @@ pub fn uninstall(
             session.delete_exchange(entry).map_err(doing("removing the entry exchange"))?;
         }
         if !force && !ours.is_empty() {
-            // What was on its way in is in its queue by then, and in the API's count.
+            // A message on its way in has reached its queue by then, and the API's count.
             thread::sleep(SETTLE);
         }
         match look()? {
@@ -171,14 +170,14 @@ pub fn uninstall(
                 contents::delete(&mut session, &queue.name, &mut report.discarded)?;
                 report.removed.push(format!("queue `{}`", queue.name));
             }
-            // Bindings go with their exchanges.
+            // Bindings are deleted with their exchanges.
             Object::Binding(_) => {}
         }
     }
     Ok(Ok(report))
 }
 
-/// Backwards, and so from level 27 down to 0, each queue before those it hands on to.
+/// In reverse, and so from level 27 down to 0, each queue before those it passes messages to.
 ///
 /// This matters to the whole node, see [`contents::calm`]. Measured with messages flowing on
 /// 4.3.6: in 2 of 4 runs from level 0 upwards, in none of 28 from level 27 downwards.
@@ -186,8 +185,8 @@ fn removal_order<'a>(ours: &[&'a Object]) -> impl Iterator<Item = &'a Object> + 
     ours.iter().rev().copied()
 }
 
-/// The landing queues that stand, as far as the API can be asked. They are not part
-/// of the set, but without it they are of no use.
+/// The existing landing queues, as far as the API can be asked. They are not part of the set,
+/// but useless without it.
 fn landing_queues(topology: &Topology, observed: Option<&Observed>) -> Vec<Object> {
     let queues = observed.map(|observed| observed.queues.as_slice()).unwrap_or_default();
     queues
@@ -220,8 +219,8 @@ fn count(
     Ok(waiting)
 }
 
-/// Puts the entry exchange back as it was, with the bindings others had made. On a
-/// connection of its own, as the other may be lost.
+/// Restores the entry exchange as it was, with the bindings that others had made. On a
+/// connection of its own, since the other one may be lost.
 fn restore_entry(
     broker: &Broker,
     topology: &Topology,
@@ -229,12 +228,12 @@ fn restore_entry(
     before: Option<&Observed>,
 ) -> Result<(), AdminError> {
     const DOING: &str =
-        "putting the entry exchange back (until `delayline install` does, publishers get 404)";
+        "restoring the entry exchange (publishers get 404 until `delayline install` restores it)";
     let mut session = Session::open(broker).map_err(doing(DOING))?;
     for object in topology.objects() {
         let restored = match object {
             Object::Exchange(exchange) if exchange.name == entry => session.declare_exchange(exchange),
-            // What stood there is known, and may be of another version.
+            // The exchange's bindings are known, and may be of another version.
             Object::Binding(binding) if before.is_none() && binding.source == entry => session.bind(binding),
             _ => continue,
         };

@@ -1,4 +1,4 @@
-//! Comparing what stands with what should.
+//! Comparing what is on the broker with what should be.
 
 use serde::Serialize;
 
@@ -6,7 +6,8 @@ use crate::{
     compare::{Cause, Finding, causes, unsuitable},
     management::ManagementApi,
 };
-use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, topology::Topology};
+use delayline_settings::Settings;
 
 use crate::{
     AdminError, State,
@@ -16,16 +17,16 @@ use crate::{
     observe,
 };
 
-/// What was found, and what could not be looked at.
+/// What was found, and what could not be checked.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerifyReport {
-    /// What is not as it should be.
+    /// Everything that differs.
     pub findings: Vec<Finding>,
-    /// The same by what is behind it, each with what to do.
+    /// The same grouped by cause, each with what to do.
     pub causes: Vec<Cause>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
-    /// Whether some of that can be checked in some seconds.
+    /// Whether some of that can be checked in a few seconds.
     pub not_yet: bool,
     /// How many exchanges and queues were compared.
     pub objects: usize,
@@ -40,7 +41,7 @@ pub struct VerifyReport {
 /// # Errors
 /// If the broker cannot be asked.
 pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, AdminError> {
-    // Over AMQP first in any case: a set is of no use where this cannot connect.
+    // Over AMQP first in any case: without a connection, a set is of no use.
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let objects = topology.exchanges().count() + topology.queues().count();
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
@@ -88,7 +89,7 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                 "policies that apply to the set's queues, their replicas, and the broker's feature flags, \
                  for the same reason"
                     .into(),
-                "further arguments of an object of which one differs: AMQP names only the first".into(),
+                "further arguments of objects that differ: AMQP names only the first one".into(),
             ];
             let causes = causes(&settings.topology.set, &findings);
             Ok(VerifyReport { findings, causes, unchecked, not_yet: false, objects, bindings: 0 })

@@ -3,12 +3,12 @@
 use clap::{Subcommand, ValueEnum};
 
 use delayline::{
-    Settings,
+    broker::Secret,
     codec::{AppKey, Delay},
-    settings::Secret,
     topology::Topology,
 };
 use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, RemoveOptions, Target};
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, app_show, args, ending, kept::follow};
 
@@ -25,7 +25,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Whether it only looks.
+    /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
         matches!(self.command, Command::List | Command::Check(_))
     }
@@ -45,12 +45,11 @@ Examples:
   delayline app add billing --print rabbitmqctl > billing.sh
 
 The user gets permission to publish the application's own key and to consume its queue,
-and no other. If it does not exist, it is made with the password in
-DELAYLINE_APP_PASSWORD or --app-password-file. Adding again changes nothing. If
-something else stands in the way, it is named, nothing is changed, and the exit code
-is 1.")]
+and nothing else. A user that does not exist is created with the password in
+DELAYLINE_APP_PASSWORD or --app-password-file. Adding again changes nothing. If something
+else is in the way, the command names it, changes nothing and exits with 1.")]
     Add(Box<Add>),
-    /// Take an application out: binding, permissions, landing queue, queue
+    /// Remove an application: binding, permissions, landing queue, queue
     #[command(after_help = "\
 Examples:
   delayline app remove billing --dry-run
@@ -58,21 +57,23 @@ Examples:
   delayline app remove billing --keep-queue --no-user
   delayline app remove billing --delete-user --force
 
-Refuses, with exit code 1, while messages wait in its queues or somebody consumes them.
-A queue that `app add` did not declare is left alone. It unbinds, counts again six seconds
-later, and binds again if there is anything. Messages that are still delayed wait in the unroutable queue afterwards.")]
+Refuses, with exit code 1, while messages wait in its queues or somebody consumes them. A
+queue that `app add` did not declare is left alone. The binding is removed first; six
+seconds later the messages are counted again, and if there are any, the binding is
+restored. Messages that are still delayed end up in the unroutable queue.")]
     Remove(Remove),
-    /// Discard what still waits in the levels for an application
+    /// Discard an application's messages that still wait in the levels
     #[command(after_help = "\
 Examples:
   delayline app discard billing --dry-run
   delayline app discard billing
 
-For a publisher that went wrong, such as one whose messages multiply because of the header
-CC or BCC: take its right to publish away first. It reads every level, from the highest to
-the lowest, and again until nothing is left; the messages of others are put back and may be
-late by as long as that takes. It needs the right to read the levels, as who installs the set
-has, and on RabbitMQ 4 a policy for the time being: docs/security.md has the commands.")]
+Use it after a publisher went wrong, for example when the header CC or BCC multiplies its
+messages. Take away its right to publish first. The command reads every level, from the
+highest to the lowest, and repeats until nothing is left. Other applications' messages are
+put back; they may be late by as long as that takes. The user needs the right to read the
+levels, which the user who installs the set has, and RabbitMQ 4 needs a temporary policy:
+docs/security.md has the commands.")]
     Discard(Discard),
     /// Show who is registered: binding, queue, consumers, users, permissions
     #[command(after_help = "\
@@ -80,7 +81,7 @@ Examples:
   delayline app list
   delayline app list --json | jq '.apps[] | select(.consumers == 0) | .app'
 
-Permissions need a user with the tag `administrator`.")]
+To see permissions, log in as a user with the tag `administrator`.")]
     List,
     /// Prove what an application's user may do, by trying it as that user
     #[command(after_help = "\
@@ -90,14 +91,14 @@ Examples:
   delayline app check billing --may-publish orders --max-delay 30d --json
 
 Give the same flags as to `app add`. Nothing is published, bound, consumed or declared:
-each try is wrong in a way that the broker notices only after it has checked the
-permission. Exit code 1 if the user may do more or less than it should.")]
+each attempt has an error in it that the broker notices only after it has checked the
+permission. Exits with 1 if the user may do more or less than it should.")]
     Check(Check),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Print {
-    /// Commands for a shell on the broker's machine
+    /// Commands to run in a shell on the broker's machine
     Rabbitmqctl,
     /// A definitions fragment to import
     Definitions,
@@ -132,7 +133,7 @@ struct Powers {
     /// Also let it publish the keys of these applications
     #[arg(long, value_name = "APP,…", value_delimiter = ',', value_parser = args::app)]
     may_publish: Vec<AppKey>,
-    /// Let it publish no longer delay than this
+    /// The longest delay it may publish
     #[arg(long, value_name = "DELAY", value_parser = args::delay)]
     max_delay: Option<Delay>,
     /// Let it bind its queue itself, under its own key; see docs/security.md
@@ -141,7 +142,7 @@ struct Powers {
     /// Let it publish to the retry and parked exchanges, under its own key
     #[arg(long)]
     may_retry: bool,
-    /// It consumes nothing: it only publishes
+    /// It only publishes and consumes nothing
     #[arg(long)]
     publish_only: bool,
 }
@@ -166,31 +167,31 @@ struct Add {
     /// Leave users and permissions alone
     #[arg(long, conflicts_with_all = ["user", "may_publish", "max_delay", "may_bind", "may_retry", "replace_permissions", "publish_only"])]
     no_user: bool,
-    /// The queue stands already; take it as it is
+    /// The queue already exists; use it as it is
     #[arg(long)]
     existing: bool,
-    /// Declare the queue so that what is rejected is retried by the retry service
+    /// Declare the queue so that the retry service retries what it rejects
     #[arg(long, conflicts_with = "existing")]
     retry: bool,
     /// Put a landing queue between dispatch and the application's queue
     #[arg(long, help_heading = "Bulkhead")]
     landing: bool,
-    /// Put a landing queue before this queue, which stands already
+    /// Put a landing queue in front of this queue, which must exist
     #[arg(long, value_name = "NAME", help_heading = "Bulkhead", conflicts_with_all = ["queue", "existing", "retry", "to_exchange"])]
     to_queue: Option<String>,
-    /// Put a landing queue before this exchange, which stands already (with --queue, the
-    /// user may consume that queue, which stands already)
+    /// Put a landing queue in front of this exchange, which must exist (with --queue, the
+    /// user may also consume that queue, which must exist)
     #[arg(long, value_name = "NAME", help_heading = "Bulkhead", conflicts_with_all = ["existing", "retry"])]
     to_exchange: Option<String>,
-    /// The routing key the messages get there [default: the one they came with]
+    /// The routing key that messages get there [default: the one they came with]
     #[arg(long, value_name = "KEY", help_heading = "Bulkhead", requires = "to_exchange")]
     to_key: Option<String>,
     #[command(flatten)]
     powers: Powers,
-    /// Set the user's permissions in this vhost whatever they were
+    /// Replace the user's permissions in this vhost, whatever they are
     #[arg(long, help_heading = "What its user may do")]
     replace_permissions: bool,
-    /// Print how to do it with other tools, and do nothing
+    /// Print the commands or definitions for other tools, and change nothing
     #[arg(long, value_name = "FORMAT", conflicts_with = "dry_run")]
     print: Option<Print>,
     /// Only show what would be done
@@ -240,11 +241,11 @@ struct Remove {
     /// Delete the user itself, in all vhosts
     #[arg(long)]
     delete_user: bool,
-    /// Leave its queue, with what is in it
+    /// Keep its queue and the messages in it
     #[arg(long)]
     keep_queue: bool,
-    /// Remove the queues although messages wait in them, which are lost, and although
-    /// somebody consumes them
+    /// Remove the queues even if messages wait in them, which are lost, and even if somebody
+    /// consumes them
     #[arg(long)]
     force: bool,
     /// Only show what would be done
@@ -334,7 +335,8 @@ fn check(
 ) -> Result<Code, Failure> {
     let Some(password) = &settings.app_password else {
         return Err(Failure::usage(
-            "trying what the user may do needs its password: set DELAYLINE_APP_PASSWORD or --app-password-file",
+            "the check logs in as the user and needs its password: set DELAYLINE_APP_PASSWORD or \
+             --app-password-file",
         ));
     };
     let user = args.powers.user(args.who.user_name(), None);

@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Failure> {
     let code = match report.outcome {
-        // It needs the set, as whoever publishes does.
+        // Adding needs the set, as publishing does.
         Outcome::Conflict if report.no_set => Code::Broker,
         Outcome::Conflict if report.no_password => Code::Usage,
         Outcome::Conflict => Code::Problem,
@@ -29,7 +29,7 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
     let app = &report.app;
     if report.outcome == Outcome::Conflict {
         output.line(format!(
-            "{} application `{app}`: nothing was changed, because something else stands in the way",
+            "{} application `{app}`: nothing was changed, because something else is in the way",
             "conflict".red().bold()
         ))?;
         for conflict in &report.conflicts {
@@ -43,7 +43,7 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
     };
     output.line(format!("{head} application `{app}`"))?;
     for step in &report.steps {
-        let verb = if step.stood { "stood already:" } else { verb };
+        let verb = if step.stood { "already there:" } else { verb };
         output.line(format!("  {verb} {}", step.what))?;
     }
     for warning in &report.warnings {
@@ -66,8 +66,8 @@ pub(super) fn removed(
                 output.line(format!("nothing was removed: {refusal}"))?;
                 if refusal.unbound_meanwhile {
                     output.line(format!(
-                        "Its binding was gone for some seconds and is back. What fell due meanwhile is \
-                         unroutable: delayline unroutable replay --app {app}"
+                        "The binding was gone for some seconds and is back. Messages that fell due meanwhile \
+                         are unroutable; send them on with: delayline unroutable replay --app {app}"
                     ))?;
                 }
                 if refusal.conflicts.is_empty() {
@@ -99,7 +99,7 @@ pub(super) fn removed(
         output.line(format!("application `{app}` is not registered here; nothing to remove"))?;
     } else if !report.dry_run {
         output.line(format!(
-            "Messages for `{app}` that are still delayed will wait in the unroutable queue."
+            "Messages for `{app}` that are still delayed will end up in the unroutable queue."
         ))?;
     }
     Ok(Code::Done)
@@ -123,11 +123,12 @@ pub(super) fn discarded(report: &DiscardReport, dry_run: bool, output: &mut Outp
     let total = counted(report.messages(), "message");
     output.line(format!("{total} for `{}` {verb}", report.app))?;
     if let Some(failure) = &report.failure {
-        aside(format!("{} {failure}; run it again to go on", "ended early:".red().bold()));
+        aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
     } else if report.interrupted {
-        output.line("interrupted; run it again to go on")?;
+        output.line("interrupted; run it again to continue")?;
     } else if report.unfinished {
-        output.line("more keep coming: does somebody still publish them? Run it again once nobody does")?;
+        output
+            .line("more keep coming: somebody may still be publishing them. Stop that, then run it again")?;
     }
     Ok(code)
 }
@@ -155,14 +156,13 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
     for entry in &list.apps {
         if let Some(landing) = entry.landing.as_ref().filter(|landing| landing.messages > 0) {
             output.line(format!(
-                "{} in `{}`: what is behind it does not take them",
+                "{} in `{}`: the queue or exchange behind it does not accept them",
                 counted(landing.messages, "message").yellow(),
                 landing.queue
             ))?;
         }
         if entry.app.is_none() {
-            output
-                .line(format!("{} is bound with a pattern, and receives more than one key", entry.bound))?;
+            output.line(format!("{} is bound with a pattern and receives more than one key", entry.bound))?;
         }
     }
     let mut shown = std::collections::BTreeSet::new();
@@ -239,7 +239,7 @@ pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Fai
         return Ok(code);
     }
     let may = |allowed: bool| if allowed { "may" } else { "may not" };
-    // 28 lines that say the same say nothing more.
+    // Twenty-eight identical lines help nobody.
     let level = |probe: &&Probe| {
         probe.passed() && probe.what.starts_with("consume") && probe.what.contains(".level.")
     };

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The arguments of the command line.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -8,14 +8,12 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
-use delayline::{
-    codec::{AppKey, Delay, Tolerance},
-    settings::{Layers, Settings},
-};
+use delayline::codec::{AppKey, Delay, Tolerance};
+use delayline_settings::{Layers, Settings};
 
 use crate::{
-    Failure, app, bench, decode, demo, doctor, install, key, listen, parked, plan, probe, retry, send, serve,
-    top, uninstall, unroutable, unstick,
+    Failure, app, bench, conformance, decode, demo, doctor, install, key, listen, parked, plan, probe, retry,
+    send, serve, top, uninstall, unroutable, unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -23,10 +21,10 @@ Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage or a file that c
 read, 3 the broker is unreachable or refused, 130 interrupted (docs/exit-codes.md).";
 
 const ENVIRONMENT: &str = "\
-Settings come from, later over earlier: delayline.toml in the working directory (or
---config), the environment (DELAYLINE_URL, DELAYLINE_SET, …), and flags. A password
-comes from DELAYLINE_PASSWORD, from DELAYLINE_URL, or from a file (password_file);
-never from a flag, where every user of the machine could read it.
+Settings come from delayline.toml in the working directory (or --config), the environment
+(DELAYLINE_URL, DELAYLINE_SET, …) and flags; the later override the earlier. A password
+comes from DELAYLINE_PASSWORD, from DELAYLINE_URL or from a file (password_file), never
+from a flag, where every user of the machine could read it.
 
 Examples:
   delayline demo                                see it work on a private broker
@@ -77,7 +75,7 @@ pub(super) struct Global {
     /// PEM file of a client certificate
     #[arg(long, global = true, value_name = "FILE", requires = "client_key_file")]
     client_cert_file: Option<String>,
-    /// PEM file of its key
+    /// PEM file of the client certificate's key
     #[arg(long, global = true, value_name = "FILE", requires = "client_cert_file")]
     client_key_file: Option<String>,
     /// Queue type of the set, `quorum` or `classic` [default: quorum]
@@ -101,15 +99,15 @@ impl Global {
     /// The settings of this process, from all layers.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let mut layers = Layers::new().with_file(self.config.as_deref()).with_environment(
-            // Names or values that are not UTF-8 cannot be ours.
+            // Names and values that are not UTF-8 are not our settings.
             std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
         );
         for (flag, url) in [("--url", &self.url), ("--management-url", &self.management_url)] {
             if url.as_deref().is_some_and(has_password) {
                 return Err(Failure::usage(format!(
-                    "{flag} holds a password, which every user of this machine can read in the list of processes; \
-                     leave it out, and put it into DELAYLINE_PASSWORD or a file (--password-file)"
+                    "{flag} contains a password, which every user of this machine can read in the process \
+                     list; leave it out and use DELAYLINE_PASSWORD or a file (--password-file)"
                 )));
             }
         }
@@ -133,7 +131,7 @@ impl Global {
             }
         }
         let settings = layers.build()?;
-        delayline::tls::check_files(&settings)?;
+        settings.check_files()?;
         Ok(settings)
     }
 }
@@ -146,18 +144,18 @@ fn has_password(url: &str) -> bool {
 pub(super) enum Command {
     /// Install the delay infrastructure into a vhost
     Install(install::Args),
-    /// Compare what stands on the broker with what should
+    /// Compare the set on the broker with what it should be
     #[command(after_help = "\
 Examples:
   delayline verify
   delayline verify -v                           with every place that differs
   delayline verify --json | jq '.findings'")]
     Verify,
-    /// Register applications, and see who may do what
+    /// Register applications and see who may do what
     App(app::Args),
-    /// Find what would hurt, and say what to do about it
+    /// Find problems and say what to do about them
     Doctor(doctor::Args),
-    /// Make queues that hand on nothing try again at once
+    /// Make stuck queues try again at once
     Unstick(unstick::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
@@ -171,32 +169,34 @@ Examples:
     Top(top::Args),
     /// Print the routing key for a delay and an application
     Key(key::Args),
-    /// Say what a routing key means
+    /// Explain a routing key
     Decode(decode::Args),
+    /// Check a client in another language against the wire contract
+    Conformance(conformance::Args),
     /// Send messages to be delivered later
     Send(Box<send::Args>),
-    /// Print messages of an application as they arrive
+    /// Print an application's messages as they arrive
     Listen(listen::Args),
-    /// Run the retry service, a canary, and a page to look at
+    /// Run the retry service, a canary and a status page
     Serve(serve::Args),
-    /// Measure how late delays are, with messages of our own
+    /// Measure how late delays are, with test messages
     Probe(probe::Args),
     /// Show retry policies
     Retry(retry::Args),
-    /// Look at what was given up, try it once more, or discard it
+    /// List, replay or discard messages that used up their retries
     Parked(parked::Args),
-    /// Look at what could not be delivered, send it on, or discard it
+    /// List, replay or discard messages that could not be delivered
     Unroutable(unroutable::Args),
     /// Measure how much a broker carries, in a throw-away set
     Bench(Box<bench::Args>),
-    /// Reckon what a workload does to the levels, and whether a broker carries it
+    /// Estimate the load of a workload, and whether a broker can carry it
     Plan(plan::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
 }
 
 impl Command {
-    /// Whether it says how things stand, rather than doing something.
+    /// Whether the command only reports how things are.
     pub(super) fn looks(&self) -> bool {
         match self {
             Self::Verify | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
@@ -252,9 +252,9 @@ pub(super) fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// Gives a flag the value behind it that begins with a minus and a digit: `--delay -5s`
-/// becomes `--delay=-5s`. No flag of ours is a digit, so it can be nothing else, and the
-/// flag itself says better than the parser of the command line what it takes.
+/// Joins a flag and a value that begins with a minus and a digit: `--delay -5s` becomes
+/// `--delay=-5s`. None of our flags is a digit, so it can only be a value, and the flag's own
+/// parser gives a better error than clap does.
 pub(super) fn with_negative_values(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let negative = |value: &OsStr| {
         let bytes = value.as_encoded_bytes();

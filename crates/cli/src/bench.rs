@@ -11,7 +11,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use delayline::{
-    Settings,
     codec::Delay,
     topology::{SetName, Unit},
 };
@@ -19,6 +18,7 @@ use delayline_measure::{
     bench::{self, BenchError, Late, Plan, Progress, Report, Sustained, Way},
     capacity::Distribution,
 };
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args, ending,
@@ -34,23 +34,23 @@ Examples:
   delayline bench --knee --hdr lateness.hlog --json > bench.json
   delayline plan --bench bench.json --rate 2000 --delays exponential:5m
 
-It installs a set under a name of its own (bench-…), loads the broker for about a minute,
-and removes the set again, also on Ctrl-C and after a failure. It touches no other set.
-Other users of the broker notice: publishing and draining go as fast as they can. The user
-needs configure, write and read permissions on names that begin with `bench-`, and on the
-default exchange.
+The benchmark installs a set under a name of its own (bench-…), loads the broker for about
+a minute and removes the set again, also on Ctrl-C and after a failure. It touches no
+other set. Other users of the broker will notice: it publishes and drains as fast as it
+can. The user needs configure, write and read permissions on names that begin with
+`bench-`, and on the default exchange.
 
-Delays of the steady load last 1/--speed of what they say, so that it ends: how late
-messages are depends on their number and their queues, and not on how long a second is.
-The exit code is 1 if a message was lost or early, or if the broker could not keep up.")]
+Delays of the steady load are divided by --speed, so that the run ends soon: how late
+messages are depends on their number and their queues, not on how long a second is. Exits
+with 1 if a message was lost or early, or if the broker could not keep up.")]
 pub(super) struct Args {
-    /// Messages per measurement; fewer if they would take too long
+    /// Messages per measurement; fewer if that would take too long
     #[arg(long, value_name = "N", default_value_t = Plan::default().count, value_parser = args::whole::<u64>(0..))]
     count: u64,
     /// Bytes per message
     #[arg(long, value_name = "BYTES", default_value_t = Plan::default().size, value_parser = args::whole::<usize>(0..))]
     size: usize,
-    /// How many queues the messages pass whose draining is measured
+    /// How many queues the messages pass in each drain measurement
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,3,6", value_parser = args::whole::<u32>(0..))]
     hops: Vec<u32>,
     /// Messages per second of the steady load; 0 for none
@@ -59,19 +59,19 @@ pub(super) struct Args {
     /// Delays of the steady load: fixed:30s, uniform:1s..60s, exponential:5m, mix:1s=40%,5s=60%
     #[arg(long, value_name = "D", default_value = "uniform:1s..60s", value_parser = distribution)]
     delays: Distribution,
-    /// How long the steady load lasts, beside its delays
+    /// How long the steady load lasts, not counting its delays
     #[arg(long, value_name = "D", default_value = "10s", value_parser = args::delay)]
     duration: Delay,
-    /// How many times faster than in life the delays pass, 1 to 1000
+    /// How many times faster than real time the delays pass, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = args::whole::<u16>(1..=1_000))]
     speed: u16,
     /// Look for the highest rate at which 99 in 100 messages are at most 50 ms late (a minute more)
     #[arg(long)]
     knee: bool,
-    /// Write how late messages were to this file, as an HdrHistogram log
+    /// Write the distribution of lateness to this file, as an HdrHistogram log
     #[arg(long, value_name = "FILE")]
     hdr: Option<PathBuf>,
-    /// Name of the throw-away set; nothing may stand under it [default: a new one]
+    /// Name of the throw-away set, which must not exist yet [default: a new one]
     #[arg(long, value_name = "NAME", value_parser = set_name)]
     name: Option<SetName>,
 }
@@ -87,7 +87,7 @@ fn set_name(text: &str) -> Result<SetName, String> {
 
 impl Args {
     fn plan(&self) -> Result<Plan, Failure> {
-        // To the nearest whole millisecond: that is all a queue's TTL can say.
+        // Rounded to whole milliseconds, the resolution of a queue's TTL.
         let unit = (1_000 + u64::from(self.speed) / 2) / u64::from(self.speed);
         Plan {
             count: self.count,
@@ -117,7 +117,7 @@ struct Shown<'a> {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let plan = args.plan()?;
-    // Before anything is measured: a file that cannot be written is a waste of it.
+    // Checked before measuring: with a file that cannot be written, the run would be wasted.
     let mut hdr = match &args.hdr {
         Some(file) => Some(File::create(file).map_err(|error| unwritable(file, &error))?),
         None => None,
@@ -131,7 +131,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let (report, histograms) = match found {
         Ok(found) => found,
         Err(BenchError::Interrupted) => {
-            aside("interrupted; the throw-away set is removed");
+            aside("interrupted; removing the throw-away set");
             return Ok(Code::Interrupted);
         }
         Err(error) => return Err(failure(error)),
@@ -158,7 +158,7 @@ fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Amqp(error) => error.into(),
         BenchError::Admin(error) => error.into(),
-        // It looked, and messages are missing.
+        // The benchmark ran and found messages missing.
         error @ BenchError::Stalled { .. } => Failure::new(Code::Problem, error),
         error @ (BenchError::Exists { .. } | BenchError::Plan(_)) => Failure::usage(error),
         error => Failure::new(Code::Broker, error),
@@ -217,10 +217,9 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
     }
     if let Some(knee) = &report.knee {
         output.line(match knee.rate {
-            0 => format!(
-                "99 in 100 messages were later than {} ms at every rate that was tried.",
-                knee.limit_ms
-            ),
+            0 => {
+                format!("At every rate tried, the 99th percentile of lateness was over {} ms.", knee.limit_ms)
+            }
             rate => format!(
                 "{}/s is the highest rate at which 99 in 100 messages are at most {} ms late.",
                 grouped(rate.into()),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use delayline::codec::RoutingKey;
+use delayline::codec::{Level, RoutingKey};
 
 use crate::{Code, Failure, Output};
 
@@ -12,7 +12,7 @@ Examples:
   delayline decode delay.0000.0000.0000.0000.0000.0101.1010.billing
   delayline decode \"$(delayline key 90s billing)\" --json
 
-Exits with 1 if the key is malformed, and says what is wrong with it.")]
+Exits with 1 if the key is malformed, and says what is wrong.")]
 pub(super) struct Args {
     /// The routing key
     key: String,
@@ -24,7 +24,7 @@ struct Report {
     seconds: u32,
     delay: String,
     hops: u32,
-    levels: Vec<u8>,
+    levels: Vec<Level>,
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<&'static str>,
 }
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
         hops: key.delay.hops(),
         levels: key.delay.levels().collect(),
         warning: matches!(first, Some("0" | "1")).then_some(
-            "the app key begins with a 0 or 1: does the key have a bit too many? Its delay would be halved",
+            "the app key begins with a 0 or 1: the key may have a bit too many, which would halve its delay",
         ),
         app: key.app.to_string(),
     };

@@ -13,7 +13,7 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
     message::Properties,
@@ -21,10 +21,11 @@ use delayline::{
 };
 use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, ending, output::counted, table::table};
 
-/// The delays that are shown, in seconds: single levels, and all below 16.
+/// The delays to show, in seconds: single levels, and all below 16.
 const DELAYS: [u64; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 15, 20];
 
 /// How long after the last due time a message counts as lost.
@@ -62,7 +63,7 @@ struct Report {
     kept: Option<Kept>,
 }
 
-/// A node that stays.
+/// A node that keeps running.
 #[derive(Serialize)]
 struct Kept {
     url: String,
@@ -72,7 +73,7 @@ struct Kept {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
-    // The node goes with this process.
+    // The node ends with this process.
     ending::end_without_reader(Vec::new())?;
     let spinner = output.progress(None, "starting a private RabbitMQ node");
     spinner.set_style(
@@ -147,7 +148,7 @@ fn watch(app: &AppKey, settings: &Settings, output: &mut Output) -> Result<Vec<R
     })?;
     let consumer = session.consume(&queue, 100)?;
 
-    let router = Router::connect(settings)?;
+    let router = settings.router().connect()?;
     let mut rows = Vec::new();
     let mut due = HashMap::new();
     let started = Instant::now();
@@ -192,12 +193,12 @@ fn watch(app: &AppKey, settings: &Settings, output: &mut Output) -> Result<Vec<R
         }
     }
     live.end();
-    router.close(Duration::from_secs(5));
+    // All messages have arrived.
+    let _ = router.close(Duration::from_secs(5));
     Ok(rows)
 }
 
-/// A bar for each message, which fills while the message waits; only where
-/// somebody watches.
+/// A bar for each message that fills while the message waits; only on a terminal.
 struct Live {
     bars: Vec<ProgressBar>,
     all: MultiProgress,
@@ -249,7 +250,7 @@ impl Live {
             drop(stop);
             let _ = handle.join();
         }
-        // The table that follows says it all again, in a form that can be copied.
+        // The table that follows has the same figures, in a form that can be copied.
         let _ = self.all.clear();
     }
 }
@@ -269,7 +270,7 @@ fn show(rows: &[Row], output: &mut Output) -> Result<(), Failure> {
     late.sort_unstable();
     if let (Some(median), Some(worst)) = (late.get(late.len() / 2), late.last()) {
         output.line(format!(
-            "{} of {} arrived, none before its time; late by {median} ms in the middle, {worst} ms at worst",
+            "{} of {} arrived, none early; median lateness {median} ms, worst {worst} ms",
             late.len(),
             rows.len()
         ))?;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use owo_colors::OwoColorize;
 
-use delayline::{Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{
     self as admin, DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, compare::named,
 };
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
@@ -22,17 +23,18 @@ Examples:
   delayline doctor --trusted installer --trusted retry-service
   delayline doctor --ignore target-can-refuse --ignore dead-letter-prefetch
 
-A problem (✗) is something that holds messages up, or leads them where they should not go,
-now; an advice (!) is something that can come to that, or could be better. Each finding has
-a code that does not change, and a section in docs/doctor.md. Nothing is changed on the
-broker. What shows in many places is one finding; -v and --json list the places. It needs
-the management API; who may do what is seen only by administrators.
-Exits with 0 if there is nothing to find, and with 1 if there is anything, be it an advice.")]
+A problem (✗) delays messages or sends them where they should not go, right now. An advice
+(!) is something that could lead to that, or could be better. Each finding has a code that
+does not change and a section in docs/doctor.md. The same fault in many places is one
+finding; -v and --json list the places. Nothing on the broker is changed. The doctor needs
+the management API, and only administrators can see permissions.
+Exits with 0 if there is nothing to report, and with 1 if there is anything, even if only
+advice.")]
 pub(super) struct Args {
     /// Do not report findings with this code; can be given several times
     #[arg(long, value_name = "CODE")]
     ignore: Vec<FindingCode>,
-    /// This user may have power over the whole set; can be given several times
+    /// This user may have access to the whole set; can be given several times
     #[arg(long, value_name = "USER")]
     trusted: Vec<String>,
 }
@@ -85,8 +87,8 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
     let ignored = if ignored > 0 { format!(", {ignored} ignored") } else { String::new() };
     let verdict = if report.findings.is_empty() {
         match report.unchecked.is_empty() {
-            true => "nothing to find".green().to_string(),
-            false => "nothing to find in what could be checked".yellow().to_string(),
+            true => "nothing found".green().to_string(),
+            false => "nothing found in what could be checked".yellow().to_string(),
         }
     } else {
         let mut counts: BTreeMap<Severity, u64> = BTreeMap::new();
@@ -107,8 +109,7 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
     Ok(())
 }
 
-/// Findings that only differ in what they are about, together: a policy can apply to
-/// all 28 levels.
+/// Groups findings that differ only in their subject: a policy can apply to all 28 levels.
 fn alike(findings: &[HealthFinding]) -> Vec<Vec<&HealthFinding>> {
     let mut groups: Vec<Vec<&HealthFinding>> = Vec::new();
     for finding in findings {

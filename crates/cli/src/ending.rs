@@ -1,4 +1,4 @@
-//! When a command is to end: a signal came, or nobody is left to read what it prints.
+//! When a command has to end: a signal came, or nobody reads its output any more.
 
 use std::{
     fs, io,
@@ -19,25 +19,24 @@ use signal_hook::{
 
 use crate::Code;
 
-/// Whether Ctrl-C or SIGTERM has come, since somebody asks for it.
+/// Set by Ctrl-C or SIGTERM, once a command has asked for it.
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// A flag that Ctrl-C sets, and SIGTERM, and the end of the terminal. A second Ctrl-C or
-/// SIGTERM ends the process at once.
+/// A flag that is set by Ctrl-C, by SIGTERM and when the terminal goes away. A second Ctrl-C
+/// or SIGTERM ends the process at once.
 ///
-/// A command that can be ended in order asks for it once there is something to put in order;
-/// until then, and in all others, the signal ends the process, which shells count as 130 as
-/// well.
+/// A command asks for it only once it has something to clean up. Before that, and in all
+/// other commands, the signal ends the process, which shells also count as 130.
 pub(super) fn on_signal() -> io::Result<Arc<AtomicBool>> {
     let (stop, asked) = (Arc::new(AtomicBool::new(false)), ASKED.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM] {
         let interrupted = Code::Interrupted.number().into();
-        // In this order: it looks whether the flag was set before.
+        // The order matters: the conditional shutdown must see the flag as it was before.
         flag::register_conditional_shutdown(signal, interrupted, Arc::clone(asked))?;
         flag::register(signal, Arc::clone(asked))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
-    // It comes from several sides at once. Who started us with `nohup` wants us to go on.
+    // SIGHUP comes from several sides at once. With `nohup` the command has to go on.
     if !is_ignored(SIGHUP) {
         flag::register(SIGHUP, Arc::clone(&stop))?;
     }
@@ -49,7 +48,7 @@ pub(super) fn happened() -> bool {
     ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed))
 }
 
-/// The same for a command that does nothing but show: also once nobody reads its output.
+/// The same for a command that only shows something: also set once nobody reads its output.
 pub(super) fn on_signal_or_without_reader() -> io::Result<Arc<AtomicBool>> {
     let stop = on_signal()?;
     let gone = Arc::clone(&stop);
@@ -57,7 +56,7 @@ pub(super) fn on_signal_or_without_reader() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Ends the process once its output, or one of `others`, has nobody at the other end; for
+/// Ends the process once nobody is at the other end of its output, or of one of `others`; for
 /// a command that leaves nothing behind.
 pub(super) fn end_without_reader(others: Vec<Box<dyn AsFd + Send>>) -> io::Result<()> {
     let ends = std::iter::once(Box::new(io::stdout()) as Box<dyn AsFd + Send>).chain(others);
@@ -70,8 +69,8 @@ pub(super) fn nobody_reads() -> bool {
     is_gone(&io::stdout())
 }
 
-/// Whether what is at the other end of a pipe, a socket or a terminal has gone. A terminal
-/// that has gone gives an end of file, as if the user had typed it.
+/// Whether the other end of a pipe, a socket or a terminal is gone. A terminal that is gone
+/// reports an end of file, as if the user had typed it.
 pub(super) fn is_gone(end: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(end, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default())).is_ok() && has_gone(&polled[0])
@@ -81,11 +80,11 @@ fn has_gone(polled: &PollFd<'_>) -> bool {
     polled.revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Does something, on a thread of its own, once one of these has nobody at its other end.
+/// Runs `work` on a thread of its own once one of these has nobody at its other end.
 fn when_gone(ends: Vec<Box<dyn AsFd + Send>>, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("delayline-ending".into()).spawn(move || {
         loop {
-            // Nothing is asked for: what has gone is reported all the same.
+            // No event is asked for: a hang-up is reported all the same.
             let mut polled: Vec<_> = ends.iter().map(|end| PollFd::new(end, PollFlags::empty())).collect();
             match poll(&mut polled, None) {
                 Err(rustix::io::Errno::INTR) => {}

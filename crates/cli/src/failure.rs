@@ -1,13 +1,14 @@
-//! Exit codes, and what a command could not do. docs/exit-codes.md has the table of what
-//! each command ends with, and why.
+//! Exit codes, and why a command failed. docs/exit-codes.md lists the exit codes of each
+//! command, and why.
 
 use std::{error::Error, io, process::ExitCode};
 
 use rustix::io::Errno;
 
-use delayline::{amqp::AmqpError, settings::SettingsError};
+use delayline::amqp::AmqpError;
 use delayline_admin::{AdminError, holding::HoldingError};
 use delayline_node::NodeError;
+use delayline_settings::SettingsError;
 
 use crate::{
     ending::{self, nobody_reads},
@@ -52,12 +53,13 @@ impl Code {
 pub(super) struct Failure {
     code: Code,
     reason: String,
-    /// What a script may want to know of it, by name.
+    /// Further details for scripts, by name.
     details: serde_json::Map<String, serde_json::Value>,
-    /// Our reader has gone, as with `| head`, or with the terminal: nothing is wrong.
+    /// Nobody reads our output any more, as with `| head`, or the terminal was closed. That
+    /// is no error.
     unread: bool,
-    /// The set is not installed: a problem that was found by a command that looks, and what
-    /// the broker refuses to one that needs it.
+    /// The set is not installed. For a command that looks, that is a problem found; for one
+    /// that needs the set, the broker refuses.
     no_set: bool,
 }
 
@@ -86,7 +88,7 @@ impl Failure {
         if self.no_set && looks {
             self.code = Code::Problem;
         }
-        // Whatever went wrong, it went wrong while it was ending.
+        // Whatever failed, it failed during an interrupt.
         if ending::happened() {
             self.code = Code::Interrupted;
         }
@@ -148,7 +150,7 @@ impl From<io::Error> for Failure {
         Self {
             code: Code::Problem,
             reason: error.to_string(),
-            // A terminal that is gone says that input or output failed, as a disk does.
+            // A terminal that is gone reports an input/output error, as a disk does.
             unread: error.kind() == io::ErrorKind::BrokenPipe
                 || (error.raw_os_error() == Some(Errno::IO.raw_os_error()) && nobody_reads()),
             ..Self::new(Code::Problem, &error)

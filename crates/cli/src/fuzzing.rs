@@ -1,9 +1,8 @@
-//! Everything that parses what others send, each as a function of any bytes that
-//! panics if a promise is broken.
+//! Everything that parses foreign input, as functions that take any bytes and panic if a
+//! promise is broken.
 //!
-//! The tests call them with bytes by chance and with changed examples; the targets
-//! in `fuzz/` do so for as long as one likes, guided by what the code does
-//! (`scripts/fuzz`).
+//! The tests call them with random bytes and mutated examples; the targets in `fuzz/` do so
+//! for as long as one likes, guided by coverage (`scripts/fuzz`).
 
 use std::time::Instant;
 
@@ -17,8 +16,7 @@ use delayline::{
     amqp::frames,
     codec::{AppKey, Delay, RoutingKey, Tolerance},
     message::{self, Headers, Properties, Schedule, Value, Wire},
-    retry::{Decision, Failure, Policies, Policy},
-    settings::{Layers, parse},
+    retry::{Decision, Failure, Policy},
     topology::{Names, SetName, Topology, TopologySettings, Unit},
 };
 use delayline_admin::{
@@ -26,6 +24,7 @@ use delayline_admin::{
     diagnose,
     management::{FeatureFlag, NodeInfo, Overview},
 };
+use delayline_settings::{Layers, parse};
 
 /// A target: its name, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
@@ -64,7 +63,7 @@ fn names() -> Names {
     Names::new(SetName::default())
 }
 
-/// What decodes encodes to the same text.
+/// What can be decoded encodes to the same text.
 fn codec(text: &str) {
     if let Ok(key) = text.parse::<RoutingKey>() {
         assert_eq!(key.encode(), text);
@@ -82,8 +81,8 @@ fn codec(text: &str) {
     }
 }
 
-/// What is read as a time is written so that it reads as the same, and rounding
-/// stays within its tolerance.
+/// A time that was read can be written and read back, and rounding stays within its
+/// tolerance.
 fn times(text: &str) {
     if let Ok(delay) = text.parse::<Delay>() {
         assert_eq!(delay.to_string().parse(), Ok(delay));
@@ -98,15 +97,15 @@ fn times(text: &str) {
     let _ = read_instant(text);
 }
 
-/// A line that is taken makes a message that the router takes, and that keeps the
-/// rules of the wire.
+/// A line that is accepted makes a message that the router accepts and that keeps the wire
+/// contract.
 fn json_line(line: &[u8]) {
     if let Ok(Some(message)) = read_json_line(line) {
         sendable(&message);
     }
 }
 
-/// A message is prepared without a header that would harm it on its way.
+/// A prepared message has no header that could harm it on its way.
 fn sendable(message: &Message) {
     message::check(message).expect("what is taken can be sent");
     let now = Timestamp::from_millisecond(NOW).expect("a time");
@@ -119,7 +118,7 @@ fn sendable(message: &Message) {
     }
 }
 
-/// Whatever headers say of a failure, it is retried or parked.
+/// A failed message is retried or parked, whatever its headers say.
 fn headers(bytes: &[u8]) {
     let Ok(Json::Object(map)) = serde_json::from_slice(bytes) else { return };
     let values =
@@ -131,7 +130,8 @@ fn headers(bytes: &[u8]) {
     };
     let Ok(failure) = Failure::read(&headers, "delay.retry", &key, &names(), NOW) else { return };
     assert!(failure.first_failed() <= failure.failed && failure.failed <= NOW);
-    let policies = Policies::parse("[default]\nfixed = '10s'\nattempts = 3\n").expect("policies");
+    let policies =
+        delayline_settings::parse_policies("[default]\nfixed = '10s'\nattempts = 3\n").expect("policies");
     let policy = policies.get(&failure.app, &failure.reason);
     let decision = Decision::new(policy, &failure, None, Unit::SECOND, NOW, 0.5);
     let parts = (Vec::new(), Properties::default(), headers);
@@ -141,7 +141,7 @@ fn headers(bytes: &[u8]) {
     }
 }
 
-/// Whatever a management API says, it can be compared with what should be there.
+/// The answer of a management API can be compared with the wanted set, whatever it says.
 fn management(bytes: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Json>(bytes) else { return };
     let topology = Topology::new(TopologySettings::default());
@@ -173,9 +173,9 @@ fn part<T: DeserializeOwned + Default>(json: &Json, name: &str) -> T {
     json.get(name).and_then(|part| serde_json::from_value(part.clone()).ok()).unwrap_or_default()
 }
 
-/// Policies that are taken have a schedule that adds up.
+/// Policies that are accepted have a schedule that adds up.
 fn policies(text: &str) {
-    let Ok(policies) = Policies::parse(text) else { return };
+    let Ok(policies) = delayline_settings::parse_policies(text) else { return };
     for app in ["billing", "mail"] {
         let app = AppKey::new(app).expect("an app key");
         for reason in ["rejected", "expired", "slow"] {
@@ -186,7 +186,7 @@ fn policies(text: &str) {
 
 fn adds_up(policy: &Policy) {
     let mut total = 0;
-    // As many attempts as anybody may ask for can be more than one waits for here.
+    // The largest allowed number of attempts would take too long to check here.
     for step in policy.schedule().take(1_000) {
         assert!(step.shortest <= step.longest);
         total += u64::from(step.longest.seconds());
@@ -194,7 +194,7 @@ fn adds_up(policy: &Policy) {
     }
 }
 
-/// Settings are taken or refused, from a file, the environment, and flags.
+/// Settings from a file, the environment and flags are accepted or refused.
 fn settings(text: &str) {
     let _ = parse(text);
     for key in ["url", "other_hosts", "management_url", "set", "confirm_timeout", "window", "unit_ms"] {
@@ -318,7 +318,7 @@ mod tests {
         let read = |line: &&String| matches!(read_json_line(line.as_bytes()), Ok(Some(_)));
         assert!(lines.iter().filter(read).count() >= 2, "{lines:?}");
         for text in texts("policies") {
-            assert!(Policies::parse(&text).is_ok(), "{text}");
+            assert!(delayline_settings::parse_policies(&text).is_ok(), "{text}");
         }
         for name in ["headers", "management"] {
             for seed in seeds(name) {

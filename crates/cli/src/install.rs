@@ -2,8 +2,9 @@
 
 use owo_colors::OwoColorize;
 
-use delayline::{Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{self as admin, InstallReport, Outcome, compare::EARLIER_REMEDY};
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, output::counted};
 
@@ -15,9 +16,9 @@ Examples:
   delayline install --set reminders --replicas 5
   delayline install --queue-type classic
 
-Installing again changes nothing and is safe from several places at once. If an object
-of the same name stands with other arguments, or the broker cannot carry a set (too old,
-a feature flag off), it is reported, nothing is changed, and the exit code is 1.")]
+Installing again changes nothing and is safe from several places at once. If an object of
+the same name exists with other arguments, or the broker cannot carry a set (too old, or a
+feature flag is off), the command reports it, changes nothing and exits with 1.")]
 pub(super) struct Args {
     /// Only show what would be done
     #[arg(long)]
@@ -62,7 +63,7 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
     }
     if report.outcome == Outcome::Conflict {
         output.line(format!(
-            "{} {place}: nothing was changed, because something else stands in the way",
+            "{} {place}: nothing was changed, because something else is in the way",
             "conflict".red().bold()
         ))?;
         for conflict in &report.conflicts {
@@ -91,20 +92,19 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
     }
     if report.standing > 0 {
         output.line(format!(
-            "  {} already stood",
+            "  {} already there",
             counted(report.standing as u64, "exchange and queue")
                 .replace("exchange and queues", "exchanges and queues")
         ))?;
     }
     let bindings = counted(report.bindings as u64, "binding");
     output.line(match (report.created_bindings, &report.blind) {
-        (Some(0), _) => format!("  {bindings} already stood"),
+        (Some(0), _) => format!("  {bindings} already there"),
         (Some(made), _) if made == report.bindings => format!("  {verb} {bindings}"),
         (Some(made), _) => format!("  {verb} {made} of {bindings}"),
-        (None, reason) => format!(
-            "  {bindings}; how many of them are new cannot be told: {}",
-            reason.as_deref().unwrap_or_default()
-        ),
+        (None, reason) => {
+            format!("  {bindings}; cannot tell how many are new: {}", reason.as_deref().unwrap_or_default())
+        }
     })?;
     for warning in &report.warnings {
         output.line(format!("{} {warning}", "warning:".yellow().bold()))?;

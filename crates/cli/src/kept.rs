@@ -1,5 +1,5 @@
-//! What the commands for kept messages have in common: following a run, showing a
-//! message, and how it ended.
+//! What `parked` and `unroutable` share: following a run, showing a message, and the end of a
+//! run.
 
 use indicatif::ProgressBar;
 use jiff::{Timestamp, Unit};
@@ -19,7 +19,7 @@ pub(super) fn follow(bar: &ProgressBar, at: Progress) {
     bar.set_position(at.settled);
 }
 
-/// What a run that changes something ends with.
+/// The exit code of a command that changes something.
 pub(super) fn code(sifted: &Sifted) -> Code {
     match sifted {
         Sifted { failure: Some(_), .. } => Code::Broker,
@@ -43,12 +43,12 @@ pub(super) fn age(now: Timestamp, then: Timestamp) -> String {
     format!("{rounded:#}")
 }
 
-/// Prints what a kept message holds.
+/// Prints a message in detail.
 pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
     output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
     output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
     if sample.unreadable {
-        output.line("  unreadable   its headers and properties; it can be discarded, but not sent on")?;
+        output.line("  unreadable   its headers and properties; it can be discarded but not sent on")?;
     }
     if let Some(arrived) = sample.arrived {
         output.line(format!("  since        {}", date(arrived)))?;
@@ -69,7 +69,7 @@ pub(super) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure
     Ok(())
 }
 
-/// What a header of ours that is a time means, for people.
+/// The date that one of our time headers stands for.
 fn moment(name: &str, value: &serde_json::Value) -> String {
     let times = [headers::DUE, headers::EXPIRES, headers::FIRST_FAILED, headers::LAST_FAILED];
     let time = value.as_i64().filter(|_| times.contains(&name));
@@ -77,12 +77,12 @@ fn moment(name: &str, value: &serde_json::Value) -> String {
         .map_or_else(String::new, |time| format!(" ({})", date(time)))
 }
 
-/// One line, and nothing that could steer the terminal.
+/// One line, without anything that could control the terminal.
 pub(super) fn escaped(text: &str) -> String {
     text.chars().flat_map(char::escape_debug).collect()
 }
 
-/// What a run that only discarded, or only sent on, has done.
+/// Prints the result of a command that only discards, or only sends on.
 pub(super) fn changed(sifted: &Sifted, what: &str, gone: u64, output: &mut Output) -> Result<Code, Failure> {
     if output.json {
         output.json(sifted)?;
@@ -93,7 +93,7 @@ pub(super) fn changed(sifted: &Sifted, what: &str, gone: u64, output: &mut Outpu
     Ok(code(sifted))
 }
 
-/// What showing single messages ends with.
+/// The exit code of a command that shows single messages.
 pub(super) fn shown(found: bool, sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
     if !found && !output.json {
         output.line("no such message")?;
@@ -115,7 +115,7 @@ pub(super) enum Cut {
     Limit,
     /// The broker did not hand them out.
     Withheld,
-    /// Something failed, and is told beside it.
+    /// An error, which is reported beside it.
     Failure,
 }
 
@@ -128,7 +128,7 @@ impl Cut {
         }
     }
 
-    /// What a list ends with.
+    /// The exit code of a list.
     pub(super) fn code(self) -> Code {
         match self {
             Self::Limit => Code::Done,
@@ -138,7 +138,7 @@ impl Cut {
     }
 }
 
-/// How many there are, and how many of them were looked at.
+/// How many there are, and how many of those were examined.
 pub(super) fn total(waiting: u64, examined: u64, cut: Cut, what: &str) -> String {
     let looked = match (waiting.saturating_sub(examined), cut) {
         (0, _) => String::new(),
@@ -149,14 +149,14 @@ pub(super) fn total(waiting: u64, examined: u64, cut: Cut, what: &str) -> String
     format!("{} {what}{looked}", counted(waiting, "message"))
 }
 
-const WITHHELD: &str = "the broker handed out no more for 10 s, so somebody else has the others or took them, \
-                        or it is slow";
+const WITHHELD: &str = "the broker handed out no more for 10 s: another consumer has them or took them, or \
+                        the broker is slow";
 
-/// What went wrong, if something did.
+/// Prints what went wrong, if anything did.
 pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
     if let Some(reason) = &sifted.refusal {
         output.line(format!(
-            "{} {} not sent on and kept, the first because {reason}",
+            "{} {} kept and not sent on, the first because {reason}",
             "!".yellow(),
             counted(sifted.refused, "message")
         ))?;
@@ -170,14 +170,14 @@ pub(super) fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure
     }
     if sifted.in_doubt > 0 {
         output.line(format!(
-            "{} sent and not confirmed: still here, and may come twice",
+            "{} sent but not confirmed: still in the queue, may arrive twice",
             counted(sifted.in_doubt, "message")
         ))?;
     }
     if let Some(failure) = &sifted.failure {
-        aside(format!("{} {failure}; run it again to go on", "ended early:".red().bold()));
+        aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
     } else if sifted.interrupted {
-        output.line("interrupted; run it again to go on")?;
+        output.line("interrupted; run it again to continue")?;
     }
     Ok(())
 }

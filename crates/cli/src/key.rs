@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use delayline::{
-    Settings,
     codec::{AppKey, Delay, RoutingKey, Tolerance},
     topology::Names,
 };
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, args};
 
@@ -18,7 +18,7 @@ Examples:
   delayline key 90s billing --json
 
 Publish with this key to the set's entry exchange (`delay` by default), persistent and
-with confirms; no broker is needed to compute it.")]
+with confirms. No broker is needed to compute it.")]
 pub(super) struct Args {
     /// How long to wait: 90, 90s, 1h30m, 2d, 8.5y, PT90S
     #[arg(value_parser = args::delay, allow_hyphen_values = true)]
@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// The application that receives the message
     #[arg(value_parser = args::app)]
     app: AppKey,
-    /// How much later is fine if that saves queue hops: 5%, 30s
+    /// How much later is acceptable to save queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
     tolerance: Tolerance,
 }

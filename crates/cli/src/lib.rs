@@ -4,6 +4,7 @@ mod app;
 mod app_show;
 mod args;
 mod bench;
+mod conformance;
 mod decode;
 mod demo;
 mod doctor;
@@ -53,7 +54,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    // A service says what it does; a command only what is wrong.
+    // A service reports what it does; a command only what is wrong.
     let louder = u8::from(matches!(cli.command, Command::Serve(_)));
     logging::start(cli.global.verbose.saturating_add(louder));
     let mut output = Output::new(cli.global.json);
@@ -76,6 +77,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Status => status::run(&settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),
         Command::Decode(args) => decode::run(args, output),
+        Command::Conformance(args) => conformance::run(args, output),
         Command::Send(args) => send::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
         Command::Retry(args) => retry::run(args, &settings()?, output),

@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
-    Settings,
     amqp::{Delivery, Next, QueueDepth, Session},
     codec::{AppKey, RoutingKey},
     message::{Value, headers},
     topology::{Binding, Endpoint, Names, Queue, QueueType},
 };
 use delayline_admin::management::ManagementApi;
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, args, ending, output::aside, time::clock};
 
@@ -30,29 +30,30 @@ Examples:
   delayline listen --app billing --count 1 --json
   delayline listen --app billing --queue billing-in
 
-Without --queue a queue of its own is bound for as long as it runs, so the application
-still gets all its messages. With --queue the messages are TAKEN from that queue, as any
-consumer would. What listen bound it unbinds at the end.")]
+Without --queue, a temporary queue is bound while the command runs, so the application
+still gets all its messages. With --queue, messages are TAKEN from that queue, as any
+consumer would take them. Bindings that listen made are removed at the end.")]
 pub(super) struct Args {
     /// The app key to listen for
     #[arg(long, value_name = "KEY", value_parser = args::app)]
     app: AppKey,
-    /// End after so many messages
+    /// End after this many messages
     #[arg(long, value_name = "N", value_parser = args::whole::<u64>(1..))]
     count: Option<u64>,
-    /// Take the messages from this queue; it is made if it does not exist
+    /// Take the messages from this queue; it is created if it does not exist
     #[arg(long, value_name = "Q")]
     queue: Option<String>,
-    /// End with exit code 1 if nothing arrives for so long
+    /// End with exit code 1 if nothing arrives for this long
     #[arg(long, value_name = "DURATION", value_parser = args::delay)]
     timeout: Option<delayline::codec::Delay>,
 }
 
-/// One arrival.
+/// A message that arrived.
 #[derive(Serialize)]
 struct Arrival {
     arrived: Timestamp,
-    /// Milliseconds after it was due; `None` if the message does not say when.
+    /// Milliseconds between due time and arrival; `None` if the message does not say when it
+    /// was due.
     late_ms: Option<i64>,
     app: Option<String>,
     routing_key: String,
@@ -71,11 +72,11 @@ struct Arrival {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let mut session = Session::open(&settings.broker)?;
-    // From here on there is something to take down.
+    // From here on there is something to clean up.
     let interrupted = ending::on_signal_or_without_reader()?;
     let target = Target::set_up(args, settings, &mut session)?;
     if !output.json {
-        aside(format!("listening for `{}` on queue `{}`; Ctrl-C ends", args.app, target.queue));
+        aside(format!("listening for `{}` on queue `{}`; press Ctrl-C to stop", args.app, target.queue));
     }
     let result = receive(args, &target, &mut session, output, &interrupted);
     target.take_down(&mut session)?;
@@ -101,8 +102,8 @@ fn receive(
         match consumer.next(TICK) {
             Next::Delivery(delivery) => {
                 let arrival = Arrival::new(&delivery, Timestamp::now());
-                // Shown first: a message that could not be shown stays the
-                // broker's.
+                // Shown before it is acknowledged: a message that could not be shown stays
+                // with the broker.
                 if output.json {
                     output.json(&arrival)?
                 } else {
@@ -159,7 +160,7 @@ impl Arrival {
     }
 }
 
-/// The queue we consume from, and what of it is ours.
+/// The queue we consume from, and which parts of it we made.
 struct Target {
     queue: String,
     binding: Binding,
@@ -187,8 +188,8 @@ impl Target {
             destination: Endpoint::Queue(queue.clone()),
             key: RoutingKey::binding_pattern(&args.app),
         };
-        // A binding that stood before is somebody else's. Where that cannot be
-        // told it is left, as taking it away would divert their messages.
+        // A binding that was there before is somebody else's. Where we cannot tell, it is
+        // left alone: removing it would divert their messages.
         let made_binding = made_queue || args.queue.is_none() || stands(settings, &binding) == Some(false);
         session.bind(&binding)?;
         Ok(Self { queue, binding, made_queue, made_binding })
@@ -198,11 +199,11 @@ impl Target {
         if self.made_binding {
             session.unbind(&self.binding)?;
         } else {
-            aside(format!("left as it was, or may have been: {}", self.binding));
+            aside(format!("left in place, since it may have been there before: {}", self.binding));
         }
         if self.made_queue {
-            // What was handed to us and not shown goes back to the queue together
-            // with our consumer, a moment after it was closed.
+            // Messages that we got but did not show return to the queue when our consumer
+            // closes, a moment later.
             for _ in 0..20 {
                 match session.queue_depth(&self.queue)? {
                     Some(QueueDepth { ready: 0, consumers: 0 }) => {
@@ -222,7 +223,7 @@ impl Target {
     }
 }
 
-/// Whether a binding stands; `None` if that cannot be told.
+/// Whether a binding exists; `None` if that cannot be told.
 fn stands(settings: &Settings, binding: &Binding) -> Option<bool> {
     let bindings =
         ManagementApi::new(settings.management.as_ref()?).ok()?.bindings(&settings.broker.vhost).ok()?;

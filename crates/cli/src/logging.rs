@@ -3,13 +3,12 @@
 use env_logger::{Builder, Logger, Target};
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// Libraries whose log is capped, whatever was asked for: at `warn` the AMQP
-/// client prints whole messages, and it reports as warnings what we handle as
-/// answers.
+/// Libraries whose log is capped, whatever level was asked for: at `warn` the AMQP client
+/// prints whole messages, and it warns about things that we handle as ordinary answers.
 const CAPPED: [&str; 5] = ["amiquip", "mio", "ureq", "ureq_proto", "rustls"];
 
-/// Starts it: warnings, more with `-v`, or what `DELAYLINE_LOG` says in
-/// `env_logger`'s language.
+/// Starts the log: warnings, more with `-v`, or what `DELAYLINE_LOG` says in the syntax of
+/// `env_logger`.
 pub(super) fn start(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::Warn,
@@ -25,12 +24,12 @@ pub(super) fn start(verbose: u8) {
     let inner = builder.build();
     log::set_max_level(inner.filter());
     let cap = if verbose >= 2 { LevelFilter::Info } else { LevelFilter::Off };
-    // Only fails if there is a logger already, and then that one stays.
+    // Fails only if there is a logger already, which then stays.
     let _ = log::set_boxed_logger(Box::new(Capped { inner, cap }));
 }
 
-/// A filter in front of the logger: among the logger's own, the most specific
-/// one wins, so a module of a capped library could be let through.
+/// A filter in front of the logger. Among the logger's own filters the most specific one
+/// wins, so a module of a capped library could otherwise get through.
 struct Capped {
     inner: Logger,
     cap: LevelFilter,

@@ -36,7 +36,7 @@ impl Output {
         self.stream.flush()
     }
 
-    /// Whether somebody watches.
+    /// Whether standard output is a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         io::stdout().is_terminal()
     }
@@ -54,8 +54,8 @@ impl Output {
         bar.with_message(what)
     }
 
-    /// A sign of life on standard error for work that cannot be counted, hidden unless
-    /// that is a terminal.
+    /// A sign of life on standard error for work whose length is unknown; hidden unless that
+    /// is a terminal.
     pub(super) fn spinner(&self, what: &'static str) -> ProgressBar {
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}")).with_message(what);
         bar.enable_steady_tick(Duration::from_millis(100));
@@ -67,14 +67,14 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Prints a line beside the results, on standard error. Whether anybody reads it makes no
-/// difference: its terminal may be gone.
+/// Prints a line on standard error, beside the results. A failure is ignored: the terminal
+/// may be gone.
 pub(super) fn aside(line: impl fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-/// One line, and nothing that could steer the terminal: names and keys are up to
-/// whoever made them.
+/// One line, without anything that could control the terminal: anybody can choose names and
+/// keys.
 pub(super) fn printable(text: &str) -> String {
     let shown = |character: char| match character {
         '\'' | '"' | '\\' => character.to_string(),

@@ -5,11 +5,11 @@ use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
 use delayline::{
-    Settings,
     codec::{AppKey, Delay},
     topology::Topology,
 };
 use delayline_admin::{self as admin, ParkedMessage, ParkedReport, ParkedSelection, holding::Sifted};
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
@@ -32,7 +32,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Whether it only looks.
+    /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
         matches!(self.command, Command::List { .. } | Command::Show { .. })
     }
@@ -40,15 +40,15 @@ impl Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Count what was given up, by application and reason
+    /// Count parked messages, by application and reason
     #[command(after_help = "\
 Examples:
   delayline parked list
   delayline parked list --limit 1000000 --json | jq '.groups'
 
-Nothing is taken away.")]
+Nothing is removed.")]
     List {
-        /// Look at the first N messages
+        /// Examine the first N messages
         #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = args::whole::<u64>(0..))]
         limit: u64,
     },
@@ -68,16 +68,16 @@ Examples:
         #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = args::whole::<usize>(0..))]
         body_bytes: usize,
     },
-    /// Send messages to their applications once more, with all attempts before them
+    /// Send messages to their applications again, with all their attempts ahead of them
     #[command(after_help = "\
 Examples:
   delayline parked replay --app billing
   delayline parked replay --message-id 4711
   delayline parked replay --all
 
-Each message is removed only after the broker has confirmed its successor, so none is
-lost whatever happens; those that were on their way when this is killed come twice.
-Ctrl-C ends in order, and running it again goes on.")]
+Each message is removed only after the broker has confirmed its copy, so none is lost
+whatever happens. If the command is killed, messages in flight may arrive twice. Ctrl-C
+stops it cleanly; run it again to continue.")]
     Replay {
         #[command(flatten)]
         which: Which,
@@ -85,7 +85,7 @@ Ctrl-C ends in order, and running it again goes on.")]
         #[arg(long, conflicts_with_all = ["app", "reason", "message_id", "older_than"])]
         all: bool,
     },
-    /// Discard messages, for good
+    /// Discard messages for good
     #[command(after_help = "\
 Examples:
   delayline parked discard --app billing --reason expired
@@ -105,14 +105,14 @@ struct Which {
     /// Only messages of this application
     #[arg(long, value_name = "KEY", value_parser = args::app)]
     app: Option<AppKey>,
-    /// Only messages parked for this reason (attempts, age, expired, gave-up,
-    /// unreadable), or that failed last for it (rejected, …)
+    /// Only messages parked for this reason (attempts, age, expired, gave-up, unreadable), or
+    /// whose last failure was this (rejected, …)
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
     /// Only messages with this id
     #[arg(long, value_name = "ID")]
     message_id: Option<String>,
-    /// Only messages that have been here for longer
+    /// Only messages that have been here longer than this
     #[arg(long, value_name = "AGE", value_parser = args::delay)]
     older_than: Option<Delay>,
 }
@@ -127,7 +127,7 @@ impl Which {
         ParkedSelection { app, reason, message_id, before }
     }
 
-    /// For a command that changes something: everything only if it is asked for.
+    /// The selection of a command that changes something: everything only if `all` says so.
     fn deliberate(&self, all: bool, what: &str) -> Result<ParkedSelection, Failure> {
         let selection = self.selection();
         if selection.is_everything() && !all {
@@ -205,7 +205,7 @@ fn list(report: &ParkedReport, output: &mut Output) -> Result<Code, Failure> {
         ["app key", "parked because of", "last failure", ">messages", ">unreadable", ">oldest", ">newest"];
     output.line(table(&header, rows))?;
     if let Some(other) = &report.other {
-        output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
+        output.line(format!("and {} of other kinds", counted(other.count, "message")))?;
     }
     output.line(total(report.waiting, report.examined, cut, "parked"))?;
     if let Some(failure) = &report.failure {

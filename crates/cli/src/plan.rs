@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-use delayline::codec::Tolerance;
+use delayline::codec::{Level, Tolerance};
 use delayline_measure::{
     bench::Report,
     capacity::{Distribution, Figures, Load, Outlook, SAFE_LOAD, Verdict},
@@ -20,10 +20,10 @@ use crate::{
     table::table,
 };
 
-/// Tolerances whose savings are shown beside the one that was asked for.
+/// Tolerances whose savings are shown beside the requested one.
 const TOLERANCES: [&str; 4] = ["0%", "1%", "5%", "10%"];
 
-/// The share of what waits that the fullest levels are named for.
+/// The levels that are named hold at least this share of the waiting messages.
 const MOST: f64 = 0.9;
 
 #[derive(Debug, clap::Args)]
@@ -34,10 +34,10 @@ Examples:
   delayline plan --rate 2000 --delays mix:1s=40%,5s=30%,1m..1h=30% --bench bench.json
   delayline plan --rate 100000 --delays uniform:1s..365d --size 1000 --json
 
-It needs no broker. What a level holds and hands on follows from the bits of the delays;
-whether a broker carries it, from the file that `delayline bench --json` wrote on it.
-Without --bench a small reference broker stands in. The exit code is 1 if the broker does
-not carry the load.
+No broker is needed. The load of each level follows from the bits of the delays; whether a
+broker can carry it, from the file that `delayline bench --json` wrote about it. Without
+--bench, a small reference broker stands in. Exits with 1 if the broker cannot carry the
+load.
 
 Delays: fixed:30s, uniform:1s..60s, exponential:5m (the mean), or a mix of delays and
 ranges whose shares add up to 100%: mix:1s=40%,5s=30%,1m..1h=30%.")]
@@ -51,10 +51,10 @@ pub(super) struct Args {
     /// Bytes per message
     #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = args::whole::<u32>(0..))]
     size: u32,
-    /// How much later is fine if that saves queue hops: 5%, 30s
+    /// How much later is acceptable to save queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
     tolerance: Tolerance,
-    /// The broker's figures, as `delayline bench --json` printed them
+    /// The figures of your broker, as printed by `delayline bench --json`
     #[arg(long, value_name = "FILE")]
     bench: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Args {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
-        _ => Err("use a number over 0, up to 1000000000".into()),
+        _ => Err("use a number above 0, up to 1000000000".into()),
     }
 }
 
@@ -70,21 +70,21 @@ fn rate(text: &str) -> Result<f64, String> {
 struct Shown<'a> {
     load: &'a Load,
     waiting: f64,
-    hottest_level: u8,
-    fullest_levels: Vec<u8>,
+    hottest_level: Level,
+    fullest_levels: Vec<Level>,
     outlook: &'a Outlook,
     figures: &'a Figures,
     tolerances: Vec<Saving>,
 }
 
-/// What a tolerance does.
+/// The effect of a tolerance.
 #[derive(Serialize)]
 struct Saving {
     tolerance: String,
     hops: f64,
     /// Messages per second through the hottest level.
     hottest: f64,
-    /// Messages per second that the broker carries at a safe load.
+    /// Messages per second that the broker can carry at a safe load.
     safe_rate: f64,
     mean_delay: f64,
 }
@@ -123,7 +123,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
         figures: &figures,
         tolerances,
     };
-    // Of a broker that nobody measured nothing is known.
+    // Nothing is known about a broker that was not measured.
     let code = match (&args.bench, outlook.verdict) {
         (Some(_), Verdict::TooMuch) => Code::Problem,
         _ => Code::Done,
@@ -140,7 +140,7 @@ fn read(file: &Path) -> Result<Figures, Failure> {
     let wrong = |reason: String| Failure::usage(format!("{}: {reason}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     let report: Report = serde_json::from_str(&text)
-        .map_err(|error| wrong(format!("this is not what `delayline bench --json` prints: {error}")))?;
+        .map_err(|error| wrong(format!("this is not the output of `delayline bench --json`: {error}")))?;
     let figures = report.figures();
     if figures.drain.is_empty() || figures.publish <= 0.0 {
         return Err(wrong("it has no figures for publishing or draining".into()));
@@ -160,7 +160,7 @@ fn show(args: &Args, shown: &Shown<'_>, output: &mut Output) -> Result<(), Failu
         count(shown.waiting),
     ))?;
     if load.hops == 0.0 {
-        output.line("These messages pass no level.")?;
+        output.line("These messages pass through no level.")?;
     } else {
         let level_limit = figures.level_limit();
         let rows = load.levels.iter().rev().filter(|level| level.share > 0.0).map(|level| {
@@ -171,7 +171,7 @@ fn show(args: &Args, shown: &Shown<'_>, output: &mut Output) -> Result<(), Failu
             };
             vec![
                 format!("{:02}", level.level),
-                wait(2_f64.powi(level.level.into())),
+                wait(level.level.units().into()),
                 format!("{:.1}%", level.share * 100.0),
                 format!("{}/s", count(level.per_second)),
                 percent(level.per_second / level_limit),
@@ -209,10 +209,10 @@ fn show(args: &Args, shown: &Shown<'_>, output: &mut Output) -> Result<(), Failu
 fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
     let Shown { outlook, figures, .. } = shown;
     let mut lines = vec![format!(
-        "{} Of such messages this broker carries {}/s safely (at {:.0}% of what it can do), and {}/s at most.",
+        "{} This broker carries {}/s of such messages safely (at {:.0}% of its limit), and {}/s at most.",
         match outlook.verdict {
             Verdict::Holds => "It holds.",
-            Verdict::Tight => "It is tight: it holds only while nothing else happens.",
+            Verdict::Tight => "It is tight: it holds only while nothing else uses the broker.",
             Verdict::TooMuch => "It does not hold.",
         },
         count(outlook.safe_rate),
@@ -220,13 +220,13 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
         count(outlook.full_rate),
     )];
     lines.push(format!(
-        "What waits takes {} of memory and {} of disk on each replica.",
+        "Waiting messages take {} of memory and {} of disk on each replica.",
         bytes(outlook.memory),
         bytes(outlook.disk)
     ));
     if outlook.sets > 1 {
         lines.push(format!(
-            "Level {:02} needs to be spread over {} sets, on brokers or processors of their own.",
+            "Level {:02} has to be spread over {} sets, each on its own broker or processor.",
             shown.hottest_level,
             grouped(outlook.sets)
         ));
@@ -235,29 +235,29 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
         let brokers = grouped(outlook.brokers);
         let first = outlook.limits.iter().find(|limit| !limit.what.starts_with("level"));
         let what = first.map_or("", |limit| limit.what.as_str());
-        lines.push(format!("It takes {brokers} such brokers; what runs out first is {what}."));
+        lines.push(format!("You need {brokers} such brokers; the first limit is {what}."));
     }
     if outlook.verdict != Verdict::Holds && shown.fullest_levels.len() < 28 && shown.waiting > 1e7 {
         let levels: Vec<_> = shown.fullest_levels.iter().map(|level| format!("{level:02}")).collect();
         lines.push(format!(
-            "Levels {} hold {:.0}% of what waits: move these delays first, to sets of their own, or into a database \
-             from which messages are scheduled when less than {} are left.",
+            "Levels {} hold {:.0}% of the waiting messages. Move these delays first: to sets of their own, \
+             or to a database from which messages are scheduled when less than {} is left.",
             levels.join(", "),
             MOST * 100.0,
-            wait(2_f64.powi(shown.fullest_levels.iter().copied().min().unwrap_or(0).into())),
+            wait(shown.fullest_levels.iter().copied().min().unwrap_or(Level::LOWEST).units().into()),
         ));
     }
     if args.bench.is_none() {
         lines.push(
-            "This is a reference, and not your broker: measure that with `delayline bench --knee --json > bench.json`, \
-             and give the file to --bench."
+            "These are figures of a reference broker, not yours: measure yours with `delayline bench --knee \
+             --json > bench.json` and give the file to --bench."
                 .into(),
         );
     } else {
         if figures.knee.is_none() {
             lines.push(
-                "This is reckoned from bursts, and a steady load is more work for each message: `delayline bench \
-                 --knee` measures that, and the answer may be half of this one."
+                "This is estimated from bursts. A steady load costs more work per message, and the real \
+                 limit may be half of this: `delayline bench --knee` measures it."
                     .into(),
             );
         }
@@ -268,7 +268,7 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
     lines
 }
 
-/// A count with three digits that count.
+/// A count with three significant digits.
 fn count(value: f64) -> String {
     for (size, unit) in [(1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million")] {
         if value >= size {

@@ -6,7 +6,7 @@ use delayline::retry::Policies;
 
 use crate::Failure;
 
-/// The file that is read if it exists and no other is named.
+/// The file that is read if it exists and no other file is named.
 const DEFAULT_FILE: &str = "delayline-policies.toml";
 
 /// The flag that names the file.
@@ -30,7 +30,7 @@ impl Source {
     /// The policies of the file, or the built-in ones without a file.
     pub(super) fn load(&self) -> Result<Policies, Failure> {
         match self.file() {
-            Some(file) => Policies::load(&file).map_err(Failure::usage),
+            Some(file) => delayline_settings::load_policies(&file).map_err(Failure::usage),
             None => Ok(Policies::default()),
         }
     }

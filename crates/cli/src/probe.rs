@@ -11,35 +11,36 @@ use std::{
 
 use serde::Serialize;
 
-use delayline::{Settings, histogram::Counted, router::Stats};
+use delayline::{histogram::Counted, router::Stats};
+use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, Probe, ProbeFigures, State, Watched};
 
 use crate::{Code, Failure, Output, args, ending, output::counted, table::table};
 
-/// How often the figures are looked at.
+/// How often the figures are read.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How long a broker that is gone, or takes nothing, is waited for.
+/// How long to wait for a broker that is gone or accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline probe                  one message through each level, and what came of it
+  delayline probe                  one message through each level, and a report
   delayline probe --horizon 3      only up to 2^3 s: done after 20 s or so
   delayline probe --rounds 10 --json | jq .missing
   delayline probe --forever        until Ctrl-C
 
-Sends small messages of its own through each level up to 2^6 s alone and through
-combinations of them, to an app key of its own, and says how late each came, which did
-not come within a minute, and which came twice. Applications never see them. Exit code 1
-if one was missing, came twice, or was later than --max-late; or if none could be sent, or
-the broker has been away for a minute.")]
+Sends small messages of its own through each level up to 2^6 s and through combinations of
+levels, to an app key that only it uses. Reports how late each came, which did not come
+within a minute, and which came twice. Applications never see them. Exits with 1 if one
+was missing, came twice or was later than --max-late, if none could be sent, or if the
+broker was away for a minute.")]
 pub(super) struct Args {
-    /// How often each message is sent
+    /// How many times to send each message
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = args::whole::<u32>(1..))]
     rounds: u32,
-    /// Go on until Ctrl-C
+    /// Continue until Ctrl-C
     #[arg(long, conflicts_with = "rounds")]
     forever: bool,
     /// The highest level, 0 to 9 [default: canary_horizon, or 6]
@@ -65,7 +66,7 @@ struct Report {
     twice: u64,
     worst_late_seconds: Option<f64>,
     probes: Vec<Row>,
-    /// Why the last message could not be sent, if so.
+    /// Why the last message could not be sent, if it could not.
     problem: Option<String>,
 }
 
@@ -86,7 +87,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     if let Some(horizon) = args.horizon {
         settings.canary.horizon = horizon;
     }
-    // Nobody waits for a second longer than it must be.
+    // Wakes early, so that nobody waits a second longer than needed.
     settings.canary.interval = Duration::from_secs(1);
     let watched = Arc::new(Watched::default());
     let mut canary = Canary::new(settings, Arc::new(Stats::default()), Arc::clone(&watched));
@@ -109,14 +110,14 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         bar.set_position(figures.total(|probe| probe.arrived));
         match watched.state() {
             State::Flying(_) => was_flying = true,
-            // One that never flew will not be helped by waiting.
+            // A message that was never sent will not arrive by waiting.
             State::Grounded(reason) if !was_flying && reason != Canary::UNTRIED => {
                 grounded = Some(reason);
                 break;
             }
             State::Grounded(_) | State::Off => {}
         }
-        // Who goes on until Ctrl-C goes on through that, too.
+        // With --forever, it goes on through that, too.
         if was_flying && down.for_long(&watched.state(), Instant::now()) && !args.forever {
             break;
         }
@@ -204,8 +205,8 @@ impl Report {
         }
     }
 
-    /// Whether delays are not kept, or nobody knows. `ended` is whether all that was sent
-    /// should be here.
+    /// Whether a delay was not kept, or that is unknown. `ended` is whether every message
+    /// sent should have arrived.
     fn is_bad(&self, max_late: Duration, ended: bool) -> bool {
         let late = self.worst_late_seconds.is_some_and(|late| late > max_late.as_secs_f64());
         let unknown = self.problem.is_some() || (ended && (self.arrived == 0 || self.arrived < self.sent));

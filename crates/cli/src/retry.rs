@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use delayline::{
-    Settings,
     codec::{AppKey, Delay},
     retry::{Policies, Policy, Step},
 };
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
@@ -15,7 +15,7 @@ use crate::{
     table::table,
 };
 
-/// How many attempts of a long schedule are shown one by one.
+/// How many attempts of a long schedule are listed.
 const SHOWN: usize = 30;
 
 #[derive(Debug, clap::Args)]
@@ -30,15 +30,15 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Show when an application's messages are tried again
+    /// Show when an application's failed messages are tried again
     #[command(after_help = "\
 Examples:
   delayline retry show billing
   delayline retry show billing --reason expired
   delayline retry show billing --policies policies.toml --json | jq .worst_case_seconds
 
-No broker is needed. The times hold if every attempt fails at once; what the application
-takes for each comes on top.")]
+No broker is needed. The times assume that every attempt fails at once; the application's
+processing time is added to each.")]
     Show {
         /// The application
         #[arg(value_name = "APP", value_parser = args::app)]
@@ -60,7 +60,7 @@ struct Report<'a> {
     attempts: Vec<Row>,
     /// From the first failure to the last retry, at the latest.
     worst_case_seconds: u64,
-    /// Queues that a message passes in all, at most.
+    /// The most queues that a message passes through in all.
     worst_case_hops: u32,
     max_age_seconds: Option<u32>,
     /// Reasons with a policy of their own.
@@ -133,7 +133,7 @@ fn show(
     let whose = if report.own_policy { "its own policy" } else { "the default policy" };
     output.line(format!("`{}`, messages that failed because of `{}`: {whose}", report.app, report.reason))?;
     if report.attempts.is_empty() {
-        output.line("no retry; parked at once")?;
+        output.line("no retries; parked at once")?;
     } else {
         let rows = report.attempts.iter().take(SHOWN).map(|row| {
             vec![

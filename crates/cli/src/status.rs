@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use delayline::{Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{self as admin, LevelStatus, Status};
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
@@ -50,13 +51,13 @@ fn show(status: &Status, output: &mut Output) -> Result<(), Failure> {
     });
     output.line(table(&[">level", ">waits here", ">ready", ">handed on", ">stuck"], rows))?;
     let ready: u64 = status.levels.iter().filter_map(|level| level.ready).sum();
-    // Unknown as a whole if any part is.
+    // One unknown part makes the sum unknown.
     let stuck = status.levels.iter().map(|level| level.stuck).sum::<Option<u64>>();
     let due = status.levels.iter().map(|level| level.handing_on).sum::<Option<u64>>();
     output.line(format!("waiting     {}", counted(ready, "message")))?;
     output.line(format!("due         {} being handed on, {} of them stuck", number(due), number(stuck)))?;
     if stuck.is_some_and(|stuck| stuck > 0) {
-        output.line("            `delayline doctor` says what holds them")?;
+        output.line("            `delayline doctor` says what holds them up")?;
     }
     for (name, count) in
         [("unroutable", status.unroutable), ("retry", status.retry), ("parked", status.parked)]
@@ -88,8 +89,7 @@ fn show(status: &Status, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A level's wait in the largest unit that says something: `4.3 y`, `12.1 d`,
-/// `8 s`, `4 ms`.
+/// A level's wait in the largest fitting unit: `4.3 y`, `12.1 d`, `8 s`, `4 ms`.
 fn wait(level: &LevelStatus) -> String {
     let wait = Duration::from_millis(level.wait_ms);
     let seconds = wait.as_secs_f64();
@@ -109,7 +109,7 @@ mod tests {
     fn waits_are_short_to_read() {
         let shown = |wait_ms| {
             wait(&LevelStatus {
-                level: 0,
+                level: delayline::codec::Level::LOWEST,
                 queue: String::new(),
                 wait_ms,
                 ready: None,

@@ -11,8 +11,8 @@ use jiff::{
 
 use delayline::codec::Delay;
 
-/// Reads an instant: `2026-12-24T18:00:00Z`, with any offset or zone, without
-/// one in local time, or only a time of day, which is its next occurrence.
+/// Reads an instant: `2026-12-24T18:00:00Z`, with any offset or zone; local time without one;
+/// or a time of day alone, which means its next occurrence.
 pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     at(text, Timestamp::now(), local_zone)
 }
@@ -23,7 +23,7 @@ fn at(
     local_zone: impl FnOnce() -> Result<TimeZone, String>,
 ) -> Result<Timestamp, String> {
     let text = text.trim();
-    // The library would read past an offset behind a bare time of day.
+    // The library would ignore an offset behind a bare time of day.
     if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.'))
         && let Ok(time) = text.parse::<Time>()
     {
@@ -35,7 +35,10 @@ fn at(
     let pieces = Pieces::parse(text).map_err(|_| unreadable())?;
     let zone = pieces.time_zone_annotation().map(|annotation| {
         annotation.to_time_zone().map_err(|_| {
-            format!("`{text}` names a time zone that this machine does not know; {KNOWN_ZONES}, or write an offset: `2026-12-24T18:00+01:00`")
+            format!(
+                "`{text}` names a time zone that this machine does not know; {KNOWN_ZONES}, or write an offset: \
+                 `2026-12-24T18:00+01:00`"
+            )
         })
     });
     if pieces.offset().is_none() {
@@ -60,7 +63,7 @@ fn at(
 /// The next time that clocks show this.
 fn time_of_day(time: Time, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, String> {
     let today = now.to_zoned(zone.clone()).date();
-    // Where it comes twice or not at all, what counts is whether all of it is over.
+    // A time that clocks show twice or skip counts as past only once all of it is over.
     let last = zone.to_ambiguous_timestamp(today.to_datetime(time)).later();
     let ahead = last.is_ok_and(|last| last > now);
     let day = if ahead { today } else { today.saturating_add(1.day()) };
@@ -77,12 +80,12 @@ fn in_zone(datetime: DateTime, zone: &TimeZone) -> Result<Timestamp, String> {
     match ambiguous.offset() {
         AmbiguousOffset::Unambiguous { .. } => ambiguous.unambiguous().map_err(|_| out_of_range(datetime)),
         AmbiguousOffset::Gap { before, .. } => Err(format!(
-            "there is no {shown} in {}: clocks are put forward over it; write a time that exists, such as {}",
+            "there is no {shown} in {}: the clocks skip it; write a time that exists, such as {}",
             name(zone),
             with(before)?
         )),
         AmbiguousOffset::Fold { before, after } => Err(format!(
-            "{shown} comes twice in {}, as clocks are put back; write which: {} or, later, {}",
+            "{shown} occurs twice in {}, because the clocks are put back; write {} or the later {}",
             name(zone),
             with(before)?,
             with(after)?
@@ -91,32 +94,33 @@ fn in_zone(datetime: DateTime, zone: &TimeZone) -> Result<Timestamp, String> {
 }
 
 fn out_of_range(text: impl fmt::Display) -> String {
-    format!("`{text}` is too far away to be reckoned with; a delay is at most 8.5 years")
+    format!("`{text}` is out of range; a delay is at most 8.5 years")
 }
 
-const KNOWN_ZONES: &str = "use a name such as `Europe/Berlin` or `UTC` (/usr/share/zoneinfo, of the package tzdata, has those that are known)";
+const KNOWN_ZONES: &str = "use a name such as `Europe/Berlin` or `UTC` (the package tzdata lists them in \
+     /usr/share/zoneinfo)";
 
 /// The time zone of this process.
 fn local_zone() -> Result<TimeZone, String> {
     match (TimeZone::try_system(), std::env::var_os("TZ")) {
         (Ok(zone), _) => Ok(zone),
-        // A machine that says nothing of its zone, as containers do, counts in UTC.
+        // A machine without a time zone setting, such as a container, uses UTC.
         (Err(_), None) => Ok(TimeZone::UTC),
         (Err(_), Some(named)) => Err(format!(
-            "the environment variable TZ is `{}`, a time zone that this machine does not know, so there is no \
-             local time; set TZ to one it knows, or unset it: {KNOWN_ZONES}; a time with an offset, such as \
-             `2026-12-24T18:00+01:00`, needs none",
+            "the environment variable TZ is `{}`, a time zone that this machine does not know, so there is \
+             no local time; set TZ to one it knows, or unset it: {KNOWN_ZONES}; a time with an offset, such \
+             as `2026-12-24T18:00+01:00`, works without",
             named.to_string_lossy().escape_debug()
         )),
     }
 }
 
-/// What a time zone is called.
+/// The name of a time zone.
 fn name(zone: &TimeZone) -> String {
     zone.iana_name().map_or_else(|| "local time".into(), str::to_owned)
 }
 
-/// An instant in local time; in UTC, and saying so, if there is none.
+/// An instant in local time; if there is none, in UTC with a note.
 fn shown(instant: Timestamp) -> Zoned {
     static SAID: Once = Once::new();
     instant.to_zoned(local_zone().unwrap_or_else(|problem| {
@@ -130,13 +134,13 @@ pub(super) fn clock(instant: Timestamp) -> String {
     shown(instant).strftime("%H:%M:%S%.3f").to_string()
 }
 
-/// An instant as everybody can read it: `2026-12-24 18:00:00 +01:00 Europe/Berlin`.
+/// An instant in full: `2026-12-24 18:00:00 +01:00 Europe/Berlin`.
 pub(super) fn date(instant: Timestamp) -> String {
     dated(&shown(instant))
 }
 
 fn dated(zoned: &Zoned) -> String {
-    // A zone without a name, as `TZ=EST5EDT,…` makes one, has abbreviations.
+    // A zone without a name, such as `TZ=EST5EDT,…`, has abbreviations.
     let zone = match zoned.time_zone().iana_name() {
         Some(name) => name.to_owned(),
         None => zoned.strftime("%Z").to_string(),
@@ -144,7 +148,7 @@ fn dated(zoned: &Zoned) -> String {
     format!("{} {zone}", zoned.strftime("%Y-%m-%d %H:%M:%S %:z"))
 }
 
-/// How long something lasts, to be read: `32d 5h 51m`, the three largest parts of it.
+/// A duration for people: `32d 5h 51m`, its three largest parts.
 pub(super) fn span(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         return format!("{}ms", duration.as_millis());
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn a_time_that_clocks_skip_or_show_twice_is_asked_about() {
         let gap = "there is no 2027-03-28 02:30:00 in Europe/Berlin";
-        let fold = "2026-10-25 02:30:00 comes twice in Europe/Berlin";
+        let fold = "2026-10-25 02:30:00 occurs twice in Europe/Berlin";
         for (text, now, words) in [
             ("2027-03-28 02:30", NOON, [gap, "`2027-03-28T03:30:00+02:00`", ""]),
             ("2027-03-28T02:30[Europe/Berlin]", NOON, [gap, "", ""]),

@@ -1,7 +1,8 @@
 //! `delayline uninstall`
 
-use delayline::{Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin as admin;
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, output::counted};
 
@@ -12,13 +13,15 @@ Examples:
   delayline uninstall --set reminders --force
 
 Refuses, with exit code 1, while messages wait, while landing queues of applications
-stand, or if an object of the set stands with other arguments than it declares: give the
-settings it was installed with (--queue-type, --replicas). It closes the entry, counts
-again six seconds later, when the broker's counts are up to date, and opens it again if
-there is anything. Uninstall a set before its vhost is deleted: docs/compatibility.md. --force removes the set's own
-objects and the landing queues all the same, and only those.")]
+exist, or if an object of the set exists with other arguments than the settings say: give
+the settings it was installed with (--queue-type, --replicas). It closes the entry, counts
+the messages again six seconds later, when the broker's counts are up to date, and opens
+it again if there are any. --force removes the set's own objects and the landing queues
+all the same, and only those.
+
+Uninstall a set before you delete its vhost: docs/compatibility.md says why.")]
 pub(super) struct Args {
-    /// Remove the queues although messages wait in them, which are lost
+    /// Remove the queues even if messages wait in them, which are lost
     #[arg(long)]
     force: bool,
 }
@@ -40,12 +43,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                         .line("Give the settings the set was installed with (--queue-type, --replicas).")?;
                 }
                 if !refusal.landing.is_empty() {
-                    output
-                        .line("Take these applications out with `delayline app remove`, or use --force.")?;
+                    output.line("Remove these applications with `delayline app remove`, or use --force.")?;
                 }
                 if !refusal.unseen.is_empty() {
                     output.line(
-                        "Name the management API (--management-url), or use --force if there are none.",
+                        "Give the URL of the management API (--management-url), or use --force if you know \
+                         that there are none.",
                     )?;
                 }
                 if !refusal.waiting.is_empty() {
@@ -67,10 +70,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         output.line(format!("lost with `{}`: {}", waiting.queue, counted(waiting.messages, "message")))?;
     }
     for binding in &report.unbound {
-        output.line(format!("went with the dispatch exchange: {binding}"))?;
+        output.line(format!("removed with the dispatch exchange: {binding}"))?;
     }
     for conflict in &report.foreign {
-        output.line(format!("left alone, as it is not this set's: {conflict}"))?;
+        output.line(format!("left alone, because it is not part of this set: {conflict}"))?;
     }
     let removed = report.removed.len() as u64;
     output.line(match removed {

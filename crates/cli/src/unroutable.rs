@@ -4,10 +4,11 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use delayline::{Settings, codec::AppKey, topology::Topology};
+use delayline::{codec::AppKey, topology::Topology};
 use delayline_admin::{
     self as admin, ReplayReport, Selection, UnroutableMessage, UnroutableReport, holding::Sifted,
 };
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
@@ -30,7 +31,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Whether it only looks.
+    /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
         matches!(self.command, Command::List { .. } | Command::Show { .. })
     }
@@ -38,16 +39,17 @@ impl Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Count what is unroutable, by app key and reason
+    /// Count unroutable messages, by app key and reason
     #[command(after_help = "\
 Examples:
   delayline unroutable list
   delayline unroutable list --limit 1000000 --json | jq '.groups'
 
-Nothing is taken away. Times come from the messages themselves, as brokers do not note
-them: of the last dead-lettering, or else when the message was due.")]
+Nothing is removed. Brokers do not record when a message became unroutable, so the times
+come from the messages themselves: the last dead-lettering, or else when the message was
+due.")]
     List {
-        /// Look at the first N messages
+        /// Examine the first N messages
         #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = args::whole::<u64>(0..))]
         limit: u64,
     },
@@ -67,25 +69,26 @@ Examples:
         #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = args::whole::<usize>(0..))]
         body_bytes: usize,
     },
-    /// Send messages back on their way, once somebody is bound for them
+    /// Send messages on again, once an application is bound for them
     #[command(after_help = "\
 Examples:
   delayline unroutable replay --app billing
   delayline unroutable replay
   delayline unroutable replay --message-id 4711
 
-Each message is removed only after the broker has confirmed its successor, so none is
-lost whatever happens; those that were on their way when this is killed come twice.
-Ctrl-C ends in order, and running it again goes on. Messages that nobody is bound for,
-and malformed ones, stay.")]
+Each message is removed only after the broker has confirmed its copy, so none is lost
+whatever happens. If the command is killed, messages in flight may arrive twice. Ctrl-C
+stops it cleanly; run it again to continue. Malformed messages, and messages for which no
+application is bound, stay.")]
     Replay {
         #[command(flatten)]
         which: Which,
-        /// Do not ask the management API who is bound; what nobody is bound for comes back
+        /// Do not ask the management API who is bound; messages that nobody is bound for come
+        /// back
         #[arg(long)]
         unchecked: bool,
     },
-    /// Discard messages, for good
+    /// Discard messages for good
     #[command(after_help = "\
 Examples:
   delayline unroutable purge --reason malformed
@@ -105,7 +108,7 @@ struct Which {
     /// Only messages for this app key
     #[arg(long, value_name = "KEY", value_parser = args::app)]
     app: Option<AppKey>,
-    /// Only messages that are there for this reason: nobody-bound, malformed, not-passed-on, foreign
+    /// Only messages with this reason: nobody-bound, malformed, not-passed-on, foreign
     #[arg(long, value_name = "REASON")]
     reason: Option<admin::Reason>,
     /// Only messages with this id
@@ -209,7 +212,7 @@ fn list(report: &UnroutableReport, output: &mut Output) -> Result<Code, Failure>
             rows,
         ))?;
         if let Some(other) = &report.other {
-            output.line(format!("and {} of further kinds", counted(other.count, "message")))?;
+            output.line(format!("and {} of other kinds", counted(other.count, "message")))?;
         }
         output.line(total(report.waiting, report.examined, cut, "unroutable"))?;
     }

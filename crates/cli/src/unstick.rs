@@ -5,8 +5,9 @@ use std::time::Duration;
 use owo_colors::OwoColorize;
 use regex::Regex;
 
-use delayline::{Settings, codec::LEVELS, topology::Topology};
+use delayline::{codec::Level, topology::Topology};
 use delayline_admin::{self as admin, Unstick, UnstickOptions, UnstickReport};
+use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, output::counted};
 
@@ -20,36 +21,42 @@ Examples:
   delayline unstick --queues '^nsb\\.v2\\.delay-level-'      NServiceBus' levels
   delayline unstick --queues '^celery_delayed_'            Celery's
 
-A queue whose dead letters found nobody to take them offers them again only every three
-minutes (dead_letter_worker_publisher_confirm_timeout). This has it done at once: once a node
-is back, an application is bound, a queue is consumed. A policy that means nothing to these
-queues is set for a moment and deleted again, which makes their dead-letter workers look
-again. No message is changed, and no policy of anybody: a queue that has a policy gets an
-operator policy, which merges with it, and one that has both is left alone. It needs the
-management API, and a user with the tag `policymaker`; for a queue that has a policy,
-`administrator`. What a full queue has refused is offered to it again only once the three
-minutes since then are over.
+A queue whose dead letters were not accepted offers them again only every three minutes
+(dead_letter_worker_publisher_confirm_timeout). This command makes it try again at once:
+use it after a node came back, an application was bound or a full queue was consumed. It
+sets a policy that has no effect on these queues and deletes it a moment later, which
+makes their dead-letter workers look again. No message is changed, and no other policy: a
+queue that has a policy gets an operator policy, which merges with it, and a queue that
+has both is left alone. The command needs the management API and a user with the tag
+`policymaker`; for a queue that has a policy, `administrator`. Messages that a full queue
+refused are offered to it again only three minutes after the refusal.
 
-Exits with 0 if nothing is stuck any more, and with 1 if something still is, or was left alone.
-With --dry-run, 1 says that something is stuck.")]
+Exits with 0 if nothing is stuck any more, and with 1 if something still is, or was left
+alone. With --dry-run, 1 means that something is stuck.")]
 pub(super) struct Args {
-    /// Only the queue of this level, 0 to 27, also if nothing is counted as stuck in it; can
+    /// Only the queue of this level, 0 to 27, even if no message in it counts as stuck; can
     /// be given several times
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..i64::from(LEVELS)))]
-    level: Vec<u8>,
-    /// Instead of the set's: the queues of this vhost whose names match; those that do not
-    /// dead-letter at least once are left out
+    #[arg(long, value_name = "N", value_parser = level)]
+    level: Vec<Level>,
+    /// Instead of the set: the queues of this vhost whose names match; those without
+    /// at-least-once dead-lettering are left out
     #[arg(long, value_name = "REGEX", conflicts_with = "level")]
     queues: Option<Regex>,
-    /// Also the queues in which nothing is counted as stuck; brokers count every five seconds
+    /// Also the queues in which no message counts as stuck; brokers count every five seconds
     #[arg(long)]
     all: bool,
-    /// Say what would be done, and change nothing
+    /// Only show what would be done
     #[arg(long)]
     dry_run: bool,
-    /// How many seconds to look whether it helped
+    /// How many seconds to wait to see whether it helped
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
+}
+
+/// Reads the number of a level.
+fn level(text: &str) -> Result<Level, String> {
+    let number = text.parse::<u8>().map_err(|_| "use 0 to 27".to_owned())?;
+    Level::try_from(number).map_err(|error| error.to_string())
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
@@ -77,7 +84,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     Ok(code(&report))
 }
 
-/// Whether something is stuck that was not helped.
+/// Whether something is still stuck.
 fn code(report: &UnstickReport) -> Code {
     let stuck = |queue: &admin::TouchedQueue| match report.dry_run {
         true => queue.dead_letters > 0,
@@ -92,16 +99,16 @@ fn code(report: &UnstickReport) -> Code {
 fn show(report: &UnstickReport, output: &mut Output) -> Result<(), Failure> {
     for kind in &report.left_behind {
         output.line(match report.dry_run {
-            true => format!("would delete the {kind} that a run before this one left behind"),
-            false => format!("deleted the {kind} that a run before this one left behind"),
+            true => format!("would delete the {kind} that an earlier run left behind"),
+            false => format!("deleted the {kind} that an earlier run left behind"),
         })?;
     }
     for queue in &report.touched {
         let before = counted(queue.dead_letters, "dead letter");
         let line = match (report.dry_run, queue.left) {
-            (true, _) => format!("would make it try again, by a {}: {before}", queue.by),
+            (true, _) => format!("would make it try again, with a {}: {before}", queue.by),
             (false, None) => format!("made to try again: {before} before"),
-            (false, Some(0)) => format!("{}: {before} before, none now", "hands on".green()),
+            (false, Some(0)) => format!("{}: {before} before, none now", "flowing".green()),
             (false, Some(left)) => {
                 format!("{}: {before} before, {left} still there", "still stuck".red())
             }
@@ -110,8 +117,8 @@ fn show(report: &UnstickReport, output: &mut Output) -> Result<(), Failure> {
     }
     for occupied in &report.occupied {
         output.line(format!(
-            "{}  {}: both the policy `{}` and the operator policy `{}` apply to it, and are left alone. Any change \
-             of one of them, such as of its priority, has the same effect",
+            "{}  {}: the policy `{}` and the operator policy `{}` both apply to it and are left alone. \
+             Changing either of them, for example its priority, has the same effect",
             occupied.queue.escape_debug(),
             "not touched".yellow(),
             occupied.policy.escape_debug(),
@@ -119,11 +126,11 @@ fn show(report: &UnstickReport, output: &mut Output) -> Result<(), Failure> {
         ))?;
     }
     if report.touched.is_empty() && report.occupied.is_empty() {
-        output.line("nothing is stuck, as far as the broker has counted")?;
+        output.line("nothing is stuck, according to the broker's counts")?;
     } else if !report.dry_run && code(report) == Code::Problem {
         output.line(
-            "What is still stuck has nobody who takes it now, or was refused less than three minutes ago; \
-             delayline doctor says who refuses",
+            "Messages that are still stuck are not accepted by anybody now, or were refused less than three \
+             minutes ago; `delayline doctor` says who refuses them",
         )?;
     }
     Ok(())

@@ -2,11 +2,12 @@
 
 use owo_colors::OwoColorize;
 
-use delayline::{Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{
     self as admin,
     compare::{Cause, Finding},
 };
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
@@ -55,7 +56,7 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
     Ok(code)
 }
 
-/// What is wrong, and what to do; the places only for whoever wants them.
+/// What is wrong and what to do; every place only with `-v`.
 fn show(cause: &Cause, output: &mut Output) -> Result<(), Failure> {
     let sign = "✗".red().to_string();
     match cause.findings.as_slice() {

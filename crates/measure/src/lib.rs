@@ -1,5 +1,5 @@
-//! What measures a set of delayline on a broker ([`mod@bench`]), and what reckons without one what a
-//! set carries ([`capacity`]).
+//! Measures what a set of delayline does on a broker ([`mod@bench`]), and estimates without a
+//! broker what a set can carry ([`capacity`]).
 
 pub mod bench;
 pub mod capacity;

@@ -1,8 +1,8 @@
-//! What one process takes and no other may, for as long as it lives.
+//! Claims by which one process keeps others off something, for as long as it lives.
 
 use std::io;
 
-/// Something in the network of this machine that is ours, such as a port on which nothing
+/// A claim to something in the network of this machine, such as a port on which nothing
 /// listens yet. Nobody else can claim it until this is dropped or the process ends, however
 /// it ends.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ fn hold(what: &str) -> io::Result<Hold> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(format!("delayline/{what}"))?)
 }
 
-/// Elsewhere only other nodes of this process are kept away.
+/// On other systems only other nodes of this process are kept away.
 #[cfg(not(target_os = "linux"))]
 type Hold = in_process::Hold;
 
@@ -63,7 +63,7 @@ impl Claim {
     /// Claims something by its name.
     ///
     /// # Errors
-    /// If it is somebody else's, or it cannot be told.
+    /// If it is somebody else's, or that cannot be told.
     pub(super) fn on(what: &str) -> io::Result<Self> {
         hold(what).map(Self)
     }

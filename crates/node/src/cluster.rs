@@ -1,6 +1,6 @@
 //! Several private nodes that form a cluster.
 
-use delayline::settings::Layers;
+use delayline_settings::Layers;
 
 use crate::{
     ClusterOptions, Installation, NodeError, PrivateNode, network::Network, spot::Spot, where_nobody_is,
@@ -10,7 +10,7 @@ use crate::{
 /// the end of this process, however it ends.
 #[derive(Debug)]
 pub struct PrivateCluster {
-    // Before the network that they are in.
+    // Dropped before the network that the nodes are in.
     nodes: Vec<PrivateNode>,
     network: Option<Network>,
 }
@@ -30,8 +30,8 @@ impl PrivateCluster {
         let network = options.separable.then(|| Network::new(options.size)).transpose()?;
         let mut spots = spots(options.size, network.as_ref())?.into_iter();
         let mut nodes = Vec::new();
-        // The first is there before the others look for it; they need not wait for
-        // each other.
+        // The first exists before the others look for it, so they need not wait for each
+        // other.
         for (index, spot) in spots.by_ref().enumerate() {
             let mut node = PrivateNode::prepare(installation.clone(), options.node.clone(), spot)?;
             node.launch()?;
@@ -61,13 +61,13 @@ impl PrivateCluster {
         &mut self.nodes[index]
     }
 
-    /// Which node has this name.
+    /// The node with this name.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.name() == name)
     }
 
-    /// Loses every packet between a node and the rest of the world.
+    /// Drops every packet between a node and the rest of the world.
     ///
     /// # Errors
     /// If the cluster is not separable.
@@ -117,7 +117,7 @@ fn spots(size: usize, network: Option<&Network>) -> Result<Vec<Spot>, NodeError>
     let cookie = spots.first().map(|spot| spot.cookie.clone()).unwrap_or_default();
     let epmd = spots.first().map(|spot| spot.ports.epmd).unwrap_or_default();
     for (index, spot) in spots.iter_mut().enumerate() {
-        // The first looks for nobody: some versions would wait for minutes.
+        // The first looks for no other: some versions would wait for minutes.
         if index > 0 {
             spot.peers = vec![first.clone(), spot.name.clone()];
         }

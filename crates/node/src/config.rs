@@ -39,7 +39,7 @@ fn rabbitmq_conf(options: &NodeOptions, spot: &Spot) -> String {
         ports.amqp,
     );
     if !address.is_loopback() {
-        // Only we can reach this address, from another one than the loopback's.
+        // Only we can reach this address, but not from the loopback address.
         conf += "loopback_users = none\n";
     }
     if !peers.is_empty() {

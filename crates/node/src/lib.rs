@@ -34,28 +34,28 @@ pub enum NodeError {
          on Debian: apt-get install rabbitmq-server"
     )]
     NotInstalled,
-    /// Something about processes or files went wrong.
+    /// A problem with processes or files.
     #[error("cannot {what}: {source}")]
     Io {
         /// What was tried.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The node did not come up.
     #[error("the private RabbitMQ node did not start: {reason}\n{log}")]
     Start {
-        /// What is known.
+        /// What is known about it.
         reason: String,
         /// The end of its output and log.
         log: String,
     },
-    /// Another program listens where the node was to.
+    /// Another program listens on one of the node's ports.
     #[error(
         "the private RabbitMQ node did not start, because another program took one of its ports: {reason}\n{log}"
     )]
     PortTaken {
-        /// What is known.
+        /// What is known about it.
         reason: String,
         /// The end of its output and log.
         log: String,
@@ -63,7 +63,7 @@ pub enum NodeError {
     /// The network between the nodes could not be made.
     #[error("cannot make a network for the nodes, which needs root and iproute2: {reason}")]
     Network {
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 }

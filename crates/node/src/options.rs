@@ -14,8 +14,8 @@ pub struct NodeOptions {
     pub rabbit: Vec<String>,
     /// Files to serve TLS with, on a port of its own.
     pub tls: Option<NodeTls>,
-    /// The feature flags that are on from the start, if not all of them. Versions from
-    /// 4.0 on have most of them on in any case.
+    /// The feature flags that are on from the start, if not all. Versions from 4.0 on have
+    /// most of them on in any case.
     pub feature_flags: Option<Vec<String>>,
     /// Further plugins.
     pub plugins: Vec<String>,

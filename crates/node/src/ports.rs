@@ -19,15 +19,15 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// RabbitMQ's own, for a node that has an address of its own.
+    /// RabbitMQ's default ports, for a node that has an address of its own.
     pub(super) fn usual() -> Self {
         Self { amqp: 5672, tls: 5671, management: 15672, distribution: 25672, epmd: 4369 }
     }
 }
 
-/// Ports that are a node's for as long as this lives, also while the node is stopped:
-/// another that started there meanwhile would be taken for it. No other process that
-/// starts nodes can have them.
+/// Ports that belong to a node for as long as this lives, also while the node is stopped:
+/// another node started there meanwhile would be taken for it. No other process that starts
+/// nodes can have them.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) ports: Ports,
@@ -35,7 +35,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Ports that nothing listens on at the moment, and that no other node will.
+    /// Ports that nothing listens on at the moment, and that no other node will use.
     pub(super) fn free() -> io::Result<Self> {
         Self::among(&range())
     }
@@ -49,7 +49,7 @@ impl Held {
 }
 
 /// Ports that no other program is likely to connect from before a node listens there: below
-/// those that the system gives to connections, as far as there is room.
+/// those that the system uses for outgoing connections, as far as there is room.
 fn range() -> Range<u16> {
     const OURS: Range<u16> = 10_000..32_768;
     const ENOUGH: u16 = 1_000;

@@ -13,18 +13,20 @@ use log::debug;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use delayline::{Settings, amqp::Session, settings::Layers};
+use delayline::amqp::Session;
 use delayline_admin::management::ManagementApi;
+use delayline_settings::{Layers, Settings};
 
 use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot};
 
 /// How long a node may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// On how many ports it is tried: others may listen on those that were free a moment ago.
+/// How many sets of ports are tried: another program may have taken one that was free a
+/// moment ago.
 const TRIES: usize = 5;
 
-/// How long it may take to stop in order.
+/// How long a clean stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Removes the node's directory. Its processes may write for a moment after they
@@ -173,12 +175,12 @@ impl PrivateNode {
         Ok(())
     }
 
-    /// Stops the broker from running, without closing anything.
+    /// Pauses the broker's process, without closing anything.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it run on.
+    /// Lets it continue.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -224,7 +226,7 @@ impl PrivateNode {
         self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
     }
 
-    /// Memory of the broker's process that is in use, in bytes.
+    /// The memory that the broker's process uses, in bytes.
     #[must_use]
     pub fn resident_memory(&self) -> Option<u64> {
         let status =
@@ -242,7 +244,7 @@ impl PrivateNode {
     fn tool(&self, name: &str) -> Command {
         let Spot { ports, namespace, .. } = &self.spot;
         let mut command = self.installation.tool(name, self.directory(), namespace.as_deref());
-        // An inherited setting could lead to another broker's files.
+        // An inherited setting could point to another broker's files.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("RABBITMQ_") {
                 command.env_remove(name);
@@ -270,7 +272,7 @@ impl PrivateNode {
         command
     }
 
-    /// Starts the broker, which then takes some seconds until it answers.
+    /// Starts the broker, which takes some seconds until it answers.
     pub(super) fn launch(&mut self) -> Result<(), NodeError> {
         let group = self.guard.as_ref().map_or(0, Guard::process_group);
         let _ = fs::remove_file(self.path("pid"));
@@ -279,7 +281,7 @@ impl PrivateNode {
             let mut command = self.tool("epmd");
             let Spot { address, ports, .. } = &self.spot;
             command.args(["-address", &address.to_string(), "-port", &ports.epmd.to_string()]);
-            // It may outlive us, and would hold a pipe that we print to open.
+            // It may outlive us, and would keep a pipe that we print to open.
             command.stdout(Stdio::null()).stderr(Stdio::null());
             self.epmd = Some(spawn(&mut command, group, "start epmd")?);
         }
@@ -388,7 +390,7 @@ impl PrivateNode {
     }
 }
 
-/// Starts something on other ports as long as other programs take them away.
+/// Starts something, on other ports as long as other programs take them.
 pub(super) fn where_nobody_is<T>(mut start: impl FnMut() -> Result<T, NodeError>) -> Result<T, NodeError> {
     for _ in 1..TRIES {
         match start() {
@@ -423,8 +425,8 @@ fn spawn(command: &mut Command, group: i32, what: &'static str) -> Result<Child,
 
 impl Drop for PrivateNode {
     fn drop(&mut self) {
-        // Its data goes too, so it need not stop in order, which takes seconds.
-        // The guard ends the group first, so that the two can be waited for.
+        // Its data is removed too, so it need not stop cleanly, which takes seconds. The
+        // guard ends the group first, so that the two can be waited for.
         self.guard = None;
         for mut process in self.server.take().into_iter().chain(self.epmd.take()) {
             let _ = process.wait();

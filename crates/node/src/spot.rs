@@ -11,15 +11,15 @@ pub(super) struct Spot {
     /// The network namespace it runs in, if not ours.
     pub(super) namespace: Option<String>,
     pub(super) ports: Ports,
-    /// Keeps them, on the loopback interface, for as long as anybody knows this spot.
+    /// Keeps the ports, on the loopback interface, for as long as anybody uses this spot.
     _held: Option<Arc<Held>>,
     pub(super) name: String,
-    /// What the broker calls itself and its cluster, by which we know that it is ours.
+    /// The name of the broker and its cluster, by which we know that it is ours.
     pub(super) cluster: String,
     /// Nodes of one cluster share it.
     pub(super) cookie: String,
-    /// The nodes to form a cluster with, this one among them. Empty for a node that
-    /// waits for nobody.
+    /// The nodes to form a cluster with, including this one. Empty for a node that waits for
+    /// nobody.
     pub(super) peers: Vec<String>,
     /// Whether another node of the cluster has started the port mapper.
     pub(super) has_epmd: bool,
@@ -30,7 +30,7 @@ impl Spot {
     pub(super) fn local() -> io::Result<Self> {
         let held = Held::free()?;
         let ports = held.ports;
-        // Whoever has the same port on another day is another node.
+        // The same port on another day is another node.
         let name = format!("delayline-{}-{}@localhost", ports.amqp, letters(6));
         Ok(Self {
             address: Ipv4Addr::LOCALHOST,

@@ -1,4 +1,4 @@
-//! What a message holds that AMQP 0-9-1 may have no form for.
+//! The parts of a message that AMQP 0-9-1 may be unable to carry.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,27 @@ use super::{
     wire::{Items, Value, value},
 };
 
-/// A message as AMQP 1.0 shows it.
+/// A message as received over AMQP 1.0.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Foreign {
-    /// The exchange it came through last.
+    /// The exchange that routed it last.
     pub exchange: String,
     /// Its routing key.
     pub routing_key: String,
-    /// Whether it was handed out before.
+    /// Whether it was delivered before.
     pub(crate) redelivered: bool,
     /// The property `message-id`, if it is text.
     pub message_id: Option<String>,
-    /// Its properties, for people to read.
+    /// Its properties, in readable form.
     pub properties: BTreeMap<&'static str, String>,
-    /// Its headers (application properties, and annotations beside the broker's own).
+    /// Its headers (application properties, and annotations other than the broker's own).
     pub headers: BTreeMap<String, String>,
     /// The payload, or the first part of it.
     pub body: Vec<u8>,
-    /// How long the payload is, as far as can be told.
+    /// The length of the payload, as far as it can be known.
     pub(crate) bytes: u64,
-    /// What 0-9-1 may have no form for, and where it is; no more than one of each kind.
+    /// What 0-9-1 may be unable to carry, and where it is; one of each kind at most.
     pub oddities: BTreeMap<Oddity, String>,
 }
 
@@ -48,7 +49,7 @@ const PROPERTIES: [&str; 13] = [
 ];
 
 impl Foreign {
-    /// Reads a message, or the first bytes of one that has `whole` of them.
+    /// Reads a message, or the first bytes of one that has `whole` bytes.
     pub(super) fn read(bytes: &[u8], whole: u64) -> Self {
         let mut message = Self::default();
         let mut rest = bytes;
@@ -79,7 +80,7 @@ impl Foreign {
         message
     }
 
-    /// The last section goes on beyond what was kept.
+    /// The last section continues beyond the bytes that were kept.
     fn cut(&mut self, section: &[u8], whole: u64) {
         if let [0x00, 0x53, 0x75, 0xb0, _, _, _, _, data @ ..] = section {
             self.body.extend_from_slice(data);
@@ -89,7 +90,7 @@ impl Foreign {
         }
     }
 
-    /// Whose it is and what is odd about it, on one line of a log.
+    /// Whose it is and what is odd about it, on one line for a log.
     pub fn described(&self) -> String {
         let odd: Vec<_> =
             self.oddities.iter().map(|(oddity, place)| format!("{place} is {oddity}")).collect();
@@ -97,7 +98,7 @@ impl Foreign {
         format!("key={:?} id={id} ({})", self.routing_key, odd.join(", "))
     }
 
-    /// How long the payload is, as far as can be told.
+    /// The length of the payload, as far as it can be known.
     pub fn body_len(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
@@ -120,7 +121,7 @@ impl Foreign {
                 "x-opt-rabbitmq-received-time" if matches!(value, Value::Time(_)) => {}
                 "x-opt-deaths" if deaths_make_sense(&value) => {}
                 "x-opt-deaths" => self.odd(Oddity::Forged, "annotation `x-opt-deaths`"),
-                // The broker's own, and what else is to mean something to a broker.
+                // The broker's own annotations, and others that mean something to a broker.
                 name if name.starts_with("x-opt-") => self.look(&annotation(name), &value),
                 _ => {
                     if !property_makes_sense(&name, &value) {
@@ -147,7 +148,7 @@ impl Foreign {
         self.headers.insert(name, shown(value));
     }
 
-    /// Looks for what has no form in 0-9-1, however deep it lies.
+    /// Looks for values that 0-9-1 cannot carry, however deeply nested.
     fn look(&mut self, place: &str, value: &Value<'_>) {
         for oddity in oddities(*value) {
             self.odd(oddity, place);
@@ -187,7 +188,7 @@ fn annotation(name: &str) -> String {
     format!("annotation `{}`", name.escape_debug())
 }
 
-/// A value for people to read.
+/// A value in readable form.
 fn shown(value: &Value<'_>) -> String {
     let hexadecimal = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     match value {

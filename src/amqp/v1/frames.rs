@@ -8,7 +8,7 @@ use std::{
 
 use rustls::StreamOwned;
 
-use crate::{settings::Broker, tls::Material};
+use crate::{broker::Broker, tls::Material};
 
 use super::{
     super::{
@@ -18,14 +18,14 @@ use super::{
     wire::{Items, Value, value},
 };
 
-/// The largest frame that is taken.
+/// The largest frame that is accepted.
 pub(super) const FRAME: u32 = 128 * 1024;
 
-/// A silent broker is given up after this time, while it owes an answer.
+/// A broker that owes an answer and stays silent for this time is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Brokers end a connection that says nothing for 60 s, or for as long as they are
-/// configured to wait.
+/// Brokers end a connection that is silent for 60 s, or for as long as they are configured to
+/// wait.
 const BEAT: Duration = Duration::from_secs(5);
 
 pub(super) const AMQP: &[u8; 8] = b"AMQP\x00\x01\x00\x00";
@@ -40,7 +40,7 @@ pub(super) struct Frames {
     /// The same socket, for its time limits.
     socket: TcpStream,
     address: String,
-    /// What came in and is not read yet.
+    /// Bytes that came in and were not read yet.
     buffer: Vec<u8>,
     written: Instant,
 }
@@ -71,7 +71,7 @@ impl Frames {
         })
     }
 
-    /// Shows that we are there, if that is due.
+    /// Sends a sign of life, if one is due.
     pub(super) fn beat(&mut self) -> Result<(), AmqpError> {
         match self.written.elapsed() < BEAT {
             true => Ok(()),
@@ -93,18 +93,18 @@ impl Frames {
         Ok(())
     }
 
-    /// Waits for a frame with one of these codes and passes over others.
+    /// Waits for a frame with one of these codes and ignores others.
     pub(super) fn expect(&mut self, codes: &[u8]) -> Result<(u8, Owned), AmqpError> {
         let (frame, code) = self.frame(codes)?;
         let mut rest = &frame[..];
         match value(&mut rest) {
             Some((_, Value::List(fields))) => Ok((code, Owned::of(fields))),
-            _ => Err(self.lost("a frame makes no sense")),
+            _ => Err(self.lost("a frame is malformed")),
         }
     }
 
-    /// The next frame with one of these codes. That the broker ends the link, the session or
-    /// the connection is an error.
+    /// The next frame with one of these codes. If the broker ends the link, the session or
+    /// the connection, that is an error.
     pub(super) fn frame(&mut self, codes: &[u8]) -> Result<(Vec<u8>, u8), AmqpError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -126,7 +126,7 @@ impl Frames {
         }
     }
 
-    /// The body of the next frame, if it is all there. Empty frames are passed over.
+    /// The body of the next frame, if it is complete. Empty frames are skipped.
     fn next_frame(&mut self) -> Result<Option<Vec<u8>>, AmqpError> {
         loop {
             let Some(head) = self.buffer.first_chunk::<8>() else { return Ok(None) };
@@ -134,7 +134,7 @@ impl Frames {
             let start = usize::from(head[4]) * 4;
             let length = usize::try_from(size).unwrap_or(usize::MAX);
             if size > FRAME || start < 8 || length < start {
-                return Err(self.lost("a frame makes no sense"));
+                return Err(self.lost("a frame is malformed"));
             }
             if self.buffer.len() < length {
                 return Ok(None);
@@ -147,7 +147,7 @@ impl Frames {
         }
     }
 
-    /// Reads what is there, waiting for it no longer than `limit`.
+    /// Reads what is there, waiting no longer than `limit`.
     fn read(&mut self, limit: Duration) -> Result<(), AmqpError> {
         self.beat()?;
         let mut chunk = [0; 16 * 1024];
@@ -197,7 +197,7 @@ fn is_timeout(error: &io::Error) -> bool {
     [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted].contains(&error.kind())
 }
 
-/// The fields of a performative, as far as they matter after its frame is gone.
+/// The fields of a performative that matter after its frame is gone.
 pub(super) struct Owned(std::vec::IntoIter<Field>);
 
 pub(super) enum Field {

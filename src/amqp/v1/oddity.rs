@@ -1,17 +1,17 @@
-//! What AMQP 0-9-1 has no form for, as `mc_amqpl:to_091` and `convert_from` of RabbitMQ 4.0 and
-//! 4.3 have it: they crash over it, and with them the connection.
+//! What AMQP 0-9-1 cannot carry, following `mc_amqpl:to_091` and `convert_from` of RabbitMQ
+//! 4.0 and 4.3: they crash over it, and the connection with them.
 
 use std::{collections::BTreeSet, fmt};
 
 use super::wire::{Items, Value};
 
-/// How many values of one header are looked at.
+/// How many values of one header are examined.
 const VALUES: usize = 10_000;
 
 /// The longest text of a property in 0-9-1.
 pub(super) const SHORT: usize = 255;
 
-/// Constructors, of which several stand for one type.
+/// Constructors; several of them can stand for one type.
 const DESCRIBED: u8 = 0x00;
 const UINT: [u8; 3] = [0x43, 0x52, 0x70];
 const ULONG: [u8; 3] = [0x44, 0x53, 0x80];
@@ -19,7 +19,7 @@ const TEXT: [u8; 2] = [0xa1, 0xb1];
 const SYMBOL: [u8; 2] = [0xa3, 0xb3];
 const MAP: [u8; 2] = [0xc1, 0xd1];
 
-/// What the broker writes down of a death, in this order; before it there may be a `ttl`.
+/// What the broker records about a death, in this order; there may be a `ttl` before it.
 const DEATH: [(&str, &[u8]); 7] = [
     ("queue", &TEXT),
     ("reason", &SYMBOL),
@@ -30,8 +30,8 @@ const DEATH: [(&str, &[u8]); 7] = [
     ("routing-keys", &[0xe0, 0xf0]),
 ];
 
-/// Something that AMQP 0-9-1 has no form for. What the broker makes of it differs by its
-/// version: it leaves the header out, or closes the connection.
+/// Something that AMQP 0-9-1 cannot carry. Depending on its version, the broker leaves the
+/// header out or closes the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oddity {
     /// A single character.
@@ -40,9 +40,9 @@ pub enum Oddity {
     Uuid,
     /// A content type or encoding of more than 255 bytes.
     LongType,
-    /// Another text of more than 255 bytes where 0-9-1 has room for as many.
+    /// Another text of more than 255 bytes where 0-9-1 has room for only 255.
     LongText,
-    /// Infinity, or what is no number.
+    /// Infinity, or not a number.
     NotFinite,
     /// A decimal number.
     Decimal,
@@ -56,14 +56,15 @@ pub enum Oddity {
     Described,
     /// A map with a key that is no text, or one of more than 255 bytes.
     Key,
-    /// An annotation of the broker's own that the broker did not write.
+    /// An annotation in the broker's own name that the broker did not write.
     Forged,
-    /// Bytes that are no value.
+    /// Bytes that are not a value.
     Unreadable,
 }
 
 impl Oddity {
-    /// What all versions of the broker close connections over; the others differ in the rest.
+    /// The kinds over which all versions of the broker close connections; for the others
+    /// versions differ.
     pub const CERTAIN: [Self; 8] = [
         Self::Char,
         Self::Uuid,
@@ -82,20 +83,20 @@ impl fmt::Display for Oddity {
             Self::Char => "a char",
             Self::Uuid => "a UUID",
             Self::LongType | Self::LongText => "longer than 255 bytes",
-            Self::NotFinite => "no finite number",
+            Self::NotFinite => "not a finite number",
             Self::Decimal => "a decimal number",
             Self::Time => "a time",
             Self::Ulong => "a list with an unsigned number of 64 bits",
             Self::Array => "a list with an array in it",
             Self::Described => "a described value",
-            Self::Key => "a map with a key that is no text of at most 255 bytes",
+            Self::Key => "a map with a key that is not text of at most 255 bytes",
             Self::Forged => "not as the broker writes it",
             Self::Unreadable => "unreadable",
         })
     }
 }
 
-/// What of a value has no form in 0-9-1, however deep it lies; of each kind once.
+/// What in a value 0-9-1 cannot carry, however deeply nested; each kind once.
 pub(super) fn oddities(value: Value<'_>) -> BTreeSet<Oddity> {
     let mut found: BTreeSet<_> = of_its_own(&value).into_iter().collect();
     let (mut left, mut open) = (VALUES, vec![value]);
@@ -131,8 +132,8 @@ fn is_name(key: &Value<'_>) -> bool {
     matches!(key, Value::Text(bytes) | Value::Symbol(bytes) | Value::Binary(bytes) if bytes.len() <= SHORT)
 }
 
-/// Whether the broker can make a property of an annotation that stands for one, or has no use
-/// for it.
+/// Whether the broker can turn an annotation that stands for a property into one, or ignores
+/// it.
 pub(super) fn property_makes_sense(name: &str, value: &Value<'_>) -> bool {
     match name {
         "x-basic-expiration" | "x-basic-type" => is_name(value),
@@ -143,15 +144,14 @@ pub(super) fn property_makes_sense(name: &str, value: &Value<'_>) -> bool {
     }
 }
 
-/// Whether the broker can read what stands where it notes where a message died, or takes no
-/// notice of it.
+/// Whether the broker can read what stands where it records deaths, or ignores it.
 pub(super) fn deaths_make_sense(value: &Value<'_>) -> bool {
     let Value::Array(mut deaths) = *value else { return true };
     let maps = deaths.upcoming().is_some_and(|constructor| MAP.contains(&constructor));
     !maps || deaths.all(|death| matches!(death, Value::Map(fields) if is_death(fields)))
 }
 
-/// Whether a death is noted as the broker does it: it reads no other.
+/// Whether a death is recorded as the broker does it: it reads nothing else.
 fn is_death(mut fields: Items<'_>) -> bool {
     let mut types = Vec::new();
     // One more than there can be.
@@ -173,7 +173,7 @@ fn is_death(mut fields: Items<'_>) -> bool {
     types.len() == DEATH.len() && types.iter().zip(&DEATH).all(fits)
 }
 
-/// What a value is by itself that has no form.
+/// The kind of a value that 0-9-1 cannot carry in itself.
 fn of_its_own(value: &Value<'_>) -> Option<Oddity> {
     match value {
         Value::Char(_) => Some(Oddity::Char),

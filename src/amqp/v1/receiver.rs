@@ -1,4 +1,4 @@
-//! One link that takes messages from a queue and says of each what becomes of it.
+//! One link that takes messages from a queue and decides about each.
 
 use std::{
     fmt,
@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-
-use crate::settings::{Broker, Credentials};
+use crate::{
+    broker::{Broker, Credentials},
+    percent,
+};
 
 use super::{
     super::{AmqpError, connection::unreachable, consumer::settle},
@@ -21,17 +22,17 @@ use super::{
 /// How many bytes of a message are kept: all headers, and the body's first part.
 const KEPT: usize = 1024 * 1024;
 
-/// How many transfers the broker may send before it hears of us: as many as there are.
+/// How many transfers the broker may send before it hears from us: the maximum.
 const WINDOW: u32 = i32::MAX.cast_unsigned();
 
-/// What becomes of a message.
+/// What to do with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The queue forgets it.
+    /// The queue deletes it.
     Accepted,
-    /// The queue dead-letters it, or forgets it if it has no dead-letter exchange.
+    /// The queue dead-letters it, or deletes it if it has no dead-letter exchange.
     Rejected,
-    /// It goes back to where it was.
+    /// It returns to its place in the queue.
     Released,
 }
 
@@ -45,11 +46,11 @@ impl Outcome {
     }
 }
 
-/// A connection with one link on one queue. Closing it gives back what was not settled.
+/// A connection with one link on one queue. Closing it requeues what was not settled.
 pub struct Receiver {
     frames: Frames,
     transfers: u32,
-    /// The link's count of deliveries, which counts credit that was not used as well.
+    /// The link's count of deliveries, which also counts unused credit.
     count: u32,
 }
 
@@ -62,14 +63,14 @@ struct Partial {
 }
 
 impl Receiver {
-    /// Connects to the first of the broker's nodes that takes us, and attaches to a queue.
+    /// Connects to the first of the broker's nodes that accepts us, and attaches to a queue.
     /// `version` is the broker's, such as `4.0.5`.
     ///
     /// # Errors
     /// Unreachable, refused, or the broker speaks no AMQP 1.0.
     pub fn open(broker: &Broker, queue: &str, version: Option<&str>) -> Result<Self, AmqpError> {
         if is_older(version) {
-            let reason = "RabbitMQ before 4.0 is not read over AMQP 1.0".into();
+            let reason = "messages of RabbitMQ before 4.0 cannot be read over AMQP 1.0".into();
             return Err(AmqpError::Refused { address: broker.to_string(), reason });
         }
         let mut first_error = None;
@@ -104,7 +105,7 @@ impl Receiver {
         if outcome.next_number() != Some(0) {
             return Err(self
                 .frames
-                .refused("the user and its password were not accepted over AMQP 1.0".into()));
+                .refused("the user or its password was not accepted over AMQP 1.0".into()));
         }
         self.frames.greet(AMQP)
     }
@@ -117,17 +118,17 @@ impl Receiver {
         let begin = Fields::default().null().uint(0).uint(WINDOW).uint(WINDOW);
         self.frames.write(0, &begin.describe(0x11))?;
         let begun = self.frames.expect(&[0x11])?.1.values();
-        // Brokers count from where they like.
+        // Brokers start counting anywhere.
         if let Some(Field::Number(first)) = begun.get(1) {
             self.transfers = u32::try_from(*first).unwrap_or(0);
         }
-        let address = format!("/queues/{}", utf8_percent_encode(queue, NON_ALPHANUMERIC));
+        let address = format!("/queues/{}", percent::encode(queue));
         let (source, target) = (Fields::default().text(&address), Fields::default().text("here"));
         let attach = Fields::default()
             .text("delayline")
             .uint(0)
             .flag(true)
-            // The broker settles nothing by itself, and does not wait for our word twice.
+            // The broker settles nothing by itself, and needs no second confirmation from us.
             .ubyte(0)
             .ubyte(0)
             .nested(0x28, source)
@@ -146,11 +147,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes as many messages as are there now, `most` at most, and hands each over with the
-    /// number that settles it. None is settled by this.
+    /// Takes the messages that are there now, `most` at most, and passes each to the caller
+    /// with the number that settles it. This settles none.
     ///
     /// # Errors
-    /// The connection is lost; the broker has all messages back.
+    /// The connection is lost; the broker requeues all messages.
     pub fn take(&mut self, most: u32, mut each: impl FnMut(u32, Foreign)) -> Result<u32, AmqpError> {
         let flow = Fields::default()
             .uint(self.transfers)
@@ -161,7 +162,7 @@ impl Receiver {
             .uint(self.count)
             .uint(most)
             .null()
-            // What is not there now uses up the credit, and we are told.
+            // Missing messages use up the credit, and we are told so.
             .flag(true);
         self.frames.write(0, &flow.describe(0x13))?;
         // Once the credit is used up, whether by messages or not.
@@ -173,7 +174,7 @@ impl Receiver {
             let Some((_, Value::List(fields))) = value(&mut rest) else { continue };
             let fields: Vec<_> = fields.collect();
             if code == 0x13 {
-                // One that speaks of an earlier credit may come late.
+                // An answer about an earlier credit may come late.
                 let number = |index: usize| fields.get(index).and_then(Value::number);
                 if number(5) == Some(self.count.into()) && number(6) == Some(0) {
                     break;
@@ -196,10 +197,10 @@ impl Receiver {
         Ok(taken)
     }
 
-    /// Says what becomes of messages, by their numbers in the order in which they came.
+    /// Decides about messages, by their numbers in the order in which they came.
     ///
     /// # Errors
-    /// The connection is lost; the broker has back what it was not told of.
+    /// The connection is lost; the broker requeues the messages that it was not told about.
     pub fn settle(&mut self, ids: impl IntoIterator<Item = u32>, outcome: Outcome) -> Result<(), AmqpError> {
         for range in ranges(ids) {
             let disposition = Fields::default()
@@ -213,7 +214,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Shows that we are there, if that is due; to be called every few seconds.
+    /// Sends a sign of life, if one is due; to be called every few seconds.
     ///
     /// # Errors
     /// The connection is lost.
@@ -221,7 +222,7 @@ impl Receiver {
         self.frames.beat()
     }
 
-    /// Ends in order, once the broker has seen what was settled.
+    /// Ends cleanly, once the broker has seen what was settled.
     pub fn close(mut self) {
         settle();
         let _ = self.frames.write(0, &Fields::default().describe(0x18));

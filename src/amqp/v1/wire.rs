@@ -1,9 +1,9 @@
-//! The encoding of AMQP 1.0: what is sent, and a reader for what comes.
+//! The encoding of AMQP 1.0: writing, and a reader for what comes in.
 
-/// How deep descriptors may describe descriptors.
+/// How deeply descriptors may be nested.
 const DEPTH: u32 = 4;
 
-/// A list that is being written: the fields of a frame's performative.
+/// A list being written: the fields of a frame's performative.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     count: u32,
@@ -90,7 +90,7 @@ pub(super) enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Text and symbols, with marks in the place of what is no UTF-8.
+    /// Text and symbols; bytes that are not UTF-8 are replaced by marks.
     pub(super) fn text(&self) -> Option<String> {
         match self {
             Self::Text(bytes) | Self::Symbol(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -106,7 +106,7 @@ impl Value<'_> {
     }
 }
 
-/// What a list, map or array holds, not read yet; of a map, keys and values in turns.
+/// The contents of a list, map or array, not read yet; for a map, keys and values in turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Items<'a> {
     rest: &'a [u8],
@@ -118,8 +118,8 @@ pub(super) struct Items<'a> {
 impl Items<'_> {
     const NONE: Items<'static> = Items { rest: &[], left: 0, of: None };
 
-    /// The constructor of the next item, or of all if they are an array's; 0 where something
-    /// describes it.
+    /// The constructor of the next item, or of all items for an array; 0 for a described
+    /// value.
     pub(super) fn upcoming(&self) -> Option<u8> {
         self.of.or_else(|| self.rest.first().copied().filter(|_| self.left > 0))
     }
@@ -137,8 +137,8 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// Reads one value, and the number that describes it if there is one. Does not go into
-/// lists and maps. `None` where the bytes end too early or make no sense.
+/// Reads one value, and the number that describes it if there is one. Does not descend into
+/// lists and maps. `None` if the bytes end too early or are malformed.
 pub(super) fn value<'a>(rest: &mut &'a [u8]) -> Option<(Option<u64>, Value<'a>)> {
     let mut descriptor = None;
     for _ in 0..DEPTH {
@@ -153,7 +153,7 @@ pub(super) fn value<'a>(rest: &mut &'a [u8]) -> Option<(Option<u64>, Value<'a>)>
     None
 }
 
-/// Reads what a constructor announces. Its upper four bits say how long that is.
+/// Reads what a constructor announces. Its upper four bits give the length.
 fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
     let fixed = |rest: &mut &'a [u8]| take(rest, 1 << (constructor >> 4) >> 5);
     Some(match constructor {
@@ -198,8 +198,7 @@ fn items<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
     Some(Items { rest: inner, left, of: None })
 }
 
-/// An array, whose items have one constructor between them. What describes them, if that is
-/// so, is not read.
+/// An array, whose items share one constructor. A description of them is not read.
 fn array<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
     let mut items = items(constructor, rest)?;
     items.of = Some(take(&mut items.rest, 1)?[0]);

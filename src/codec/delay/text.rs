@@ -1,5 +1,5 @@
-//! The lengths of time that people write, in nanoseconds. A library reads them too,
-//! but neither `8.5y` nor `1.5d`, and it says what is wrong in words of its own.
+//! Lengths of time as people write them, in nanoseconds. A library reads them too, but
+//! neither `8.5y` nor `1.5d`, and its error messages are its own.
 
 const SECOND: u128 = 1_000_000_000;
 const DAY: u128 = 86_400 * SECOND;
@@ -8,7 +8,7 @@ const DAY: u128 = 86_400 * SECOND;
 struct Unit {
     nanoseconds: u128,
     names: &'static [&'static str],
-    /// Its letter in ISO 8601: before the `T` down to days, behind it from hours.
+    /// Its letter in ISO 8601: up to days before the `T`, from hours on behind it.
     letter: Option<char>,
 }
 
@@ -16,8 +16,8 @@ const fn unit(nanoseconds: u128, letter: Option<char>, names: &'static [&'static
     Unit { nanoseconds, names, letter }
 }
 
-/// From large to small, which is also the order in which they are written. A year has
-/// 365.25 days, as four years in a row have.
+/// From large to small, which is also the order in which they are written. A year has 365.25
+/// days, the mean of four years.
 const UNITS: [Unit; 9] = [
     unit(1_461 * DAY / 4, Some('Y'), &["y", "yr", "yrs", "year", "years"]),
     unit(7 * DAY, Some('W'), &["w", "wk", "wks", "week", "weeks"]),
@@ -33,10 +33,10 @@ const UNITS: [Unit; 9] = [
 /// The first unit that ISO 8601 writes behind the `T`.
 const HOUR: usize = 3;
 
-/// What months are called: they have no length.
+/// The names of months, which have no fixed length.
 const MONTHS: [&str; 4] = ["mo", "mos", "month", "months"];
 
-/// Why a text is no length of time.
+/// Why a text is not a length of time.
 pub(super) enum Wrong {
     /// It counts months.
     Months,
@@ -48,11 +48,11 @@ fn wrong<T>(reason: impl Into<String>) -> Result<T, Wrong> {
     Err(Wrong::Unreadable(reason.into()))
 }
 
-/// Reads `90` (seconds), `1h30m`, `1.5 days`, `PT90S`, without a sign. Parts of a
-/// nanosecond round up, and what is too much for the type is the most it holds.
+/// Reads `90` (seconds), `1h30m`, `1.5 days`, `PT90S`, without a sign. Parts of a nanosecond
+/// round up, and a number too large for the type becomes its maximum.
 pub(super) fn nanoseconds(text: &str) -> Result<u128, Wrong> {
     if text.is_empty() {
-        return wrong("there is nothing");
+        return wrong("it is empty");
     }
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return number(text, SECOND);
@@ -66,8 +66,8 @@ pub(super) fn nanoseconds(text: &str) -> Result<u128, Wrong> {
             let known = |name: &str| UNITS.iter().position(|unit| unit.names.contains(&name));
             known(name).ok_or_else(|| {
                 Wrong::Unreadable(match known(&name.to_lowercase()) {
-                    // `M` is what others call a month.
-                    Some(_) => format!("units are small letters, so not `{name}`"),
+                    // `M` elsewhere means months.
+                    Some(_) => format!("units are lower-case letters, so not `{name}`"),
                     None => format!("`{name}` is not a unit"),
                 })
             })
@@ -104,7 +104,7 @@ fn sum(
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (digits, behind) = rest.split_at(end);
         if digits.is_empty() {
-            return wrong(format!("there should be a number where it says `{rest}`"));
+            return wrong(format!("there should be a number before `{rest}`"));
         }
         if behind.starts_with(',') {
             return wrong("fractions are written with a point: `1.5h`");
@@ -131,15 +131,15 @@ fn sum(
     Ok(total)
 }
 
-/// So many units, in nanoseconds.
+/// This many units, in nanoseconds.
 fn number(digits: &str, unit: u128) -> Result<u128, Wrong> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
         return wrong(format!("`{digits}` is not a number"));
     }
-    // Only digits are left, so what cannot be read is too large.
+    // Only digits are left, so a number that cannot be parsed is too large.
     let whole = whole.parse::<u128>().unwrap_or(u128::MAX).saturating_mul(unit);
-    // A year has 3.2e16 ns, which 18 places say exactly enough.
+    // A year has 3.2e16 ns, so 18 decimal places are exact enough.
     let (near, far) = fraction.split_at(fraction.len().min(18));
     let scale = 10_u128.pow(u32::try_from(near.len()).unwrap_or(0));
     let near = near.parse::<u128>().unwrap_or(0) * unit;

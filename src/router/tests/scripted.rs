@@ -3,7 +3,12 @@
 use crossbeam_channel::{Sender, unbounded};
 
 use super::*;
-use crate::amqp::Returned;
+use crate::amqp::{AmqpError, Returned};
+
+/// A builder for a broker that nobody connects to.
+pub(super) fn builder() -> RouterBuilder {
+    Router::builder(Broker::from_url("amqp://unused").unwrap())
+}
 
 /// What the scripted broker does with a message.
 type Script = dyn FnMut(u32, u64, &[u8]) -> Vec<Event> + Send;
@@ -41,10 +46,11 @@ impl Scripted {
     }
 
     pub(super) fn router(&self, timeout: Duration, window: usize) -> Router {
-        let mut settings = Settings::from_url("amqp://unused").unwrap();
-        settings.router.publish_timeout = timeout;
-        settings.router.window = window;
-        Router::start(self.clone(), self.connect().ok(), &settings, Arc::default())
+        self.start(builder().publish_timeout(timeout).window(window))
+    }
+
+    pub(super) fn start(&self, how: RouterBuilder) -> Router {
+        Router::start(self.clone(), self.connect().ok(), how)
     }
 
     pub(super) fn bodies(&self) -> Vec<String> {

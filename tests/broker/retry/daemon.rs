@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs};
 
 use delayline::{
-    Message, Router,
+    Message,
     codec::Delay,
     message::{Properties, Value},
     topology::{Binding, Endpoint},
@@ -33,7 +33,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
 
     fs::write(daemon.policies(), "[default]\nattempts = 0\n").unwrap();
     daemon.signal(Signal::HUP);
-    eventually("the new policies are taken", || daemon.log().contains("read again"));
+    eventually("the new policies are taken", || daemon.log().contains("reloaded"));
     dead_letters(&settings, "app", 2..3);
     let message = parked(&settings, 1).remove(0);
     assert_eq!((message.text("delayline-reason"), message.number("delayline-attempt")), ("attempts", 0));
@@ -111,7 +111,7 @@ fn few_permissions_are_enough_and_another_users_id_is_kept_in_a_header() {
     // What is for `failing` has failed at once.
     let key = delayline::codec::RoutingKey::binding_pattern(&app("failing"));
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
-    let router = Router::connect(&settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let properties = Properties { user_id: Some("guest".into()), ..Properties::default() };
     let message = Message::after(app("failing"), Delay::ZERO, "x").with_properties(properties);
     router.publish(message).unwrap();

@@ -6,7 +6,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use delayline::{Message, Router, Settings, codec::Delay};
+use delayline::{Message, codec::Delay};
+use delayline_settings::Settings;
 
 use crate::common::{app, installed};
 
@@ -29,7 +30,7 @@ fn succeeds_at_the_second_retry(settings: &Settings, command: &mut Command) {
         Example(command.args([&url(settings), "billing"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(example.0.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next().as_deref(), Some("waiting for messages"));
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     router.publish(Message::after(app("billing"), Delay::ZERO, "invoice 17")).unwrap();
     assert_eq!(lines.next().as_deref(), Some("failed: the bank is closed"));
     assert_eq!(lines.next().as_deref(), Some("failed: the bank is closed"));

@@ -12,7 +12,7 @@ use std::{
 };
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     amqp::{Next, Session},
     codec::{Delay, RoutingKey},
     message::{Headers, Properties, Value},
@@ -20,6 +20,7 @@ use delayline::{
 };
 use delayline_admin::{self as admin, Unstick, UnstickOptions};
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 
 use crate::common::{app, install, installed, topology};
 
@@ -45,7 +46,7 @@ pub(super) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
 }
 
 fn publish(settings: &Settings, key: &str, ids: Range<u32>) {
-    let router = Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for id in ids {
         let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };

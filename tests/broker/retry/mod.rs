@@ -19,12 +19,11 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::{Next, Session},
     message::{Headers, Properties, Value},
-    retry::Policies,
     topology::Names,
 };
+use delayline_settings::Settings;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -99,7 +98,8 @@ fn spawn(user: &str, settings: &Settings, directory: &TempDir) -> Child {
         .unwrap()
 }
 
-fn url(settings: &Settings) -> String {
+/// A URL for clients in other processes.
+pub(crate) fn url(settings: &Settings) -> String {
     let broker = &settings.broker;
     format!("amqp://guest:guest@127.0.0.1:{}/{}", broker.port, broker.vhost.replace('/', "%2F"))
 }
@@ -164,5 +164,5 @@ fn by_id(messages: Vec<Parked>) -> HashMap<String, (Parked, u32)> {
 #[test]
 fn the_sample_policies_can_be_used() {
     let text = include_str!("../../../examples/policies.toml");
-    Policies::parse(text).unwrap();
+    delayline_settings::parse_policies(text).unwrap();
 }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use delayline::{codec::AppKey, retry::Policies};
+use delayline::codec::AppKey;
 use serde_json::{Value as Json, json};
 
 use crate::common::installed;
@@ -30,7 +30,7 @@ fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: 
     let seen: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(seen.len(), attempts + 1);
 
-    let policies = Policies::parse(&policies).unwrap();
+    let policies = delayline_settings::parse_policies(&policies).unwrap();
     let policy = policies.get(&AppKey::new("shop").unwrap(), "rejected");
     for (attempt, pair) in (1..).zip(seen.windows(2)) {
         let [before, after] = pair else { unreachable!() };

@@ -9,12 +9,12 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::Session,
     codec::RoutingKey,
-    retry::{Policies, Service, SharedPolicies, Tally},
+    retry::{RetryStats, Service, SharedPolicies},
     topology::{Binding, Endpoint, Queue},
 };
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{self, Inbox, PATIENCE, eventually, http, installed, permit, shared_node};
@@ -22,16 +22,16 @@ use crate::common::{self, Inbox, PATIENCE, eventually, http, installed, permit, 
 use super::{faults::dead_letters, parked};
 
 /// Runs a service while something is done.
-fn serving<T>(settings: &Settings, policies: &str, during: impl FnOnce(&Tally) -> T) -> T {
-    let policies = SharedPolicies::new(Policies::parse(policies).unwrap());
-    let tally = Arc::<Tally>::default();
-    let service = Service::new(settings.clone(), policies).counting(Arc::clone(&tally), Arc::default());
+fn serving<T>(settings: &Settings, policies: &str, during: impl FnOnce(&RetryStats) -> T) -> T {
+    let policies = SharedPolicies::new(delayline_settings::parse_policies(policies).unwrap());
+    let retries = Arc::<RetryStats>::default();
+    let service = Service::new(settings.router(), policies).counting(Arc::clone(&retries));
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| service.run(&stop));
         // Also when it panics, or the scope would wait for ever.
         let stopping = Stopping(&stop);
-        let done = during(&tally);
+        let done = during(&retries);
         drop(stopping);
         done
     })
@@ -57,11 +57,11 @@ fn a_key_that_the_service_may_not_use_is_parked_and_others_go_on() {
     dead_letters(&settings, "bad", 0..300);
     dead_letters(&settings, "good", 0..20);
     let as_half = common::as_user(&settings, "half");
-    serving(&as_half, "[default]\nfixed = '1s'\nattempts = 1\n", |tally| {
-        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", tally.by_app());
+    serving(&as_half, "[default]\nfixed = '1s'\nattempts = 1\n", |retries| {
+        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", retries.by_app());
         let parked = parked(&settings, 300);
         assert!(parked.iter().all(|message| message.body == b"dead body" && !message.damaged));
-        assert_eq!(tally.by_app()["bad"].parked["refused"], 300);
+        assert_eq!(retries.by_app()["bad"].parked["refused"], 300);
     });
 }
 
@@ -74,9 +74,9 @@ fn without_the_parked_exchange_retries_go_on_and_nothing_is_lost() {
     dead_letters(&settings, "bad", 0..5);
     dead_letters(&settings, "good", 0..20);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.bad]\nattempts = 0\n";
-    serving(&settings, policies, |tally| {
-        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", tally.by_app());
-        assert_eq!(tally.by_app()["bad"].parked["refused"], 5);
+    serving(&settings, policies, |retries| {
+        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", retries.by_app());
+        assert_eq!(retries.by_app()["bad"].parked["refused"], 5);
     });
     // They are on their way to an exchange that is not there, and still the queue's.
     let path = format!("queues/{}/delay.retry", settings.broker.vhost);
@@ -89,9 +89,9 @@ fn without_the_entry_all_wait_and_none_is_parked() {
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_exchange("delay").unwrap();
     dead_letters(&settings, "app", 0..5);
-    serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |tally| {
-        eventually("it has tried", || tally.by_app().get("app").is_some_and(|app| app.retries >= 10));
-        assert!(tally.by_app()["app"].parked.is_empty());
+    serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |retries| {
+        eventually("it has tried", || retries.by_app().get("app").is_some_and(|app| app.retries >= 10));
+        assert!(retries.by_app()["app"].parked.is_empty());
     });
     common::install(&settings);
     let inbox = Inbox::open(&settings, "app");
@@ -119,10 +119,10 @@ fn a_full_queue_that_is_retried_at_once_takes_no_places_from_others() {
     dead_letters(&settings, "full", 0..400);
     dead_letters(&settings, "good", 0..20);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.full]\nfixed = '0s'\n";
-    serving(&settings, policies, |tally| {
-        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", tally.by_app());
+    serving(&settings, policies, |retries| {
+        assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", retries.by_app());
         // What found no place is parked as it is, and none is lost.
-        eventually("some are parked", || tally.by_app()["full"].parked.contains_key("refused"));
+        eventually("some are parked", || retries.by_app()["full"].parked.contains_key("refused"));
     });
     let api = |queue: &str| {
         let path = format!("queues/{}/{queue}", settings.broker.vhost);

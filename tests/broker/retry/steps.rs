@@ -3,12 +3,12 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use delayline::{
-    Settings,
     amqp::Session,
     codec::Delay,
     message::{Message, Properties},
     topology::Names,
 };
+use delayline_settings::Settings;
 
 use crate::common::{Inbox, PATIENCE, app, eventually, installed};
 
@@ -25,7 +25,7 @@ fn fail(settings: &Settings) {
     let mut to_retry = settings.clone();
     to_retry.topology.set = "fill".parse().unwrap();
     super::faults::dead_letters(settings, "app", 0..0);
-    let router = delayline::Router::connect(&to_retry).unwrap();
+    let router = to_retry.router().connect().unwrap();
     let properties = Properties { message_id: Some("it".into()), ..Properties::default() };
     let body = vec![b'x'; usize::try_from(BODY).unwrap()];
     let message = Message::after(app("app"), Delay::ZERO, body).with_properties(properties);
@@ -51,7 +51,7 @@ fn arrive(settings: &Settings, inbox: &Inbox, mut killed: Daemon, expected: usiz
     killed.kill();
     let other = daemon(settings, &Arc::default());
     eventually("the other has sent it on", || other.log().contains("id=it"));
-    let router = delayline::Router::connect(settings).unwrap();
+    let router = settings.router().connect().unwrap();
     let send = |last| {
         let delay = Delay::from_seconds(31).unwrap();
         router.publish(Message::after(app("app"), delay, last)).unwrap();

@@ -8,7 +8,6 @@ mod serve;
 use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
 use delayline::{
-    Settings,
     amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
@@ -18,6 +17,7 @@ use delayline_admin::{
     management::{ManagementApi, ManagementError, PolicyKind},
 };
 use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, http, install, topology, vhost_on};
@@ -141,7 +141,7 @@ fn a_level_hands_on_at_once_what_it_could_not() {
     assert_eq!(policies(&settings), before);
     // And then there is nothing to do.
     assert!(now(&settings).touched.is_empty());
-    let level = options(Unstick::Levels(vec![7]));
+    let level = options(Unstick::Levels(vec![7.try_into().unwrap()]));
     assert!(unstick(&settings, &level).unwrap().touched.is_empty());
     let report = unstick(&settings, &UnstickOptions { all: true, ..level }).unwrap();
     assert_eq!((report.touched[0].queue.as_str(), report.touched[0].left), ("delay.level.07", Some(0)));
@@ -345,6 +345,7 @@ fn who_may_do_it_is_said() {
     all_arrive(&inbox, 80..120);
     assert_eq!(policies(&settings), clean);
     // And without the management API it says what is missing.
-    let blind = Settings { management: None, ..settings };
+    let mut blind = settings;
+    blind.management = None;
     assert!(matches!(unstick(&blind, &options(Unstick::Set)), Err(AdminError::Blind { .. })));
 }

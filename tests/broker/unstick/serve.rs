@@ -65,8 +65,8 @@ fn a_level_that_hands_on_nothing_is_helped() {
         || daemon.log(),
         |log| {
             log.contains("queue `delay.level.00` has had dead letters for")
-                && log.contains("queue `delay.level.00` hands on again")
-                && log.contains("deleted the policy that a run before this one left behind")
+                && log.contains("queue `delay.level.00` is flowing again")
+                && log.contains("deleted the policy that an earlier run left behind")
         },
     );
     assert_eq!(policies(&settings), clean);
@@ -81,7 +81,7 @@ fn who_may_not_says_so_once_and_goes_on_looking() {
     http(node(), "PUT", &format!("permissions/{vhost}/looker"), &none);
     let inbox = stuck_without_dispatch(&settings, 0..40);
     let daemon = Daemon::start(&settings, "looker", &[]);
-    let complaint = "queues that hand on nothing cannot be made to try again";
+    let complaint = "stuck queues cannot be made to try again";
     eventually_seen("it complains", || daemon.log(), |log| log.contains(complaint));
     assert!(daemon.log().contains("it needs the tag `policymaker`"), "{}", daemon.log());
     // It tries again after 10 s, and does not repeat itself.

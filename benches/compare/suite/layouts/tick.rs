@@ -12,10 +12,10 @@ use std::{
 };
 
 use delayline::{
-    Settings,
     amqp::{Delivery, Next, Session},
     message::Headers,
 };
+use delayline_settings::Settings;
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::{

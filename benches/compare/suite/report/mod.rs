@@ -172,7 +172,7 @@ fn summary(runs: &[Run]) -> String {
                 publishing(equal),
                 draining(equal),
                 draining(real),
-                table::number(real.and_then(|cell| cell.cpu_s_per_1000), 2),
+                table::number(real.and_then(|cell| cell.cpu_flat_out_s_per_1000), 2),
                 mixed.and_then(|cell| cell.lateness).map_or_else(|| "–".into(), |late| table::ms(late.p99)),
                 mixed.map_or_else(|| "–".into(), |cell| cell.queues.to_string()),
                 wrong.to_string(),

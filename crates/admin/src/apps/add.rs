@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::compare::Observed;
-use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, topology::Topology};
+use delayline_settings::Settings;
 
 use crate::{
     AdminError, Outcome,
@@ -22,34 +23,34 @@ pub struct AddReport {
     pub outcome: Outcome,
     /// The application.
     pub app: String,
-    /// What it has now, in the order it was made.
+    /// What the application has now, in the order in which it was made.
     pub steps: Vec<AddedStep>,
     /// What is in the way. If there is anything, nothing was changed.
     pub conflicts: Vec<String>,
-    /// What may hurt, and what to do about it.
+    /// What may cause trouble, and what to do about it.
     pub warnings: Vec<String>,
-    /// Whether what is in the way is that the set is not installed.
+    /// Whether the obstacle is that the set is not installed.
     pub no_set: bool,
-    /// Whether all that is in the way is that its user has no password to be made with.
+    /// Whether the only obstacle is that there is no password to create the user with.
     pub no_password: bool,
 }
 
 /// One thing that an application has.
 #[derive(Debug, Clone, Serialize)]
 pub struct AddedStep {
-    /// Which.
+    /// The queue, binding, user or permission, in words.
     pub what: String,
-    /// Whether it stood already.
+    /// Whether it was there already.
     pub stood: bool,
 }
 
-/// Registers an application: its queue, its binding, its user's permissions.
-/// What stands already is left as it is, so adding again changes nothing.
-/// `replace_permissions` overwrites whatever the user may do in this vhost.
+/// Registers an application: its queue, its binding, its user's permissions. What is there
+/// already stays as it is, so adding again changes nothing. `replace_permissions` overwrites
+/// whatever the user may do in this vhost.
 ///
 /// # Errors
-/// If the broker refuses or is lost, or there is no management API; adding again
-/// goes on from there.
+/// If the broker refuses or is lost, or there is no management API; adding again continues
+/// from there.
 pub fn add_app(
     settings: &Settings,
     topology: &Topology,
@@ -109,7 +110,7 @@ pub fn add_app(
     Ok(report)
 }
 
-/// What is allowed and may hurt all the same.
+/// What is allowed but may cause trouble.
 fn warnings(
     topology: &Topology,
     spec: &AppSpec,
@@ -123,8 +124,8 @@ fn warnings(
     {
         if let Some(limit) = limit(info) {
             warnings.push(format!(
-                "queue `{}` refuses messages when it is full ({}), and 32 refused ones hold up a level for every \
-                 application; put a landing queue before it (--landing)",
+                "queue `{}` refuses messages when it is full ({}), and 32 refused messages block a level for \
+                 every application; put a landing queue in front of it (--landing)",
                 info.name, limit.text
             ));
         }
@@ -132,9 +133,16 @@ fn warnings(
             [&info.arguments.get("x-dead-letter-exchange"), &info.policy_value("dead-letter-exchange")];
         if queue.existing && retries.iter().all(|exchange| exchange.is_none()) {
             warnings.push(format!(
-                "queue `{}` has no dead-letter exchange: what the application rejects is dropped, and not retried. {}",
+                "queue `{}` has no dead-letter exchange: what the application rejects is dropped and not \
+                 retried. {}",
                 info.name,
-                steps::give_it_retries(topology, &spec.app, &info.name, !info.kind.contains("classic"), vhost)
+                steps::give_it_retries(
+                    topology,
+                    &spec.app,
+                    &info.name,
+                    !info.kind.contains("classic"),
+                    vhost
+                )
             ));
         }
         if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {
@@ -148,8 +156,8 @@ fn warnings(
     let entry = topology.names().entry();
     if user.may_bind {
         warnings.push(format!(
-            "user `{}` may bind `{entry}` to `{}` under its own key, and so send its messages round for ever; \
-             `delayline verify` finds such a binding",
+            "user `{}` may bind `{entry}` to `{}` under its own key, which sends its messages round in \
+             circles; `delayline verify` finds such a binding",
             user.name,
             topology.names().dispatch()
         ));

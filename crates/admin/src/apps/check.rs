@@ -1,15 +1,16 @@
-//! Proving what an application's user may do, by trying it as that user. Nothing
-//! is changed by it: see [`Verdict`].
+//! Proving what an application's user may do, by trying it as that user. Nothing is changed:
+//! see [`ProbeAnswer`].
 
 use serde::Serialize;
 
 use crate::management::ManagementApi;
 use delayline::{
-    amqp::{Session, Verdict},
-    codec::{AppKey, Delay, RoutingKey},
-    settings::{Broker, Credentials, Secret, Settings},
+    amqp::{ProbeAnswer, Session},
+    broker::{Credentials, Secret},
+    codec::{AppKey, Delay, Level, RoutingKey},
     topology::{Binding, Endpoint, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{
     AdminError,
@@ -17,7 +18,7 @@ use crate::{
     doing, observe_with,
 };
 
-/// An app key that nobody has been given.
+/// An app key that no application has.
 const STRANGER: &str = "delayline-check.nobody";
 
 /// What was found out about a user.
@@ -29,18 +30,18 @@ pub struct AppCheck {
     pub probes: Vec<Probe>,
     /// What could not be tried, and why.
     pub unchecked: Vec<String>,
-    /// What this broker lets every user do, whatever its permissions.
+    /// What the broker lets every user of this version do, whatever its permissions.
     pub limits: Vec<String>,
 }
 
-/// One thing that was tried.
+/// One attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Probe {
-    /// What.
+    /// What was tried, in words.
     pub what: String,
     /// Whether it should be allowed.
     pub expected: bool,
-    /// Whether it is; `None` if the queue or exchange is missing.
+    /// Whether it is allowed; `None` if the queue or exchange is missing.
     pub allowed: Option<bool>,
     /// The broker's words if it refused.
     pub reason: Option<String>,
@@ -62,7 +63,7 @@ impl AppCheck {
     }
 }
 
-/// Tries as the user of an application what it may and may not do.
+/// Tries, as the user of an application, what it should and should not be able to do.
 ///
 /// # Errors
 /// If the user cannot log in, or the broker is lost.
@@ -73,8 +74,8 @@ pub fn check_app(
     user: &AppUser,
     password: &Secret,
 ) -> Result<AppCheck, AdminError> {
-    let credentials = Credentials::Plain { username: user.name.clone(), password: password.clone() };
-    let broker = Broker { credentials, ..settings.broker.clone() };
+    let credentials = Credentials::plain(&user.name, password.expose());
+    let broker = settings.broker.clone().with_credentials(credentials);
     let mut session = Session::open(&broker).map_err(doing(format!("logging in as user `{}`", user.name)))?;
     let limits = limits(session.server_version().as_deref(), &user.name);
     let mut check = Checking { session: &mut session, probes: Vec::new() };
@@ -95,7 +96,7 @@ pub fn check_app(
 /// Another application, and its queue if that is known.
 type Other = (AppKey, Option<String>);
 
-/// Who else is bound. The management API is asked as we, not as the user.
+/// Who else is bound. The management API is asked with our own user.
 fn others(
     settings: &Settings,
     topology: &Topology,
@@ -134,7 +135,7 @@ fn others(
     others
 }
 
-/// What holds for a user beyond names that can be tried.
+/// What the user may do beyond names that can be tried.
 struct Standing {
     /// What the broker lets it declare.
     configure: String,
@@ -142,7 +143,7 @@ struct Standing {
     policymaker: bool,
 }
 
-/// How a user stands; `None` if the broker does not know it.
+/// The tags and permissions of a user; `None` if the broker does not know it.
 fn standing(settings: &Settings, user: &AppUser) -> Result<Option<Standing>, String> {
     let management =
         settings.management.as_ref().ok_or("no management API is configured (--management-url)")?;
@@ -164,11 +165,11 @@ struct Checking<'a> {
 }
 
 impl Checking<'_> {
-    fn note(&mut self, what: impl Into<String>, expected: bool, verdict: Verdict) {
+    fn note(&mut self, what: impl Into<String>, expected: bool, verdict: ProbeAnswer) {
         let (allowed, reason) = match verdict {
-            Verdict::Allowed | Verdict::Done => (Some(true), None),
-            Verdict::Refused(reason) => (Some(false), Some(reason)),
-            Verdict::Missing => (None, None),
+            ProbeAnswer::Allowed | ProbeAnswer::Done => (Some(true), None),
+            ProbeAnswer::Refused(reason) => (Some(false), Some(reason)),
+            ProbeAnswer::Missing => (None, None),
         };
         self.probes.push(Probe { what: what.into(), expected, allowed, reason });
     }
@@ -180,7 +181,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Names that nobody would think of trying cannot be tried.
+    /// A try covers one name only; this covers all names.
     fn patterns(&mut self, settings: &Settings, user: &AppUser, unchecked: &mut Vec<String>) {
         match standing(settings, user) {
             Ok(None) => {}
@@ -213,7 +214,7 @@ impl Checking<'_> {
         let what = format!("publish its own key `{}`", spec.app);
         let own = key(Delay::ZERO, &spec.app);
         let verdict = self.session.probe_publish(&entry, &own).map_err(doing(format!("trying to {what}")))?;
-        if verdict == Verdict::Done {
+        if verdict == ProbeAnswer::Done {
             return Ok(());
         }
         self.note(what, true, verdict);
@@ -233,9 +234,9 @@ impl Checking<'_> {
         }
         let garbage = "delayline-check";
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
-        for exchange in
-            [names.level_exchange(0), names.level_exchange(26), names.dispatch(), names.unroutable()]
-        {
+        let levels = [Some(Level::LOWEST), Level::TOP.below()].into_iter().flatten();
+        let levels = levels.map(|level| names.level_exchange(level));
+        for exchange in levels.chain([names.dispatch(), names.unroutable()]) {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
         for exchange in [names.retry(), names.parked()] {
@@ -243,7 +244,7 @@ impl Checking<'_> {
             self.publish(&exchange, spec.app.as_str(), what, user.may_retry)?;
             self.publish(&exchange, garbage, format!("publish another key to `{exchange}`"), false)?;
         }
-        let level = names.level_queue(0);
+        let level = names.level_queue(Level::LOWEST);
         self.publish("", &level, "publish to the default exchange".into(), false)
     }
 
@@ -293,7 +294,7 @@ impl Checking<'_> {
         let theirs = [
             names.entry(),
             names.dispatch(),
-            names.level_queue(0),
+            names.level_queue(Level::LOWEST),
             names.unroutable(),
             names.retry(),
             names.parked(),

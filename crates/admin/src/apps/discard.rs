@@ -1,7 +1,7 @@
-//! Discarding what still waits in the levels for one application.
+//! Discarding an application's messages that still wait in the levels.
 //!
-//! A message whose header `CC` or `BCC` names further keys is copied by every level it
-//! passes, and nothing in the broker ends that but taking the copies out.
+//! Every level copies a message whose header `CC` or `BCC` names further keys. Only removing
+//! the copies ends that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,14 +11,14 @@ use crate::holding::{Decision, Holding, Progress, Sifted, past};
 use delayline::{
     amqp::v1::Foreign,
     codec::{AppKey, RoutingKey},
-    settings::Settings,
     topology::Topology,
 };
+use delayline_settings::Settings;
 
 use crate::AdminError;
 
-/// How often all levels are gone through at most: what is on its way between two levels
-/// is in no queue that can be read, and is found in a later round.
+/// How often all levels are read at most. A message on its way between two levels is in no
+/// queue that can be read; a later round finds it.
 const ROUNDS: u32 = 10;
 
 /// What was discarded.
@@ -26,16 +26,16 @@ const ROUNDS: u32 = 10;
 pub struct DiscardReport {
     /// The application.
     pub app: String,
-    /// How many messages are gone, or would be, by level; the highest first, those that
-    /// held none left out.
+    /// How many messages were, or would be, discarded, by level, the highest first; levels
+    /// without any are left out.
     pub levels: Vec<DiscardedFrom>,
-    /// How often all levels were gone through.
+    /// How often all levels were read.
     pub rounds: u32,
-    /// Whether the last round still found some: they keep coming.
+    /// Whether the last round still found messages: they keep coming.
     pub unfinished: bool,
     /// Whether it was interrupted.
     pub interrupted: bool,
-    /// What ended it early, if something did. Running it again goes on from there.
+    /// What ended it early, if anything did. Running it again continues from there.
     pub failure: Option<String>,
 }
 
@@ -77,11 +77,11 @@ fn is_for(app: &AppKey, routing_key: &str) -> bool {
     routing_key.parse::<RoutingKey>().is_ok_and(|key| key.app == *app)
 }
 
-/// Takes all messages for an application out of the levels, from the highest to the
-/// lowest, until there are none. What was published to it under further keys counts by
-/// the first one, the routing key. The messages of others are put back in their order and
-/// with the time they have left; meanwhile they wait, and may be late. With `dry_run` the
-/// levels are only counted, once.
+/// Takes all messages for an application out of the levels, from the highest to the lowest,
+/// until there are none. A message with further keys counts for the application of the first
+/// one, the routing key. Other applications' messages are put back in order and with the time
+/// they have left; they wait meanwhile and may be late. With `dry_run` the levels are only
+/// counted, once.
 ///
 /// # Errors
 /// If the broker cannot be asked, or looking would not be safe: from RabbitMQ 4.0 the

@@ -1,4 +1,4 @@
-//! Which applications there are, and who they are.
+//! The applications of a set, and their users.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::{
 };
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
-    settings::Settings,
     topology::{Endpoint, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{
     AdminError,
@@ -26,8 +26,8 @@ use crate::{
 pub struct AppList {
     /// Whether the set is installed at all.
     pub installed: bool,
-    /// One for each binding of the dispatch exchange, and one for each landing queue
-    /// without any.
+    /// One for each binding of the dispatch exchange, and one for each landing queue without
+    /// a binding.
     pub apps: Vec<AppEntry>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
@@ -38,7 +38,7 @@ pub struct AppList {
 pub struct AppEntry {
     /// Its key; `None` if its binding is not an exact one.
     pub app: Option<String>,
-    /// The binding key; `None` if a landing queue stands without a binding.
+    /// The binding key; `None` for a landing queue without a binding.
     pub binding: Option<String>,
     /// What is bound to the dispatch exchange, or would be.
     pub bound: Endpoint,
@@ -50,8 +50,8 @@ pub struct AppEntry {
     pub messages: Option<u64>,
     /// How many consume it; `None` if there is no such queue.
     pub consumers: Option<u64>,
-    /// Who may consume its queue or publish its key, administrators left out; `None`
-    /// if permissions cannot be seen.
+    /// Users that may consume its queue or publish its key, without administrators; `None` if
+    /// permissions cannot be seen.
     pub users: Option<Vec<AppUserEntry>>,
 }
 
@@ -60,15 +60,15 @@ pub struct AppEntry {
 pub struct LandingEntry {
     /// Its name.
     pub queue: String,
-    /// The exchange it hands on to; empty for the default exchange.
+    /// The exchange it passes messages on to; empty for the default exchange.
     pub exchange: String,
-    /// The routing key messages get; that which they came with if `None`.
+    /// The routing key that messages get; `None` if they keep theirs.
     pub key: Option<String>,
-    /// Messages that wait to be taken at the other end, up to 5 s ago.
+    /// Messages waiting to be accepted by the target, up to 5 s ago.
     pub messages: u64,
 }
 
-/// A user that has to do with an application.
+/// A user of an application.
 #[derive(Debug, Clone, Serialize)]
 pub struct AppUserEntry {
     /// Its name.
@@ -80,8 +80,8 @@ pub struct AppUserEntry {
     pub publishes: Option<bool>,
     /// What it may do in the vhost.
     pub permission: Permission,
-    /// Which keys it may use on the exchanges of the set. Where there is none for an
-    /// exchange, all.
+    /// The keys it may use on the exchanges of the set. Without an entry for an exchange, it
+    /// may use all keys there.
     pub topic_permissions: Vec<TopicPermission>,
 }
 
@@ -156,7 +156,7 @@ fn entry(
     }
 }
 
-/// What a landing queue says about itself.
+/// The target of a landing queue, from its arguments.
 pub(super) fn landing(topology: &Topology, info: &QueueInfo) -> Option<LandingEntry> {
     topology.names().app_of_landing(&info.name)?;
     let text = |key: &str| info.arguments.get(key).and_then(|value| value.as_str()).map(str::to_owned);
@@ -168,8 +168,8 @@ pub(super) fn landing(topology: &Topology, info: &QueueInfo) -> Option<LandingEn
     })
 }
 
-/// The queue behind a landing queue: the one that is named, or the only one that is
-/// bound to the exchange.
+/// The queue behind a landing queue: the one that is named, or the only one bound to the
+/// exchange.
 fn receiving(observed: &Observed, landing: &LandingEntry) -> Option<String> {
     if landing.exchange.is_empty() {
         return landing.key.clone();

@@ -1,9 +1,8 @@
-//! Applications that share a set: their queue, their binding, and what their user
-//! may do.
+//! Applications that share a set: their queue, their binding, and what their user may do.
 //!
-//! What an application is to have is data ([`AppSpec`], and the steps made from
-//! it), which adding, printing and checking all read. Nothing is noted down
-//! anywhere: what stands on the broker is the registration.
+//! What an application should have is data ([`AppSpec`], and the steps made from it), which
+//! adding, printing and checking all read. Nothing is stored elsewhere: the objects on the
+//! broker are the registration.
 
 mod add;
 mod check;
@@ -24,29 +23,30 @@ pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
 
 use crate::{compare::forgery, management::ManagementApi};
-use delayline::settings::Settings;
+use delayline_settings::Settings;
 
 use crate::AdminError;
 
 /// The management API, without which permissions and bindings cannot be seen.
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
     let management = settings.management.as_ref().ok_or_else(|| AdminError::Blind {
-        reason: "none is configured (--management-url), and only it knows bindings and permissions".into(),
+        reason: "none is configured (--management-url), and only the API shows bindings and permissions"
+            .into(),
     })?;
     Ok(ManagementApi::new(management)?)
 }
 
-/// What a user can do on a broker of this version whatever its permissions.
+/// What every user can do on a broker of this version, whatever its permissions.
 fn limits(version: Option<&str>, user: &str) -> Vec<String> {
     unchecked_keys(version, user).into_iter().chain(forgery(version)).collect()
 }
 
-/// What a broker does not check of the keys that a user publishes with. Measured:
-/// 3.10.8 does not look at these headers, 4.0.5 and 4.3.6 do.
+/// The keys of a publisher that a broker does not check. Measured: 3.10.8 does not look at
+/// these headers, 4.0.5 and 4.3.6 do.
 fn unchecked_keys(version: Option<&str>, user: &str) -> Option<String> {
     let version = version.filter(|version| version.starts_with("3."))?;
     Some(format!(
-        "RabbitMQ {version} does not check topic permissions of the headers CC and BCC: user `{user}` can publish \
-         any app key with them; RabbitMQ 4 does (docs/security.md)"
+        "RabbitMQ {version} does not check topic permissions for the headers CC and BCC: user `{user}` can \
+         publish any app key with them. RabbitMQ 4 checks them (docs/security.md)"
     ))
 }

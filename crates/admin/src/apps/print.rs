@@ -1,4 +1,4 @@
-//! The same as text, for those who let other tools do it.
+//! A registration as text, for those who apply it with other tools.
 
 use serde_json::{Value as Json, json};
 
@@ -12,9 +12,8 @@ use crate::apps::{
     steps::{Step, steps},
 };
 
-/// A definitions fragment for `rabbitmqctl import_definitions` or
-/// `POST /api/definitions`: queues, binding, permissions. The user must exist, as
-/// no password is written down.
+/// A definitions fragment for `rabbitmqctl import_definitions` or `POST /api/definitions`:
+/// queues, binding, permissions. It contains no password, so the user must exist.
 #[must_use]
 pub fn definitions(topology: &Topology, spec: &AppSpec, vhost: &str) -> Json {
     let mut queues = Vec::new();
@@ -47,9 +46,9 @@ pub fn definitions(topology: &Topology, spec: &AppSpec, vhost: &str) -> Json {
     json!({ "queues": queues, "bindings": bindings, "topic_permissions": topics, "permissions": permissions })
 }
 
-/// The commands for a shell on the broker's machine. `rabbitmqctl` can declare
-/// neither queues nor bindings, so it imports these. The password of a user that does
-/// not exist comes from the file that the variable `APP_PASSWORD_FILE` names.
+/// The commands for a shell on the broker's machine. `rabbitmqctl` cannot declare queues or
+/// bindings, so they are imported as definitions. The password of a new user comes from the
+/// file named by the variable `APP_PASSWORD_FILE`.
 #[must_use]
 pub fn rabbitmqctl(topology: &Topology, spec: &AppSpec, vhost: &str) -> Vec<String> {
     let mut lines = Vec::new();
@@ -90,7 +89,7 @@ pub fn rabbitmqctl(topology: &Topology, spec: &AppSpec, vhost: &str) -> Vec<Stri
 mod tests {
     use super::*;
     use crate::{AppQueue, AppUser, Delivery, Target};
-    use delayline::{codec::AppKey, settings::Secret, topology::TopologySettings};
+    use delayline::{broker::Secret, codec::AppKey, topology::TopologySettings};
 
     fn spec() -> AppSpec {
         AppSpec {

@@ -1,4 +1,4 @@
-//! Taking an application out again: what adding does, backwards.
+//! Removing an application: what adding does, in reverse.
 
 use std::{fmt, thread};
 
@@ -8,9 +8,9 @@ use crate::management::{ManagementApi, TopicPermission};
 use delayline::{
     amqp::Session,
     codec::AppKey,
-    settings::Settings,
     topology::{Binding, Endpoint, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{
     AdminError, State, Waiting,
@@ -22,30 +22,30 @@ use crate::{
 /// What to remove.
 #[derive(Debug, Clone, Default)]
 pub struct RemoveOptions {
-    /// The user whose permissions in this vhost go; `None` leaves users alone.
+    /// The user to take the permissions in this vhost from; `None` leaves users alone.
     pub user: Option<String>,
-    /// Whether the user itself goes, everywhere.
+    /// Whether to delete the user itself, in all vhosts.
     pub delete_user: bool,
-    /// The application's queue, if no binding leads to it any more.
+    /// The application's queue, deleted if no other binding leads to it.
     pub queue: Option<String>,
-    /// Whether its queue stays.
+    /// Whether to keep the queue.
     pub keep_queue: bool,
-    /// Whether messages that wait are discarded, and consumers cut off.
+    /// Whether to discard waiting messages and to cut off consumers.
     pub force: bool,
-    /// Whether only to look.
+    /// Whether to change nothing.
     pub dry_run: bool,
 }
 
 /// What was removed, or would be.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RemoveReport {
-    /// Whether only to look.
+    /// Whether nothing was changed.
     pub dry_run: bool,
-    /// What went, in this order.
+    /// What was removed, in this order.
     pub removed: Vec<String>,
     /// What was left alone, and why.
     pub left: Vec<String>,
-    /// Messages that went with the queues, by force.
+    /// Messages that were lost with the queues, with `force`.
     pub discarded: Vec<Waiting>,
 }
 
@@ -54,12 +54,12 @@ pub struct RemoveReport {
 pub struct RemoveRefusal {
     /// Where messages wait, and how many.
     pub waiting: Vec<Waiting>,
-    /// Queues that are being consumed, and by how many.
+    /// Queues that have consumers, and how many.
     pub consumed: Vec<(String, u64)>,
-    /// What is not as adding makes it.
+    /// What differs from what adding makes.
     pub conflicts: Vec<String>,
-    /// Whether the binding was gone for some seconds before it was put back: what fell
-    /// due for the application meanwhile is unroutable, and can be replayed.
+    /// Whether the binding was gone for some seconds before it was restored: messages that
+    /// fell due for the application meanwhile are unroutable, and can be replayed.
     pub unbound_meanwhile: bool,
 }
 
@@ -84,13 +84,13 @@ struct Belongings {
     queue: Option<String>,
 }
 
-/// Removes an application: its binding, its permissions and then the rules on its keys,
-/// its landing queue, its queue. The binding comes first, as only then it can be told
-/// that nothing waits, and it is put back if something does.
+/// Removes an application: its binding, its permissions and then the rules on its keys, its
+/// landing queue, its queue. The binding goes first, since only then can it be known that
+/// nothing waits; it is restored if something does.
 ///
 /// # Errors
-/// If the broker refuses or is lost, or there is no management API; removing again
-/// goes on from there.
+/// If the broker refuses or is lost, or there is no management API; removing again continues
+/// from there.
 pub fn remove_app(
     settings: &Settings,
     topology: &Topology,
@@ -116,7 +116,7 @@ pub fn remove_app(
         session.unbind(binding).map_err(doing(format!("removing the {binding}")))?;
     }
     if !options.force && (belongings.queue.is_some() || belongings.landing.is_some()) {
-        // A message that was just being handed on is in its queue by then.
+        // A message that was being delivered has reached its queue by then.
         thread::sleep(SETTLE);
         let mut late =
             RemoveRefusal { unbound_meanwhile: !belongings.bindings.is_empty(), ..RemoveRefusal::default() };
@@ -195,7 +195,7 @@ fn look(
     let user = options.user.clone().filter(|user| {
         let known = standing.permissions.iter().find(|permission| permission.user == *user);
         known.is_some_and(|found| {
-            // Only what adding gives is ours to take away.
+            // We only take away what adding gives.
             let ours = found.configure == NOTHING
                 && [&found.write, &found.read].iter().all(|pattern| {
                     pattern.as_str() == NOTHING || pattern.starts_with('^') && pattern.ends_with(r"\z")
@@ -204,7 +204,7 @@ fn look(
             if !ours {
                 refusal.conflicts.push(format!(
                     "user `{user}` has other permissions in this vhost than an application gets (configure \
-                     `{}`, write `{}`, read `{}`); name another with --user, or say --no-user",
+                     `{}`, write `{}`, read `{}`); name another with --user, or use --no-user",
                     found.configure, found.write, found.read
                 ));
             }
@@ -215,8 +215,8 @@ fn look(
         && standing.users.iter().any(|known| known.name == *user && known.has_tag("administrator"))
     {
         refusal.conflicts.push(format!(
-            "user `{user}` is an administrator, and adding an application makes none; delete it yourself, or do \
-             without --delete-user"
+            "user `{user}` is an administrator, which `app add` never creates; delete it yourself, or leave \
+             out --delete-user"
         ));
     }
     let queue = match queue {
@@ -240,7 +240,7 @@ fn allows(pattern: &str, name: &str) -> bool {
     regex::Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(name))
 }
 
-/// Why a queue is not ours to delete.
+/// Why a queue must not be deleted.
 fn stays(
     topology: &Topology,
     app: &AppKey,
@@ -265,12 +265,14 @@ fn stays(
             return Ok(None);
         }
     }
-    Ok(Some("it was not declared by `delayline app add`, or with other settings; delete it yourself".into()))
+    Ok(Some(
+        "it was not declared by `delayline app add`, or it has other settings; delete it yourself".into(),
+    ))
 }
 
-/// Puts the bindings back. On a connection of its own, as the other may be lost.
+/// Restores the bindings, on a connection of its own, since the other one may be lost.
 fn bind_again(settings: &Settings, bindings: &[Binding]) -> Result<(), AdminError> {
-    let doing = || doing("putting the application's binding back (`delayline app add` does it as well)");
+    let doing = || doing("restoring the application's binding (`delayline app add` does that, too)");
     let mut session = Session::open(&settings.broker).map_err(doing())?;
     bindings.iter().try_for_each(|binding| session.bind(binding).map_err(doing()))
 }
@@ -294,8 +296,8 @@ fn count(
     Ok(())
 }
 
-/// Takes the permission away, and then the rules on keys: the other way round the
-/// user could use any key in between.
+/// Takes away the permission and then the topic permissions: the other way round, the user
+/// could use any key in between.
 fn revoke(
     api: &ManagementApi,
     vhost: &str,
@@ -304,7 +306,7 @@ fn revoke(
     standing: &Standing,
 ) -> Result<(), AdminError> {
     api.delete_permission(vhost, user)?;
-    // The API deletes those of all exchanges at once; others' are put back.
+    // The API deletes those of all exchanges at once; those of other exchanges are restored.
     api.delete_topic_permissions(vhost, user)?;
     let others: Vec<&TopicPermission> = standing
         .topics

@@ -2,7 +2,7 @@
 
 use crate::management::{Permission, TopicPermission};
 use delayline::{
-    codec::{AppKey, Delay, TOP_LEVEL, WORD_BITS, WORDS},
+    codec::{AppKey, Delay, Level, WORD_BITS, WORDS},
     topology::Topology,
 };
 
@@ -11,8 +11,7 @@ use crate::apps::{AppSpec, AppUser};
 /// Matches no name and no key.
 pub(super) const NOTHING: &str = "^$";
 
-/// The permissions and topic permissions of an application's user, and nothing
-/// more than it needs.
+/// The permissions and topic permissions of an application's user: only what it needs.
 pub(super) fn rights(
     topology: &Topology,
     spec: &AppSpec,
@@ -54,7 +53,7 @@ pub(super) fn rights(
     (permission, topics)
 }
 
-/// The pattern of exactly these names of queues and exchanges.
+/// The pattern for exactly these queue and exchange names.
 ///
 /// It ends with `\z`: `$` would also match before a line feed at the end.
 pub(super) fn names_pattern(names: &[String]) -> String {
@@ -64,8 +63,7 @@ pub(super) fn names_pattern(names: &[String]) -> String {
     format!(r"^{}\z", any_of(names.iter().map(String::as_str)))
 }
 
-/// One of these texts, in alphabetical order so that the same set is the same
-/// pattern.
+/// Any of these texts, in alphabetical order, so that the same set gives the same pattern.
 fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut texts: Vec<_> = texts.into_iter().map(escape).collect();
     texts.sort_unstable();
@@ -76,9 +74,8 @@ fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// The text as a pattern that matches it and nothing else, in the broker's language
-/// (PCRE). Braces are escaped too, so the broker does not take `{username}` in an app
-/// key for its variable.
+/// A pattern (PCRE) that matches this text and nothing else. Braces are escaped too, so that
+/// the broker does not take `{username}` in an app key for its variable.
 fn escape(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 8);
     for letter in text.chars() {
@@ -90,15 +87,16 @@ fn escape(text: &str) -> String {
     pattern
 }
 
-/// The words of the delay: any, or those of the delays up to a longest one, exactly.
+/// The pattern for the words of the delay: any, or exactly those of the delays up to a
+/// longest one.
 fn delays(longest: Option<Delay>) -> String {
-    up_to(longest.unwrap_or(Delay::MAX).seconds(), TOP_LEVEL)
+    up_to(longest.unwrap_or(Delay::MAX).seconds(), Level::TOP.number())
 }
 
-/// The bits from a level down of the numbers up to this one. Where it has a 1, the
+/// The pattern for the bits from a level down, for the numbers up to this one. At each 1, a
 /// number is either smaller, with a 0 here and anything below, or has a 1 as well.
 fn up_to(longest: u32, level: u8) -> String {
-    // All bits from here are set: anything goes.
+    // All bits from here on are 1: anything matches.
     if (longest + 1) & ((1 << (level + 1)) - 1) == 0 {
         return any(level + 1);
     }

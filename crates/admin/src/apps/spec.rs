@@ -1,8 +1,8 @@
-//! What is to be registered.
+//! The description of an application that is to be registered.
 
 use delayline::{
+    broker::Secret,
     codec::{AppKey, Delay},
-    settings::Secret,
     topology::{QueueType, Topology},
 };
 
@@ -22,24 +22,24 @@ pub struct AppSpec {
 pub enum Delivery {
     /// Its queue is bound to the dispatch exchange.
     Direct(AppQueue),
-    /// A landing queue is bound there, and hands everything on to the target.
+    /// Its landing queue is bound there, which passes everything on to the target.
     Landing(Target),
     /// Not at all: it only publishes.
     Nothing,
 }
 
-/// Where a landing queue hands messages on to.
+/// Where a landing queue passes messages on to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A queue, past all exchanges.
+    /// A queue, by way of the default exchange.
     Queue(AppQueue),
-    /// An exchange, which must stand.
+    /// An exchange, which must exist.
     Exchange {
         /// Its name.
         exchange: String,
-        /// The routing key the messages get; the delayed one they came with if `None`.
+        /// The routing key that messages get; `None` if they keep theirs.
         key: Option<String>,
-        /// The queue that the user may read, if any; it must stand.
+        /// The queue that the user may consume, if any; it must exist.
         queue: Option<String>,
     },
 }
@@ -49,15 +49,14 @@ pub enum Target {
 pub struct AppQueue {
     /// Its name.
     pub name: String,
-    /// Whether it must stand already, with whatever arguments it has. If not, it is
-    /// declared.
+    /// Whether it must exist already, with any arguments. If not, it is declared.
     pub existing: bool,
-    /// Whether it is declared so that what is rejected goes to the retry service.
+    /// Whether it is declared so that what it rejects goes to the retry service.
     pub retry: bool,
 }
 
 impl AppQueue {
-    /// A queue to be declared, without retries.
+    /// A queue that is to be declared, without retries.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), existing: false, retry: false }
     }
@@ -71,12 +70,12 @@ pub struct AppUser {
     pub name: String,
     /// The password to create it with if it does not exist.
     pub password: Option<Secret>,
-    /// Whose keys it may publish as well.
+    /// The other applications whose keys it may publish.
     pub may_publish: Vec<AppKey>,
     /// The longest delay it may publish; any if `None`.
     pub max_delay: Option<Delay>,
-    /// Whether it may bind its queue under its own key itself. That lets it bind the
-    /// entry exchange to the dispatch exchange too, and its messages go round.
+    /// Whether it may bind its queue under its own key itself. It can then also bind the
+    /// entry exchange to the dispatch exchange, which sends its messages round in circles.
     pub may_bind: bool,
     /// Whether it may publish to the retry and parked exchanges under its own key.
     pub may_retry: bool,
@@ -86,33 +85,34 @@ pub struct AppUser {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppSpecError {
-    /// Not a name of a queue, exchange or user.
+    /// The name of a queue, exchange or user has the wrong length.
     #[error("the name of the {what} is {length} bytes long; use 1 to 255")]
     Length {
-        /// A name of what.
+        /// Whether it is a queue, an exchange, a user or a routing key.
         what: &'static str,
-        /// How long it is.
+        /// Its length in bytes.
         length: usize,
     },
     /// A name the broker keeps for itself.
-    #[error("{what} `{name}` cannot be: names that begin with `amq.` are the broker's own")]
+    #[error("{what} `{name}` is not allowed: names that begin with `amq.` belong to the broker")]
     Reserved {
-        /// A name of what.
+        /// Whether it is a queue or an exchange.
         what: &'static str,
         /// The name.
         name: String,
     },
     /// A queue or exchange of the set.
-    #[error("{what} `{name}` belongs to the set, and no application may have it; choose another")]
+    #[error("{what} `{name}` belongs to the set, so no application can have it; choose another name")]
     OfTheSet {
-        /// A name of what.
+        /// Whether it is a queue or an exchange.
         what: &'static str,
         /// The name.
         name: String,
     },
     /// A landing queue in a set of classic queues.
     #[error(
-        "a landing queue is a quorum queue, as only these hand messages on at least once, and this set is classic"
+        "a landing queue has to be a quorum queue, since only those dead-letter at least once, and this \
+         set is classic"
     )]
     Classic,
 }
@@ -155,7 +155,7 @@ impl AppSpec {
 fn name(what: &'static str, name: &str, of_the_set: impl Fn(&str) -> bool) -> Result<(), AppSpecError> {
     length(what, name)?;
     match name {
-        // The broker's own exchanges are there to be used.
+        // The broker's own exchanges may be targets.
         _ if name.starts_with("amq.") && what == "queue" => {
             Err(AppSpecError::Reserved { what, name: name.into() })
         }
@@ -207,13 +207,13 @@ mod tests {
         assert!(matches!(queue("amq.gen-x"), Err(AppSpecError::Reserved { .. })));
         // The longest names of app and set leave room for everything that is made of both.
         let long = AppSpec { app: AppKey::new("x".repeat(150)).unwrap(), delivery: to("e"), user: None };
-        let set = TopologySettings { set: "s".repeat(64).parse().unwrap(), ..TopologySettings::default() };
+        let set = TopologySettings::named("s".repeat(64).parse().unwrap());
         assert_eq!(long.check(&Topology::new(set)), Ok(()));
     }
 
     #[test]
     fn a_classic_set_has_no_landing_queues() {
-        let settings = TopologySettings { queue_type: QueueType::Classic, ..TopologySettings::default() };
+        let settings = TopologySettings::default().with_queue_type(QueueType::Classic);
         let spec = AppSpec { app: AppKey::new("a").unwrap(), delivery: to("e"), user: None };
         assert_eq!(spec.check(&Topology::new(settings)), Err(AppSpecError::Classic));
     }

@@ -1,4 +1,4 @@
-//! What adding an application comes down to, one thing after the other.
+//! The single steps of adding an application.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::{
 };
 use delayline::{
     amqp::Session,
+    broker::Secret,
     codec::AppKey,
-    settings::Secret,
     shell::quoted,
     topology::{Binding, Endpoint, Queue, Topology},
 };
@@ -20,11 +20,11 @@ use crate::{
     doing, examine, observe_with,
 };
 
-/// One thing that an application has. Their order is that in which they are made:
-/// rules on keys come before the permission they restrict.
+/// One thing that an application has, in the order in which they are made: topic permissions
+/// come before the permission they restrict.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    /// Something of the application's that must stand already.
+    /// A queue or exchange of the application that must exist already.
     Stands(Endpoint),
     /// Its queue, or its landing queue.
     Queue(Queue),
@@ -32,13 +32,13 @@ pub(super) enum Step {
     Binding(Binding),
     /// Its user, and the password to create it with.
     User(String, Option<Secret>),
-    /// Which keys it may use on an exchange.
+    /// The keys it may use on an exchange.
     Topic(TopicPermission),
     /// What it may do.
     Permission(Permission),
 }
 
-/// Everything an application is to have.
+/// Everything an application should have.
 pub(super) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
     let mut steps = Vec::new();
     let app = &spec.app;
@@ -58,7 +58,7 @@ pub(super) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
         }
         Delivery::Landing(Target::Queue(queue)) => {
             steps.push(own_queue(queue));
-            // The default exchange hands to the queue of that name.
+            // The default exchange routes to the queue of that name.
             steps.extend(landing("", Some(&queue.name)));
         }
         Delivery::Landing(Target::Exchange { exchange, key, queue }) => {
@@ -77,7 +77,7 @@ pub(super) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
     steps
 }
 
-/// What stands, as far as steps need to know.
+/// What is on the broker, as far as the steps need to know.
 pub(super) struct Standing {
     pub(super) vhost: String,
     pub(super) observed: Observed,
@@ -87,7 +87,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Asks; of users only if a user matters, as that needs an administrator.
+    /// Asks the broker; about users only if a user matters, since that needs an
+    /// administrator.
     pub(super) fn look(api: &ManagementApi, vhost: &str, users: bool) -> Result<Self, AdminError> {
         let observed = observe_with(api, vhost)?;
         let vhost_name = vhost.to_owned();
@@ -118,18 +119,18 @@ impl Standing {
     }
 }
 
-/// How a step stands.
+/// The state of a step on the broker.
 pub(super) enum Found {
     Missing,
     Same,
     /// Something else is in the way, and what.
     Different(String),
-    /// It would be made, but there is no password to make it with.
+    /// It would be created, but there is no password for it.
     NoPassword(String),
 }
 
 impl Step {
-    /// Looks, and changes nothing.
+    /// Looks only, and changes nothing.
     pub(super) fn look(
         &self,
         standing: &Standing,
@@ -140,8 +141,9 @@ impl Step {
         let found = match self {
             Self::Stands(Endpoint::Queue(name)) if standing.has_queue(name) => Found::Same,
             Self::Stands(Endpoint::Exchange(name)) if standing.has_exchange(name) => Found::Same,
-            Self::Stands(end) => Found::Different(format!("{end} is to stand already, and does not")),
-            // Asking AMQP for what is not there leaves an error in the broker's log.
+            Self::Stands(end) => Found::Different(format!("{end} should already exist, but does not")),
+            // Asking over AMQP for something that is missing leaves an error in the broker's
+            // log.
             Self::Queue(queue) if !standing.has_queue(&queue.name) => Found::Missing,
             Self::Queue(queue) => {
                 match examine::queue(session, queue).map_err(doing(format!("looking at {self}")))? {
@@ -171,7 +173,7 @@ impl Step {
         Ok(found)
     }
 
-    /// Makes it so.
+    /// Carries the step out.
     pub(super) fn make(
         &self,
         api: &ManagementApi,
@@ -190,21 +192,21 @@ impl Step {
         Ok(())
     }
 
-    /// Whether this is a rule that `--replace-permissions` may overwrite.
+    /// Whether this is a permission that `--replace-permissions` may overwrite.
     pub(super) fn is_permission(&self) -> bool {
         matches!(self, Self::Topic(_) | Self::Permission(_))
     }
 }
 
-/// What to do about a queue that stands with other arguments.
+/// What to do about a queue that has other arguments.
 fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey) -> String {
     const EXCHANGE: &str = "x-dead-letter-exchange";
-    let anew = format!("let `{}` run empty, delete it, and add the application again", queue.name);
+    let anew = format!("let `{}` run empty, delete it and add the application again", queue.name);
     if topology.names().app_of_landing(&queue.name).is_some() {
         return anew;
     }
     let found = standing.observed.queues.iter().find(|info| info.name == queue.name);
-    let as_it_is = "take it as it is with --existing";
+    let as_it_is = "use it as it is with --existing";
     match found {
         Some(info) if queue.arguments.contains_key(EXCHANGE) && !info.arguments.contains_key(EXCHANGE) => {
             let quorum = info.kind.contains("quorum");
@@ -214,8 +216,8 @@ fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey)
     }
 }
 
-/// How a queue that stands comes to have what it rejects retried: arguments cannot be changed,
-/// but a policy does the same.
+/// How to get retries for a queue that exists: its arguments cannot be changed, but a policy
+/// has the same effect.
 pub(super) fn give_it_retries(
     topology: &Topology,
     app: &AppKey,
@@ -231,9 +233,9 @@ pub(super) fn give_it_retries(
         definition["overflow"] = "reject-publish".into();
     }
     format!(
-        "To have it retried without declaring the queue anew: rabbitmqctl set_policy -p {} --apply-to queues \
-         --priority 1 {} {} {} (of the policies that match a queue only one holds: put into it what another sets \
-         there now), and then add the application with --existing",
+        "To have it retried without declaring the queue again: rabbitmqctl set_policy -p {} --apply-to \
+         queues --priority 1 {} {} {} (only one policy applies to a queue: add what another one sets there \
+         now), and then add the application with --existing",
         quoted(vhost),
         quoted(&format!("retry-{queue}")),
         quoted(&format!("^{}$", regex::escape(queue))),
@@ -253,13 +255,13 @@ fn compare<T: PartialEq>(step: &Step, found: Option<&T>, wanted: &T, show: impl 
     }
 }
 
-/// One app key leads to one place: another binding would make copies.
+/// An app key leads to one place: a second binding would deliver copies.
 fn bound(wanted: &Binding, standing: &Standing) -> Found {
     let bindings = standing.observed.bindings_of(&wanted.source);
     let same_key: Vec<_> = bindings.iter().filter(|binding| binding.key == wanted.key).collect();
     match same_key.iter().find(|binding| binding.destination != wanted.destination) {
         Some(other) => Found::Different(format!(
-            "the app key is bound to {} already, and a second binding would make a copy of every message",
+            "the app key is already bound to {}, and a second binding would deliver a copy of every message",
             other.destination
         )),
         None if same_key.is_empty() => Found::Missing,
@@ -270,17 +272,17 @@ fn bound(wanted: &Binding, standing: &Standing) -> Found {
 fn user(name: &str, has_password: bool, standing: &Standing) -> Found {
     match standing.users.iter().find(|user| user.name == name) {
         Some(user) if user.has_tag("administrator") => Found::Different(format!(
-            "user `{name}` is an administrator, and can give itself any permission; take another"
+            "user `{name}` is an administrator and can give itself any permission; use another user"
         )),
         Some(user) if user.has_tag("policymaker") => Found::Different(format!(
-            "user `{name}` has the tag policymaker, and can set policies that drop every application's messages; \
-             take another, or the tag away"
+            "user `{name}` has the tag policymaker, and can set policies that drop every application's \
+             messages; use another user, or remove the tag"
         )),
         Some(_) => Found::Same,
         None if has_password => Found::Missing,
         None => Found::NoPassword(format!(
             "user `{name}` does not exist, and there is no password to create it with; set \
-             DELAYLINE_APP_PASSWORD or app_password_file, create it yourself, or say --no-user"
+             DELAYLINE_APP_PASSWORD or app_password_file, create it yourself, or use --no-user"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Findings by their cause: one fault differs in many places, and is put right once. Pure.
+//! Findings grouped by cause: one fault shows in many places and is fixed once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::compare::{EARLIER_REMEDY, Finding};
 use delayline::topology::{Binding, Endpoint, SetName};
 
-/// How many places of a cause are named where there are more.
+/// How many places of a cause are named before the list is cut short.
 const NAMED: usize = 3;
 
-/// What is wrong, once, with all the places where it shows.
+/// One fault, with all the places where it shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cause {
     /// What it is about: an object, or the first few of several.
@@ -19,12 +19,12 @@ pub struct Cause {
     pub what: String,
     /// What to do about it.
     pub remedy: String,
-    /// The findings that come of it, at least one.
+    /// The findings that it explains, at least one.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// Findings with the same cause together, in the order of the first of each.
+/// Groups findings by cause, in the order in which each cause appears first.
 #[must_use]
 pub fn causes(set: &SetName, findings: &[Finding]) -> Vec<Cause> {
     let missing: BTreeSet<&str> = findings
@@ -54,9 +54,9 @@ pub fn causes(set: &SetName, findings: &[Finding]) -> Vec<Cause> {
 /// What findings with the same cause have in common.
 #[derive(Debug, PartialEq, Eq)]
 enum Key<'a> {
-    /// Objects are gone, and their bindings with them.
+    /// Objects are missing, and their bindings with them.
     Missing,
-    /// Bindings between objects that stand.
+    /// Bindings between existing objects are missing.
     MissingBindings,
     /// The whole set is of an earlier version.
     EarlierVersion,
@@ -125,14 +125,14 @@ impl<'a> Key<'a> {
             Self::Different(_) => (
                 named(subjects),
                 different(group),
-                "if the set was installed with other settings, use those; if somebody declared it by hand, let it \
-                 run empty, delete it, and run `delayline install`"
+                "if the set was installed with other settings, use those; if somebody declared it by hand, \
+                 let it run empty, delete it and run `delayline install`"
                     .into(),
             ),
             Self::ExtraBindings(_, effect) => (
                 named(subjects),
                 effect.into(),
-                "find out who made it, and unbind it; applications bind to the dispatch exchange only".into(),
+                "find out who made it and remove it; applications bind only to the dispatch exchange".into(),
             ),
             Self::Unsuitable(reason, remedy) => ("broker".into(), reason.into(), remedy.into()),
             Self::MissingReplicas(members, wanted) => (
@@ -160,13 +160,13 @@ impl<'a> Key<'a> {
             Self::NoLeader => (
                 named(subjects),
                 format!(
-                    "{} replicas run and none of them leads: nothing gets in or out, and so nothing leaves the levels \
-                     that hand on to {}",
+                    "{} replicas run but none of them leads: nothing gets in or out, so nothing leaves the \
+                     levels that pass messages to {}",
                     it("its", "their"),
                     it("it", "them")
                 ),
-                "make sure (rabbitmq-queues quorum_status QUEUE), then delete the queue and run `delayline install`; \
-                 restarting the node does not help"
+                "check that (rabbitmq-queues quorum_status QUEUE), then delete the queue and run `delayline \
+                 install`; restarting the node does not help"
                     .into(),
             ),
             Self::Policy(_) => (named(subjects), policy(group), policy_remedy(set, group)),
@@ -188,7 +188,7 @@ fn subject(finding: &Finding) -> String {
     }
 }
 
-/// Each once, and of many only the first few.
+/// Each name once, and of many only the first few.
 pub fn named(subjects: impl IntoIterator<Item = String>) -> String {
     let mut distinct: Vec<String> = Vec::new();
     for subject in subjects {
@@ -202,7 +202,7 @@ pub fn named(subjects: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-/// What differs: all that does on one object, or the same arguments on several.
+/// What differs: everything on one object, or the same arguments on several.
 fn different(group: &[&Finding]) -> String {
     let mut by_argument: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
     for finding in group {
@@ -214,12 +214,12 @@ fn different(group: &[&Finding]) -> String {
         Some((wanted, found)) if values.len() == 1 => {
             format!("`{argument}` should be {wanted}, but is {found}")
         }
-        _ => format!("`{argument}` is another than it should be"),
+        _ => format!("`{argument}` differs from what it should be"),
     });
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// What a policy sets, and what comes of it.
+/// What a policy sets, and the effect.
 fn policy(group: &[&Finding]) -> String {
     let mut seen = BTreeSet::new();
     let texts = group.iter().filter_map(|finding| match finding {
@@ -240,7 +240,10 @@ fn policy_remedy(set: &SetName, group: &[&Finding]) -> String {
         true => " (operator policies: rabbitmqctl list_operator_policies)",
         false => "",
     };
-    format!("give the policy a pattern that leaves `{set}` and what begins with `{set}.` alone{operator}")
+    format!(
+        "change the policy's pattern so that it leaves `{set}` and all names that begin with `{set}.` \
+         alone{operator}"
+    )
 }
 
 #[cfg(test)]
@@ -312,7 +315,11 @@ mod tests {
         {
             assert_eq!(all.what.matches(part).count(), 1, "{}", all.what);
         }
-        assert!(all.remedy.contains("leaves `delay` and what begins with `delay.`"), "{}", all.remedy);
+        assert!(
+            all.remedy.contains("leaves `delay` and all names that begin with `delay.`"),
+            "{}",
+            all.remedy
+        );
         assert_eq!(tight.subject, "queue `delay.parked`");
         assert!(tight.what.starts_with("operator policy `tight` sets"), "{}", tight.what);
         assert!(tight.remedy.contains("operator"), "{}", tight.remedy);

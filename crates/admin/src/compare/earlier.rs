@@ -1,24 +1,25 @@
 //! Sets of an earlier version, whose keys spell the delay as 28 words of one bit: pure.
 //!
-//! Their exchanges and queues are those of today, so only the bindings tell.
+//! Their exchanges and queues are the same as today's, so only the bindings differ.
 
-use delayline::codec::LEVELS;
+use delayline::codec::{LEVELS, Level};
 
 use crate::compare::Observed;
 use delayline::topology::{Binding, Topology};
 
 impl Observed {
-    /// How many bindings between the exchanges and queues of a set are of an earlier
-    /// version. While they stand, the set carries none of today's routing keys.
+    /// How many bindings between the exchanges and queues of a set are of an earlier version.
+    /// While they exist, the set cannot route today's keys.
     #[must_use]
     pub fn earlier_bindings(&self, topology: &Topology) -> usize {
-        let of_a_level = |name: &str| (0..LEVELS).any(|level| topology.names().level_exchange(level) == name);
+        let of_a_level =
+            |name: &str| Level::all().any(|level| topology.names().level_exchange(level) == name);
         let bindings = self.bindings.iter().filter_map(super::observed::binding);
         bindings.filter(|binding| of_a_level(&binding.source) && one_bit_to_a_word(binding)).count()
     }
 }
 
-/// Whether a pattern asks for 28 words of one bit, and for some of them says which.
+/// Whether a pattern expects 28 words of one bit, and fixes some of them.
 fn one_bit_to_a_word(binding: &Binding) -> bool {
     let Some(words) = binding.key.strip_prefix("delay.") else { return false };
     let bits: Vec<_> = words.split('.').take(LEVELS.into()).collect();
@@ -34,15 +35,15 @@ mod tests {
     use delayline::topology::{Endpoint, TopologySettings};
 
     /// The bindings of that version, of one level.
-    fn earlier(topology: &Topology, level: u8) -> impl Iterator<Item = Binding> {
+    fn earlier(topology: &Topology, level: Level) -> impl Iterator<Item = Binding> {
         let names = topology.names().clone();
-        (0..=level).map(move |target| {
+        Level::all().filter(move |target| *target <= level).map(move |target| {
             let stars = |count: u8| "*.".repeat(count.into());
-            let zeros = "0.".repeat((level - target).into());
+            let zeros = "0.".repeat(level.index() - target.index());
             Binding {
                 source: names.level_exchange(level),
                 destination: Endpoint::Queue(names.level_queue(target)),
-                key: format!("delay.{}{zeros}1.{}*.#", stars(27 - level), stars(target)),
+                key: format!("delay.{}{zeros}1.{}*.#", stars(27 - level.number()), stars(target.number())),
             }
         })
     }
@@ -53,15 +54,15 @@ mod tests {
         let mut observed = Observed::standing(&topology);
         assert_eq!(observed.earlier_bindings(&topology), 0);
         // Half of each: somebody installed one over the other.
-        observed.bindings.extend(earlier(&topology, 5).map(|binding| info(&binding)));
+        observed.bindings.extend(earlier(&topology, 5.try_into().unwrap()).map(|binding| info(&binding)));
         assert_eq!(observed.earlier_bindings(&topology), 6);
-        observed.bindings = (0..LEVELS).flat_map(|l| earlier(&topology, l)).map(|b| info(&b)).collect();
+        observed.bindings = Level::all().flat_map(|l| earlier(&topology, l)).map(|b| info(&b)).collect();
         let causes = causes(&topology.settings().set, &observed.compare(&topology));
         assert!(causes.len() == 1 && causes[0].remedy.contains("delayline uninstall"), "{causes:?}");
         match &observed.compare(&topology)[..] {
             [finding @ Finding::EarlierVersion { bindings: 406 }] => {
                 let text = finding.to_string();
-                assert!(text.contains("a set of an earlier version stands here"), "{text}");
+                assert!(text.contains("this is a set of an earlier version"), "{text}");
             }
             other => panic!("{other:?}"),
         }

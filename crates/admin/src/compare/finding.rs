@@ -1,4 +1,4 @@
-//! What can be wrong with a set, and how it is said.
+//! What can be wrong with a set, and the words for it.
 
 use std::fmt;
 
@@ -6,96 +6,96 @@ use serde::Serialize;
 
 use delayline::topology::Binding;
 
-/// Something that is not as it should be.
+/// A difference between the set and what it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "finding", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Finding {
     /// An exchange or queue is not there.
     Missing {
-        /// What.
+        /// The exchange or queue.
         object: String,
     },
     /// A property or argument differs.
     Different {
-        /// Of what.
+        /// The exchange or queue.
         object: String,
-        /// Which property or argument.
+        /// The property or argument.
         argument: String,
-        /// What the topology says.
+        /// The value it should have.
         wanted: String,
-        /// What stands.
+        /// The value it has.
         found: String,
     },
     /// The set is of an earlier version, with keys of 28 words of one bit.
     EarlierVersion {
-        /// How many of its bindings are.
+        /// How many of its bindings are of that version.
         bindings: usize,
     },
     /// A binding is not there.
     MissingBinding {
-        /// Which.
+        /// The binding.
         binding: Binding,
     },
-    /// A binding too many, on or to one of our exchanges and queues.
+    /// A binding that should not be there, on or to one of our exchanges and queues.
     ExtraBinding {
-        /// Which.
+        /// The binding.
         binding: Binding,
         /// What it does.
         effect: &'static str,
     },
     /// The broker cannot carry the set as it is.
     Unsuitable {
-        /// Why not.
+        /// The reason.
         reason: String,
         /// What to do.
         remedy: String,
     },
     /// A queue has fewer replicas than it should.
     MissingReplicas {
-        /// Which queue.
+        /// The queue.
         queue: String,
         /// The nodes that hold one.
         members: Vec<String>,
-        /// How many there should be.
+        /// How many replicas it should have.
         wanted: usize,
     },
-    /// Some of a queue's replicas are on nodes that are down, or do not run there.
+    /// Some replicas of a queue are on nodes that are down, or do not run.
     ReplicasOffline {
-        /// Which queue.
+        /// The queue.
         queue: String,
-        /// Those nodes.
+        /// The nodes without a running replica.
         offline: Vec<String>,
-        /// Whether the others are too few for the queue to work.
+        /// Whether the remaining replicas are too few for the queue to work.
         stalled: bool,
     },
-    /// A queue's replicas run, and none of them leads: it neither takes nor hands on
-    /// messages, and does not come back by itself.
+    /// The replicas of a queue run but none of them leads: it neither accepts nor passes on
+    /// messages, and does not recover by itself.
     NoLeader {
-        /// Which queue.
+        /// The queue.
         queue: String,
     },
     /// A policy changes how one of our queues works.
     Policy {
-        /// Which queue.
+        /// The queue.
         queue: String,
         /// The policy, and what it sets.
         policy: String,
         /// The policies that set it: `policy `x``, `operator policy `x``.
         origins: Vec<String>,
-        /// What they set.
+        /// The key that they set.
         key: String,
-        /// To what.
+        /// The value.
         value: String,
-        /// What that does.
+        /// The effect.
         effect: &'static str,
     },
 }
 
-/// How to replace it without losing what waits in it.
-pub const EARLIER_REMEDY: &str = "stop its publishers, wait until its levels are empty (`delayline \
-     status`), then run `delayline uninstall`, `delayline install`, and `delayline app add` for each \
-     application; until then it delivers what it holds. Or install another set beside it, with --set";
+/// How to replace such a set without losing the messages that wait in it.
+pub const EARLIER_REMEDY: &str = "stop its publishers, wait until its levels are empty (`delayline status`), \
+     then run `delayline uninstall`, `delayline install`, and `delayline app add` for each application; \
+     until then it delivers what it holds. Or install another set beside it with --set";
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,10 +106,12 @@ impl fmt::Display for Finding {
             }
             Self::EarlierVersion { bindings } => write!(
                 f,
-                "a set of an earlier version stands here: {bindings} of its bindings expect one bit to a word"
+                "this is a set of an earlier version: {bindings} of its bindings expect one bit per word"
             ),
             Self::MissingBinding { binding } => write!(f, "{binding} is missing"),
-            Self::ExtraBinding { binding, effect } => write!(f, "{binding} is not ours: {effect}"),
+            Self::ExtraBinding { binding, effect } => {
+                write!(f, "{binding} does not belong to the set: {effect}")
+            }
             Self::Unsuitable { reason, remedy } => write!(f, "{reason}; to do: {remedy}"),
             Self::MissingReplicas { queue, members, wanted } => write!(
                 f,
@@ -126,8 +128,8 @@ impl fmt::Display for Finding {
             ),
             Self::NoLeader { queue } => write!(
                 f,
-                "queue `{queue}` has no leader although its replicas run: nothing gets in or out, and \
-                 restarting does not help; to do: docs/doctor.md, no-leader"
+                "queue `{queue}` has no leader although its replicas run: nothing gets in or out, and a \
+                 restart does not help; to do: docs/doctor.md, no-leader"
             ),
             Self::Policy { queue, policy, effect, .. } => write!(f, "queue `{queue}`: {policy}: {effect}"),
         }

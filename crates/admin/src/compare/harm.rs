@@ -1,4 +1,5 @@
-//! Policies that change what a queue of the set does although its arguments are right: pure.
+//! Policies that change how a queue of the set works even though its arguments are right:
+//! pure.
 
 use serde_json::Value as Json;
 
@@ -6,48 +7,47 @@ use crate::management::QueueInfo;
 
 use crate::compare::{Finding, observed::text};
 
-/// Settings of a policy that take effect on a level queue although its arguments
-/// are right: for limits the lower of both counts, and what no argument sets is
-/// the policy's alone.
+/// Policy keys that affect a level queue even though its arguments are right: of two limits
+/// the lower applies, and what no argument sets is the policy's alone.
 const HARMFUL_POLICIES: [(&str, &str); 5] = [
-    ("message-ttl", "messages leave this level before their time, if it is lower than the level's own"),
-    ("expires", "the broker deletes the queue with all its messages once nobody uses it for so long"),
+    ("message-ttl", "messages leave this level too early if it is lower than the level's own"),
+    ("expires", "the broker deletes the queue with all its messages once it is unused for that long"),
     ("max-length", "the queue refuses messages once it is full, and the level above stalls"),
     ("max-length-bytes", "the queue refuses messages once it is full, and the level above stalls"),
     (
         "dead-letter-routing-key",
-        "it replaces the delay in the routing key, and every message ends up unroutable",
+        "it replaces the delay in the routing key, so every message ends up unroutable",
     ),
 ];
 
-/// The same for a queue that keeps messages until somebody decides about them.
+/// The same for a queue that keeps messages until somebody decides what to do with them.
 const HARMFUL_TO_KEEPING: [(&str, &str); 5] = [
-    ("message-ttl", "what is kept is dropped after that time"),
-    ("expires", "the broker deletes the queue with all its messages once nobody uses it for so long"),
+    ("message-ttl", "messages are dropped after that time"),
+    ("expires", "the broker deletes the queue with all its messages once it is unused for that long"),
     ("max-length", "once it is full, messages are dropped, or the levels they come from stall"),
     ("max-length-bytes", "once it is full, messages are dropped, or the levels they come from stall"),
-    ("delivery-limit", "messages are dropped after they were looked at so often"),
+    ("delivery-limit", "messages are dropped after they were looked at that often"),
 ];
 
-/// The same for a landing queue, which an application does not consume, and which hands
-/// on at once.
+/// The same for a landing queue, which no application consumes and which passes messages on
+/// at once.
 const HARMFUL_TO_LANDING: [(&str, &str); 2] = [
     ("expires", "the broker deletes the queue with all its messages, as nobody consumes a landing queue"),
     ("dead-letter-routing-key", "it replaces the key that the application's messages should arrive with"),
 ];
 
-/// What policies do to a queue of the set, a level or one that keeps messages.
+/// What policies do to a queue of the set: a level, or a queue that keeps messages.
 pub(super) fn harmful_policies(info: &QueueInfo, is_level: bool) -> impl Iterator<Item = Finding> + '_ {
     policies(info, if is_level { &HARMFUL_POLICIES } else { &HARMFUL_TO_KEEPING })
 }
 
-/// The policies that change what a landing queue does. Limits on its length are not
-/// among them: they are looked for as with every queue that messages end in.
+/// The policies that change how a landing queue works, except limits on its length: those are
+/// checked as for every queue at the end of a route.
 pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Finding> {
     policies(info, &HARMFUL_TO_LANDING).collect()
 }
 
-/// The settings of these that a policy makes for a queue, and that take effect.
+/// The values of these keys that policies set for a queue and that take effect.
 fn policies<'a>(
     queue: &'a QueueInfo,
     harmful: &'static [(&str, &'static str)],
@@ -57,14 +57,15 @@ fn policies<'a>(
         if key == "delivery-limit" && value.as_i64().is_some_and(|limit| limit < 0) {
             return None;
         }
-        // A limit above the level's own TTL changes nothing. What keeps has none.
+        // A limit above the level's own TTL changes nothing. Queues that keep messages have
+        // no TTL.
         if key == "message-ttl"
             && let Some(own) = queue.arguments.get("x-message-ttl").and_then(Json::as_i64)
             && value.as_i64() >= Some(own)
         {
             return None;
         }
-        // The queue's own argument goes before the policy.
+        // The queue's own argument takes precedence over the policy.
         if key == "dead-letter-routing-key" && queue.arguments.contains_key("x-dead-letter-routing-key") {
             return None;
         }

@@ -1,8 +1,8 @@
-//! What stands on a broker beside what is wanted.
+//! Comparing a broker with the wanted set.
 //!
 //! [`Observed`] is what a vhost holds; comparing it with a
-//! [`Topology`](delayline::topology::Topology) gives [`Finding`]s, and [`causes`] groups those
-//! that one fault explains.
+//! [`Topology`](delayline::topology::Topology) gives [`Finding`]s, and [`causes`] groups
+//! those that have one fault behind them.
 
 mod cause;
 mod earlier;

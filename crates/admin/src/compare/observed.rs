@@ -1,4 +1,4 @@
-//! What stands against what should: pure, over plain data.
+//! What is on the broker against what should be: pure, over plain data.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use delayline::codec::RoutingKey;
 use crate::compare::{Finding, harm::harmful_policies};
 use delayline::topology::{Argument, Binding, Endpoint, Object, Topology};
 
-/// What stands in a vhost, as the management API tells it.
+/// The contents of a vhost, as the management API reports them.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// All exchanges.
@@ -21,12 +21,12 @@ pub struct Observed {
     pub bindings: Vec<BindingInfo>,
     /// How many nodes the cluster has, if that is known.
     pub nodes: Option<usize>,
-    /// What is only as the queues' statistics have it, which are some seconds old, and why.
+    /// What comes only from the queues' statistics, which are some seconds old, and why.
     pub unsettled: Vec<String>,
 }
 
-/// How many replicas a quorum queue gets if nobody says otherwise and the cluster has
-/// as many nodes (RabbitMQ's own default; up to 3.10 it is 5).
+/// How many replicas a quorum queue gets by default, if the cluster has as many nodes (the
+/// default of RabbitMQ itself; up to 3.10 it is 5).
 const DEFAULT_REPLICAS: usize = 3;
 
 impl Observed {
@@ -41,7 +41,7 @@ impl Observed {
         }
         self.compare_exchanges(topology, &mut findings);
         self.compare_queues(topology, &mut findings);
-        // Of an earlier version they differ one and all, which says nothing more.
+        // All bindings of an earlier version differ, so listing them adds nothing.
         if earlier == 0 {
             self.compare_bindings(topology, &mut findings);
         }
@@ -88,7 +88,7 @@ impl Observed {
 
     fn compare_replicas(&self, topology: &Topology, info: &QueueInfo, findings: &mut Vec<Finding>) {
         if info.members.is_empty() {
-            // Not replicated, or just being declared.
+            // Not replicated, or still being declared.
             return;
         }
         let offline: Vec<_> =
@@ -125,7 +125,7 @@ impl Observed {
                 Endpoint::Exchange(name) => exchanges.contains(name.as_str()),
             };
             let effect = if binding.source == dispatch && into_the_set {
-                "it sends messages back into the set that should be delivered, and they can go round for ever"
+                "it sends messages that should be delivered back into the set, and they can go round in circles"
             } else if binding.source == dispatch {
                 match RoutingKey::app_of_pattern(&binding.key) {
                     Ok(_) => continue,
@@ -190,13 +190,12 @@ fn compare_arguments(
     }
 }
 
-/// A value as it is shown.
+/// A value for display.
 pub(super) fn text(json: &Json) -> String {
     json.as_str().map_or_else(|| json.to_string(), str::to_owned)
 }
 
-/// A binding as the API tells it; `None` for the default exchange's, which every
-/// queue has.
+/// A binding from the API; `None` for those of the default exchange, which every queue has.
 pub(super) fn binding(info: &BindingInfo) -> Option<Binding> {
     if info.source.is_empty() {
         return None;
@@ -209,8 +208,7 @@ pub(super) fn binding(info: &BindingInfo) -> Option<Binding> {
 }
 
 impl Observed {
-    /// Whether there is an exchange or queue of this name; bindings count as
-    /// there.
+    /// Whether an exchange or queue of this name exists; a binding is proof enough.
     #[must_use]
     pub fn has(&self, object: &Object) -> bool {
         match object {
@@ -231,8 +229,7 @@ impl Observed {
             .collect()
     }
 
-    /// Which applications are bound to a set's dispatch exchange, and where
-    /// their messages go.
+    /// The applications bound to a set's dispatch exchange, and where their messages go.
     #[must_use]
     pub fn dispatch_bindings(&self, topology: &Topology) -> Vec<Binding> {
         let dispatch = topology.names().dispatch();

@@ -1,8 +1,8 @@
-//! Which policies hold for a queue, by the policies themselves: pure.
+//! Which policies apply to a queue, computed from the policies themselves: pure.
 //!
-//! What a policy does to a queue is in the queue's statistics only some seconds after it
-//! was set: too late for whoever looks right after setting one. So the broker's rules are
-//! followed here, as `rabbit_policy` and `rabbit_policies` have them in 3.10, 4.0 and 4.3.
+//! A queue's statistics show a policy only some seconds after it was set: too late for
+//! whoever looks right afterwards. So the broker's rules are followed here, as
+//! `rabbit_policy` and `rabbit_policies` have them in 3.10, 4.0 and 4.3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use crate::management::{ManagementApi, ManagementError, Policy, PolicyKind, Queu
 
 use crate::compare::Observed;
 
-/// A policy that sets one of these does not hold for a quorum queue at all, whatever else
-/// it sets. These are the keys that all versions agree on.
+/// A policy with one of these keys does not apply to a quorum queue at all, whatever else it
+/// sets. These are the keys that all versions agree on.
 const NOT_FOR_QUORUM: [&str; 11] = [
     "max-priority",
     "queue-mode",
@@ -38,8 +38,8 @@ const NOT_FOR_CLASSIC: [&str; 5] = [
     "dead-letter-strategy",
 ];
 
-/// Keys of which the lower value holds where a user's policy and an operator's set them;
-/// of all others it is the operator's.
+/// Keys for which the lower value applies when a user policy and an operator policy set them;
+/// for all others the operator's applies.
 const LOWER_HOLDS: [&str; 7] = [
     "message-ttl",
     "max-length",
@@ -50,18 +50,18 @@ const LOWER_HOLDS: [&str; 7] = [
     "delivery-limit",
 ];
 
-/// A policy with its pattern read.
+/// A policy with its pattern compiled.
 struct Rule<'a> {
     policy: &'a Policy,
-    /// `None` if it cannot be read.
+    /// `None` if we cannot compile it.
     pattern: Option<Regex>,
 }
 
-/// A key's value, and which policies set it.
+/// The value of a key, and the policies that set it.
 type Settings = BTreeMap<String, (Json, Vec<String>)>;
 
 impl Observed {
-    /// Reads the policies of this moment and [applies](Self::apply_policies) them.
+    /// Reads the current policies and [applies](Self::apply_policies) them.
     ///
     /// # Errors
     /// See [`ManagementError`]; then nothing has changed.
@@ -72,16 +72,16 @@ impl Observed {
         Ok(())
     }
 
-    /// Says of every queue which policies hold for it and what they set, by the policies as
-    /// they are now, in place of what its statistics say.
+    /// Sets for every queue which policies apply to it and what they set, from the policies
+    /// as they are now, in place of its statistics.
     pub fn apply_policies(&mut self, user: &[Policy], operator: &[Policy]) {
         let (user, operator) = (read(user), read(operator));
         for (kind, rules) in [("policy", &user), ("operator policy", &operator)] {
             let unreadable = rules.iter().filter(|rule| rule.pattern.is_none());
             self.unsettled.extend(unreadable.map(|Rule { policy, .. }| {
                 format!(
-                    "which queues {kind} `{}` holds for, if it was set in the last seconds: its pattern `{}` \
-                     cannot be read here",
+                    "which queues {kind} `{}` applies to, if it was set in the last few seconds: its pattern \
+                     `{}` cannot be read here",
                     policy.name, policy.pattern
                 )
             }));
@@ -104,15 +104,15 @@ fn read(policies: &[Policy]) -> Vec<Rule<'_>> {
     policies.iter().map(|policy| Rule { policy, pattern: Regex::new(&policy.pattern).ok() }).collect()
 }
 
-/// Those that hold for a queue: of all that match, the one with the highest priority. If
-/// several share that, it is the broker's choice, which it makes anew whenever a policy
-/// changes: then it is all of them. `shown` is what the queue's statistics name, for
-/// patterns that cannot be read.
+/// The policies that apply to a queue: the matching one with the highest priority. If several
+/// share that priority, the broker picks one, anew after every change of a policy: then it is
+/// all of them. `shown` is what the queue's statistics name, for patterns that cannot be
+/// read.
 fn holding<'a>(rules: &[Rule<'a>], queue: &QueueInfo, shown: Option<&str>) -> Vec<&'a Policy> {
     let kind = kind(queue);
     let matching = |rule: &&Rule<'_>| {
         let named = match &rule.pattern {
-            // One that gives up on this name is as good as unreadable.
+            // A pattern that gives up on this name counts as unreadable.
             Some(pattern) => pattern.is_match(&queue.name).ok(),
             None => None,
         };
@@ -127,8 +127,8 @@ fn holding<'a>(rules: &[Rule<'a>], queue: &QueueInfo, shown: Option<&str>) -> Ve
     holding
 }
 
-/// The type of a queue, by its own name for it or by its argument: versions differ in what
-/// they say of one that was just declared.
+/// The type of a queue, by its own field or its argument: versions differ in what they report
+/// for a queue that was just declared.
 fn kind(queue: &QueueInfo) -> &'static str {
     let argument = queue.arguments.get("x-queue-type").and_then(Json::as_str).unwrap_or_default();
     let said = if queue.kind.is_empty() { argument } else { queue.kind.as_str() };
@@ -145,7 +145,8 @@ fn is_for(kind: &str, policy: &Policy) -> bool {
         && !policy.definition.keys().any(|key| never.contains(&key.as_str()))
 }
 
-/// What policies set that may all hold: of each key the lowest value, which hurts most.
+/// The combined settings of policies of which any may apply: for each key the lowest value,
+/// which hurts most.
 fn together(kind: &str, policies: &[&Policy]) -> Settings {
     let mut settings = Settings::new();
     for policy in policies {
@@ -155,7 +156,7 @@ fn together(kind: &str, policies: &[&Policy]) -> Settings {
         let origin = match others.is_empty() {
             true => format!("{kind} `{}`", policy.name),
             false => format!(
-                "{kind} `{}` (which of it and {}, of the same priority, holds is the broker's choice)",
+                "{kind} `{}` (it and {} have the same priority, and the broker chooses which applies)",
                 policy.name,
                 others.join(", ")
             ),
@@ -172,7 +173,7 @@ fn together(kind: &str, policies: &[&Policy]) -> Settings {
     settings
 }
 
-/// A user's policy and an operator's together, as the broker merges them.
+/// A user policy and an operator policy together, as the broker merges them.
 fn merge(user: &Settings, operator: &Settings) -> Settings {
     let mut merged = user.clone();
     for (key, (value, origins)) in operator {
@@ -181,7 +182,7 @@ fn merge(user: &Settings, operator: &Settings) -> Settings {
             continue;
         };
         let holds = match LOWER_HOLDS.contains(&key.as_str()) {
-            // Less than 0 is no limit.
+            // A negative value means no limit.
             true if [users, value].into_iter().any(|it| it.as_i64().is_some_and(|it| it < 0)) => {
                 higher(users, value)
             }
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(info.effective_policy_definition, json!({"expires": 5, "max-length": 1}));
         assert_eq!(
             info.policy_origins["expires"],
-            ["policy `b` (which of it and `a`, of the same priority, holds is the broker's choice)"]
+            ["policy `b` (it and `a` have the same priority, and the broker chooses which applies)"]
         );
     }
 }

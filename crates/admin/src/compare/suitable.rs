@@ -8,13 +8,12 @@ use delayline::topology::{QueueType, TopologySettings};
 /// The first version whose quorum queues dead-letter at least once.
 const OLDEST: (u32, u32) = (3, 10);
 
-/// Feature flags that this needs where they can still be off: a cluster that was
-/// upgraded keeps new ones off until somebody enables them. Versions without these
-/// flags have what they stand for.
+/// The feature flags this needs, where they can still be off: an upgraded cluster keeps new
+/// flags off until somebody enables them. Versions without these flags have the features
+/// built in.
 const NEEDED: [&str; 2] = ["quorum_queue", "stream_queue"];
 
-/// What a broker tells about itself; `None` for what it was not asked or would not
-/// say.
+/// What a broker reports about itself; `None` for what it was not asked or would not say.
 #[derive(Debug, Clone, Default)]
 pub struct About {
     /// Its version, such as `3.10.8`.
@@ -25,8 +24,8 @@ pub struct About {
     pub nodes: Option<usize>,
 }
 
-/// What keeps a set with these settings from working on this broker. Empty if
-/// nothing is known to.
+/// What prevents a set with these settings from working on this broker. Empty if nothing is
+/// known to.
 #[must_use]
 pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -58,23 +57,24 @@ pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
         && usize::from(replicas.get()) > nodes
     {
         findings.push(Finding::Unsuitable {
-            reason: format!("{replicas} replicas are wanted, and the number of nodes is {nodes}"),
+            reason: format!("{replicas} replicas are wanted, but the number of nodes is {nodes}"),
             remedy: "add nodes, or ask for fewer with --replicas".into(),
         });
     }
     findings
 }
 
-/// What whoever may publish can do to everybody on a broker of this version: one message
-/// with a header `x-death` that no broker wrote ends all delays of a node. Measured on
-/// 3.10.8, where 4.0.5 and 4.3.6 take no harm; the versions between by RabbitMQ's source
+/// What any publisher can do to everybody on a broker of this version: one message with a
+/// header `x-death` that no broker wrote ends all delays of a node. Measured on 3.10.8, where
+/// 4.0.5 and 4.3.6 take no harm; the versions between by RabbitMQ's source
 /// (docs/compatibility.md).
 #[must_use]
 pub fn forgery(version: Option<&str>) -> Option<String> {
     let version = version.filter(|version| series(version).is_some_and(|series| series.0 < 4))?;
     Some(format!(
-        "on RabbitMQ {version} one message with a forged header `x-death` ends all delays, so only applications \
-         that trust each other may share this broker; RabbitMQ 4 takes no harm (docs/security.md)"
+        "on RabbitMQ {version} one message with a forged header `x-death` ends all delays, so only \
+         applications that trust each other may share this broker; RabbitMQ 4 is not affected \
+         (docs/security.md)"
     ))
 }
 
@@ -134,11 +134,11 @@ mod tests {
         assert!(old.len() == 1 && old[0].contains("3.9.29") && old[0].contains("3.10"), "{old:?}");
         let off = texts(&settings, &about("3.10.8", &[("stream_queue", "disabled")]));
         assert!(off.len() == 1 && off[0].contains("enable_feature_flag stream_queue"), "{off:?}");
-        let few = TopologySettings { replicas: std::num::NonZeroU8::new(5), ..settings.clone() };
+        let few = settings.clone().with_replicas(std::num::NonZeroU8::new(5).unwrap());
         let few = texts(&few, &about("4.3.6", &[]));
         assert!(few.len() == 1 && few[0].contains("number of nodes is 3"), "{few:?}");
         // Classic queues promise less, and need less.
-        let classic = TopologySettings { queue_type: QueueType::Classic, ..settings };
+        let classic = settings.with_queue_type(QueueType::Classic);
         assert!(texts(&classic, &about("3.8.0", &[("stream_queue", "disabled")])).is_empty());
     }
 }

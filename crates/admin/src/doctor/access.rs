@@ -1,7 +1,7 @@
-//! Who may do what they should not.
+//! Users that may do more than they should.
 //!
-//! Administrators are left out: they can give themselves any permission. So is who is
-//! said to be trusted.
+//! Administrators are left out: they can give themselves any permission. So are the users
+//! named as trusted.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use crate::doctor::{
     facts::{Access, Facts},
 };
 
-/// An app key that nobody has been given: what permits it permits any.
+/// An app key that no application has: a rule that permits it permits any.
 const ANY_APP: &str = "delayline-doctor-any-app";
 
-/// What a user should not be able to do, in the order of their codes.
+/// What a user should not be able to do, in the order of the codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Power {
     /// Publish any key to the entry exchange.
@@ -50,7 +50,7 @@ struct User<'a> {
 }
 
 impl User<'_> {
-    /// Whether a key is allowed on a topic exchange.
+    /// Whether a topic permission allows a key.
     fn key(&self, exchange: &str, key: &str, which: fn(&TopicPermission) -> &String) -> May {
         key_matches(&self.access.topics, (&self.permission.user, self.vhost), exchange, key, which)
     }
@@ -99,11 +99,11 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
     let routing_key = RoutingKey::new(Delay::ZERO, any.clone()).encode();
     let pattern = RoutingKey::binding_pattern(&any);
     let both = |first: May, second: &dyn Fn() -> May| if first? { second() } else { Ok(false) };
-    // A key that no rule on purpose lets through: services may publish for any app.
+    // A key that no rule allows on purpose: services may publish for any app.
     let garbage = "delayline-doctor";
     let publishes = both(matches(write, &entry), &|| user.key(&entry, garbage, |topic| &topic.write));
     let binds = both(matches(read, &dispatch), &|| user.key(&dispatch, &pattern, |topic| &topic.read));
-    // Who may take messages out of the unroutable queue is to send them on.
+    // A user that may read the unroutable queue is meant to send messages on from it.
     let operator = matches(read, &names.unroutable()).unwrap_or(false);
     let delivers = both(matches(write, &dispatch).map(|may| may && !operator), &|| {
         user.key(&dispatch, &routing_key, |topic| &topic.write)
@@ -145,39 +145,41 @@ fn finding(topology: &Topology, power: Power, users: &[String], forgery: &str) -
         Power::Publish => (
             FindingCode::EntryUnprotected,
             exchange(names.entry()),
-            format!("any key can be published by {who}: for any application, and garbage"),
-            "give them a topic permission there; delayline app add does, and docs/security.md has the patterns",
+            format!("{who} can publish any key: for any application, and malformed ones"),
+            "give them a topic permission there; delayline app add does that, and docs/security.md has the \
+             patterns",
         ),
         Power::Bind => (
             FindingCode::DispatchUnprotected,
             exchange(names.dispatch()),
-            format!("any key can be bound by {who}, and so any application's messages copied"),
-            "give them a topic permission there, or take `read` on it away; delayline app add binds for them",
+            format!("{who} can bind any key and so copy any application's messages"),
+            "give them a topic permission there, or take away `read` on it; delayline app add binds for them",
         ),
         Power::Deliver => (
             FindingCode::DispatchWritable,
             exchange(names.dispatch()),
-            format!("messages can be delivered to any application at once by {who}"),
-            "take `write` on it away from all but operators, who need it to replay",
+            format!("{who} can deliver messages to any application at once"),
+            "take away `write` on it from all but operators, who need it for replays",
         ),
         Power::Control => (
             FindingCode::SetUnprotected,
             set(),
-            format!("levels can be purged, consumed, fed or deleted by {who}"),
-            "take the permissions on the set's own queues and exchanges away; docs/security.md says who needs which",
+            format!("{who} can purge, consume, fill or delete levels"),
+            "take away the permissions on the set's own queues and exchanges; docs/security.md says who \
+             needs which",
         ),
         Power::SetPolicies => (
             FindingCode::SetUnprotected,
             set(),
-            format!("policies that drop messages or deliver them early can be put on every level by {who}"),
-            "take the tag `policymaker` away: it holds for every queue of the vhost, whatever permissions they have",
+            format!("{who} can set policies on every level that drop messages or deliver them early"),
+            "take away the tag `policymaker`: it covers every queue of the vhost, whatever permissions they have",
         ),
         Power::Forge => (
             FindingCode::UntrustedTenants,
             exchange(names.entry()),
             format!("{who} may publish, and {forgery}"),
-            "upgrade to RabbitMQ 4; until then, leave out those that all the others trust (--trusted), and give the \
-             rest a broker of their own",
+            "upgrade to RabbitMQ 4; until then, name the users that all the others trust (--trusted), and \
+             give the rest a broker of their own",
         ),
     };
     HealthFinding::new(code, subject, what, advice)

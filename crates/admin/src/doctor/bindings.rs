@@ -1,4 +1,4 @@
-//! The binding keys of the dispatch exchange themselves.
+//! The binding keys of the dispatch exchange.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use delayline::{
 
 use crate::doctor::{FindingCode, HealthFinding};
 
-/// Those that catch other applications' messages, or can.
+/// Bindings that catch other applications' messages, or can.
 pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFinding> {
     let bindings = observed.dispatch_bindings(topology);
     let exact: Vec<_> = bindings
@@ -30,8 +30,8 @@ pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFindi
             })
             .map(|(app, _)| app)
             .collect();
-        let advice = "bind with `delay.`, seven times `*.` and the app key, and then remove this binding; delayline app \
-                      add writes the exact one";
+        let advice = "bind with `delay.`, seven times `*.` and the app key, then remove this binding; \
+                      delayline app add makes the exact one";
         findings.push(if caught.is_empty() {
             HealthFinding::new(
                 FindingCode::WildcardBinding,

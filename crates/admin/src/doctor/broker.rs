@@ -9,14 +9,14 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
     for node in facts.nodes.iter().flatten() {
         for (on, what, helps) in [
-            (node.mem_alarm, "memory", "give it more memory, or find the queues that take it"),
-            (node.disk_free_alarm, "disk space", "free some, or enlarge the disk"),
+            (node.mem_alarm, "memory", "give it more memory, or find the queues that use it"),
+            (node.disk_free_alarm, "disk space", "free some space, or enlarge the disk"),
         ] {
             if on {
                 findings.push(HealthFinding::new(
                     FindingCode::BrokerAlarm,
                     format!("node {}", node.name),
-                    format!("it is short of {what}, and the whole cluster takes no messages"),
+                    format!("it is short of {what}, and the whole cluster accepts no messages"),
                     helps,
                 ));
             }
@@ -30,7 +30,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
             findings.push(HealthFinding::new(
                 FindingCode::FeatureFlagOff,
                 format!("feature flag `{}`", flag.name),
-                "it is stable and off; the next version may refuse to start without it",
+                "it is stable but off; the next version may refuse to start without it",
                 format!("rabbitmqctl enable_feature_flag {}", flag.name),
             ));
         }
@@ -40,7 +40,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
             FindingCode::DeprecatedFeature,
             format!("deprecated feature `{}`", feature.name),
             format!("something on this broker uses it ({})", feature.deprecation_phase.replace('_', " ")),
-            "find out who uses it before the broker is upgraded: a later version refuses it",
+            "find out who uses it before you upgrade the broker: a later version refuses it",
         ));
     }
     findings

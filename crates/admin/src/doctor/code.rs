@@ -8,9 +8,9 @@ use serde::{Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Messages are held up, or go where they should not, now.
+    /// Messages are being delayed, or go where they should not.
     Problem,
-    /// It can come to that, or could be better.
+    /// Something that could lead to that, or could be better.
     Advice,
 }
 
@@ -25,8 +25,8 @@ impl fmt::Display for Severity {
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $severity:ident;)*) => {
-        /// What kind of finding it is. Its text is stable, and the title of a section
-        /// in `docs/doctor.md`.
+        /// The kind of a finding. Its text is stable, and is the title of a section in
+        /// `docs/doctor.md`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum FindingCode {
@@ -34,10 +34,10 @@ macro_rules! codes {
         }
 
         impl FindingCode {
-            /// All of them, in the order of the document.
+            /// All kinds, in the order of the document.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// Its text.
+            /// Its stable text.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
@@ -53,15 +53,15 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Dead letters of a level or landing queue that do not go on.
+    /// Dead letters of a level or landing queue that do not move.
     StuckDeadLetters = "stuck-dead-letters", Problem;
     /// Nothing that is due leaves the levels of a node.
     DeadLetteringEnded = "dead-lettering-ended", Problem;
-    /// An application's queue that is full and refuses.
+    /// An application's queue that is full and refuses messages.
     TargetRefuses = "target-refuses", Problem;
-    /// An app key that leads to exchanges, and from there to no queue.
+    /// An app key that leads to exchanges, but to no queue behind them.
     TargetDeadEnd = "target-dead-end", Problem;
-    /// An app key whose messages come back to the levels when they are due.
+    /// An app key whose messages return to the levels when they are due.
     TargetLoop = "target-loop", Problem;
     /// A binding that also catches the messages of other bound apps.
     BindingCollision = "binding-collision", Problem;
@@ -69,31 +69,31 @@ codes! {
     NobodyBound = "nobody-bound", Problem;
     /// Messages with malformed keys.
     MalformedMessages = "malformed-messages", Problem;
-    /// Other messages that are kept as unroutable: most often somebody is bound by now.
+    /// Other unroutable messages: most often an application has been bound since.
     UnroutableWaiting = "unroutable-waiting", Problem;
-    /// The unroutable queue has grown lately.
+    /// The unroutable queue has grown recently.
     UnroutableGrowing = "unroutable-growing", Problem;
-    /// More messages came into the levels than were published.
+    /// More messages entered the levels than were published.
     MultipliedMessages = "multiplied-messages", Problem;
     /// The set is not as it should be.
     SetDiffers = "set-differs", Problem;
     /// A policy changes how a queue of the set works.
     PolicyOnSet = "policy-on-set", Problem;
-    /// A queue without an online majority of its replicas.
+    /// A queue that has no majority of its replicas online.
     NoMajority = "no-majority", Problem;
-    /// A queue whose replicas run and that has no leader.
+    /// A queue whose replicas run but that has no leader.
     NoLeader = "no-leader", Problem;
     /// A broker that cannot carry the set as it is.
     BrokerUnsuitable = "broker-unsuitable", Problem;
-    /// A node that takes no messages.
+    /// A node that accepts no messages.
     BrokerAlarm = "broker-alarm", Problem;
     /// An application's queue that will refuse once it is full.
     TargetCanRefuse = "target-can-refuse", Advice;
     /// A classic queue behind a set of quorum queues.
     TargetClassic = "target-classic", Advice;
-    /// A queue that goes with its connection, its consumer or the node.
+    /// A queue that disappears with its connection, its consumer or the node.
     TargetTransient = "target-transient", Advice;
-    /// A queue that messages wait in and nobody consumes.
+    /// A queue in which messages wait and which nobody consumes.
     NobodyConsumes = "nobody-consumes", Advice;
     /// A binding that can catch messages of other apps.
     WildcardBinding = "wildcard-binding", Advice;
@@ -103,23 +103,23 @@ codes! {
     TooFewReplicas = "too-few-replicas", Advice;
     /// A stable feature flag that is off.
     FeatureFlagOff = "feature-flag-off", Advice;
-    /// A policy of ours that should have been there for a moment only.
+    /// A temporary policy of ours that was left behind.
     PolicyLeftBehind = "policy-left-behind", Advice;
     /// A deprecated feature that is in use.
     DeprecatedFeature = "deprecated-feature", Advice;
-    /// The dead-letter prefetch may be too small for what goes through.
+    /// The dead-letter prefetch may be too small for the message rate.
     DeadLetterPrefetch = "dead-letter-prefetch", Advice;
-    /// Messages that name a time of their own, which a coming version would keep.
+    /// Messages with a header for broker-side delays, which a coming version would act on.
     DeliveryTimeHeader = "delivery-time-header", Advice;
     /// Users that may publish to the entry exchange with any key.
     EntryUnprotected = "entry-unprotected", Advice;
     /// Users that may bind any key to the dispatch exchange.
     DispatchUnprotected = "dispatch-unprotected", Advice;
-    /// Users that may deliver to every app at once, past the levels.
+    /// Users that may deliver to every app at once, bypassing the levels.
     DispatchWritable = "dispatch-writable", Advice;
     /// Users that may purge, consume, delete or divert the set's queues.
     SetUnprotected = "set-unprotected", Advice;
-    /// Users that may publish on a broker whose delays one message can end.
+    /// Users that may publish on a broker where one message can end all delays.
     UntrustedTenants = "untrusted-tenants", Advice;
 }
 
@@ -136,7 +136,7 @@ impl std::str::FromStr for FindingCode {
         let found = Self::ALL.iter().find(|code| code.as_str() == text);
         found.copied().ok_or_else(|| {
             let all: Vec<_> = Self::ALL.iter().map(|code| code.as_str()).collect();
-            format!("`{text}` is not the code of a finding; there are {}", all.join(", "))
+            format!("`{text}` is not the code of a finding; the codes are {}", all.join(", "))
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Messages that came into the levels more than once.
+//! Messages that entered the levels more than once.
 //!
 //! A message enters one level, and every further key in its header `CC` or `BCC` makes
-//! another copy of it there, which each level on the way copies again. Brokers count what
-//! is published to an exchange and what gets into a queue, so there is a sign of it: more
-//! in the levels than was published. What the levels hand to each other is not counted.
+//! another copy of it there, which each level on the way copies again. The sign is that more
+//! got into the levels than was published: brokers count both. What the levels pass to each
+//! other is not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,24 +25,25 @@ use crate::doctor::{
     walk::Target,
 };
 
-/// Over how many seconds is looked back; as long as brokers keep such figures by default.
+/// The period to look back over, in seconds; brokers keep such figures for this long by
+/// default.
 const HISTORY: u32 = 600;
 
-/// By how many samples of ten seconds what is counted of a queue may be ahead of what is
-/// counted of an exchange: each is renewed every five seconds.
+/// By how many samples of ten seconds a queue's count may be ahead of an exchange's: each is
+/// renewed every five seconds.
 const APART: usize = 2;
 
-/// What was published, and how much more came into the levels.
+/// What was published, and how much more entered the levels.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Copies {
     published: u64,
-    /// No fewer than so many are copies.
+    /// At least this many are copies.
     extra: u64,
     /// How much each user published in this vhost, over connections that are open.
     users: BTreeMap<String, u64>,
 }
 
-/// Asks what was published lately; `None` if no more came into the levels than that.
+/// Asks what was published recently; `None` if no more than that entered the levels.
 pub(super) fn count(
     api: &ManagementApi,
     vhost: &str,
@@ -66,7 +67,7 @@ pub(super) fn count(
     Ok(Some(Copies { published, extra, users }))
 }
 
-/// The exchanges through which a message can come into the levels.
+/// The exchanges through which a message can enter the levels.
 fn ways_in(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
     let names = topology.names();
     let mut ways: BTreeSet<_> = topology
@@ -93,7 +94,7 @@ fn ways_in(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
     }
 }
 
-/// How many messages were published, and how many more than that certainly came into the
+/// How many messages were published, and how many more than that certainly entered the
 /// levels.
 fn compare(ways: &[&ExchangeInfo], levels: &[&QueueInfo]) -> (u64, u64) {
     let grown = |history: Vec<u64>, ends: usize| match history.len().checked_sub(ends + 1) {
@@ -145,12 +146,13 @@ pub(super) fn check(
             FindingCode::MultipliedMessages,
             format!("exchange `{}`", topology.names().entry()),
             format!(
-                "{published} messages were published in the last ten minutes, and at least {extra} copies of them \
-                 came into the levels as well, where each level copies them again: somebody sets the header CC or \
-                 BCC; {who}"
+                "{published} messages were published in the last ten minutes, and at least {extra} copies of \
+                 them entered the levels as well, where each level copies them again: a publisher sets the \
+                 header CC or BCC; {who}"
             ),
-            "take the right to publish away from who does it and close the connections, then discard what is in \
-             the levels for that application (delayline app discard APP); docs/security.md has the commands",
+            "take away that user's right to publish and close its connections, then discard the \
+             application's messages in the levels (delayline app discard APP); docs/security.md has the \
+             commands",
         )
         .about(concerned),
     )

@@ -1,4 +1,4 @@
-//! Dead letters on their way between two queues.
+//! Dead letters on their way from one queue to the next.
 
 use crate::{
     handover::{PREFETCH, Sign},
@@ -42,13 +42,13 @@ pub(super) fn check(
     findings
 }
 
-/// What is known of what keeps the dead letters of a queue.
+/// What is known about why a queue's dead letters are stuck.
 struct Holder {
     /// The application whose landing queue it is.
     landing: Option<String>,
-    /// The applications that cannot take messages now, and why.
+    /// The applications that cannot accept messages now, and why.
     blocked: Vec<(String, String)>,
-    /// Whether the broker is one that can leave hand-overs behind.
+    /// Whether the broker is one that can forget deliveries in progress.
     forgets: bool,
 }
 
@@ -76,34 +76,36 @@ impl Holder {
 
     fn text(&self) -> String {
         match (&self.blocked[..], &self.landing) {
-            ([], None) => "nothing that is bound is known to refuse".into(),
-            ([], Some(app)) => format!("what `{app}` receives with does not take them"),
+            ([], None) => "no bound queue is known to refuse messages".into(),
+            ([], Some(app)) => format!("what is bound for `{app}` does not accept them"),
             (blocked, _) => {
                 let all: Vec<_> = blocked.iter().map(|(app, why)| format!("`{app}` ({why})")).collect();
-                format!("as far as it can be seen they are for {}", all.join(", "))
+                format!("as far as can be seen they are for {}", all.join(", "))
             }
         }
     }
 
     fn advice(&self) -> String {
         if !self.blocked.is_empty() {
-            return "make that take messages again, or unbind it: then its messages are kept as unroutable. Then \
-                    delayline unstick, or wait for the broker, which tries again every 3 minutes; none is lost"
+            return "make it accept messages again, or unbind it: then its messages go to the unroutable \
+                    queue. Then run delayline unstick, or wait for the broker, which tries again every 3 \
+                    minutes; no message is lost"
                 .into();
         }
         if self.landing.is_some() {
             return "look at the exchange it dead-letters to, and at what is bound there; once that is right, \
-                    delayline unstick; none is lost"
+                    run delayline unstick; no message is lost"
                 .into();
         }
-        let mut advice = "delayline unstick has the queue try again at once, which is all it takes after a broker was \
-                          restarted; if that does not help, docs/doctor.md has a command that names their keys and \
-                          the queue that refuses"
-            .to_owned();
+        let mut advice =
+            "run delayline unstick, which makes the queue try again at once; after a restart of \
+                          the broker that is all it takes. If it does not help, docs/doctor.md has a command \
+                          that shows their keys and the queue that refuses them"
+                .to_owned();
         if self.forgets {
-            advice += ". On RabbitMQ 3.x, what was handed over while a node of the cluster was starting can stay \
-                       until the queue has a new leader: rabbitmq-upgrade drain, then revive, on the node that \
-                       leads it, or restart that node; none is lost";
+            advice += ". On RabbitMQ 3.x, messages passed on while a node of the cluster was starting can \
+                       stay stuck until the queue has a new leader: run rabbitmq-upgrade drain, then revive, \
+                       on the node that leads it, or restart that node; no message is lost";
         }
         advice
     }
@@ -117,8 +119,7 @@ fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFindin
         None => "with 32 of them, nothing would leave this level any more",
     };
     if rising && holder.blocked.is_empty() {
-        effect =
-            "there are more all the time: either nothing goes on, or more falls due than can be handed on";
+        effect = "their number keeps growing: either nothing moves, or more falls due than can be passed on";
     }
     HealthFinding::new(
         FindingCode::StuckDeadLetters,
@@ -129,14 +130,14 @@ fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFindin
     .about(holder.apps())
 }
 
-/// The policies of ours that a run which was cut short has left.
+/// Policies of ours that an interrupted run left behind.
 pub(super) fn left_behind(facts: &Facts) -> Vec<HealthFinding> {
     let finding = |kind: &PolicyKind| {
         HealthFinding::new(
             FindingCode::PolicyLeftBehind,
             format!("{kind} `{NAME}`"),
-            "delayline unstick sets it for a moment, and was cut short before it deleted it; it does no harm",
-            "delayline unstick deletes it, and so does delayline serve when it starts",
+            "delayline unstick sets it for a moment and was interrupted before it deleted it; it does no harm",
+            "run delayline unstick, which deletes it; delayline serve does so too when it starts",
         )
     };
     facts.left_behind.iter().map(finding).collect()
@@ -152,7 +153,7 @@ fn prefetch(
     let rate = facts.observed.exchanges.iter().find(|exchange| exchange.name == entry)?.publish_rate();
     let reason = match backlog {
         Some((count, queue)) => {
-            format!("`{queue}` had {count} or more dead letters waiting to be handed on all the time")
+            format!("`{queue}` had {count} or more dead letters waiting to be passed on all the time")
         }
         None if rate > 0.0 && rate >= options.busy_rate => format!("{rate:.0} messages per second come in"),
         None => return None,
@@ -161,10 +162,10 @@ fn prefetch(
         FindingCode::DeadLetterPrefetch,
         "broker",
         format!(
-            "{reason}, and a queue hands on {PREFETCH} at a time unless \
-             dead_letter_worker_consumer_prefetch says otherwise (no API tells it)"
+            "{reason}, and a queue passes on {PREFETCH} at a time unless \
+             dead_letter_worker_consumer_prefetch says otherwise (no API shows it)"
         ),
-        "in advanced.config of every node: [{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]. \
-         Then restart the nodes one by one, and leave this finding out from now on (--ignore dead-letter-prefetch)",
+        "in advanced.config of every node: [{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]. Then \
+         restart the nodes one by one, and ignore this finding from then on (--ignore dead-letter-prefetch)",
     ))
 }

@@ -1,7 +1,7 @@
-//! Nodes whose levels hand on nothing at all.
+//! Nodes on which no level passes messages on.
 //!
-//! No API tells whether the workers that dead-letter at least once still run. Levels that
-//! hand on nothing although nothing is known to refuse are the sign of it.
+//! No API shows whether the workers that dead-letter at least once still run. The sign is
+//! that levels pass nothing on although no bound queue is known to refuse.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<HealthFinding> {
         let info = facts.observed.queues.iter().find(|queue| queue.name == name);
         nodes.entry(info.map_or("", |queue| &queue.leader)).or_default().push(format!("`{name}`"));
     }
-    // One alone may have a reason of its own, where one message cannot end all.
+    // A single level may have a reason of its own, on versions where one message cannot end
+    // all of them.
     nodes.retain(|_, queues| forgeable || queues.len() > 1);
     nodes.into_iter().map(|(node, queues)| finding(node, &queues, forgeable)).collect()
 }
@@ -25,8 +26,8 @@ pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<HealthFinding> {
 fn finding(node: &str, queues: &[String], forgeable: bool) -> HealthFinding {
     let subject = if node.is_empty() { "broker".into() } else { format!("node {node}") };
     let mut advice =
-        "make sure: there, rabbitmqctl eval 'whereis(rabbit_fifo_dlx_sup).' prints undefined. Then \
-                      the command in docs/doctor.md starts it again and loses nothing"
+        "check it: on that node, rabbitmqctl eval 'whereis(rabbit_fifo_dlx_sup).' prints undefined. The \
+                      command in docs/doctor.md then starts it again and loses nothing"
             .to_owned();
     if forgeable {
         advice += "; a restart does not help if a forged header `x-death` ended it";
@@ -35,8 +36,8 @@ fn finding(node: &str, queues: &[String], forgeable: bool) -> HealthFinding {
         FindingCode::DeadLetteringEnded,
         subject,
         format!(
-            "nothing that is due leaves {}, and nothing that is bound is known to refuse: it looks as if all \
-             dead-lettering of this node had ended, for every vhost",
+            "nothing that is due leaves {}, and no bound queue is known to refuse: all dead-lettering of \
+             this node seems to have ended, for every vhost",
             queues.join(", ")
         ),
         advice,

@@ -1,4 +1,4 @@
-//! What the checks are made of.
+//! The facts that the checks work on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,8 @@ use crate::{
     observe, parked as parked_census, unroutable as census,
     unstick::left_behind,
 };
-use delayline::{amqp::Session, settings::Settings, topology::Topology};
+use delayline::{amqp::Session, topology::Topology};
+use delayline_settings::Settings;
 
 use crate::doctor::{
     DoctorOptions,
@@ -28,31 +29,31 @@ use crate::doctor::{
     walk::{End, targets},
 };
 
-/// Over how many seconds the unroutable queue is looked back at; as long as brokers
-/// keep such figures by default.
+/// The period over which the unroutable queue is looked back at, in seconds; brokers keep
+/// such figures for this long by default.
 const HISTORY: u32 = 600;
 
-/// For how long a policy of ours may stand while somebody unsticks a queue.
+/// How long a policy of ours may exist while somebody unsticks a queue.
 const MOMENT: Duration = Duration::from_secs(3);
 
-/// What was learned of the broker. What it would not say is `None`.
+/// What was learned from the broker. What it would not say is `None`.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) observed: Observed,
     pub(super) about: About,
     pub(super) nodes: Option<Vec<NodeInfo>>,
     pub(super) deprecated: Option<Vec<DeprecatedFeature>>,
-    /// How many dead letters were on their way, over the last minute and the oldest
-    /// first, from each queue that has some now.
+    /// For each queue that has dead letters now, how many were on their way over the last
+    /// minute, the oldest first.
     pub(super) dead_letters: BTreeMap<String, Vec<Look>>,
     /// How many messages were unroutable over time, the oldest first.
     pub(super) unroutable_history: Vec<u64>,
     pub(super) unroutable: Option<UnroutableReport>,
     pub(super) parked: Option<ParkedReport>,
-    /// The kinds of policies of which one of ours stands for longer than it should.
+    /// The kinds of policies of ours that exist for longer than they should.
     pub(super) left_behind: Vec<PolicyKind>,
     pub(super) access: Option<Access>,
-    /// What was copied on its way into the levels.
+    /// What was copied in the levels.
     pub(super) copies: Option<Copies>,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct Access {
 }
 
 impl Facts {
-    /// Whether anything of the set stands.
+    /// Whether any part of the set exists.
     pub(super) fn installed(&self, topology: &Topology) -> bool {
         let entry = topology.names().entry();
         self.observed.exchanges.iter().any(|exchange| exchange.name == entry)
@@ -90,7 +91,8 @@ pub(super) fn gather(
     let (about, mut unchecked) = about(&session, Some(management));
     observed.nodes = about.nodes;
     let (unroutable, parked) = (topology.names().unroutable(), topology.names().parked());
-    // The API's count is some seconds old; who has no right to the queue must do with that.
+    // The API's count is some seconds old; it is used where we lack the right to read the
+    // queue.
     let mut waits = |name: &str| matches!(session.queue_depth(name), Ok(Some(depth)) if depth.ready > 0);
     let (waits, waits_parked) = (waits(&unroutable), waits(&parked));
     drop(session);
@@ -109,7 +111,7 @@ pub(super) fn gather(
     if known.installed(topology) {
         let history = api.queue_history(vhost, &unroutable, HISTORY);
         known.unroutable_history =
-            or_unchecked(history, "whether more and more is unroutable", &mut unchecked)
+            or_unchecked(history, "whether the number of unroutable messages grows", &mut unchecked)
                 .flatten()
                 .map(|queue| queue.history())
                 .unwrap_or_default();
@@ -117,7 +119,7 @@ pub(super) fn gather(
         let kept = waits || known.observed.queues.iter().any(counted);
         if kept && options.sample > 0 {
             let report = census(settings, topology, options.sample, |_| {});
-            let what = "for whom the unroutable messages are";
+            let what = "which applications the unroutable messages are for";
             known.unroutable = or_unchecked(report, what, &mut unchecked);
             if let Some(report) = &known.unroutable {
                 let unseen = report.unseen.iter().chain(&report.failure);
@@ -141,7 +143,7 @@ pub(super) fn gather(
     Ok((known, unchecked))
 }
 
-/// What is still there a moment later.
+/// The policies that are still there a moment later.
 fn lasting(look: impl Fn() -> Vec<PolicyKind>) -> Vec<PolicyKind> {
     let mut seen = look();
     if !seen.is_empty() {
@@ -152,8 +154,8 @@ fn lasting(look: impl Fn() -> Vec<PolicyKind>) -> Vec<PolicyKind> {
     seen
 }
 
-/// The queues that messages move through: the set's, landing queues, and those that
-/// applications receive with.
+/// The queues that messages move through: the set's, landing queues, and the queues of
+/// applications.
 fn queues_on_the_way(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
     let mut names: BTreeSet<_> = topology.queues().map(|queue| queue.name.clone()).collect();
     for target in targets(topology, observed) {

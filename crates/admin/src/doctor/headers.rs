@@ -1,4 +1,4 @@
-//! Headers that nobody should send.
+//! Headers that no publisher should send.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,9 @@ use delayline::topology::Topology;
 
 use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
 
-/// Who sends what a quorum queue of a coming version would hold back, as far as it is
-/// among the messages that are kept. What is delivered is not looked at.
+/// Which publishers send headers that make a quorum queue of a coming version hold messages
+/// back, as far as such messages are unroutable or parked. Delivered messages are not
+/// examined.
 pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     let names = topology.names();
     let unroutable = facts.unroutable.iter().flat_map(|report| &report.groups);
@@ -22,18 +23,21 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     carriers
         .into_iter()
         .map(|(app, queues)| {
-            let places: Vec<_> = queues.iter().map(|(queue, count)| format!("{count} in `{queue}`")).collect();
-            let subject = app.map_or_else(|| "messages without an app key".into(), |app| format!("app key `{app}`"));
+            let places: Vec<_> =
+                queues.iter().map(|(queue, count)| format!("{count} in `{queue}`")).collect();
+            let subject =
+                app.map_or_else(|| "messages without an app key".into(), |app| format!("app key `{app}`"));
             HealthFinding::new(
                 FindingCode::DeliveryTimeHeader,
                 subject,
                 format!(
-                    "messages have a header `x-opt-delivery-time` or `x-opt-delivery-delay` (at least {}), by \
-                     which quorum queues of a coming RabbitMQ version hold a message back, in every level anew",
+                    "messages have a header `x-opt-delivery-time` or `x-opt-delivery-delay` (at least {}), \
+                     which makes quorum queues of a coming RabbitMQ version hold a message back in every \
+                     level",
                     places.join(" and ")
                 ),
-                "have who publishes for it leave the header out before the broker is upgraded: the routing key \
-                 says the delay. What the router, the retry service or a replay sends has it no more",
+                "have its publishers leave the header out before the broker is upgraded: the routing key \
+                 says the delay. The router, the retry service and replays remove it from what they send",
             )
             .about(app)
         })

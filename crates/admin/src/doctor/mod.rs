@@ -1,7 +1,6 @@
-//! Looking for what would hurt, with what to do about it.
+//! Looking for problems, and saying what to do about them.
 //!
-//! The broker is asked first (`Facts`); then each check is a pure function of
-//! what it said.
+//! The broker is asked first (`Facts`); then each check is a pure function of the answers.
 
 mod access;
 mod bindings;
@@ -19,7 +18,8 @@ mod walk;
 
 use serde::Serialize;
 
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
+use delayline_settings::Settings;
 
 use crate::AdminError;
 
@@ -30,16 +30,16 @@ pub use code::{FindingCode, Severity};
 /// How thoroughly to look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DoctorOptions {
-    /// How many unroutable and how many parked messages are looked at, to tell for whom
-    /// they are and which headers they have; 1,000. With 0 they are only counted, and nothing is taken down from any queue: then a
-    /// look costs some ten requests to the management API, and can be repeated often.
+    /// How many unroutable and how many parked messages are examined, to tell which
+    /// applications they are for and which headers they have; 1,000. With 0 they are only
+    /// counted, and no message is taken from any queue: a check then costs some ten requests
+    /// to the management API, and can be repeated often.
     pub sample: u64,
-    /// How many messages per second into the set make the dead-letter prefetch worth a
-    /// finding; 2,000.
+    /// The rate of messages into the set, per second, from which the dead-letter prefetch is
+    /// worth a finding; 2,000.
     pub busy_rate: f64,
-    /// Users that are meant to have power over the whole set, such as the one that
-    /// installs it: what they may do is no finding. Administrators never need to be
-    /// named.
+    /// Users that are meant to control the whole set, such as the one that installs it: what
+    /// they may do is no finding. Administrators never need to be named.
     pub trusted: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ impl Default for DoctorOptions {
     }
 }
 
-/// Something that hurts, or would.
+/// A problem, or something that could become one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct HealthFinding {
     /// How bad it is.
     pub severity: Severity,
-    /// What kind of finding; stable.
+    /// What kind of finding it is; stable.
     pub code: FindingCode,
     /// What it is about: a queue, an exchange, a binding, a user, the broker.
     pub subject: String,
@@ -62,7 +62,7 @@ pub struct HealthFinding {
     pub what: String,
     /// What to do about it.
     pub advice: String,
-    /// The applications that are concerned, as far as they are known.
+    /// The applications that are affected, as far as they are known.
     pub apps: Vec<String>,
     /// All the places where it shows, if there are several.
     pub details: Vec<String>,
@@ -94,7 +94,7 @@ impl HealthFinding {
     }
 }
 
-/// What was found, and what could not be looked at.
+/// The findings, and what could not be checked.
 #[derive(Debug, Clone, Serialize)]
 pub struct DoctorReport {
     /// The name of the set.
@@ -105,14 +105,14 @@ pub struct DoctorReport {
     pub unchecked: Vec<String>,
 }
 
-/// Looks at a set, at what is bound to it, and at its broker. Changes nothing, and
-/// waits for nothing (what must be seen over time is in the statistics that brokers
-/// keep) unless a queue seems to have no leader: then it looks again, for 20 s at
-/// most; and unless a policy of [`unstick`](crate::unstick) stands: 3 s.
+/// Looks at a set, at what is bound to it, and at its broker. Changes nothing, and does not
+/// wait, since brokers keep the statistics over time that it needs, with two exceptions: if a
+/// queue seems to have no leader, it looks again, for 20 s at most; and if a policy of
+/// [`unstick`](crate::unstick) exists, for 3 s.
 ///
 /// # Errors
-/// If the broker cannot be asked, over AMQP or through its management API: nearly
-/// all that there is to find is only seen there.
+/// If the broker cannot be asked, over AMQP or through its management API: nearly all
+/// findings come from there.
 pub fn doctor(
     settings: &Settings,
     topology: &Topology,

@@ -1,4 +1,4 @@
-//! The set itself: what `verify` finds, by its causes.
+//! The set itself: the findings of `verify`, by cause.
 
 use crate::compare::{Cause, Finding, causes, unsuitable};
 use delayline::topology::{Endpoint, Topology};
@@ -19,8 +19,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
         return found;
     }
     findings.extend(facts.observed.compare(topology));
-    // What is wrong with most of these is said by the check of targets and bindings, with
-    // names.
+    // The checks of targets and bindings report most of these, with names.
     findings.retain(|finding| match finding {
         Finding::ExtraBinding { binding, .. } => {
             binding.source != topology.names().dispatch() || keeps(topology, &binding.destination)
@@ -30,7 +29,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     health(topology, &findings)
 }
 
-/// Whether it is a queue or exchange of the set that keeps what it gets.
+/// Whether this queue or exchange of the set keeps the messages it gets.
 fn keeps(topology: &Topology, destination: &Endpoint) -> bool {
     let ours = match destination {
         Endpoint::Queue(name) => topology.queues().any(|queue| queue.name == *name),
@@ -39,7 +38,7 @@ fn keeps(topology: &Topology, destination: &Endpoint) -> bool {
     ours && !topology.leads_back(destination)
 }
 
-/// One for each cause, with what comes of it.
+/// One finding for each cause, with its effect.
 pub(super) fn health(topology: &Topology, findings: &[Finding]) -> Vec<HealthFinding> {
     causes(&topology.settings().set, findings)
         .into_iter()

@@ -1,4 +1,4 @@
-//! The queues that applications' messages end in.
+//! The queues that applications' messages end up in.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::doctor::{
     walk::{End, Target},
 };
 
-/// Looks at every queue that messages end in.
+/// Checks every queue that messages end up in.
 pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
     let mut seen = BTreeSet::new();
@@ -18,7 +18,7 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
         if let Some(landing) = target.landing
             && seen.insert(&landing.name)
         {
-            // What it refuses comes back to the levels, whatever is behind it.
+            // What it refuses returns to the levels, whatever is behind it.
             findings.extend(refusals(landing, &target.app));
             findings.extend(replicas(landing, STOPS).into_iter().map(|finding| finding.about([&target.app])));
             let policies = landing_policies(landing);
@@ -52,10 +52,10 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
         if quorum_set && queue.durable && queue.kind.contains("classic") {
             findings.push(finding(
                 FindingCode::TargetClassic,
-                "it is a classic queue behind a set of quorum queues: what took care to get here is on one \
-                 node only, and gone with its disk"
+                "it is a classic queue behind a set of quorum queues: messages that were replicated until \
+                 now are on one node only, and lost with its disk"
                     .into(),
-                "declare it anew as a quorum queue (x-queue-type: quorum); delayline app add does",
+                "declare it again as a quorum queue (x-queue-type: quorum); delayline app add does that",
             ));
         }
         if !queue.durable || queue.exclusive || queue.auto_delete {
@@ -66,11 +66,11 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
             };
             findings.push(finding(
                 FindingCode::TargetTransient,
-                format!("it goes with {goes}, and what is due afterwards ends up unroutable"),
+                format!("it disappears with {goes}, and messages that fall due afterwards end up unroutable"),
                 "declare a durable queue; if this is `delayline listen`, all is well once it ends",
             ));
         }
-        // A stream keeps what was read.
+        // A stream keeps messages that were read.
         if queue.consumers == 0 && queue.messages_ready > 0 && !queue.kind.contains("stream") {
             findings.push(finding(
                 FindingCode::NobodyConsumes,
@@ -86,8 +86,8 @@ fn is_at(target: &Target<'_>, queue: &QueueInfo) -> bool {
     matches!(&target.end, End::Queue(other) if other.name == queue.name)
 }
 
-/// What becomes of messages that the first queue behind dispatch does not take.
-const STOPS: &str = "32 that are due for it stop a level for every application";
+/// What happens to messages that the first queue behind dispatch refuses.
+const STOPS: &str = "32 messages due for it block a level for every application";
 
 fn stalls(target: &Target<'_>) -> &'static str {
     match target.landing {
@@ -96,7 +96,7 @@ fn stalls(target: &Target<'_>) -> &'static str {
     }
 }
 
-/// Whether the replicas of a queue keep it from working.
+/// Whether the state of its replicas keeps a queue from working.
 fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
     let subject = format!("queue `{}`", queue.name);
     if !queue.has_majority() {
@@ -104,7 +104,7 @@ fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
         return Some(HealthFinding::new(
             FindingCode::NoMajority,
             subject,
-            format!("{online} of {members} replicas run: it takes no messages, and {effect}"),
+            format!("{online} of {members} replicas run: it accepts no messages, and {effect}"),
             "start the nodes of the others",
         ));
     }
@@ -112,9 +112,9 @@ fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
         HealthFinding::new(
             FindingCode::NoLeader,
             subject,
-            format!("its replicas run and none of them leads: it takes no messages, and {effect}"),
-            "make sure (rabbitmq-queues quorum_status QUEUE), then delete it and declare it anew (delayline app \
-             add, after delayline app remove); restarting the node does not help",
+            format!("its replicas run but none of them leads: it accepts no messages, and {effect}"),
+            "check that (rabbitmq-queues quorum_status QUEUE), then delete it and declare it again \
+             (delayline app remove, then delayline app add); restarting the node does not help",
         )
     })
 }
@@ -124,8 +124,8 @@ fn dead_end(target: &Target<'_>, exchange: &str) -> HealthFinding {
         FindingCode::TargetDeadEnd,
         format!("exchange `{exchange}`"),
         format!("`{}` leads to it, and it leads to no queue: {}", target.app, stalls(target)),
-        "bind the application's queue to it, or unbind it from the dispatch exchange: then its messages are kept \
-         as unroutable, and hold up nobody",
+        "bind the application's queue to it, or unbind it from the dispatch exchange: then its messages go \
+         to the unroutable queue and block nobody",
     )
     .about([&target.app])
 }
@@ -134,25 +134,37 @@ fn loops(target: &Target<'_>, to: &Endpoint) -> HealthFinding {
     HealthFinding::new(
         FindingCode::TargetLoop,
         to.to_string(),
-        format!("what is due for `{}` comes back there, and is delayed and delivered again and again", target.app),
-        "remove the binding that leads there, from the dispatch exchange or from the application's own; what goes \
-         round then ends up with the application or unroutable",
+        format!(
+            "messages that are due for `{}` come back there, and are delayed and delivered again and again",
+            target.app
+        ),
+        "remove the binding that leads there, from the dispatch exchange or from the application's own; the \
+         messages then end up with the application or in the unroutable queue",
     )
     .about([&target.app])
 }
 
 fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = HealthFinding> {
-    let advice = "consume from it; then take the limit away, or let it drop the oldest (x-overflow: drop-head), or \
-                  put a landing queue in front of it (delayline app add --landing)";
+    let advice = "consume from it; then remove the limit, or let the queue drop the oldest messages \
+                  (x-overflow: drop-head), or put a landing queue in front of it (delayline app add \
+                  --landing)";
     let finding = limit(queue).map(|limit| {
         let (code, what) = match limit.full {
             true => (
                 FindingCode::TargetRefuses,
-                format!("it is full ({}) and refuses: 32 that are due for it stop a level for every application", limit.text),
+                format!(
+                    "it is full ({}) and refuses messages: 32 messages due for it block a level for every \
+                     application",
+                    limit.text
+                ),
             ),
             false => (
                 FindingCode::TargetCanRefuse,
-                format!("it will refuse when it is full ({}), and then 32 that are due for it stop a level for every application", limit.text),
+                format!(
+                    "it refuses messages once it is full ({}), and then 32 messages due for it block a level \
+                     for every application",
+                    limit.text
+                ),
             ),
         };
         HealthFinding::new(code, format!("queue `{}`", queue.name), what, advice).about([app])

@@ -1,4 +1,4 @@
-//! What could not be delivered.
+//! Unroutable messages.
 
 use crate::{Reason, UnroutableGroup};
 use delayline::topology::Topology;
@@ -15,7 +15,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     let count_of = |wanted: fn(&&UnroutableGroup) -> bool| -> u64 {
         groups.iter().filter(wanted).map(|group| group.group.count).sum()
     };
-    // Only the first messages are looked at.
+    // Only the first messages are examined.
     let all_seen = facts.unroutable.as_ref().is_some_and(|report| report.examined >= report.waiting);
     let at_least = if all_seen { "" } else { "at least " };
     for group in groups.iter().filter(|group| is_for_nobody(group)) {
@@ -27,8 +27,8 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
                 format!("nobody is bound for it, and {at_least}{} unroutable", messages(group.group.count)),
                 format!(
                     "if the application exists, bind it (delayline app add {app}) and then send them on \
-                     (delayline unroutable replay --app {app}); if not, stop who publishes for it and \
-                     discard them (delayline unroutable purge --app {app})"
+                     (delayline unroutable replay --app {app}); if not, stop its publishers and discard them \
+                     (delayline unroutable purge --app {app})"
                 ),
             )
             .about([app]),
@@ -40,8 +40,8 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
             FindingCode::MalformedMessages,
             queue.clone(),
             format!("{at_least}{} a malformed routing key", have(malformed)),
-            "see what is wrong with the keys (delayline unroutable list), correct who publishes them, and \
-             discard them (delayline unroutable purge --reason malformed)",
+            "see what is wrong with the keys (delayline unroutable list), correct their publishers, and \
+             discard the messages (delayline unroutable purge --reason malformed)",
         ));
     }
     let known = malformed + count_of(|group| is_for_nobody(group));
@@ -57,8 +57,8 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
         findings.push(HealthFinding::new(
             FindingCode::UnroutableWaiting,
             queue.clone(),
-            format!("{} kept {whose}for reasons that `delayline unroutable list` tells", are(others)),
-            "what somebody is bound for by now can go on: delayline unroutable replay",
+            format!("{} kept {whose}for reasons that `delayline unroutable list` shows", are(others)),
+            "messages for applications that are bound by now can be sent on: delayline unroutable replay",
         ));
     }
     if let (Some(first), Some(last)) = (facts.unroutable_history.first(), facts.unroutable_history.last())
@@ -68,7 +68,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
             FindingCode::UnroutableGrowing,
             queue,
             format!("it grew from {first} to {last} messages in the last ten minutes"),
-            "delayline unroutable list says for whom they are, and what is wrong",
+            "delayline unroutable list says which applications they are for, and what is wrong",
         ));
     }
     findings

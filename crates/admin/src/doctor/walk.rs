@@ -1,4 +1,4 @@
-//! Where applications' messages go: their queues, directly, through exchanges of
+//! The routes of applications' messages: to their queues directly, through exchanges of
 //! theirs, or behind a landing queue.
 
 use std::collections::BTreeSet;
@@ -15,27 +15,26 @@ use delayline::{
     topology::{Endpoint, Topology, topic_matches},
 };
 
-/// A queue that messages of an application end in, or the exchange that leads to
-/// none.
+/// A queue at the end of an application's route, or an exchange that leads to none.
 #[derive(Debug, Clone)]
 pub(super) struct Target<'a> {
-    /// The app key, or the binding key that is not an exact one.
+    /// The app key, or the binding key if it is not an exact one.
     pub(super) app: String,
     pub(super) end: End<'a>,
-    /// The landing queue in front of it: what it refuses holds up nobody else.
+    /// The landing queue in front of it: what it refuses blocks nobody else.
     pub(super) landing: Option<&'a QueueInfo>,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum End<'a> {
     Queue(&'a QueueInfo),
-    /// An exchange that passes the message on to no queue, or that is not there.
+    /// An exchange that passes the message on to no queue, or that does not exist.
     Nowhere(String),
-    /// An exchange or queue of the set, from which it comes to dispatch again.
+    /// An exchange or queue of the set, from which the message reaches dispatch again.
     Back(Endpoint),
 }
 
-/// Why a queue does not take messages now, if that is known.
+/// Why a queue does not accept messages now, if that is known.
 pub(super) fn refuses(queue: &QueueInfo) -> Option<String> {
     if !queue.has_majority() {
         return Some(format!("queue `{}` has no majority of its replicas", queue.name));
@@ -49,7 +48,7 @@ pub(super) fn refuses(queue: &QueueInfo) -> Option<String> {
 }
 
 impl Target<'_> {
-    /// Why it does not take messages now, if that is known.
+    /// Why the target does not accept messages now, if that is known.
     pub(super) fn blocked(&self) -> Option<String> {
         match &self.end {
             End::Nowhere(exchange) => Some(format!("exchange `{exchange}` leads to no queue")),
@@ -59,13 +58,13 @@ impl Target<'_> {
     }
 }
 
-/// All that is bound to dispatch, followed to its end.
+/// Everything bound to dispatch, followed to its end.
 pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Target<'a>> {
     let mut targets = Vec::new();
     for binding in observed.dispatch_bindings(topology) {
         let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
             Ok(app) => (app.to_string(), RoutingKey::new(Delay::ZERO, app).encode()),
-            // What it catches can have any key.
+            // It can catch messages with any key.
             Err(pattern) => (pattern.to_owned(), String::new()),
         };
         let mut walk = Walk { topology, observed, landings: Vec::new(), ends: Vec::new() };
@@ -78,8 +77,8 @@ pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Ta
         let ends = walk.ends.into_iter();
         targets.extend(ends.map(|(end, landing)| (key.clone(), Target { app: app.clone(), end, landing })));
     }
-    // A message goes wherever its key leads, by all bindings together. That one of them
-    // leads nowhere matters only if no other leads to a queue.
+    // A message follows all bindings that match its key. It matters that one leads nowhere
+    // only if no other leads to a queue.
     let dead_end = |target: &Target<'_>| target.landing.is_none() && matches!(target.end, End::Nowhere(_));
     let arriving: BTreeSet<_> = targets
         .iter()
@@ -104,11 +103,11 @@ struct Walk<'a, 't> {
     ends: Vec<(End<'a>, Option<&'a QueueInfo>)>,
 }
 
-/// What becomes of one message that is published to an exchange, at dispatch or behind a
-/// landing queue.
+/// The route of a message that is published to an exchange, at dispatch or behind a landing
+/// queue.
 #[derive(Default)]
 struct Hop {
-    /// The exchanges it came through. The broker passes each only once as well.
+    /// The exchanges it came through. The broker, too, passes each only once.
     seen: BTreeSet<String>,
     /// Whether any queue gets it.
     arrives: bool,
@@ -121,7 +120,7 @@ impl<'a> Walk<'a, '_> {
         self.ends.push((end, self.landings.last().copied()));
     }
 
-    /// Whether the way ends here because it goes back into the set.
+    /// Whether the route ends here because it returns to the set.
     fn goes_back(&mut self, to: Endpoint) -> bool {
         let back = self.topology.leads_back(&to);
         if back {
@@ -166,7 +165,7 @@ impl<'a> Walk<'a, '_> {
             return;
         }
         if hop.nowhere.is_empty() {
-            // Exchanges that lead to each other, and to nothing else.
+            // Exchanges that lead to each other and nowhere else.
             hop.nowhere.push(exchange.to_owned());
         }
         for exchange in hop.nowhere {

@@ -1,8 +1,9 @@
 //! Reading past messages that AMQP 0-9-1 cannot carry.
 //!
-//! The broker closes the connection over each of them (see [`amqp::v1`](delayline::amqp::v1)), so
-//! that nobody gets to what lies behind it. They are held over AMQP 1.0 while the others are
-//! read, and go back to the queue in the end, unless they were discarded.
+//! The broker closes the connection over each of them (see
+//! [`amqp::v1`](delayline::amqp::v1)), so nobody can reach what lies behind. They are held
+//! over AMQP 1.0 while the others are read, and return to the queue in the end unless they
+//! were discarded.
 
 use std::{
     thread::{self, JoinHandle},
@@ -16,44 +17,44 @@ use delayline::{
         AmqpError, Session,
         v1::{Foreign, Oddity, Outcome, Receiver},
     },
-    settings::Settings,
     topology::Queue,
 };
+use delayline_settings::Settings;
 
 use super::{HoldingError, Sifted};
 
-/// How many messages are asked for in one go.
+/// How many messages are requested at a time.
 const BATCH: u32 = 500;
 
-/// How many more than will be read are looked at: what is held makes room for others.
+/// How many more messages than will be read are examined: what is held makes room for others.
 const BEYOND: u64 = 1_000;
 
-/// How much of a body is kept to be shown, and how many bytes of them all.
+/// How much of a body is kept for display, and how many bytes of all bodies together.
 const SHOWN: (usize, usize) = (4 * 1024, 64 * 1024 * 1024);
 
-/// How long the broker may take to put back what a broken connection held.
+/// How long the broker may take to requeue what a broken connection held.
 const BACK: Duration = Duration::from_secs(10);
 
-/// So often their number has to be the same.
+/// How often in a row the number of messages has to be the same.
 const SAME: u32 = 5;
 
-/// How often it is looked whether the broker wants to hear of us.
+/// How often to check whether the broker expects a sign of life.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What was read past messages that AMQP 0-9-1 cannot carry.
+/// The result of reading past messages that AMQP 0-9-1 cannot carry.
 pub(crate) struct Passed<T> {
-    /// What became of the others. Those that are held are not among them.
+    /// What happened to the other messages, without those that are held.
     pub(crate) sifted: Sifted,
-    /// What the last run came to.
+    /// The outcome of the last run.
     pub(crate) value: T,
     /// Those that are held.
     pub(crate) aside: Aside,
 }
 
-/// Messages that nobody else is handed until this is dropped.
+/// Messages that nobody else gets until this is dropped.
 #[derive(Default)]
 pub(crate) struct Aside {
-    /// Each with the place of its holder, and the number that settles it there.
+    /// Each with the index of its holder, and the number that settles it there.
     messages: Vec<(usize, u32, Foreign)>,
     holders: Vec<(Sender<Command>, JoinHandle<()>)>,
 }
@@ -62,9 +63,9 @@ enum Command {
     Accept(Vec<u32>, Sender<Result<(), AmqpError>>),
 }
 
-/// Reads a queue by `run`, `limit` messages at most; and once more past what ended it, if that
-/// was messages over which the broker closes connections. A later run finds again what an
-/// earlier one has kept.
+/// Reads a queue with `run`, `limit` messages at most. If messages over which the broker
+/// closes connections ended it, reads once more past them; that run finds again what the
+/// first one kept.
 ///
 /// # Errors
 /// As for `run`.
@@ -76,21 +77,21 @@ pub(crate) fn past<T>(
 ) -> Result<Passed<T>, HoldingError> {
     let (mut sifted, mut value) = run()?;
     let mut aside = Aside::default();
-    // What else a version closes connections over is not known.
+    // Which other messages a version closes connections over is not known.
     for certain in [true, false] {
-        // The broker may still be about to close the connection when nothing more comes.
+        // The broker may still be about to close the connection after the last message.
         let whole = sifted.interrupted || sifted.examined >= sifted.waiting.min(limit);
         if sifted.failure.is_none() && (whole || !aside.messages.is_empty()) {
             break;
         }
-        // What the broken connection held comes back a moment later.
+        // What the broken connection held is requeued a moment later.
         let there = sifted.waiting.saturating_sub(sifted.discarded + sifted.sent);
         let held = |aside: &Aside| aside.messages.len() as u64;
         await_ready(settings, queue, there.saturating_sub(held(&aside)));
         let before = held(&aside);
-        // What ended the run says more than an error of this.
+        // The failure of the run says more than this error.
         if let Err(error) = aside.hold(settings, queue, limit.saturating_add(BEYOND), certain) {
-            log::debug!("no looking past it over AMQP 1.0: {error}");
+            log::debug!("could not read past it over AMQP 1.0: {error}");
             break;
         }
         if held(&aside) == before {
@@ -104,9 +105,9 @@ pub(crate) fn past<T>(
     Ok(Passed { sifted, value, aside })
 }
 
-/// Two runs as one: what the first has kept, the second has found again, `held` of it aside.
-/// Acknowledgements that the broken connection took with it count for nothing; what was
-/// discarded then is discarded once more, and what was sent came back and is sent twice.
+/// Merges two runs: what the first kept, the second found again, `held` of it set aside.
+/// Acknowledgements lost with the broken connection do not count; what was discarded then is
+/// discarded once more, and what was sent came back and is sent twice.
 fn after(first: Sifted, second: Sifted, held: u64) -> Sifted {
     let gone = first.waiting.saturating_sub(second.waiting + held);
     let sent = first.sent.min(gone);
@@ -121,8 +122,8 @@ fn after(first: Sifted, second: Sifted, held: u64) -> Sifted {
     }
 }
 
-/// Waits until so many messages can be read and no more come back, or it is clear that others
-/// have taken some.
+/// Waits until so many messages are ready and no more return, or until it is clear that
+/// others have taken some.
 fn await_ready(settings: &Settings, queue: &Queue, count: u64) {
     let until = Instant::now() + BACK;
     let Ok(mut session) = Session::open(&settings.broker) else { return };
@@ -137,8 +138,9 @@ fn await_ready(settings: &Settings, queue: &Queue, count: u64) {
 }
 
 impl Aside {
-    /// Takes those out of the queue, among the first `most`, that AMQP 0-9-1 cannot carry; or,
-    /// unless only the `certain` ones are wanted, that some version cannot.
+    /// Takes those among the first `most` messages out of the queue that AMQP 0-9-1 cannot
+    /// carry; unless only the `certain` ones are wanted, also those that only some versions
+    /// cannot.
     fn hold(
         &mut self,
         settings: &Settings,
@@ -182,7 +184,7 @@ impl Aside {
                     Ok(Command::Accept(ids, done)) => {
                         let _ = done.send(receiver.settle(ids, Outcome::Accepted));
                     }
-                    // If the connection is lost, the broker has them back.
+                    // If the connection is lost, the broker requeues them.
                     Err(RecvTimeoutError::Timeout) if receiver.beat().is_ok() => {}
                     Err(_) => return receiver.close(),
                 }
@@ -200,15 +202,15 @@ impl Aside {
         self.messages.iter().map(|(.., message)| message)
     }
 
-    /// Counts what is held among what was looked at and stays.
+    /// Counts the held messages as examined and kept.
     pub(crate) fn keep(&self, sifted: &mut Sifted) {
         let count = self.messages.len() as u64;
         sifted.examined += count;
         sifted.kept += count;
     }
 
-    /// Counts what is held among what was looked at, and those that fit among what was to be
-    /// sent on and cannot be.
+    /// Counts the held messages as examined, and the selected ones as refused, since they
+    /// cannot be sent on.
     pub(crate) fn refuse(&self, sifted: &mut Sifted, fits: impl Fn(&Foreign) -> bool) {
         self.keep(sifted);
         let count = self.messages().filter(|message| fits(message)).count() as u64;
@@ -220,7 +222,7 @@ impl Aside {
         }
     }
 
-    /// Discards those that fit, for good, and counts all.
+    /// Discards the selected ones for good, and counts all.
     pub(crate) fn discard(&self, sifted: &mut Sifted, fits: impl Fn(&Foreign) -> bool) {
         self.keep(sifted);
         for (place, (commands, _)) in self.holders.iter().enumerate() {

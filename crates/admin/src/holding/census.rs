@@ -1,4 +1,4 @@
-//! Counting kept messages by whatever the caller groups them by.
+//! Counting messages by any key of the caller's.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use serde::Serialize;
 use delayline::{
     amqp::{Delivery, v1::Foreign},
     message::{Value, asks_to_be_held, headers},
-    settings::Settings,
     topology::Queue,
 };
+use delayline_settings::Settings;
 
 use super::{Decision, Holding, HoldingError, Progress, Sifted, past};
 
-/// Groups of messages, and how many there are of each.
+/// Groups of messages, and how many each has.
 ///
-/// The number of groups is bounded, since part of the key may come from whoever
-/// sent garbage; what finds no place is counted as `other`.
+/// The number of groups is bounded, since part of the key may come from a hostile publisher;
+/// messages without a place are counted as `other`.
 #[derive(Debug, Clone)]
 pub struct Census<K> {
     groups: BTreeMap<K, Group>,
@@ -30,16 +30,16 @@ pub struct Census<K> {
 pub struct Group {
     /// How many.
     pub count: u64,
-    /// Their bodies together, in bytes.
+    /// The size of all their bodies, in bytes.
     pub bytes: u64,
-    /// How many of them have headers or properties that cannot be read here.
+    /// How many have headers or properties that cannot be read here.
     pub unreadable: u64,
-    /// How many of them have a header, `x-opt-delivery-time` or `x-opt-delivery-delay`, by
-    /// which a quorum queue of a coming RabbitMQ would hold them back.
+    /// How many have a header, `x-opt-delivery-time` or `x-opt-delivery-delay`, that would
+    /// make a quorum queue of a coming RabbitMQ hold them back.
     pub held_back: u64,
-    /// When the oldest came here; `None` if no message says.
+    /// When the oldest arrived here; `None` if no message says.
     pub oldest: Option<Timestamp>,
-    /// When the newest came here.
+    /// When the newest arrived here.
     pub newest: Option<Timestamp>,
 }
 
@@ -78,16 +78,16 @@ impl<K: Ord> Census<K> {
         &self.groups
     }
 
-    /// What found no group, if anything.
+    /// Messages that found no group, if any.
     #[must_use]
     pub fn other(&self) -> Option<&Group> {
         (self.other.count > 0).then_some(&self.other)
     }
 }
 
-/// Counts what a queue keeps, past what AMQP 0-9-1 cannot carry, and changes nothing. Looks
-/// at `limit` messages at most; there are no more than `groups` groups. What a message counts
-/// for is said by `of`, or `of_foreign` if it cannot be carried.
+/// Counts the messages of a queue, including those that AMQP 0-9-1 cannot carry, and changes
+/// nothing. Examines `limit` messages at most; there are no more than `groups` groups. `of`
+/// gives the key of a message, `of_foreign` that of one that cannot be carried.
 ///
 /// # Errors
 /// Why nothing was touched.
@@ -125,9 +125,9 @@ impl Group {
     }
 }
 
-/// When a message came into the queue, as well as can be known: brokers do not
-/// note it. The time of its last dead-lettering, or else when it failed last, or
-/// else when it was due, or else the property `timestamp`, which the publisher sets as it likes.
+/// When a message came into the queue, as well as can be known, since brokers do not record
+/// it: the time of its last dead-lettering, or else of its last failure, or else when it was
+/// due, or else the property `timestamp`, which the publisher sets as it likes.
 #[must_use]
 pub fn arrived(delivery: &Delivery) -> Option<Timestamp> {
     let milliseconds = |name| Timestamp::from_millisecond(delivery.headers.get(name)?.as_i64()?).ok();

@@ -1,4 +1,4 @@
-//! Whether a queue may be looked at without losing messages over it.
+//! Whether a queue may be read without losing messages.
 
 use log::debug;
 use serde_json::Value as Json;
@@ -9,31 +9,30 @@ use crate::{
 };
 use delayline::{
     amqp::{AmqpError, Session},
-    settings::Settings,
     topology::{Argument, Queue, QueueType},
 };
+use delayline_settings::Settings;
 
 use super::HoldingError;
 
-/// A limit from here on is not used up by looking.
+/// A delivery limit from here on is not used up by reading.
 const SAFE: i64 = 1_000_000;
 
-/// What RabbitMQ 4.0 and newer assume where nothing is said.
+/// The delivery limit of RabbitMQ 4.0 and newer by default.
 const DEFAULT: i64 = 20;
 
-/// AMQP's reply code for other arguments than the queue has.
+/// AMQP's reply code when the queue has other arguments.
 const PRECONDITION_FAILED: u16 = 406;
 
 /// What waits in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) messages: u64,
-    /// Their bodies together, where the management API has counted them all.
+    /// The size of their bodies, where the management API has counted them all.
     pub(super) bytes: Option<u64>,
 }
 
-/// Refuses a queue that would drop messages because they were looked at. Returns
-/// what waits in it.
+/// Refuses a queue that would drop messages because they were read. Returns what waits in it.
 pub(super) fn check(
     settings: &Settings,
     session: &mut Session,
@@ -45,7 +44,7 @@ pub(super) fn check(
     let unknown = Waiting { messages, bytes: None };
     let quorum = Argument::from(QueueType::Quorum.as_str());
     if queue.arguments.get("x-queue-type") != Some(&quorum) {
-        // Classic queues do not count.
+        // Classic queues do not count deliveries.
         return Ok(unknown);
     }
     match from_management(settings, name)? {
@@ -57,7 +56,7 @@ pub(super) fn check(
             let bytes = counted.filter(|counted| counted.messages >= messages).and_then(|it| it.bytes);
             Ok(Waiting { messages, bytes })
         }
-        // Declaring it as it should be succeeds only if it is so.
+        // Declaring it as it should be succeeds only if it is like that.
         Err(reason) => match session.declare_queue(queue) {
             Ok(()) => Ok(unknown),
             Err(AmqpError::Channel { code, text }) => {
@@ -69,7 +68,7 @@ pub(super) fn check(
     }
 }
 
-/// The limit that is in force and what was counted, or why it cannot be known.
+/// The limit in force and what was counted, or why that cannot be known.
 type Known = Result<(Option<i64>, Option<Waiting>), String>;
 
 fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingError> {
@@ -81,8 +80,8 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingErro
         let mut queue = api.queue(&settings.broker.vhost, name)?;
         if let Some(info) = queue.take() {
             let mut observed = Observed { queues: vec![info], ..Observed::default() };
-            // What was set a moment ago is not in the queue's statistics yet. Who may not list
-            // policies does with these.
+            // A policy that was just set is not in the queue's statistics yet. A user that
+            // may not list policies has only the statistics.
             if let Err(error) = observed.read_policies(&api, &settings.broker.vhost) {
                 debug!("policies that were set in the last few seconds are not seen: {error}");
             }
@@ -97,15 +96,14 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingErro
     }
 }
 
-/// Without bytes nothing was counted yet, or there are none to count.
+/// Without any bytes, either nothing was counted yet or there is nothing to count.
 fn counted(info: &QueueInfo) -> Option<Waiting> {
     let bytes = info.message_bytes_ready;
     (bytes > 0).then_some(Waiting { messages: info.messages_ready, bytes: Some(bytes) })
 }
 
-/// How often a queue hands a message out again; `None` for ever. The lower of
-/// argument and policy, where a negative one means none and a positive one wins
-/// over it.
+/// How often a queue delivers a message again; `None` for ever. The lower of argument and
+/// policy; a negative value means no limit and loses against a positive one.
 fn in_force(info: &QueueInfo, version: &str) -> Option<i64> {
     let argument = info.arguments.get("x-delivery-limit").and_then(Json::as_i64);
     let policy = info.policy_value("delivery-limit").and_then(Json::as_i64);

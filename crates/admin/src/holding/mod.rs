@@ -59,8 +59,7 @@ pub use census::{Census, Group, arrived};
 pub use sample::Sample;
 pub use sift::{Decision, Holding, Outgoing, Progress, Sifted};
 
-/// Why a queue was not touched. What goes wrong later is in
-/// [`Sifted::failure`].
+/// Why a queue was not touched. Later failures are in [`Sifted::failure`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldingError {
@@ -70,27 +69,27 @@ pub enum HoldingError {
         /// Its name.
         queue: String,
     },
-    /// Looking at its messages would use up their deliveries.
+    /// Reading its messages would use up their deliveries.
     #[error(
-        "the queue `{queue}` drops messages that were handed out {limit} times, and looking at them counts; \
-         nothing was touched. Give it a policy with `delivery-limit` -1 (RabbitMQ 4.0 and newer), \
-         or move its messages and install the set again"
+        "the queue `{queue}` drops messages that were delivered {limit} times, and looking at them counts; \
+         nothing was touched. Give it a policy with `delivery-limit` -1 (RabbitMQ 4.0 and newer), or move \
+         its messages and install the set again"
     )]
     DeliveryLimit {
         /// Its name.
         queue: String,
-        /// How often it hands a message out.
+        /// How often it delivers a message.
         limit: i64,
     },
-    /// It cannot be told whether looking is safe.
+    /// It cannot be told whether reading is safe.
     #[error(
-        "it cannot be told whether queue `{queue}` drops messages that were looked at too often ({reason}); \
-         nothing was touched. Name the management API (--management-url)"
+        "cannot tell whether queue `{queue}` drops messages that were looked at too often ({reason}); \
+         nothing was touched. Give the URL of the management API (--management-url)"
     )]
     UnknownLimit {
         /// Its name.
         queue: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The AMQP side failed.

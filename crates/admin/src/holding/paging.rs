@@ -1,24 +1,23 @@
 //! How many messages are taken at a time: pure.
 //!
-//! What a page holds can pile up in our memory and in the broker's, and how large a
-//! body is shows only when it is here: a consumer's prefetch counts messages. So a
-//! page has room for as many as fit the bound if they are as large as the largest
-//! until then, and it grows slowly. Only if all that is in the queue fits the bound
-//! is nothing to be feared.
+//! The messages of a page can pile up in our memory and in the broker's, and the size of a
+//! body is known only once it is here: a consumer's prefetch counts messages. So a page has
+//! room for as many as fit the bound if all are as large as the largest so far, and it grows
+//! slowly. Only if everything in the queue fits the bound is there no risk.
 
-/// The most messages of a page as long as more is in the queue than the bound. More
-/// gain little (a page costs about a millisecond), and it is what can come at once
-/// when large bodies follow small ones: half a GiB of 16 MiB each.
+/// The most messages of a page while the queue holds more than the bound. More would gain
+/// little (a page costs about a millisecond), and this many can arrive at once when large
+/// bodies follow small ones: half a GiB of 16 MiB each.
 const CAREFUL: u64 = 32;
 
-/// The sizes of pages.
+/// Computes the sizes of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Paging {
     /// The most messages of a page, from 1.
     messages: u16,
     /// The most bytes of bodies in a page, unless a single one is larger.
     bytes: u64,
-    /// The bodies that are still in the queue, where that is known.
+    /// The bytes of bodies still in the queue, where that is known.
     rest: Option<u64>,
     largest: u64,
     /// The size of the last page.
@@ -30,18 +29,18 @@ impl Paging {
         Self { messages: messages.max(1), bytes, rest: None, largest: 0, last: 0 }
     }
 
-    /// So many bytes of bodies are in the queue.
+    /// Notes that the queue holds so many bytes of bodies.
     pub(super) fn of(self, rest: Option<u64>) -> Self {
         Self { rest, ..self }
     }
 
-    /// A message came.
+    /// Notes that a message arrived.
     pub(super) fn note(&mut self, body: usize) {
         self.largest = self.largest.max(body as u64);
         self.rest = self.rest.map(|rest| rest.saturating_sub(body as u64));
     }
 
-    /// The size of the next page, of `left` messages.
+    /// The size of the next page, with `left` messages to go.
     pub(super) fn turn(&mut self, left: u64) -> u16 {
         let most = match self.rest {
             Some(rest) if rest <= self.bytes => u64::MAX,

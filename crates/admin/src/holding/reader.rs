@@ -11,47 +11,46 @@ use delayline::amqp::{AmqpError, Browser, Delivery, Page, Place, Session, Turned
 
 use super::paging::Paging;
 
-/// How long the broker may hand out nothing although messages are still to come.
+/// How long the broker may deliver nothing although messages are still to come.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many kept messages are given back by one command. Up to so many, all brokers
-/// put back in their order.
+/// How many messages one command requeues. Up to this many, all brokers keep their order.
 const BUNDLE: u32 = 32;
 
-/// How many such commands are under way at once. A broker hands on about 32 to a quorum
-/// queue, and takes the later ones together in whatever order.
+/// How many such commands are in flight at once. A broker passes about 32 to a quorum queue,
+/// and handles later ones together in any order.
 const BUNDLES: usize = 16;
 
-/// How long the broker may take to put back what is under way, before the rest is given
-/// back without waiting.
+/// How long the broker may take to requeue what is in flight before the rest is given back
+/// without waiting.
 const PUT_BACK: Duration = Duration::from_secs(5);
 
-/// How long a page may take to come until acknowledgements wait for it no longer, and
-/// the rest of one that is not wanted any more.
+/// How long acknowledgements wait for the rest of a page, and how long to wait for the rest
+/// of a page that is no longer wanted.
 const REST: Duration = Duration::from_secs(1);
 
-/// Reads a queue page by page on one channel. Closing it gives back what was not
-/// acknowledged, in order.
+/// Reads a queue page by page on one channel. Closing it requeues what was not acknowledged,
+/// in order.
 pub(super) struct Reader<'b> {
     session: Session,
     browser: &'b Browser,
     queue: String,
     paging: Paging,
     page: Option<Page<'b>>,
-    /// How many messages the page holds, and how many of them were read.
+    /// How many messages the page holds, and how many were read.
     size: u64,
     read: u64,
     turned: Instant,
-    /// Whether all of the page has come, and no more will.
+    /// Whether the page has come completely.
     ended: bool,
     /// How many pages there were.
     pages: u64,
-    /// Decided while the page was still coming: the broker would fill it up again for
-    /// each message that is acknowledged.
+    /// Decisions made while the page was still coming: for each acknowledged message, the
+    /// broker would fill the page up again.
     forgotten: Vec<Delivery>,
     /// Where kept messages are, and how many up to there.
     kept: Vec<(Place, u32)>,
-    /// The last one that was kept, and how many since the last place.
+    /// The last kept message, and how many since the last entry.
     last: Option<(Place, u32)>,
     /// How many messages are still to be read.
     left: u64,
@@ -90,12 +89,12 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// Whether all that was to be read has been, or will not come.
+    /// Whether everything to be read was read, or will not come.
     pub(super) fn is_done(&self) -> bool {
         self.left == 0
     }
 
-    /// How many of them did not come.
+    /// How many messages did not come.
     pub(super) fn withheld(&self) -> u64 {
         self.withheld
     }
@@ -130,7 +129,7 @@ impl<'b> Reader<'b> {
     }
 
     fn turn_page(&mut self) -> Result<(), AmqpError> {
-        // Brokers give back what several consumers hold in whatever order.
+        // Brokers requeue what several consumers hold in any order.
         self.kept.extend(self.last.take());
         let size = self.paging.turn(self.left);
         (self.size, self.read, self.ended) = (size.into(), 0, false);
@@ -140,7 +139,7 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Ends the page if all of it has come: then what was decided can be acknowledged.
+    /// Ends the page if all of it has come: decisions can then be acknowledged.
     pub(super) fn end_page(&mut self) -> Result<(), AmqpError> {
         let Some(page) = &self.page else { return Ok(()) };
         if self.ended {
@@ -164,13 +163,13 @@ impl<'b> Reader<'b> {
         forgotten.into_iter().try_for_each(|delivery| self.browser.ack(delivery))
     }
 
-    /// How many messages are not acknowledged yet that were forgotten.
+    /// How many discarded or sent messages are not acknowledged yet.
     pub(super) fn unacknowledged(&self) -> usize {
         self.forgotten.len()
     }
 
-    /// Nothing came. What is ready tells nothing: all of a page is handed to us at once,
-    /// and can be long on its way.
+    /// Nothing came. The ready count says nothing here: the whole page is delivered at once,
+    /// and can be on its way for long.
     fn lose_patience(&mut self) {
         if self.quiet.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             self.withheld = std::mem::take(&mut self.left);
@@ -192,7 +191,7 @@ impl<'b> Reader<'b> {
         self.kept.push((place, 1));
     }
 
-    /// The queue may forget the message.
+    /// The queue may delete the message.
     pub(super) fn forget(&mut self, mut delivery: Delivery) -> Result<(), AmqpError> {
         self.forgot = true;
         self.end_page()?;
@@ -204,7 +203,7 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Gives back what was kept, once the broker has seen what was not.
+    /// Requeues what was kept, once the broker has seen the acknowledgements.
     fn close(&mut self) -> Result<(), AmqpError> {
         let deadline = Instant::now() + REST;
         while !self.ended && Instant::now() < deadline {
@@ -216,7 +215,7 @@ impl<'b> Reader<'b> {
             settle();
         }
         if self.pages < 2 {
-            // Closing the channel gives back the messages of one consumer in order.
+            // Closing the channel requeues the messages of a single consumer in order.
             return Ok(());
         }
         if !self.ended
@@ -231,7 +230,7 @@ impl<'b> Reader<'b> {
         for (index, (place, count)) in std::mem::take(&mut self.kept).into_iter().enumerate() {
             self.browser.give_back(place)?;
             expected += u64::from(count);
-            // Acknowledgements can still be under way: then one after the other.
+            // Acknowledgements can still be in flight: then one after the other.
             if patient && (self.forgot || index % BUNDLES == 0) {
                 patient = self.wait_for(expected)?;
             }
@@ -246,7 +245,7 @@ impl<'b> Reader<'b> {
         Ok(self.session.queue_depth(&self.queue)?.map_or(0, |depth| depth.ready.into()))
     }
 
-    /// Waits until so many are ready. False if they are not in time.
+    /// Waits until so many are ready. False on timeout.
     fn wait_for(&mut self, expected: u64) -> Result<bool, AmqpError> {
         let deadline = Instant::now() + PUT_BACK;
         while self.ready()? < expected {
@@ -261,9 +260,9 @@ impl<'b> Reader<'b> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // The broker gives back what is left when the connection is closed, in whatever order.
+        // The broker requeues the rest when the connection is closed, in any order.
         if let Err(error) = self.close() {
-            debug!("what was kept is given back by the broker: {error}");
+            debug!("the broker requeues the messages that were kept: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A kept message, as it is shown.
+//! A message in a form for display.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use delayline::{
 
 use super::arrived;
 
-/// A message and what it holds; the body only as far as asked.
+/// A message and its contents; the body only as far as asked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
     /// The exchange it came through.
     pub exchange: String,
     /// Its routing key.
     pub routing_key: String,
-    /// When it came here, as far as can be known.
+    /// When it arrived here, as far as that can be known.
     pub arrived: Option<Timestamp>,
     /// Whether its headers and properties cannot be read here; then none are shown.
     pub unreadable: bool,
@@ -42,7 +42,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Takes a message down, with `most` bytes of its body.
+    /// Copies a message, with `most` bytes of its body.
     #[must_use]
     pub fn new(delivery: &Delivery, most: usize) -> Self {
         let (body, body_base64) = beginning(&delivery.body, most);
@@ -60,8 +60,8 @@ impl Sample {
         }
     }
 
-    /// The same of a message that AMQP 0-9-1 cannot carry; of each property and header, what
-    /// people can read.
+    /// The same for a message that AMQP 0-9-1 cannot carry; properties and headers in
+    /// readable form.
     pub(crate) fn of_foreign(message: &Foreign, most: usize) -> Self {
         let (body, body_base64) = beginning(&message.body, most);
         let bytes = message.body_len();
@@ -85,7 +85,7 @@ impl Sample {
     }
 }
 
-/// The first bytes, as text if they are; a letter that is cut in two is left out.
+/// The first bytes, as text if they are text; a character that is cut in two is left out.
 fn beginning(body: &[u8], most: usize) -> (Option<String>, Option<String>) {
     let start = &body[..body.len().min(most)];
     let text = match std::str::from_utf8(start) {

@@ -1,4 +1,4 @@
-//! Sending messages on, many at a time, each with its confirm.
+//! Sending messages on, many at a time, each with a confirm.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,39 +7,38 @@ use std::{
 
 use delayline::{
     amqp::{AmqpError, Delivery, Event, Place, Publisher, Returned},
+    broker::Broker,
     message::{Published, nearest},
-    settings::Broker,
 };
 
 use super::Outgoing;
 
-/// The most messages that wait for a confirm: as many can come twice if we are
-/// killed.
+/// The most messages that wait for a confirm: this many can arrive twice if we are killed.
 pub(super) const WINDOW: usize = 256;
 
 /// The most bytes of bodies in flight, unless a single message is larger; the
 /// client library buffers 16 MiB and then blocks without a time limit.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// After so many refusals one after the other it is not the messages' fault.
+/// After this many refusals in a row the messages are not to blame.
 const REFUSALS: u32 = 10;
 
-/// After so many lost connections it is the broker's or the network's fault.
+/// After this many lost connections the broker or the network is to blame.
 const LOSSES: u32 = 3;
 
-/// How long ending a broken connection may take.
+/// How long closing a broken connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What became of a message.
+/// What happened to a message.
 #[expect(clippy::large_enum_variant, reason = "nearly every verdict is a confirm")]
 pub(super) enum Verdict {
-    /// The broker has its successor.
+    /// The broker has confirmed its copy.
     Confirmed(Delivery),
-    /// It has not, and this is why. Where the message is.
+    /// The broker has not accepted it, and this is why. The index of the message.
     Refused(Place, String),
 }
 
-/// A message whose successor was published.
+/// A message whose copy was published.
 struct Sent {
     delivery: Delivery,
     outgoing: Outgoing,
@@ -47,26 +46,26 @@ struct Sent {
 }
 
 impl Sent {
-    /// What it is recognised by when it comes back.
+    /// How it is recognised when it is returned.
     fn published(&self) -> Published<'_> {
         let Outgoing { exchange, routing_key, properties, headers } = &self.outgoing;
         Published { exchange, routing_key, properties, headers, body: &self.delivery.body }
     }
 }
 
-/// A publisher that knows which confirm belongs to which kept message.
+/// A publisher that knows which confirm belongs to which message.
 pub(super) struct Sender {
     broker: Broker,
     publisher: Publisher,
     outstanding: BTreeMap<u64, Sent>,
-    /// Published on a channel that the broker closed over one of them; sent again
-    /// one at a time, until it is known which.
+    /// Published on a channel that the broker closed over one of them; they are sent again
+    /// one at a time, to find out which.
     suspects: VecDeque<Sent>,
     next_tag: u64,
     bytes: usize,
     blocked: Option<String>,
     refusals: u32,
-    /// Why it is not worth going on.
+    /// Why it is no use to continue.
     gave_up: Option<AmqpError>,
     losses: u32,
     patience: Duration,
@@ -99,7 +98,7 @@ impl Sender {
             && self.bytes < MAX_BYTES
     }
 
-    /// How many messages wait for an answer.
+    /// How many messages wait for a confirm.
     pub(super) fn in_flight(&self) -> usize {
         self.outstanding.len() + self.suspects.len()
     }
@@ -119,7 +118,7 @@ impl Sender {
         self.next_tag += 1;
     }
 
-    /// Appends what the broker has said, waiting for it no longer than `limit`.
+    /// Appends the broker's answers, waiting no longer than `limit` for them.
     ///
     /// # Errors
     /// It says nothing any more, or refuses everything. What was said until then is
@@ -142,7 +141,7 @@ impl Sender {
         }
         if self.in_flight() > 0 && self.last_answer.elapsed() > self.patience {
             let reason = match &self.blocked {
-                Some(reason) => format!("the broker takes no messages at the moment: {reason}"),
+                Some(reason) => format!("the broker accepts no messages at the moment: {reason}"),
                 None => format!("the broker did not confirm within {:?}", self.patience),
             };
             return Err(AmqpError::Lost { reason });
@@ -189,7 +188,7 @@ impl Sender {
         taken
     }
 
-    /// An answer can be about many messages, so that the others of it are still told.
+    /// One answer can be about many messages: the others keep their place.
     fn refused(&mut self, delivery: &Delivery, reason: String, verdicts: &mut Vec<Verdict>) {
         self.refusals += 1;
         if self.refusals == REFUSALS {
@@ -200,7 +199,7 @@ impl Sender {
         verdicts.push(Verdict::Refused(Place::of(delivery), reason));
     }
 
-    /// A message that no queue took; its ack follows.
+    /// A message that no queue accepted; its ack follows.
     fn came_back(&mut self, returned: &Returned) {
         let candidates = self.outstanding.values_mut().filter(|sent| sent.returned.is_none());
         let nearest = nearest(candidates.map(|sent| {
@@ -209,7 +208,7 @@ impl Sender {
         }));
         if let Some(sent) = nearest {
             sent.returned = Some(format!(
-                "no queue takes it from exchange `{}` ({}: {})",
+                "exchange `{}` routes it to no queue ({}: {})",
                 sent.outgoing.exchange, returned.code, returned.text
             ));
         }
@@ -219,8 +218,8 @@ impl Sender {
     fn ended(&mut self, verdicts: &mut Vec<Verdict>) -> Result<(), AmqpError> {
         let cause = self.publisher.end(END_TIMEOUT);
         if cause.refusal().is_none() {
-            // When the broker closes a channel, the client library can stumble over
-            // what is still under way on it, and end the connection.
+            // When the broker closes a channel, the client library can fail on what is still
+            // in flight on it, and end the connection.
             self.losses += 1;
             if self.losses > LOSSES {
                 return Err(cause);
@@ -228,15 +227,15 @@ impl Sender {
         }
         let mut unsettled: VecDeque<_> = std::mem::take(&mut self.outstanding).into_values().collect();
         let alone = unsettled.len() == 1;
-        // First, as they are in flight still if there is no going on.
+        // First of all, since they are still in flight if we do not continue.
         unsettled.append(&mut self.suspects);
         self.suspects = unsettled;
         (self.bytes, self.next_tag) = (0, 1);
         match cause.is_connection() {
             true => {
                 self.publisher = Publisher::open(&self.broker)?;
-                // What the old connection was told is not so of the new one, which nobody
-                // will tell that it may go on.
+                // A block on the old connection does not apply to the new one, which would
+                // never be told that it is over.
                 self.blocked = None;
             }
             false => self.publisher.reopen()?,

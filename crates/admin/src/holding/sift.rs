@@ -1,4 +1,4 @@
-//! The one operation: look at each message, and do what is decided.
+//! The one operation: examine each message, and carry out a decision.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -11,9 +11,9 @@ use serde::Serialize;
 use delayline::{
     amqp::{AmqpError, Delivery, Place, Session},
     message::{self, Headers, Properties},
-    settings::{Credentials, Settings},
     topology::Queue,
 };
+use delayline_settings::Settings;
 
 use super::{
     HoldingError, guard,
@@ -22,27 +22,27 @@ use super::{
     sender::{Sender, Verdict, WINDOW},
 };
 
-/// How long to wait for something before looking at the interrupt again.
+/// How long to wait for something before checking for an interrupt again.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How long an interrupted run waits for the confirms that are still out.
+/// How long an interrupted run waits for outstanding confirms.
 const FINISH: Duration = Duration::from_secs(5);
 
 /// The most messages that are taken at a time, and the most bytes of their bodies.
 const PAGE: (u16, u64) = (1_000, 64 * 1024 * 1024);
 
-/// What is to become of a kept message.
+/// What to do with a message.
 #[derive(Debug)]
 pub enum Decision {
-    /// It stays.
+    /// It stays in the queue.
     Keep,
-    /// It goes, for good.
+    /// It is deleted for good.
     Discard,
-    /// It is sent on, and goes once its successor is confirmed.
+    /// It is sent on, and deleted once its copy is confirmed.
     Send(Box<Outgoing>),
 }
 
-/// Where a message is sent, and what is sent of it; the body always is.
+/// Where a message is sent, with which properties and headers; the body stays the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outgoing {
     /// The exchange.
@@ -56,8 +56,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// The message as it is, to another place. What must never be sent again
-    /// (`x-death`, `CC`, `expiration` and their like) is taken out later.
+    /// The message as it is, to another place. What must never be sent again (`x-death`,
+    /// `CC`, `expiration` and the like) is removed later.
     pub fn of(delivery: &Delivery, exchange: impl Into<String>, routing_key: impl Into<String>) -> Self {
         Self {
             exchange: exchange.into(),
@@ -68,43 +68,42 @@ impl Outgoing {
     }
 }
 
-/// How far it is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Messages that will be looked at.
+    /// Messages to be examined.
     pub total: u64,
-    /// Messages whose fate is settled: kept, discarded, refused, or sent and
-    /// confirmed.
+    /// Messages that are done with: kept, discarded, refused, or sent and confirmed.
     pub settled: u64,
 }
 
-/// What was done.
+/// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Sifted {
     /// Messages in the queue at the start.
     pub waiting: u64,
-    /// How many of them were looked at.
+    /// How many of them were examined.
     pub examined: u64,
-    /// How many stay because it was decided so.
+    /// How many were kept by decision.
     pub kept: u64,
-    /// How many are gone for good.
+    /// How many were discarded for good.
     pub discarded: u64,
     /// How many were sent, confirmed and acknowledged.
     pub sent: u64,
-    /// How many stay because the broker did not take their successors.
+    /// How many were kept because the broker did not accept their copies.
     pub refused: u64,
     /// Why the first of those was refused.
     pub refusal: Option<String>,
-    /// How many were sent, and not confirmed or not removed here when it ended: they are
-    /// still in the queue, and may come twice.
+    /// How many were sent but not confirmed, or not removed here, when the run ended: they
+    /// are still in the queue, and may arrive twice.
     pub in_doubt: u64,
-    /// How many were to be looked at and were not handed out by the broker within 10 s:
-    /// somebody else has them or took them, or the broker is slow.
+    /// How many should have been examined but were not delivered by the broker within 10 s:
+    /// another consumer has them or took them, or the broker is slow.
     pub withheld: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
-    /// What ended it early, if something did. What was not settled until then is
-    /// still in the queue; running it again goes on from there.
+    /// What ended it early, if anything did. Messages that were not done with are still in
+    /// the queue; running it again continues from there.
     pub failure: Option<String>,
 }
 
@@ -118,8 +117,8 @@ impl Sifted {
         self.refusal.get_or_insert(reason);
     }
 
-    /// How many messages were not looked at, because of a limit or because it
-    /// ended early.
+    /// How many messages were not examined, because of a limit or because the run ended
+    /// early.
     #[must_use]
     pub fn unexamined(&self) -> u64 {
         self.waiting.saturating_sub(self.examined)
@@ -143,32 +142,31 @@ impl<'a> Holding<'a> {
         Self { settings, queue, limit: u64::MAX, page: PAGE, stop: None }
     }
 
-    /// Looks at no more than so many messages, the first ones.
+    /// Examines no more than so many messages, the first ones.
     #[must_use]
     pub fn at_most(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
     /// Takes no more than so many messages at a time, 1 to 65,535, and of their bodies no
-    /// more than so many bytes unless a single one is larger. If nothing is said, 1,000 and
-    /// 64 MiB.
+    /// more than so many bytes unless a single one is larger. By default 1,000 and 64 MiB.
     ///
-    /// How large a body is shows only when it is here. Large ones after many small ones can
-    /// be more than that for once: 32 of them, or all that the management API has counted in
-    /// the queue if that is less.
+    /// The size of a body is known only once it is here. Large ones after many small ones can
+    /// exceed the bound once: 32 of them, or everything that the management API has counted
+    /// in the queue if that is less.
     #[must_use]
     pub fn in_pages(self, messages: u16, bytes: u64) -> Self {
         Self { page: (messages, bytes), ..self }
     }
 
-    /// Ends in order as soon as this is set.
+    /// Ends cleanly as soon as this is set.
     #[must_use]
     pub fn until(self, stop: &'a AtomicBool) -> Self {
         Self { stop: Some(stop), ..self }
     }
 
-    /// Looks at the messages that are there now, and does with each what `decide`
-    /// says. What becomes of a failure half-way is in the report.
+    /// Examines the messages that are there now, and does with each what `decide` says. A
+    /// failure half-way is in the report.
     ///
     /// ```no_run
     /// use delayline::{Settings, topology::Topology};
@@ -258,7 +256,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
             let window = in_flight + self.reader.unacknowledged() < WINDOW;
             let room = !ending && self.sender.as_ref().is_none_or(|sender| window && sender.has_room());
             if room {
-                // While confirms are out, they are as likely to come next.
+                // While confirms are outstanding, they are as likely to come next.
                 let wait = if in_flight > 0 { Duration::from_millis(1) } else { TICK };
                 if let Some(delivery) = self.reader.next(wait)? {
                     self.settle(delivery)?;
@@ -329,8 +327,8 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
     fn prepare(&self, delivery: &Delivery, outgoing: Outgoing) -> Result<Outgoing, String> {
         if delivery.damaged {
             return Err(
-                "its headers or properties hold something that cannot be read (text that is not UTF-8, or a \
-                 header that is there twice), and sending it on would lose them"
+                "its headers or properties contain something unreadable (text that is not UTF-8, or a header \
+                 that occurs twice), and sending it on would lose them"
                     .into(),
             );
         }
@@ -340,10 +338,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
                 return Err(format!("the {what} is {} bytes long; AMQP carries at most 255", name.len()));
             }
         }
-        let sender = match &self.settings.broker.credentials {
-            Credentials::Plain { username, .. } => Some(username.as_str()),
-            Credentials::External => None,
-        };
+        let sender = self.settings.broker.credentials.username();
         let from = (delivery.exchange.as_str(), delivery.routing_key.as_str());
         let (properties, headers) = message::resend(&properties, &headers, from, sender, Timestamp::now());
         message::check_parts(&properties, &headers).map_err(|error| error.to_string())?;

@@ -13,10 +13,10 @@ use ureq::{
 use url::Url;
 
 use delayline::{
-    settings::Management,
     shell::quoted,
     tls::{Material, explained, provider},
 };
+use delayline_settings::Management;
 
 use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview};
 
@@ -26,14 +26,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long connecting may take, before another node is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait before asking again after an error of the broker's own.
+/// How long to wait before asking again after an internal error of the broker.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_millis(500), Duration::from_millis(1_500)];
 
-/// What a path segment may hold as it is.
+/// The characters that a path segment may contain unescaped.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Why the API did not answer as hoped. None quotes a password.
+/// Why the API did not answer as expected. No variant contains a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManagementError {
@@ -42,10 +42,10 @@ pub enum ManagementError {
     Unreachable {
         /// Its base URL, without credentials.
         url: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// 401 or 403: the user may not.
+    /// 401 or 403: the user lacks the right.
     #[error("the management API at {url} refused user `{username}` ({status}); it needs the tag {needed}")]
     Refused {
         /// Its base URL, without credentials.
@@ -54,7 +54,7 @@ pub enum ManagementError {
         username: String,
         /// The HTTP status.
         status: u16,
-        /// Which user tag the request needs.
+        /// The user tag that the request needs.
         needed: &'static str,
     },
     /// Another status, or an answer that is not what the API documents.
@@ -70,11 +70,11 @@ pub enum ManagementError {
 }
 
 impl ManagementError {
-    /// Why there is no management API, for whoever can go on without it.
+    /// Why there is no management API, for callers that can do without it.
     ///
     /// # Errors
-    /// Itself, if an API that the user named refuses us: whoever named it can mend that,
-    /// and one that was merely guessed need not know our user.
+    /// The error itself, if an API that the user named refuses us: that is for the user to
+    /// fix, whereas an API at a guessed address need not know our user.
     pub(crate) fn absence(self, settings: &Management) -> Result<String, Self> {
         match self {
             Self::Refused { .. } if settings.explicit => Err(self),
@@ -100,7 +100,7 @@ impl ManagementApi {
         Self::within(settings, TIMEOUT)
     }
 
-    /// One that waits no longer than this for an answer, for whoever would rather go on
+    /// One that waits no longer than this for an answer, for callers that would rather do
     /// without it.
     pub fn within(settings: &Management, timeout: Duration) -> Result<Self, ManagementError> {
         let config = Agent::config_builder()
@@ -158,8 +158,8 @@ impl ManagementApi {
         self.find("deprecated-features/used")
     }
 
-    /// Changes something, through the first node that can be reached. Deleting what
-    /// is not there is done.
+    /// Changes something, through the first node that can be reached. Deleting something that
+    /// does not exist succeeds.
     pub(super) fn send(&self, path: &str, change: &Change) -> Result<(), ManagementError> {
         let mut first_error = None;
         for base in &self.bases {
@@ -218,8 +218,8 @@ impl ManagementApi {
         let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
         let ask = || self.agent.get(&url).header(header::AUTHORIZATION, &self.authorization).call();
         let mut response = ask();
-        // A node under load answers with 500 now and then, when one of its own queries
-        // of a queue or a node takes too long.
+        // A node under load answers with 500 now and then, when one of its internal queries
+        // takes too long.
         for pause in PAUSES {
             if !response.as_ref().is_ok_and(|response| response.status().is_server_error()) {
                 break;
@@ -236,8 +236,8 @@ impl ManagementApi {
             .with_config()
             // Brokers with many thousands of queues answer with many megabytes.
             .limit(512 * 1024 * 1024)
-            // By way of a map, which takes a field that is there twice: 3.10 does that to
-            // `online` of a queue with a replica on a node that is down.
+            // Parsed by way of a map, which accepts a duplicate field: 3.10 sends `online`
+            // twice for a queue with a replica on a node that is down.
             .read_json::<Json>()
             .map_err(|error| error.to_string())
             .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
@@ -268,7 +268,7 @@ impl ManagementApi {
     }
 }
 
-/// What it means if it is for TLS that nothing came of it. The client names no sources.
+/// A hint if a failed connection may be a TLS problem. The client gives no causes.
 fn tls_failure(error: &ureq::Error, base: &Url) -> Option<String> {
     let host = base.host_str().unwrap_or_default();
     match error {
@@ -278,14 +278,13 @@ fn tls_failure(error: &ureq::Error, base: &Url) -> Option<String> {
     }
 }
 
-/// What to do with an object of the API. It has no `Debug`: a body may hold a
-/// password.
+/// How to change an object of the API. It has no `Debug`: a body may hold a password.
 pub(super) enum Change {
     Put(Json),
     Delete,
 }
 
-/// Which tag a part of the API wants.
+/// The user tag that a part of the API needs.
 fn needed(path: &str) -> &'static str {
     match path.split('/').next() {
         Some("policies") => "`policymaker`, and permissions in this vhost",
@@ -294,7 +293,7 @@ fn needed(path: &str) -> &'static str {
     }
 }
 
-/// Whether a part of the API wants more than the tag `monitoring`.
+/// Whether a part of the API needs more than the tag `monitoring`.
 fn for_administrators(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     ["feature-flags", "users", "permissions/", "topic-permissions/", "operator-policies/"]

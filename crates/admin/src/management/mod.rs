@@ -1,7 +1,7 @@
 //! The broker's management HTTP API: the only place that speaks HTTP to it.
 //!
-//! AMQP cannot list bindings, arguments or stuck dead letters; this API can. It
-//! is a plugin, so everything that uses it has to do without, and to say so.
+//! AMQP cannot list bindings, arguments or stuck dead letters; this API can. It is a plugin,
+//! so everything that uses it has to cope without it, and to say so.
 
 mod client;
 mod model;

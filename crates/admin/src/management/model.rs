@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as Json;
 
-/// Takes `null` for the default as well: that is what brokers say of a queue
-/// that is just being declared, or whose node is down.
+/// Accepts `null` for the default as well: brokers send it for a queue that is just being
+/// declared, or whose node is down.
 pub(super) fn lenient<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
     input: D,
 ) -> Result<T, D::Error> {
@@ -26,7 +26,7 @@ pub struct Overview {
     /// The name of the cluster.
     #[serde(deserialize_with = "lenient")]
     pub cluster_name: String,
-    /// Whether it keeps no statistics.
+    /// Whether the broker keeps no statistics.
     #[serde(deserialize_with = "lenient")]
     pub disable_stats: bool,
 }
@@ -53,12 +53,12 @@ pub struct DeprecatedFeature {
     /// Its name.
     #[serde(deserialize_with = "lenient")]
     pub name: String,
-    /// How far its end is: `permitted_by_default`, `denied_by_default`, `removed`.
+    /// How close its removal is: `permitted_by_default`, `denied_by_default`, `removed`.
     #[serde(deserialize_with = "lenient")]
     pub deprecation_phase: String,
 }
 
-/// One of `GET /api/users`, without what has to do with passwords.
+/// One of `GET /api/users`, without anything about passwords.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct UserInfo {
@@ -129,19 +129,19 @@ pub struct NodeInfo {
     /// Whether it is up.
     #[serde(deserialize_with = "lenient")]
     pub running: bool,
-    /// Whether it takes no messages because its memory is full.
+    /// Whether it accepts no messages because its memory is full.
     #[serde(deserialize_with = "lenient")]
     pub mem_alarm: bool,
-    /// Whether it takes no messages because its disk is full.
+    /// Whether it accepts no messages because its disk is full.
     #[serde(deserialize_with = "lenient")]
     pub disk_free_alarm: bool,
     /// Its memory, in bytes.
     pub mem_used: Option<u64>,
-    /// The memory at which it stops taking messages, in bytes.
+    /// The memory at which it stops accepting messages, in bytes.
     pub mem_limit: Option<u64>,
     /// Its free disk space, in bytes.
     pub disk_free: Option<u64>,
-    /// The free disk space at which it stops taking messages, in bytes.
+    /// The free disk space at which it stops accepting messages, in bytes.
     pub disk_free_limit: Option<u64>,
     /// Its processors.
     pub processors: Option<u64>,
@@ -160,7 +160,7 @@ pub struct ExchangeInfo {
     /// Whether it outlives a restart.
     #[serde(deserialize_with = "lenient")]
     pub durable: bool,
-    /// Whether it goes with its last binding.
+    /// Whether it is deleted with its last binding.
     #[serde(deserialize_with = "lenient")]
     pub auto_delete: bool,
     /// Whether clients may not publish to it.
@@ -175,28 +175,28 @@ pub struct ExchangeInfo {
 }
 
 impl ExchangeInfo {
-    /// Messages per second that came in lately; 0 where nothing is known.
+    /// Messages per second that came in recently; 0 where nothing is known.
     #[must_use]
     pub fn publish_rate(&self) -> f64 {
         self.message_stats.publish_in_details.rate
     }
 }
 
-/// What went through an exchange or into a queue, as far as channels counted it: what
-/// the broker moves by itself is not among it.
+/// What went through an exchange or into a queue, as counted by channels: what the broker
+/// moves by itself is not included.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct MessageStats {
     /// Messages that were published into a queue.
     #[serde(deserialize_with = "lenient")]
     pub publish: u64,
-    /// How `publish` went over time, if that was asked for.
+    /// How `publish` changed over time, if that was asked for.
     #[serde(deserialize_with = "lenient")]
     pub publish_details: Rate,
     /// Messages that were published to an exchange.
     #[serde(deserialize_with = "lenient")]
     pub publish_in: u64,
-    /// How fast messages are published to an exchange, by the broker's own reckoning.
+    /// How fast messages are published to an exchange, as computed by the broker.
     #[serde(deserialize_with = "lenient")]
     pub publish_in_details: Rate,
 }
@@ -205,15 +205,15 @@ pub struct MessageStats {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Rate {
-    /// By how much a second.
+    /// The growth per second.
     #[serde(deserialize_with = "lenient")]
     pub rate: f64,
-    /// What it was over time, if that was asked for.
+    /// Its values over time, if asked for.
     samples: Json,
 }
 
 impl Rate {
-    /// What the number was over time, the oldest first; empty unless asked for.
+    /// The values over time, the oldest first; empty unless asked for.
     #[must_use]
     pub fn history(&self) -> Vec<u64> {
         samples(&self.samples)
@@ -224,7 +224,7 @@ impl Rate {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ChannelInfo {
-    /// Whose it is.
+    /// The user it belongs to.
     #[serde(deserialize_with = "lenient")]
     pub user: String,
     /// What was done through it.
@@ -246,41 +246,41 @@ pub struct QueueInfo {
     /// Whether it outlives a restart.
     #[serde(deserialize_with = "lenient")]
     pub durable: bool,
-    /// Whether it goes with its last consumer.
+    /// Whether it is deleted with its last consumer.
     #[serde(deserialize_with = "lenient")]
     pub auto_delete: bool,
     /// Its optional arguments.
     #[serde(deserialize_with = "lenient")]
     pub arguments: BTreeMap<String, Json>,
-    /// Whether it belongs to one connection and goes with it.
+    /// Whether it belongs to one connection and is deleted with it.
     #[serde(deserialize_with = "lenient")]
     pub exclusive: bool,
-    /// How many consume it.
+    /// How many consumers it has.
     #[serde(deserialize_with = "lenient")]
     pub consumers: u64,
     /// All messages, stuck ones included.
     #[serde(deserialize_with = "lenient")]
     pub messages: u64,
-    /// Those that wait.
+    /// Messages that are ready.
     #[serde(deserialize_with = "lenient")]
     pub messages_ready: u64,
-    /// Those that a consumer holds.
+    /// Messages that a consumer holds.
     #[serde(deserialize_with = "lenient")]
     pub messages_unacknowledged: u64,
-    /// Those that left the queue and are not confirmed at the other end.
+    /// Messages that have left the queue and are not confirmed at the other end.
     #[serde(deserialize_with = "lenient")]
     pub messages_dlx: u64,
     /// What went into it.
     #[serde(deserialize_with = "lenient")]
     pub message_stats: MessageStats,
-    /// The bytes of those that wait.
+    /// The bytes of the messages that are ready.
     #[serde(deserialize_with = "lenient")]
     pub message_bytes_ready: u64,
-    /// How `messages` went over time, if that was asked for.
+    /// The history of `messages`, if asked for.
     pub(crate) messages_details: Json,
-    /// The same of `messages_ready`.
+    /// The same for `messages_ready`.
     pub(crate) messages_ready_details: Json,
-    /// The same of `messages_unacknowledged`.
+    /// The same for `messages_unacknowledged`.
     pub(crate) messages_unacknowledged_details: Json,
     /// The memory of its process on the leader's node, in bytes.
     pub memory: Option<u64>,
@@ -298,20 +298,20 @@ pub struct QueueInfo {
     /// The nodes that hold a replica.
     #[serde(deserialize_with = "lenient")]
     pub members: Vec<String>,
-    /// Those of them that are up.
+    /// The nodes among them that are up.
     #[serde(deserialize_with = "lenient")]
     pub online: Vec<String>,
     /// The node of its leader.
     #[serde(deserialize_with = "lenient")]
     pub leader: String,
-    /// Whether its replicas run and none of them leads. The API does not tell: `doctor`
+    /// Whether its replicas run but none of them leads. The API does not show this: `doctor`
     /// and `verify` find out with a second look.
     #[serde(skip)]
     pub leaderless: bool,
 }
 
 impl QueueInfo {
-    /// Whether more than half of its replicas run; so of every queue that has none.
+    /// Whether more than half of its replicas run; true for every queue without replicas.
     #[must_use]
     pub fn has_majority(&self) -> bool {
         self.members.is_empty() || self.online.len() * 2 > self.members.len()
@@ -339,7 +339,7 @@ impl QueueInfo {
             .collect()
     }
 
-    /// What a policy sets for this queue under a key.
+    /// The value that policies set for this queue under a key.
     #[must_use]
     pub fn policy_value(&self, key: &str) -> Option<&Json> {
         self.effective_policy_definition.as_object()?.get(key)

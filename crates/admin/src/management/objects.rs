@@ -1,4 +1,4 @@
-//! What stands in a vhost, and what is counted of it.
+//! The objects of a vhost, and their counts.
 
 use super::{
     BindingInfo, ChannelInfo, ExchangeInfo, ManagementApi, ManagementError, QueueInfo, client::segment,
@@ -21,7 +21,7 @@ impl ManagementApi {
         self.get(&format!("queues/{}", segment(vhost)))
     }
 
-    /// All queues of a vhost, with their names and what is counted and nothing else.
+    /// All queues of a vhost, with their names and counts and nothing else.
     ///
     /// # Errors
     /// See [`ManagementError`].
@@ -31,9 +31,9 @@ impl ManagementApi {
         self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
     }
 
-    /// All queues of a vhost with how many messages they have, past the statistics, which
-    /// are up to 5 s older; nothing is counted of queues whose leader is on another node
-    /// than the one that answers.
+    /// All queues of a vhost with their message counts, bypassing the statistics, which are
+    /// up to 5 s older; queues whose leader is on another node than the one that answers have
+    /// no counts.
     ///
     /// # Errors
     /// See [`ManagementError`].
@@ -85,7 +85,7 @@ impl ManagementApi {
     }
 
     /// What was published into each queue, and to each exchange, of a vhost over the last
-    /// `age` seconds, with one sample every ten. Nothing else is in the answers but names
+    /// `age` seconds, with one sample every ten. The answers contain nothing else but names
     /// and where exchanges lead.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl ManagementApi {
         age: u32,
     ) -> Result<(Vec<QueueInfo>, Vec<ExchangeInfo>), ManagementError> {
         let (vhost, over) = (segment(vhost), format!("msg_rates_age={age}&msg_rates_incr=10"));
-        // In this order: what came into a queue was published before.
+        // In this order: a message is published before it enters a queue.
         let queues = self.get(&format!(
             "queues/{vhost}?columns=name,message_stats.publish,message_stats.publish_details&{over}"
         ))?;

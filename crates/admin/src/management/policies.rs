@@ -11,7 +11,7 @@ use super::{
     model::lenient,
 };
 
-/// The two kinds of policies. Of each, one applies to a queue: the one with the highest
+/// The two kinds of policies. One of each applies to a queue: the one with the highest
 /// priority whose pattern matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -47,7 +47,7 @@ pub struct Policy {
     /// Its name.
     #[serde(deserialize_with = "lenient")]
     pub name: String,
-    /// What names of queues and exchanges must match somewhere: a PCRE.
+    /// A PCRE that must match a part of the name of a queue or exchange.
     #[serde(deserialize_with = "lenient")]
     pub pattern: String,
     /// `all`, `queues`, `exchanges`; from 3.12 on also `classic_queues`, `quorum_queues`
@@ -57,14 +57,15 @@ pub struct Policy {
     /// What it sets.
     #[serde(deserialize_with = "lenient")]
     pub definition: BTreeMap<String, Json>,
-    /// Of those that match, only the one with the highest holds; any number, also below 0.
+    /// Of the policies that match, only the one with the highest priority applies; any
+    /// number, also below 0.
     #[serde(deserialize_with = "lenient")]
     pub priority: i64,
 }
 
 impl ManagementApi {
-    /// The policies of a vhost, as they are at this moment; what they do to a queue is in
-    /// its statistics some seconds later.
+    /// The policies of a vhost, as they are now; a queue's statistics show their effect some
+    /// seconds later.
     ///
     /// # Errors
     /// See [`ManagementError`].
@@ -72,7 +73,7 @@ impl ManagementApi {
         self.get(&format!("{}/{}", kind.path(), segment(vhost)))
     }
 
-    /// Sets a policy. The broker answers once it holds for all queues that have a leader.
+    /// Sets a policy. The broker answers once it applies to all queues that have a leader.
     ///
     /// # Errors
     /// See [`ManagementError`].

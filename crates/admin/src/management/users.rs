@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use delayline::settings::Secret;
+use delayline::broker::Secret;
 
 use super::{
     ManagementApi, ManagementError, Permission, TopicPermission, UserInfo,
@@ -35,8 +35,8 @@ impl ManagementApi {
         self.get(&format!("vhosts/{}/topic-permissions", segment(vhost)))
     }
 
-    /// Makes a user with a password and no tags; one that exists gets this password.
-    /// Needs the tag `administrator`.
+    /// Creates a user with a password and no tags; an existing user gets this password. Needs
+    /// the tag `administrator`.
     ///
     /// # Errors
     /// See [`ManagementError`].
@@ -64,8 +64,8 @@ impl ManagementApi {
         self.send(&of_user("permissions", vhost, user), &Change::Put(body))
     }
 
-    /// Takes everything a user may do in a vhost away from it; no error if that is
-    /// nothing. Needs the tag `administrator`.
+    /// Takes away all permissions of a user in a vhost; no error if it has none. Needs the
+    /// tag `administrator`.
     ///
     /// # Errors
     /// See [`ManagementError`].

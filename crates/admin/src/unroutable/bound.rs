@@ -1,4 +1,4 @@
-//! For whom somebody is bound to dispatch: pure.
+//! Which applications have a binding on dispatch: pure.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use delayline::{
 /// The bindings of a dispatch exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Bound {
-    /// The apps somebody is exactly bound for.
+    /// The apps with an exact binding.
     apps: BTreeSet<String>,
-    /// The other binding keys: each can catch any number of apps.
+    /// The other binding keys: each can catch messages of any app.
     patterns: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl Bound {
         bound
     }
 
-    /// Whether somebody receives what is due for an app.
+    /// Whether somebody receives messages that are due for an app.
     pub(super) fn has(&self, app: &str) -> bool {
         if self.apps.contains(app) {
             return true;

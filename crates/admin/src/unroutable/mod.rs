@@ -1,5 +1,5 @@
-//! What nobody was bound for and what is malformed: looking at it, sending it on
-//! once somebody is bound, discarding it.
+//! Unroutable messages, which nobody was bound for or which are malformed: looking at them,
+//! sending them on once somebody is bound, discarding them.
 
 mod bound;
 mod reason;
@@ -12,9 +12,9 @@ use crate::holding::{Decision, Group, Holding, Outgoing, Progress, Sample, Sifte
 use delayline::{
     amqp::{Delivery, Session, v1::Foreign},
     codec::AppKey,
-    settings::Settings,
     topology::{Queue, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::{AdminError, doing, observe};
 
@@ -22,16 +22,15 @@ use bound::Bound;
 
 pub use reason::{Diagnosis, Reason, diagnose};
 
-/// The most groups that are told apart: what is wrong with a key is up to whoever
-/// wrote it.
+/// The most groups that are kept apart: publishers can write anything into a key.
 const GROUPS: usize = 500;
 
-/// Which messages are meant; all that is set must fit.
+/// Which messages are selected; all conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Those for this application.
     pub app: Option<AppKey>,
-    /// Those that are here for this reason.
+    /// Those with this reason.
     pub reason: Option<Reason>,
     /// Those with this message id.
     pub message_id: Option<String>,
@@ -52,12 +51,12 @@ impl Selection {
     }
 }
 
-/// What is unroutable, in groups.
+/// The unroutable messages, in groups.
 #[derive(Debug, Clone, Serialize)]
 pub struct UnroutableReport {
     /// Messages in the queue.
     pub waiting: u64,
-    /// How many of them were looked at; the first ones, if not all.
+    /// How many of them were examined; the first ones, if not all.
     pub examined: u64,
     /// The groups, by app key and reason.
     pub groups: Vec<UnroutableGroup>,
@@ -65,16 +64,16 @@ pub struct UnroutableReport {
     pub other: Option<Group>,
     /// What could not be seen.
     pub unseen: Vec<String>,
-    /// How many of those that were to be looked at the broker did not hand out.
+    /// How many the broker should have delivered but did not.
     pub withheld: u64,
-    /// What ended the look early.
+    /// What ended the run early.
     pub failure: Option<String>,
 }
 
-/// Messages for one app that are here for one reason.
+/// The messages for one app with one reason.
 #[derive(Debug, Clone, Serialize)]
 pub struct UnroutableGroup {
-    /// For whom, and why.
+    /// Which app they are for, and why they are here.
     #[serde(flatten)]
     pub diagnosis: Diagnosis,
     /// Whether somebody is bound for the app now; `None` if that cannot be known.
@@ -87,7 +86,7 @@ pub struct UnroutableGroup {
 /// One message, and why it is here.
 #[derive(Debug, Clone, Serialize)]
 pub struct UnroutableMessage {
-    /// For whom, and why.
+    /// Which app it is for, and why it is here.
     #[serde(flatten)]
     pub diagnosis: Diagnosis,
     /// The message.
@@ -95,10 +94,10 @@ pub struct UnroutableMessage {
     pub sample: Sample,
 }
 
-/// What was sent on.
+/// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayReport {
-    /// What became of the messages.
+    /// What happened to the messages.
     #[serde(flatten)]
     pub sifted: Sifted,
     /// Selected messages that stay because nobody is bound for them yet, by app.
@@ -111,7 +110,7 @@ pub struct ReplayReport {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayRefusal {
-    /// It would only come back.
+    /// The messages would only come back.
     #[error("nobody is bound for `{app}`, so its messages would only come back; bind its queue first")]
     NobodyBound {
         /// The app.
@@ -119,10 +118,11 @@ pub enum ReplayRefusal {
     },
     /// Only the management API knows bindings.
     #[error(
-        "it cannot be told who is bound ({reason}); name the management API, or do without the check (--unchecked)"
+        "cannot tell who is bound ({reason}); give the URL of the management API (--management-url), or \
+         skip the check (--unchecked)"
     )]
     Unknown {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
@@ -137,7 +137,7 @@ fn queue(topology: &Topology) -> &Queue {
     topology.queues().find(|queue| queue.name == name).expect("every topology has it")
 }
 
-/// For whom somebody is bound, or why that cannot be known.
+/// Who is bound, or why that cannot be known.
 fn bound(settings: &Settings, topology: &Topology) -> Result<Result<Bound, String>, AdminError> {
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
     Ok(observed.map(|observed| Bound::new(topology, &observed)))
@@ -178,8 +178,8 @@ pub fn unroutable(
     })
 }
 
-/// Takes down single messages, `count` at most, with `most` bytes of each body,
-/// and changes nothing. Looks no further than it must.
+/// Collects single messages, `count` at most, with `most` bytes of each body, and changes
+/// nothing. Reads no further than it must.
 ///
 /// # Errors
 /// If the broker cannot be asked, or looking would not be safe.
@@ -190,7 +190,7 @@ pub fn unroutable_messages(
     (count, most): (usize, usize),
     mut show: impl FnMut(UnroutableMessage),
 ) -> Result<Sifted, AdminError> {
-    // No more are taken out of the queue, and sent to us, than must be.
+    // No more are taken out of the queue and sent to us than necessary.
     let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
     let mut passed = past(settings, queue(topology), limit, || {
         let enough = AtomicBool::new(count == 0);
@@ -221,12 +221,12 @@ pub fn unroutable_messages(
     Ok(passed.sifted)
 }
 
-/// Sends selected messages back on their way: to dispatch, with the routing key
-/// they came with, once somebody is bound for them. What no exchange would route
-/// stays, and so does what nobody is bound for yet.
+/// Sends selected messages back on their way: to dispatch, with the routing key they came
+/// with, once somebody is bound for them. Messages that no exchange would route stay, and so
+/// do those that nobody is bound for yet.
 ///
-/// `check` asks the management API who is bound; without it, what nobody is bound
-/// for comes back to the end of the queue, once.
+/// `check` asks the management API who is bound; without that check, messages that nobody is
+/// bound for come back to the end of the queue, once.
 ///
 /// # Errors
 /// If the broker cannot be asked, or looking would not be safe.
@@ -243,7 +243,7 @@ pub fn replay(
         true => match bound(settings, topology)? {
             Ok(bound) => Some(bound),
             Err(reason) => {
-                // Without the broker, that is what there is to say.
+                // Without the broker's own count, this is all we know.
                 Session::open(&settings.broker).map_err(doing("connecting"))?;
                 return Ok(Err(ReplayRefusal::Unknown { reason }));
             }

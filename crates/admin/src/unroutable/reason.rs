@@ -5,19 +5,19 @@ use std::{fmt, str::FromStr};
 use serde::{Serialize, Serializer};
 
 use delayline::{
-    codec::{LEVELS, RoutingKey, TOP_LEVEL},
+    codec::{Level, RoutingKey},
     topology::Names,
 };
 
 /// Why a message could not be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Its time has come, and nobody is bound for its app key.
+    /// It was due, and nobody is bound for its app key.
     NobodyBound,
-    /// An exchange of the set did not pass it on although its key is good: a
-    /// binding of the set is missing.
+    /// An exchange of the set did not route it although its key is good: a binding of the set
+    /// is missing.
     NotPassedOn,
-    /// Its routing key is not one.
+    /// Its routing key is malformed.
     Malformed,
     /// It came through an exchange that is not of this set.
     Foreign,
@@ -62,19 +62,18 @@ impl Serialize for Reason {
     }
 }
 
-/// What can be said about an unroutable message.
+/// What is known about an unroutable message.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Diagnosis {
-    /// For whom it is; `None` if its key does not say.
+    /// The app it is for; `None` if its key does not say.
     pub app: Option<String>,
     /// Why it is here.
     pub reason: Reason,
-    /// What is wrong, where there is more to say.
+    /// Details of what is wrong, if any.
     pub detail: Option<String>,
 }
 
-/// Finds out why a message is unroutable, from the exchange and the key it came
-/// with.
+/// Finds out why a message is unroutable, from its exchange and key.
 #[must_use]
 pub fn diagnose(names: &Names, exchange: &str, routing_key: &str) -> Diagnosis {
     let key = match routing_key.parse::<RoutingKey>() {
@@ -86,10 +85,10 @@ pub fn diagnose(names: &Names, exchange: &str, routing_key: &str) -> Diagnosis {
     let (reason, detail) = if exchange == names.dispatch() {
         (Reason::NobodyBound, None)
     } else {
-        match (0..LEVELS).find(|&level| names.level_exchange(level) == exchange) {
-            // The bits above this level are behind it. With none left it went on
-            // to dispatch, and the message does not say so: brokers note only the
-            // exchange it was published to.
+        match Level::all().find(|&level| names.level_exchange(level) == exchange) {
+            // The bits above this level are done. If none are left, it went on to dispatch,
+            // and the message does not show that: brokers record only the exchange it was
+            // published to.
             Some(level) if key.delay.seconds() & below(level) == 0 => (Reason::NobodyBound, None),
             Some(_) => {
                 let detail = format!(
@@ -104,14 +103,14 @@ pub fn diagnose(names: &Names, exchange: &str, routing_key: &str) -> Diagnosis {
 }
 
 /// The bits at or below a level.
-const fn below(level: u8) -> u32 {
-    u32::MAX >> (31 - if level > TOP_LEVEL { TOP_LEVEL } else { level })
+const fn below(level: Level) -> u32 {
+    level.units() | (level.units() - 1)
 }
 
 impl Diagnosis {
-    /// Where the message can go on: to dispatch when its delay is over, else to
-    /// the exchange that did not pass it on, where the rest of its delay is still
-    /// before it. `None` if no exchange would route it.
+    /// Where the message can be sent: to dispatch if its delay is over, else to the exchange
+    /// that did not route it, with the rest of its delay ahead. `None` if no exchange would
+    /// route it.
     #[must_use]
     pub fn way_on(&self, names: &Names, exchange: &str) -> Option<String> {
         match self.reason {
@@ -163,6 +162,7 @@ mod tests {
 
     #[test]
     fn masks() {
-        assert_eq!((below(0), below(3), below(27)), (1, 15, (1 << 28) - 1));
+        assert_eq!(Level::all().map(below).collect::<Vec<_>>()[..4], [1, 3, 7, 15]);
+        assert_eq!(below(Level::TOP), (1 << 28) - 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Looks after a set: makes its queues try again when they hand on nothing.
+//! Watches a set and makes its stuck queues try again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,8 @@ use std::{
 use log::{debug, info, warn};
 
 use crate::{AdminError, management::ManagementApi};
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
+use delayline_settings::Settings;
 
 use crate::unstick::{
     Unstick, UnstickOptions, UnstickReport, is_of_set,
@@ -25,10 +26,10 @@ use crate::unstick::{
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How long it waits for an answer to a look.
+/// How long it waits for an answer of the API.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether to stop.
+/// How often it checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a keeper has done, for metrics.
@@ -52,23 +53,23 @@ impl UnstickStats {
         self.lock().attempts.clone()
     }
 
-    /// How many queues hand on nothing now and may not be touched, or could not.
+    /// How many queues are stuck now and must not or cannot be touched.
     #[must_use]
     pub fn blocked(&self) -> usize {
         self.lock().blocked.len()
     }
 }
 
-/// Does what [`unstick`] does, by itself, whenever a queue of the set, or a landing queue,
-/// has had dead letters for some seconds and none was seen to leave; again every 10 s for
-/// a minute, and then every 30 s, while that is so.
+/// Does what [`unstick`] does, by itself, whenever a queue of the set or a landing queue has
+/// had dead letters for some seconds and none was seen to leave. While that lasts, it does so
+/// again every 10 s for a minute, and then every 30 s.
 #[derive(Debug)]
 pub struct Unsticker {
     settings: Settings,
     topology: Topology,
     stats: Arc<UnstickStats>,
     suspicion: Suspicion,
-    /// What was complained about last, which is not repeated.
+    /// The last complaint, which is not repeated.
     told: Option<String>,
 }
 
@@ -80,13 +81,13 @@ impl Unsticker {
         Self { settings, topology, stats, suspicion: Suspicion::default(), told: None }
     }
 
-    /// Looks after the set until `stop` is set, through restarts of the broker. Without a
-    /// management API there is nothing it can do, and it says so and ends.
+    /// Watches the set until `stop` is set, through restarts of the broker. Without a
+    /// management API it can do nothing, says so and ends.
     pub fn run(mut self, stop: &AtomicBool) {
         let api = match self.settings.management.as_ref().map(|api| ManagementApi::within(api, PATIENCE)) {
             Some(Ok(api)) => api,
-            Some(Err(error)) => return warn!("queues that hand on nothing are not seen: {error}"),
-            None => return info!("without a management API, queues that hand on nothing are not seen"),
+            Some(Err(error)) => return warn!("stuck queues cannot be detected: {error}"),
+            None => return info!("without a management API, stuck queues cannot be detected"),
         };
         let started = Instant::now();
         let mut next = Instant::now();
@@ -127,12 +128,12 @@ impl Unsticker {
         match unstick(&self.settings, &self.topology, &options) {
             Ok(report) => {
                 for kind in report.left_behind {
-                    info!("deleted the {kind} that a run before this one left behind");
+                    info!("deleted the {kind} that an earlier run left behind");
                 }
                 true
             }
             Err(error) => {
-                debug!("whether a policy was left behind is not known: {error}");
+                debug!("cannot tell whether a policy was left behind: {error}");
                 false
             }
         }
@@ -146,14 +147,14 @@ impl Unsticker {
         let (suspects, freed) = self.suspicion.note(clock(), counts);
         self.stats.lock().blocked.retain(|queue| counts.contains_key(queue));
         for queue in freed {
-            info!("queue `{queue}` hands on again");
+            info!("queue `{queue}` is flowing again");
         }
         if suspects.is_empty() {
             return;
         }
         let names = suspects.iter().map(|suspect| suspect.queue.clone()).collect();
         let done = unstick(&self.settings, &self.topology, &self.options(names));
-        // It may have taken long.
+        // The request may have taken long.
         for suspect in &suspects {
             self.suspicion.attempted(clock(), &suspect.queue);
         }
@@ -175,8 +176,8 @@ impl Unsticker {
             let since = since.as_secs();
             match moves {
                 false => warn!(
-                    "queue `{queue}` has had dead letters for {since} s and hands on none ({dead_letters} now): made \
-                     to try again"
+                    "queue `{queue}` has had dead letters for {since} s and passes none on ({dead_letters} \
+                     now): made to try again"
                 ),
                 true => info!(
                     "queue `{queue}` has always had dead letters for {since} s ({dead_letters} now): made to try again"
@@ -187,8 +188,9 @@ impl Unsticker {
         drop(counts);
         if let Some(first) = report.occupied.first() {
             self.tell(format!(
-                "queue `{}` hands on nothing and cannot be made to try again without displacing the policy `{}` or the \
-                 operator policy `{}`; any change of one of them, such as of its priority, does it",
+                "queue `{}` is stuck and cannot be made to try again without replacing the policy `{}` or \
+                 the operator policy `{}`; changing either of them, for example its priority, has the same \
+                 effect",
                 first.queue, first.policy, first.operator_policy
             ));
         } else {
@@ -199,11 +201,11 @@ impl Unsticker {
     fn complain(&mut self, suspects: &[Suspect], error: &AdminError) {
         self.stats.lock().blocked.extend(suspects.iter().map(|suspect| suspect.queue.clone()));
         let queues: Vec<_> = suspects.iter().map(|suspect| format!("`{}`", suspect.queue)).collect();
-        debug!("{} hand on nothing: {error}", queues.join(", "));
-        self.tell(format!("queues that hand on nothing cannot be made to try again: {error}"));
+        debug!("{} stuck: {error}", queues.join(", "));
+        self.tell(format!("stuck queues cannot be made to try again: {error}"));
     }
 
-    /// Once until something else is to be told.
+    /// Logs a complaint once, until there is another.
     fn tell(&mut self, text: String) {
         if self.told.as_ref() != Some(&text) {
             warn!("{text}");

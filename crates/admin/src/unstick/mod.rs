@@ -1,11 +1,11 @@
-//! Making queues try again to hand on dead letters that go nowhere.
+//! Making queues with stuck dead letters try again.
 //!
-//! A queue that dead-letters at least once has a worker, which keeps what it could hand on
-//! to nobody and tries again once in `dead_letter_worker_publisher_confirm_timeout`, three
-//! minutes unless the broker is told otherwise. It also tries again whenever the policies of
-//! its queue change, whatever they say. So a policy that means nothing to the queue is set
-//! for a moment and deleted again. Nothing else about the queue may change: a broker throws
-//! unconfirmed dead letters away when the strategy or the overflow behaviour does.
+//! A queue that dead-letters at least once has a worker, which keeps what no queue accepted
+//! and tries again once in `dead_letter_worker_publisher_confirm_timeout`, three minutes by
+//! default. It also tries again whenever the policies of its queue change, whatever they say.
+//! So a policy that has no effect on the queue is set for a moment and deleted again. Nothing
+//! else about the queue may change: a broker throws away unconfirmed dead letters when the
+//! strategy or the overflow behaviour does.
 
 mod keeper;
 mod plan;
@@ -27,9 +27,10 @@ use crate::{
     management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
 };
 use delayline::{
-    settings::Settings,
+    codec::Level,
     topology::{Names, Topology},
 };
+use delayline_settings::Settings;
 
 use crate::AdminError;
 
@@ -38,23 +39,23 @@ pub(super) use plan::NAME;
 pub use plan::Occupied;
 use plan::{hands_on_at_least_once, policy, touches};
 
-/// How often the counts are looked at again; brokers renew them every five seconds.
+/// How often the counts are read again; brokers renew them every five seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often, and after which pauses, deleting our policy is tried again.
+/// How often to retry deleting our policy, and the pauses between.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
 
-/// Which queues to make try again. All of them dead-letter at least once; others are never
+/// Which queues to make try again. Only queues that dead-letter at least once are ever
 /// touched.
 #[derive(Debug, Clone)]
 pub enum Unstick {
     /// The set's own, and the landing queues of its applications.
     Set,
     /// The queues of these levels.
-    Levels(Vec<u8>),
-    /// Those of the whole vhost whose name matches, whoever made them.
+    Levels(Vec<Level>),
+    /// All queues of the vhost whose name matches, whoever made them.
     Matching(Regex),
-    /// Those with these names.
+    /// The queues with these names.
     Named(Vec<String>),
 }
 
@@ -75,16 +76,16 @@ fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
     names.app_of_landing(queue).is_some() || topology.queues().any(|own| own.name == queue)
 }
 
-/// How to go about it.
+/// How to unstick queues.
 #[derive(Debug, Clone)]
 pub struct UnstickOptions {
     /// Which queues.
     pub which: Unstick,
-    /// Also those that have no dead letters under way, as far as the broker has counted.
+    /// Also queues that have no dead letters on their way, according to the broker's counts.
     pub all: bool,
-    /// Whether only to say what would be done.
+    /// Whether to change nothing.
     pub dry_run: bool,
-    /// For how long to look whether they hand on now; with zero, `left` stays open.
+    /// How long to watch whether they flow now; with zero, `left` stays open.
     pub wait: Duration,
 }
 
@@ -99,37 +100,36 @@ impl Default for UnstickOptions {
 pub struct TouchedQueue {
     /// Its name.
     pub queue: String,
-    /// By which kind of policy.
+    /// The kind of policy that was used.
     pub by: PolicyKind,
-    /// How many dead letters it had under way.
+    /// How many dead letters were on their way.
     pub dead_letters: u64,
-    /// The fewest that were seen afterwards; 0 if it hands on again, `None` if that was not
-    /// looked at.
+    /// The fewest that were seen afterwards; 0 if it flows again, `None` if nobody watched.
     pub left: Option<u64>,
 }
 
-/// What was done.
+/// The result of an unsticking.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct UnstickReport {
     /// Whether nothing was changed.
     pub dry_run: bool,
     /// The queues that were made to try again, or would be.
     pub touched: Vec<TouchedQueue>,
-    /// Those that were left alone: both kinds of policies apply to them, and neither is
-    /// ours to displace.
+    /// Queues that were left alone: both kinds of policies apply to them, and neither is ours
+    /// to replace.
     pub occupied: Vec<Occupied>,
-    /// The kinds of which an earlier run that was cut short had left a policy behind.
+    /// The kinds of policies that an interrupted earlier run had left behind.
     pub left_behind: Vec<PolicyKind>,
 }
 
-/// Makes queues that hold dead letters hand them on again. No message and no policy of
-/// anybody is changed; what a queue *refused* is offered to it again only once the broker's
+/// Makes queues that hold dead letters pass them on again. No message and no other policy is
+/// changed; messages that a queue *refused* are offered to it again only once the broker's
 /// confirm timeout has passed since the last time.
 ///
 /// # Errors
 /// If the management API cannot be asked, or refuses: policies need the tag `policymaker`,
-/// and operator policies, for queues that have a policy, `administrator`. Queues that only
-/// needed the other kind have been touched all the same.
+/// and operator policies, for queues that have a policy, `administrator`. Queues that needed
+/// only the other kind have been made to try again all the same.
 pub fn unstick(
     settings: &Settings,
     topology: &Topology,
@@ -146,7 +146,7 @@ pub fn unstick(
         let level =
             |queue: &QueueInfo| topology.queues().any(|own| own.level.is_some() && own.name == queue.name);
         if !seen.iter().any(level) {
-            return Err(HoldingError::Missing { queue: names.level_queue(0) }.into());
+            return Err(HoldingError::Missing { queue: names.level_queue(Level::LOWEST) }.into());
         }
     }
     let wanted = |queue: &&QueueInfo| {
@@ -194,8 +194,9 @@ pub fn unstick(
     Ok(report)
 }
 
-/// Says of queues which policies hold for them now: which kind is free decides what is done,
-/// and their statistics say it seconds late. Who may not list policies does with these.
+/// Adds to queues which policies apply to them now: which kind is free decides what is done,
+/// and their statistics are seconds late. A user that may not list policies has only the
+/// statistics.
 fn with_policies_of_now(api: &ManagementApi, vhost: &str, queues: Vec<QueueInfo>) -> Vec<QueueInfo> {
     let mut observed = Observed { queues, ..Observed::default() };
     if let Err(error) = observed.read_policies(api, vhost) {
@@ -204,8 +205,8 @@ fn with_policies_of_now(api: &ManagementApi, vhost: &str, queues: Vec<QueueInfo>
     observed.queues
 }
 
-/// The kinds of which a policy of ours stands. Who may not list policies sees those that
-/// apply to a queue.
+/// The kinds of policies of ours that exist. A user that may not list policies sees those
+/// that apply to a queue.
 pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]) -> Vec<PolicyKind> {
     let applies = |kind: PolicyKind| {
         queues.iter().any(|queue| {
@@ -223,8 +224,8 @@ pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]
     [PolicyKind::Policy, PolicyKind::OperatorPolicy].into_iter().filter(stands).collect()
 }
 
-/// Sets a policy and deletes it. Where one of an earlier run stands that is the same,
-/// setting changes nothing, and it is the deleting that makes the queues try again.
+/// Sets a policy and deletes it. Where the same policy of an earlier run exists, setting it
+/// changes nothing, and deleting it makes the queues try again.
 fn touch(
     api: &ManagementApi,
     kind: PolicyKind,
@@ -232,12 +233,12 @@ fn touch(
     queues: &[String],
 ) -> Result<(), ManagementError> {
     let set = api.set_policy(kind, vhost, &policy(queues));
-    // Also after an error: it may have been set and only the answer be lost.
+    // Also after an error: it may have been set, with only the answer lost.
     let cleared = clear(api, kind, vhost);
     set.and(cleared)
 }
 
-/// Deletes our policy, also on a broker that is busy.
+/// Deletes our policy, even on a busy broker.
 fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str) -> Result<(), ManagementError> {
     let mut done = api.delete_policy(kind, vhost, NAME);
     for pause in PAUSES {
@@ -250,7 +251,7 @@ fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str) -> Result<(), Manag
     done
 }
 
-/// Looks until none of the queues has dead letters, or the time is over.
+/// Watches until none of the queues has dead letters, or the time is up.
 fn watch(
     api: &ManagementApi,
     vhost: &str,

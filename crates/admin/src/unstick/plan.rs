@@ -1,4 +1,4 @@
-//! Which queues are touched, and by which kind of policy: pure.
+//! Which queues are touched, and with which kind of policy: pure.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde_json::Value as Json;
 
 use crate::management::{Policy, PolicyKind, QueueInfo};
 
-/// The name of the policies this makes, so that whoever finds one knows where it is from.
+/// The name of the policies this sets, so that anybody who finds one knows where it came
+/// from.
 pub(crate) const NAME: &str = "delayline-unstick";
 
-/// Why a queue that holds dead letters cannot be touched without touching somebody's
-/// policy.
+/// A queue with dead letters that cannot be touched without replacing somebody's policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Occupied {
     /// The queue.
@@ -22,15 +22,15 @@ pub struct Occupied {
     pub operator_policy: String,
 }
 
-/// The policies to set for a moment, one of each kind at most.
+/// The policies to set for a moment, at most one of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Touches {
     pub(super) queues: BTreeMap<PolicyKind, Vec<String>>,
     pub(super) occupied: Vec<Occupied>,
 }
 
-/// Whether the dead-letter worker of a queue is one that waits: its letters are handed on
-/// at least once.
+/// Whether the dead-letter worker of a queue waits for confirms: its dead-lettering is
+/// at-least-once.
 pub(super) fn hands_on_at_least_once(queue: &QueueInfo) -> bool {
     let says = |argument: &str, key: &str, value: &str| {
         let argument = queue.arguments.get(argument);
@@ -41,8 +41,8 @@ pub(super) fn hands_on_at_least_once(queue: &QueueInfo) -> bool {
         && says("x-overflow", "overflow", "reject-publish")
 }
 
-/// Chooses for each queue a kind of policy of which it has none: what is there stays in
-/// force, whoever made it. A policy needs fewer rights than an operator policy, so it comes
+/// Chooses for each queue a kind of policy that it does not have: existing policies stay in
+/// force, whoever made them. A policy needs fewer rights than an operator policy, so it comes
 /// first.
 pub(super) fn touches<'a>(queues: impl IntoIterator<Item = &'a QueueInfo>) -> Touches {
     let mut touches = Touches::default();
@@ -61,9 +61,9 @@ pub(super) fn touches<'a>(queues: impl IntoIterator<Item = &'a QueueInfo>) -> To
     touches
 }
 
-/// A policy for these queues and no others that changes nothing about them: nobody
-/// consumes a queue of this kind, so nothing in it is delivered, let alone that often. It
-/// gives way to any other policy.
+/// A policy for exactly these queues that changes nothing about them: nobody consumes such a
+/// queue, so nothing in it is delivered, let alone that often. It gives way to any other
+/// policy.
 pub(super) fn policy(queues: &[String]) -> Policy {
     let names: Vec<_> = queues.iter().map(|name| regex::escape(name)).collect();
     Policy {

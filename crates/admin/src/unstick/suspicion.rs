@@ -1,27 +1,26 @@
-//! From counts that are looked at again and again to which queues should be made to try
-//! again: pure.
+//! From repeated counts to the queues that should be made to try again: pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
-/// For how long a queue must have had dead letters from which none was seen to leave. It is
-/// more than one renewal of the broker's counts, which are renewed every five seconds.
+/// How long a queue must have had dead letters without any being seen to leave. It is more
+/// than one renewal of the broker's counts, every five seconds.
 const STANDS: Duration = Duration::from_secs(6);
 
-/// The same where some leave: others may be stuck among them, or more may fall due all the
-/// time than goes on.
+/// The same if some leave: others may be stuck among them, or more may fall due than leave
+/// all the time.
 const MOVES: Duration = Duration::from_secs(15);
 
-/// How many looks it takes at least.
+/// The least number of counts it takes.
 const LOOKS: u32 = 3;
 
-/// The pause between two attempts for a queue that nothing leaves: at first, and later on.
+/// The pause between two attempts for a queue that nothing leaves: at first, and later.
 const PAUSE: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(30);
 
-/// How many attempts have the first pause after them.
+/// How many attempts are followed by the first pause.
 const FIRST: u32 = 5;
 
-/// The first and the longest pause for a queue that some leave; each is twice the last one.
+/// The first and the longest pause for a queue that some leave; each is twice the one before.
 const MOVING: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
 /// A queue that should be made to try again.
@@ -44,15 +43,15 @@ struct Track {
     not_before: Duration,
 }
 
-/// What is remembered of the queues that have dead letters under way.
+/// What is remembered about the queues that have dead letters on their way.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
     tracks: BTreeMap<String, Track>,
 }
 
 impl Suspicion {
-    /// Notes what was counted, of all queues that have any. Returns those to be made to try
-    /// again, and the names of those that had been and have none any more.
+    /// Takes in the counts of all queues that have dead letters. Returns the queues to be
+    /// made to try again, and the names of those that had been and have none any more.
     pub(super) fn note(
         &mut self,
         now: Duration,
@@ -90,7 +89,7 @@ impl Suspicion {
         (suspects, freed)
     }
 
-    /// Notes that a queue was made to try again, or that this was tried.
+    /// Records that a queue was made to try again, or that this was tried.
     pub(super) fn attempted(&mut self, now: Duration, queue: &str) {
         let Some(track) = self.tracks.get_mut(queue) else { return };
         let pause = match track.moves {
@@ -100,11 +99,11 @@ impl Suspicion {
         };
         track.attempts = track.attempts.saturating_add(1);
         track.not_before = now + pause;
-        // What leaves because of it says nothing about what comes later.
+        // What leaves because of the attempt says nothing about later.
         track.moves = false;
     }
 
-    /// Forgets all: nothing is known of the time without an answer.
+    /// Forgets everything: nothing is known about the time without an answer.
     pub(super) fn forget(&mut self) {
         self.tracks.clear();
     }

@@ -16,7 +16,7 @@ use delayline::{
 
 use crate::{send::problem::Problem, time};
 
-/// What a line is.
+/// How a line is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Format {
     /// The body of a message.
@@ -25,13 +25,13 @@ pub(super) enum Format {
     Json,
 }
 
-/// What happens to a message whose time is in the past.
+/// What to do with a message whose time is in the past.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Past {
-    /// It is an error
+    /// Report an error
     #[default]
     Refuse,
-    /// It is sent at once
+    /// Send it at once
     Now,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Template {
     pub(super) app: Option<AppKey>,
     pub(super) when: Option<When>,
     pub(super) past: Past,
-    /// All of it was read and found to be good before.
+    /// All input was read and checked before.
     pub(super) checked: bool,
     pub(super) tolerance: Tolerance,
     pub(super) quota: Quota,
@@ -49,8 +49,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Refuses what the router would refuse, so that it is known before anything is
-    /// sent.
+    /// Refuses what the router would refuse, before anything is sent.
     pub(super) fn admits(&self, message: Message) -> Result<Message, String> {
         let admitted = self.quota.admit(&message, self.unit, Timestamp::now(), Instant::now());
         admitted.map(|_| message).map_err(|error| error.to_string())
@@ -63,19 +62,19 @@ impl Template {
     }
 }
 
-/// Refuses a time in the past, unless that is meant: the router would send at once.
+/// Refuses a time in the past unless it is wanted: the router would send at once.
 pub(super) fn not_past(at: Timestamp, past: Past, now: Timestamp) -> Result<(), String> {
     if past == Past::Now || at >= now {
         return Ok(());
     }
     Err(format!(
-        "{} is in the past; use a later time, or --past now (in a line of JSON: \"past\": \"now\") to send it at once",
+        "{} is in the past; use a later time, or --past now (in JSON: \"past\": \"now\") to send it at once",
         time::date(at)
     ))
 }
 
-/// A message as JSON. Each field is read to its end here, as only then is it known in
-/// which column it stands.
+/// A message as JSON. Each field is checked as soon as it is read, since only then is its
+/// column known.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct JsonMessage {
@@ -171,7 +170,7 @@ impl JsonMessage {
     }
 }
 
-/// A field, by way of how it is written; `null` is as good as nothing.
+/// A field in its JSON form; `null` counts as absent.
 fn field<'de, D: Deserializer<'de>, J: Deserialize<'de>, T, E: std::fmt::Display>(
     json: D,
     read: impl FnOnce(J) -> Result<T, E>,
@@ -191,7 +190,7 @@ fn delay<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Delay>, D::Error> 
         Json::Number(number) => {
             number.to_string().parse().map_err(|error: delayline::codec::DelayError| error.to_string())
         }
-        other => Err(format!("`delay` is {other}; write seconds (90) or a text (\"90s\")")),
+        other => Err(format!("`delay` is {other}; write seconds (90) or text (\"90s\")")),
     })
 }
 
@@ -203,9 +202,9 @@ fn past<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Past>, D::Error> {
     field(json, |json: Json| match json.as_str() {
         Some("refuse") => Ok(Past::Refuse),
         Some("now") => Ok(Past::Now),
-        _ => {
-            Err(format!("`past` is {json}; write \"now\" to send what is in the past at once, or \"refuse\""))
-        }
+        _ => Err(format!(
+            "`past` is {json}; write \"now\" to send a message that is in the past at once, or \"refuse\""
+        )),
     })
 }
 
@@ -220,7 +219,7 @@ fn headers<'de, D: Deserializer<'de>>(json: D) -> Result<Headers, D::Error> {
         map.into_iter()
             .map(|(name, value)| match Value::try_from(value) {
                 Ok(value) => Ok((name, value)),
-                Err(number) => Err(format!("the header `{name}` is {number}, which AMQP has no type for")),
+                Err(number) => Err(format!("the header `{name}` is {number}, for which AMQP has no type")),
             })
             .collect::<Result<Headers, _>>()
     })?;
@@ -362,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_line_over_the_quota_is_a_bad_line() {
-        let quota = Quota { max_message_size: Some(2), max_delay: "1h mail=1m".parse().unwrap() };
+        let quota = Quota::default().with_max_message_size(2).with_max_delay("1h mail=1m".parse().unwrap());
         let template = Template { quota, ..template() };
         let refused = |format: Format, line: &str| match format.message(line.as_bytes(), &template) {
             Ok(_) => String::new(),

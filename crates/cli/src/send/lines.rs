@@ -17,27 +17,26 @@ use crate::send::{
     problem::{Problem, Problems},
 };
 
-/// The longest line that is read, in bytes. No broker takes a larger message unless it
-/// is told to, and what is never ended by a newline must end somewhere.
+/// The longest line that is read, in bytes. No broker accepts a larger message unless it is
+/// configured to, and a line that never ends must be cut somewhere.
 pub(super) const LONGEST: usize = 128 << 20;
 
-/// How many lines are read before they are asked for.
+/// How many lines are read ahead.
 const AHEAD: usize = 1_000;
 
-/// How many bytes of them are held; then it is waited until some are asked for.
+/// How many bytes of them are held; reading then waits until some are taken.
 const HELD: usize = 8 << 20;
 
-/// A line without its ending, as bytes: a body need not be UTF-8. With its number,
-/// from 1.
+/// A line without its line ending, as bytes: a body need not be UTF-8. Numbered from 1.
 pub(super) type Numbered = (u64, Result<Vec<u8>, Problem>);
 
-/// Lines up to the end or to the first that cannot be read at all. Of a line that is
-/// longer than `longest` no more than that is ever held.
+/// Lines up to the end, or to the first read error. Of a line longer than `longest`, no more
+/// than that is held.
 pub(super) fn lines(mut reader: impl BufRead, longest: usize) -> impl Iterator<Item = Numbered> {
     let mut failed = false;
     let lines = std::iter::from_fn(move || {
         if failed {
-            // There is nothing to go on with, only the error again.
+            // After a read error there would be only the same error again.
             return None;
         }
         let mut line = Vec::new();
@@ -78,11 +77,10 @@ fn too_long(longest: usize) -> Problem {
     format!("it is longer than {longest} bytes; send such a message by itself, with --file").into()
 }
 
-/// Lines that a thread of its own reads, which nobody waits for: reading may take for
-/// ever.
+/// Lines read on a thread of its own, which nobody waits for: a read may take forever.
 pub(super) struct Ahead {
     lines: Receiver<Numbered>,
-    /// The bytes that are between the two.
+    /// The bytes that are held between the two threads.
     held: Arc<AtomicUsize>,
 }
 
@@ -103,7 +101,7 @@ impl Ahead {
         ahead
     }
 
-    /// The next line, if there is one in time.
+    /// The next line, if one comes in time.
     pub(super) fn next(&self, patience: Duration) -> Result<Numbered, RecvTimeoutError> {
         let line = self.lines.recv_timeout(patience)?;
         self.held.fetch_sub(size(&line), Ordering::Relaxed);
@@ -115,8 +113,8 @@ fn size((_, line): &Numbered) -> usize {
     line.as_ref().map_or(0, Vec::len)
 }
 
-/// Reads everything without sending anything. Returns the number of messages, or
-/// everything that is wrong.
+/// Checks everything without sending anything. Returns the number of messages, or everything
+/// that is wrong.
 pub(super) fn check(reader: impl BufRead, format: Format, template: &Template) -> Result<u64, Problems> {
     let (mut messages, mut problems) = (0, Problems::default());
     for (number, line) in lines(reader, LONGEST) {

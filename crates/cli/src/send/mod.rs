@@ -20,11 +20,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
-    Message, Router, Settings,
+    Message,
     codec::{AppKey, Delay, Tolerance},
     message::When,
     router::{Cause, Outcome, Receipt},
 };
+use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args, ending,
@@ -35,17 +36,17 @@ use crate::{
 use input::{Format, Past, Template, not_past};
 use problem::Problems;
 
-/// How often it is looked for an interrupt while there is nothing to read.
+/// How often to check for an interrupt while there is nothing to read.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The most bytes that a broker's `max_message_size` can be: 512 MiB.
 const LARGEST: u64 = 512 << 20;
 
-/// How many bytes of bodies are handed to the router without an answer, if there are more
-/// than one: its window counts messages, however large.
+/// How many bytes of unconfirmed bodies the router may hold, unless it is a single one: its
+/// window counts messages, whatever their size.
 const UNSETTLED: usize = 16 << 20;
 
-/// How long closing the connection may take after the last answer.
+/// How long closing the connection may take after the last confirm.
 const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -57,20 +58,20 @@ Examples:
   seq 1000 | delayline send --app billing --delay 10s --lines
   delayline send --jsonl --file messages.jsonl --delay 1h
 
-A line of JSON is an object with any of body, body_base64, headers, app, delay, at,
-past, tolerance, message_id, correlation_id, content_type, content_encoding, reply_to, type,
-priority, expiration, timestamp, app_id, user_id; flags fill in what it leaves out:
+A line of JSON is an object with any of body, body_base64, headers, app, delay, at, past,
+tolerance, message_id, correlation_id, content_type, content_encoding, reply_to, type,
+priority, expiration, timestamp, app_id, user_id; flags supply what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
 
-A file (--file) is read to its end first: if a line of it is bad, all bad lines are named,
-nothing is sent, and the exit code is 2. Standard input may never end, so each of its
-lines is sent as it comes; a bad one is named and left out, and the others are sent. A
-line has 128 MiB at most. The exit code is 3 if the broker did not confirm a message, be it
-one or one of many, and otherwise 2 if one could not be sent.
+A file (--file) is checked to its end first: if any line is bad, all bad lines are
+reported, nothing is sent, and the exit code is 2. Standard input may never end, so each
+of its lines is sent as it comes; a bad line is reported and left out. A line may have up
+to 128 MiB. The exit code is 3 if the broker did not confirm a message, be it the only one
+or one of many, and otherwise 2 if a message could not be sent.
 
 Delays: years of 365.25 days (y), weeks (w), days (d), h, m, s, ms; from large to small,
-each with a fraction if you like: 1h30m, 1.5d, 8.5y. Times without an offset or a zone
-are local; those that the clocks skip or show twice are refused.")]
+with fractions if you like: 1h30m, 1.5d, 8.5y. Times without an offset or a zone are
+local; times that the clocks skip or show twice are refused.")]
 pub(super) struct Args {
     /// The application that receives the messages
     #[arg(long, value_name = "KEY", value_parser = args::app)]
@@ -84,7 +85,7 @@ pub(super) struct Args {
     /// What to do if that is in the past
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     past: Past,
-    /// How much later is fine if that saves queue hops: 5%, 30s
+    /// How much later is acceptable to save queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
     tolerance: Tolerance,
     /// The body of one message
@@ -104,7 +105,7 @@ pub(super) struct Args {
 #[derive(Debug, Default, Serialize)]
 struct Report {
     confirmed: u64,
-    /// Those among the failed that nobody could send: nothing is wrong with the broker.
+    /// How many of the failed messages nobody could have sent: the broker is not at fault.
     unsendable: u64,
     seconds: f64,
     per_second: f64,
@@ -116,7 +117,7 @@ struct Report {
     message: Option<Sent>,
     #[serde(skip)]
     interrupted: bool,
-    /// The bytes of the bodies that were handed over and have no answer yet.
+    /// The bytes of the bodies that are not confirmed yet.
     #[serde(skip)]
     unsettled: usize,
 }
@@ -126,7 +127,7 @@ struct Sent {
     due: Timestamp,
     seconds: u32,
     hops: u32,
-    /// How long that is by the clock, whatever a second of this set lasts.
+    /// How long that is by the clock, whatever the length of a second in this set.
     #[serde(skip)]
     wait: Duration,
 }
@@ -154,7 +155,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         send_one(message, settings)?
     };
     show(&report, output)?;
-    // The same as for one message alone.
+    // The same exit code as for a single message.
     Ok(match &report {
         Report { interrupted: true, .. } => Code::Interrupted,
         Report { unsendable, problems, .. } if problems.count > *unsendable => Code::Broker,
@@ -190,7 +191,7 @@ fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
     Ok(body)
 }
 
-/// All there is to read, unless that is more than any broker takes.
+/// The whole input, unless it is more than any broker accepts.
 fn whole(
     reader: impl Read,
     most: u64,
@@ -200,18 +201,20 @@ fn whole(
     reader.take(most.saturating_add(1)).read_to_end(&mut body).map_err(unreadable)?;
     if body.len() as u64 > most {
         return Err(Failure::usage(format!(
-            "the body is over {most} bytes, the most that a broker can be told to take; send less, or where it is kept"
+            "the body is over {most} bytes, the most that any broker can be configured to accept; store it \
+             elsewhere and send a reference"
         )));
     }
     Ok(body)
 }
 
 fn send_one(message: Message, settings: &Settings) -> Result<Report, Failure> {
-    let router = Router::connect(settings)?;
+    let router = settings.router().connect()?;
     let started = Instant::now();
     let result = router.publish(message);
     let seconds = started.elapsed().as_secs_f64();
-    router.close(CLOSE);
+    // The message has its outcome already.
+    let _ = router.close(CLOSE);
     match result {
         Ok(receipt) => {
             let message = Some(Sent::new(&receipt, settings));
@@ -230,7 +233,7 @@ fn send_many(
     output: &Output,
 ) -> Result<Report, Failure> {
     let (reader, total): (Box<dyn BufRead + Send>, _) = match &args.file {
-        // What can be read only once is not checked beforehand.
+        // Input that can be read only once is not checked beforehand.
         Some(file) if !file.is_file() => (Box::new(BufReader::new(open(file)?)), None),
         Some(file) => {
             let total = lines::check(BufReader::new(open(file)?), format, template)
@@ -239,9 +242,9 @@ fn send_many(
         }
         None => (Box::new(BufReader::new(io::stdin())), None),
     };
-    // What was not in the past when the file was checked may be by now.
+    // A time that was not in the past when the file was checked may be now.
     let template = Template { checked: total.is_some(), ..template.clone() };
-    let router = Router::connect(settings)?;
+    let router = settings.router().connect()?;
     let interrupted = ending::on_signal()?;
     let started = Instant::now();
     let bar = output.progress(total, "sending");
@@ -286,7 +289,8 @@ fn send_many(
     #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
     let confirmed = report.confirmed as f64;
     report.per_second = confirmed / report.seconds.max(1e-9);
-    router.close(CLOSE);
+    // All messages have their outcomes already.
+    let _ = router.close(CLOSE);
     Ok(report)
 }
 

@@ -4,16 +4,16 @@ use std::fmt::{self, Write};
 
 use serde::Serialize;
 
-/// How many bad lines are shown one by one.
+/// How many bad lines are listed.
 const SHOWN: usize = 20;
 
-/// The most characters that are shown of what is wrong with a line, which can quote it.
+/// The most characters to show of an error, which can quote the line.
 const WORDS: usize = 500;
 
 /// What is wrong with a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// The last character, from 1, of what is wrong; `None` if it is the whole line.
+    /// The column of the error, from 1; `None` if it is about the whole line.
     pub(super) column: Option<usize>,
     pub(super) reason: String,
 }
@@ -30,14 +30,14 @@ impl Problem {
 
         let read = line.get(..error.column()).unwrap_or(line);
         let read = match error.classify() {
-            // It has read on to the next field, or the end.
+            // The parser has read on to the next field or to the end.
             Category::Data => {
                 let read = read.trim_ascii_end();
                 read.strip_suffix(b",").or_else(|| read.strip_suffix(b"}")).unwrap_or(read).trim_ascii_end()
             }
             _ => read,
         };
-        // Bytes are what it counts, and characters what an editor shows.
+        // The parser counts bytes; editors show characters.
         let column = String::from_utf8_lossy(read).chars().count();
         let text = error.to_string();
         let place = format!(" at line {} column {}", error.line(), error.column());
@@ -66,7 +66,7 @@ impl fmt::Display for Line {
         if let Some(column) = self.column {
             write!(f, ", column {column}")?;
         }
-        // Nothing that could steer the terminal.
+        // Nothing that could control the terminal.
         f.write_str(": ")?;
         self.error.chars().try_for_each(|c| match c.is_control() {
             true => write!(f, "{}", c.escape_debug()),

@@ -1,4 +1,4 @@
-//! What the doctor finds, kept for the page and the metrics.
+//! The doctor's findings, for the page and the metrics.
 
 use std::{
     sync::{
@@ -11,26 +11,27 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::{Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{self as admin, DoctorOptions, DoctorReport};
+use delayline_settings::Settings;
 use delayline_watch::picture::{Findings, Note, Severity};
 
-/// How often the doctor looks. It asks the management API for all queues and bindings of
-/// the vhost.
+/// How often the doctor runs. It asks the management API for all queues and bindings of the
+/// vhost.
 const EVERY: Duration = Duration::from_secs(120);
 
-/// How soon it looks again where it could not.
+/// How soon it runs again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether to stop.
+/// How often to check whether to stop.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Lets the doctor look now and then, until `stop` is set.
+/// Runs the doctor at intervals until `stop` is set.
 pub(super) fn start(settings: Settings, found: Arc<Mutex<Option<Findings>>>, stop: Arc<AtomicBool>) {
-    // Nobody waits for its end: it changes nothing.
+    // Nobody waits for it to end: it changes nothing.
     thread::spawn(move || {
         let topology = Topology::new(settings.topology.clone());
-        // Messages stay where they are, however often it looks.
+        // Reading leaves messages where they are, however often it is done.
         let options = DoctorOptions { sample: 0, ..DoctorOptions::default() };
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {

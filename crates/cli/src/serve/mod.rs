@@ -19,12 +19,9 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use delayline::{
-    Settings,
-    retry::{Policies, Service, SharedPolicies},
-    settings::WebSettings,
-};
+use delayline::retry::{Service, SharedPolicies};
 use delayline_admin::Unsticker;
+use delayline_settings::{Settings, WebSettings};
 use delayline_watch::{
     canary::Canary,
     picture::Watch,
@@ -33,7 +30,7 @@ use delayline_watch::{
 
 use crate::{Code, Failure, args, policies};
 
-/// How often a daemon without a retry service looks whether to stop.
+/// How often a daemon without a retry service checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -41,35 +38,35 @@ const TICK: Duration = Duration::from_millis(100);
 Examples:
   delayline serve
   delayline serve --policies /etc/delayline/policies.toml
-  delayline serve --listen '[::]:15628'     for others too; needs web_token_file
+  delayline serve --listen '[::]:15628'     reachable from outside; needs web_token_file
   delayline serve --no-retry                only the canary and the page
   DELAYLINE_LOG=warn delayline serve --prefetch 64
 
 Applications give their queue `x-dead-letter-exchange: <set>.retry` and their app key as
 `x-dead-letter-routing-key`, bind it to `<set>.dispatch` too, and reject without requeue
 what they could not process. The service sends it back to them later, or to the queue
-`<set>.parked` after the last attempt. Run as many of it as you like.
+`<set>.parked` after the last attempt. You can run several instances.
 
 A canary sends a small message of its own every 2 s and measures how late it comes back.
-Queues of the set that hand on nothing, as after a restart of the broker, are made to try
-again at once, as `delayline unstick` does it; for that its user needs the tag `policymaker`.
-http://127.0.0.1:15628 has a page to look at, /metrics for Prometheus, /healthz and
-/readyz; if another daemon has that port, one of the next nine.
+Queues of the set that are stuck, for example after a restart of the broker, are made to
+try again at once, as with `delayline unstick`; for that the user needs the tag
+`policymaker`. The status page is at http://127.0.0.1:15628, with /metrics for Prometheus,
+/healthz and /readyz; if another daemon uses that port, one of the next nine is taken.
 
-It waits for the broker and for the set. SIGHUP reads the policies again, and keeps the
-old ones if the new ones are broken; SIGTERM and Ctrl-C finish what is in flight. The log
-has one line for each decision; DELAYLINE_LOG=warn leaves them out.")]
+The daemon waits for the broker and for the set. SIGHUP reads the policies again and keeps
+the old ones if the new ones are invalid; SIGTERM and Ctrl-C finish what is in flight. The
+log has one line for each decision; DELAYLINE_LOG=warn leaves them out.")]
 pub(super) struct Args {
     #[command(flatten)]
     policies: policies::Source,
-    /// How many messages to hold at a time; less for bodies of many megabytes
+    /// How many messages to hold at a time; fewer if bodies are many megabytes long
     #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = args::whole::<u16>(1..))]
     prefetch: u16,
-    /// Where the page, the metrics and the health checks are [default: web_listen, or
+    /// Address of the page, the metrics and the health checks [default: web_listen, or
     /// 127.0.0.1:15628]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// No page, no metrics, no health checks
+    /// No page, no metrics and no health checks
     #[arg(long, conflicts_with = "listen")]
     no_web: bool,
     /// No canary
@@ -78,7 +75,7 @@ pub(super) struct Args {
     /// No retry service
     #[arg(long)]
     no_retry: bool,
-    /// Leave queues that hand on nothing as they are
+    /// Do not unstick queues
     #[arg(long)]
     no_unstick: bool,
 }
@@ -93,7 +90,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     let idle = args.no_retry && args.no_unstick;
     if idle && !settings.canary.enabled && settings.web.listen.is_none() {
         return Err(Failure::usage(
-            "there is nothing left to do: no retry service, no canary, no page, and nothing to unstick",
+            "nothing is left to do: no retry service, no canary, no page, and no unsticking",
         ));
     }
     let file = args.policies.file();
@@ -102,7 +99,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     if let (false, Some(file)) = (args.no_retry, &file) {
         info!("policies from {}", file.display());
     } else if !args.no_retry {
-        info!("no policies file; the built-in policy holds for all");
+        info!("no policies file; the built-in policy applies to all applications");
     }
     let stop = Arc::new(AtomicBool::new(false));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
@@ -137,8 +134,10 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         }
         true
     } else {
-        let (tally, stats) = counters.of_retries();
-        let service = Service::new(settings, policies).with_prefetch(args.prefetch).counting(tally, stats);
+        let (retries, stats) = counters.of_retries();
+        let service = Service::new(settings.router().counting(stats), policies)
+            .with_prefetch(args.prefetch)
+            .counting(retries);
         service.run(&stop)
     };
     drop((web, watch));
@@ -160,7 +159,7 @@ fn fly(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -
 fn unstick(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
     let stop = Arc::clone(stop);
-    // What it sets it deletes again before the process ends.
+    // Policies that it set are deleted before the process ends.
     thread::spawn(move || unsticker.run(&stop))
 }
 
@@ -176,14 +175,14 @@ fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebErro
 
 fn reload(file: Option<&Path>, policies: &SharedPolicies) {
     let Some(file) = file else {
-        info!("there is no policies file to read again");
+        info!("there is no policies file to reload");
         return;
     };
-    match Policies::load(file) {
+    match delayline_settings::load_policies(file) {
         Ok(new) => {
             policies.replace(new);
-            info!("policies from {} read again", file.display());
+            info!("policies from {} reloaded", file.display());
         }
-        Err(reason) => error!("the old policies stay, because the new ones are broken: {reason}"),
+        Err(reason) => error!("the old policies stay, because the new ones are invalid: {reason}"),
     }
 }

@@ -5,8 +5,9 @@ use std::sync::{Arc, atomic::AtomicBool};
 use jiff::Timestamp;
 use serde_json::json;
 
-use delayline::{Settings, retry::Tally, router::Stats};
+use delayline::{retry::RetryStats, router::Stats};
 use delayline_admin::UnstickStats;
+use delayline_settings::Settings;
 use delayline_watch::{
     canary::Watched,
     metrics::{Exposition, Inside},
@@ -20,7 +21,7 @@ use crate::serve::checkup;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counters {
     /// What the retry service decides, if there is one.
-    tally: Option<Arc<Tally>>,
+    retries: Option<Arc<RetryStats>>,
     retry: Arc<Stats>,
     canary: Arc<Stats>,
     watched: Arc<Watched>,
@@ -29,17 +30,17 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn new(retrying: bool) -> Self {
-        Self { tally: retrying.then(Arc::default), ..Self::default() }
+        Self { retries: retrying.then(Arc::default), ..Self::default() }
     }
 
-    pub(super) fn of_retries(&self) -> (Arc<Tally>, Arc<Stats>) {
-        (self.tally.clone().unwrap_or_default(), Arc::clone(&self.retry))
+    pub(super) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
+        (self.retries.clone().unwrap_or_default(), Arc::clone(&self.retry))
     }
 
     fn inside(&self) -> Inside {
         Inside {
             started: Some(Timestamp::now()),
-            retry: self.tally.clone().map(|tally| (tally, Arc::clone(&self.retry))),
+            retry: self.retries.clone().map(|retries| (retries, Arc::clone(&self.retry))),
             canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
             unstick: Some(Arc::clone(&self.unstick)),
         }
@@ -54,10 +55,10 @@ impl Counters {
     }
 }
 
-/// Begins to watch the set, for whoever looks at the site.
+/// Starts to watch the set for the visitors of the site.
 pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicBool>) -> Watch {
     let sources = Sources {
-        tally: counters.tally.clone(),
+        retries: counters.retries.clone(),
         canary: Some(Arc::clone(&counters.watched)),
         ages: true,
         ..Sources::default()
@@ -78,7 +79,7 @@ pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
         .with_readiness(move || readiness(&ready.latest()))
 }
 
-/// Ready is who can reach the broker and has seen that the set is as it should be.
+/// The daemon is ready if it reaches the broker and has seen that the set is as it should be.
 fn readiness(picture: &Picture) -> Readiness {
     let (broker, set) = (&picture.broker, &picture.verified);
     let since = broker.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
@@ -94,8 +95,8 @@ fn readiness(picture: &Picture) -> Readiness {
         (Some(true), _, _) => format!("set `{}` is as it should be", picture.set),
         (Some(false), Some(first), _) if set.problems.len() == 1 => first.clone(),
         (Some(false), Some(first), _) => format!("{first}; and {} more", set.problems.len() - 1),
-        (_, _, Some(reason)) => format!("it could not be compared: {reason}"),
-        (_, _, None) => "it was not compared yet".into(),
+        (_, _, Some(reason)) => format!("the set could not be compared: {reason}"),
+        (_, _, None) => "the set was not compared yet".into(),
     };
     Readiness {
         checks: vec![

@@ -1,4 +1,4 @@
-//! A picture on a screen.
+//! Draws a picture on a screen.
 
 use ratatui::{
     Frame,
@@ -13,14 +13,14 @@ use delayline_watch::picture::{Level, Picture, Severity};
 
 use crate::top::text;
 
-/// How wide what is beside the cascade is, and from how wide a screen on it is there.
+/// The width of the column beside the levels, and the width of screen that it needs.
 const ASIDE: u16 = 40;
 const WIDE: u16 = 112;
 
-/// The parts of a bar, by eighths.
+/// Bar characters, in eighths.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/// What stands before and behind a bar, in columns.
+/// The columns before and after a bar.
 const BESIDE_BAR: u16 = 9 + 12 + 8 + 8 + 14;
 
 /// Draws a picture, its levels from `offset` on if they do not all fit; returns the offset
@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, offset: usize) -> u
     cascade(frame, picture, upper, offset)
 }
 
-/// `NO_COLOR` asks for none; nothing is said by colour alone.
+/// `NO_COLOR` turns colours off; nothing is shown by colour alone.
 fn colour(colour: Color) -> Style {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     if plain { Style::new() } else { Style::new().fg(colour) }
@@ -116,7 +116,7 @@ fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) 
     );
     let room = usize::from(area.height.saturating_sub(1));
     let busy = |level: &&Level| level.ready != Some(0) || level.handing_on.unwrap_or(0) > 0;
-    // Where not all fit, the longest empty ones are left out first.
+    // If not all levels fit, the longest empty ones are left out first.
     let surplus = picture.levels.len().saturating_sub(room);
     let mut leave_out = surplus;
     let shown: Vec<&Level> = picture
@@ -148,7 +148,7 @@ fn row(picture: &Picture, level: &Level, width: u16, most: u64) -> Line<'static>
     };
     let held = match level.stuck_since {
         Some(since) if stuck > 0 => format!("▲ {} {}", grouped(stuck), text::ago(picture.at, since)),
-        // What moves is no alarm, however much it is.
+        // Messages that move are no alarm, however many there are.
         _ if due > 0 => grouped(due),
         _ => String::new(),
     };
@@ -173,7 +173,7 @@ fn bar(count: u64, most: u64, width: u16) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-/// What stands beside the cascade.
+/// The column beside the levels.
 fn aside(picture: &Picture) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled("Due next", bold())];
     for forecast in &picture.forecast {
@@ -197,7 +197,7 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
     lines
 }
 
-/// The same on a narrow screen, in few lines.
+/// The same in a few lines, for a narrow screen.
 fn summary(picture: &Picture) -> Vec<Line<'static>> {
     let stuck = text::number(picture.stuck);
     let waiting = format!("{} waiting, {stuck} stuck", counted(picture.waiting, "message"));

@@ -17,12 +17,12 @@ use ratatui::{
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
 };
 
-use delayline::Settings;
+use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Picture, Severity, Sources, Watch};
 
 use crate::{Code, Failure, Output, ending};
 
-/// How often keys and signals are looked for.
+/// How often to check for keys and signals.
 const TICK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, clap::Args)]
@@ -32,11 +32,11 @@ Examples:
   delayline top --once              look once, and print it
   delayline top --once --json | jq '.levels[] | select(.stuck > 0)'
 
-In a pipe it looks once. Rates appear after ten seconds, since they come of what changes;
-how late messages are is measured by the daemon, on its page. When it looks once, the exit
-code is 1 if something is wrong.")]
+In a pipe it looks once. Rates appear after ten seconds, since they are measured from
+changes. The lateness of messages is measured by the daemon and shown on its page. When it
+looks once, it exits with 1 if something is wrong.")]
 pub(super) struct Args {
-    /// Look once, print what was seen, and end
+    /// Look once, print the result, and end
     #[arg(long)]
     once: bool,
 }
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
         return once(settings, output);
     }
     let stop = ending::on_signal()?;
-    // Where keys come from is read without an end once it is gone, and no flag is looked at.
+    // Once the terminal is gone, reading keys never ends and no flag is checked.
     let keys: Vec<Box<dyn AsFd + Send>> = match io::stdin().is_terminal() {
         true => vec![Box::new(io::stdin())],
         false => vec![Box::new(File::open("/dev/tty")?)],
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
     Ok(Code::Done)
 }
 
-/// Works on the whole screen, and puts it back in order afterwards, in a panic as well.
+/// Takes over the whole screen and restores it afterwards, even after a panic.
 fn on_screen(work: impl FnOnce(&mut DefaultTerminal) -> io::Result<()>) -> io::Result<()> {
     let ended = work(&mut ratatui::try_init()?);
     ratatui::try_restore()?;

@@ -1,4 +1,4 @@
-//! Numbers as they are read: pure.
+//! Numbers for people; pure.
 
 use jiff::Timestamp;
 
@@ -62,7 +62,7 @@ pub(super) fn kept(count: Option<u64>, new: Option<i64>) -> String {
     }
 }
 
-/// Where it looks, and what it sees there.
+/// Which set and broker are shown, and their state.
 pub(super) fn place(picture: &Picture) -> String {
     let broker = &picture.broker;
     let seen = match (broker.reachable, &broker.version) {
@@ -79,7 +79,7 @@ pub(super) fn place(picture: &Picture) -> String {
     format!("set {} in vhost {} · {seen} · {verified}", picture.set, picture.vhost)
 }
 
-/// What there is to say of a broker that does not answer.
+/// What to say about a broker that does not answer.
 pub(super) fn trouble(picture: &Picture) -> Option<String> {
     if picture.broker.reachable {
         return None;
@@ -92,7 +92,7 @@ pub(super) fn trouble(picture: &Picture) -> Option<String> {
     Some(readable(&format!("For {}: {problem}.{counted}", ago(Timestamp::now(), since))))
 }
 
-/// Lines of at most so many letters, broken between words where there are any.
+/// Lines of at most so many characters, broken between words where possible.
 pub(super) fn folded(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut room = 0;
@@ -112,7 +112,7 @@ pub(super) fn folded(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Without what a terminal would take for a command.
+/// Without anything that a terminal would take for a command.
 pub(super) fn readable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }

@@ -4,11 +4,11 @@ use crate::capacity::SAFE_LOAD;
 
 use super::{Report, Way};
 
-/// How many messages a level has on their way to the next at any time; the setting
-/// with which RabbitMQ is shipped.
+/// How many messages of a level are on their way to the next at any time, with RabbitMQ's
+/// default setting.
 const DEFAULT_PREFETCH: u32 = 32;
 
-/// The setting from which on more adds nothing.
+/// The setting beyond which more gains nothing.
 const PREFETCH: u32 = 512;
 
 impl Report {
@@ -18,8 +18,8 @@ impl Report {
         let mut lines = Vec::new();
         if let Some(level) = self.drained(1) {
             lines.push(format!(
-                "Level 0 drains at about {}/s. Every odd delay passes it, half of all messages if delays are spread \
-                 evenly: it is full at {}/s of these.",
+                "Level 0 drains at about {}/s. Every odd delay passes through it, which is half of all \
+                 messages if delays are spread evenly: it is full at {}/s of these.",
                 number(level),
                 number(level * 2.0),
             ));
@@ -28,15 +28,15 @@ impl Report {
         if let Some(steady) = self.steady.as_ref().filter(|_| !figures.drain.is_empty()) {
             let full = figures.work(steady.hops).recip();
             lines.push(format!(
-                "Of messages with delays as in {} ({:.1} queues on average), all levels together take {}/s at most{}. \
-                 Plan {}/s ({:.0}% of that).",
+                "Of messages with delays like {} ({:.1} queues on average), all levels together take {}/s at \
+                 most{}. Plan for {}/s ({:.0}% of that).",
                 steady.delays,
                 steady.hops,
                 number(full),
                 if figures.knee.is_some() {
                     " in time"
                 } else {
-                    ", reckoned from bursts; --knee finds how many they take in time, which can be half of it"
+                    ", estimated from bursts; --knee finds how many they take in time, which can be half of it"
                 },
                 number(full * SAFE_LOAD),
                 SAFE_LOAD * 100.0,
@@ -53,8 +53,8 @@ impl Report {
         }
         if let Some(drained) = self.drain.iter().find(|drained| drained.hops == 1) {
             lines.push(format!(
-                "A burst is late by what it exceeds that rate: the last of {} messages that fell due within {} was \
-                 {} late.",
+                "A burst is late by as much as it exceeds that rate: the last of {} messages that fell due \
+                 within {} was {} late.",
                 drained.messages,
                 milliseconds(self.filled_in(drained.messages)),
                 milliseconds(drained.late_ms.max),
@@ -62,7 +62,7 @@ impl Report {
         }
         if let Some(stock) = &self.stock {
             let mut line = format!(
-                "A waiting message takes about {:.0} bytes of memory for as long as it waits: {} for a million.",
+                "A waiting message takes about {:.0} bytes of memory while it waits: {} for a million.",
                 stock.memory_each,
                 bytes(stock.memory_each * 1e6),
             );
@@ -76,8 +76,8 @@ impl Report {
         lines
     }
 
-    /// How long it takes to publish so many messages as fast as it goes, in ms: they
-    /// fall due in the same time.
+    /// How long it takes to publish so many messages at full speed, in ms: they fall due
+    /// within the same time.
     fn filled_in(&self, messages: u64) -> f64 {
         let rate = self.published(Way::Entry).unwrap_or(1.0);
         #[expect(clippy::cast_precision_loss, reason = "a duration to look at")]
@@ -93,49 +93,50 @@ impl Report {
         let quorum = self.conditions.queue_type == "quorum";
         if quorum && ratio(self.drained(1), self.published(Way::Queue)).is_some_and(|ratio| ratio < 0.8) {
             lines.push(format!(
-                "dead_letter_worker_consumer_prefetch: {PREFETCH} instead of {DEFAULT_PREFETCH}, in advanced.config \
-                 ([{{rabbit, [{{dead_letter_worker_consumer_prefetch, {PREFETCH}}}]}}].), unless it is set already. \
-                 Draining is 1.3 to 2.5 times as fast with it on RabbitMQ 4.3; before, it gains less.",
+                "dead_letter_worker_consumer_prefetch: {PREFETCH} instead of {DEFAULT_PREFETCH}, in \
+                 advanced.config ([{{rabbit, [{{dead_letter_worker_consumer_prefetch, {PREFETCH}}}]}}].), \
+                 unless it is set already. On RabbitMQ 4.3, draining is 1.3 to 2.5 times as fast with it; on \
+                 earlier versions it gains less.",
             ));
         }
         if series(self.broker.version.as_deref()).is_some_and(|series| series < (4, 3)) {
             lines.push(
-                "RabbitMQ 4.3 matches topics several times faster than earlier versions, which publishing and \
-                 every hop gain from."
+                "RabbitMQ 4.3 matches topics several times faster than earlier versions, which speeds up \
+                 publishing and every hop."
                     .into(),
             );
         }
         if quorum {
             lines.push(
-                "A faster disk: a message waits for it twice in each queue on its way. With all data in memory, which is \
-                 the limit of that, messages were half as late, and draining was 1.0 to 1.4 times as fast."
+                "A faster disk: a message waits for it twice in each queue on its way. With all data in \
+                 memory, which is the best case, messages were half as late, and draining was 1.0 to 1.4 \
+                 times as fast."
                     .into(),
             );
         }
         if self.broker.nodes.is_some_and(|nodes| nodes > 1) && quorum {
             lines.push(match self.conditions.replicas {
-                Some(1) => "With one replica nothing is safe from the loss of a node.".into(),
+                Some(1) => "With one replica, nothing survives the loss of a node.".into(),
                 _ => "Each hop is written by every replica: fewer (--replicas) are faster and less safe. A second set \
                       spreads the levels' leaders over more nodes."
                     .into(),
             });
         } else if self.broker.processors.is_some_and(|processors| processors >= 4) {
             lines.push(
-                "Each level is handed on by one process: if processors are idle while a level is behind, a second \
-                 set doubles what can be handed on."
+                "Each level is drained by one process: if processors are idle while a level is behind, a \
+                 second set doubles what can be drained."
                     .into(),
             );
         }
         if self.broker.processors.is_some_and(|processors| processors <= 2) {
             lines.push(
-                "With so few processors, everything competes for them: more of them raise every figure."
-                    .into(),
+                "With so few processors, everything competes for them: more would raise every figure.".into(),
             );
         }
         lines
     }
 
-    /// What is wrong, in sentences; nothing should be.
+    /// Problems, in sentences; there should be none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -150,7 +151,7 @@ impl Report {
         }
         if let Some(steady) = self.steady.as_ref().filter(|steady| !steady.kept_up() && steady.lost == 0) {
             lines.push(format!(
-                "the broker takes {:.0}/s of these messages, and not {}/s",
+                "the broker accepts {:.0}/s of these messages, not {}/s",
                 steady.per_second, steady.rate
             ));
         }
@@ -164,7 +165,7 @@ fn series(version: Option<&str>) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// A rate with two digits that count.
+/// A rate with two significant digits.
 fn number(value: f64) -> String {
     if value < 100.0 {
         return format!("{value:.0}");
@@ -249,7 +250,7 @@ pub(super) mod tests {
         for part in [
             "Level 0 drains at about 8,900/s",
             "full at 18,000/s",
-            "3,300/s at most, reckoned",
+            "3,300/s at most, estimated",
             "2.2 s late",
             "80 MB",
         ] {
@@ -257,7 +258,7 @@ pub(super) mod tests {
         }
         assert!(report().problems().is_empty());
         let meaning = with_knee(1_000, &[1_000, 2_000, 2_000]).meaning().join("\n");
-        assert!(meaning.contains("take 1,000/s at most in time. Plan 500/s (50%"), "{meaning}");
+        assert!(meaning.contains("take 1,000/s at most in time. Plan for 500/s (50%"), "{meaning}");
     }
 
     /// With a search for the knee that tried these rates.

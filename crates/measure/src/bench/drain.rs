@@ -7,21 +7,19 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-use delayline::{
-    Settings,
-    amqp::{AmqpError, Consumer, Next, Session},
-};
+use delayline::amqp::{AmqpError, Consumer, Next, Session};
+use delayline_settings::Settings;
 
 use super::{BenchError, check, histogram, mark::Ledger};
 
-/// How long nothing may come, beside what a message waits, until those that are
-/// missing count as lost.
+/// How long nothing may arrive, beyond the messages' delay, before the missing ones count as
+/// lost.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// How many messages the consumer may hold.
 const PREFETCH: u16 = 1_000;
 
-/// How often an interrupt is looked for while nothing comes.
+/// How often to check for an interrupt while nothing arrives.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A consumer of the site's queue.
@@ -31,7 +29,7 @@ pub(super) struct Intake {
     _session: Session,
 }
 
-/// What came.
+/// What arrived.
 pub(super) struct Taken {
     pub(super) histogram: Histogram<u64>,
     pub(super) ledger: Ledger,
@@ -46,8 +44,8 @@ impl Intake {
         Ok(Self { consumer, _session: session })
     }
 
-    /// Takes messages until there are as many as `expected`, which may become known
-    /// only while they come, or until none has come for longer than `wait` and some.
+    /// Takes messages until there are `expected` of them, a number that may become known only
+    /// meanwhile, or until none has come for somewhat longer than `wait`.
     pub(super) fn take(
         &self,
         mut ledger: Ledger,

@@ -25,7 +25,7 @@ pub struct Late {
     pub p99: f64,
     /// 999 in 1,000 at most.
     pub p999: f64,
-    /// The last of them.
+    /// The largest.
     pub max: f64,
 }
 
@@ -45,7 +45,7 @@ impl From<&Histogram<u64>> for Late {
     }
 }
 
-/// The histograms of all measurements, each with a name.
+/// The histograms of all measurements, by name.
 #[derive(Debug, Default)]
 pub struct Histograms {
     all: Vec<(String, Duration, Histogram<u64>)>,
@@ -53,7 +53,7 @@ pub struct Histograms {
 }
 
 impl Histograms {
-    /// Adds one, of messages that took `took` to arrive.
+    /// Adds one, of messages that arrived `took` after they were due.
     pub(super) fn add(&mut self, name: impl Into<String>, took: Duration, histogram: Histogram<u64>) {
         self.start.get_or_insert_with(|| SystemTime::now() - took);
         self.all.push((name.into(), took, histogram));

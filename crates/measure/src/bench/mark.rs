@@ -13,7 +13,7 @@ pub(super) fn body(number: u64, due: Duration, size: usize) -> Vec<u8> {
     body
 }
 
-/// Reads a mark back; `None` if it is none of ours.
+/// Reads a mark back; `None` if it is not one of ours.
 fn read(body: &[u8]) -> Option<(u64, u64)> {
     let number = |part: &[u8]| Some(u64::from_le_bytes(part.try_into().ok()?));
     Some((number(body.get(..8)?)?, number(body.get(8..MARK)?)?))
@@ -30,20 +30,20 @@ pub(super) struct Ledger {
     epoch: Instant,
     first: u64,
     seen: Vec<bool>,
-    /// How much before its time a message is not early, in µs.
+    /// How long before its time a message does not count as early, in µs.
     grain: u64,
     pub(super) arrived: u64,
     pub(super) duplicates: u64,
     pub(super) early: u64,
 }
 
-/// The broker counts in whole milliseconds, and cuts off what is less at every level: a
-/// message may leave each by so much before its time.
+/// The broker counts in whole milliseconds and rounds down at every level: a message may
+/// leave each level that much before its time.
 const CLOCK: u64 = 1_000;
 
 impl Ledger {
-    /// An account of messages that are numbered from `first` and pass so many levels at
-    /// most.
+    /// An account of messages that are numbered from `first` and pass through so many levels
+    /// at most.
     pub(super) fn new(epoch: Instant, first: u64, levels: u32) -> Self {
         let grain = CLOCK * u64::from(levels.max(1));
         Self { epoch, first, seen: Vec::new(), grain, arrived: 0, duplicates: 0, early: 0 }

@@ -36,7 +36,7 @@ pub use run::{Progress, run};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// What was asked for cannot be measured.
+    /// The plan cannot be measured.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A connection could not be made or was lost.
@@ -53,32 +53,32 @@ pub enum BenchError {
     Unsuitable {
         /// What is wrong with it.
         reason: String,
-        /// What helps.
+        /// The remedy.
         remedy: String,
     },
-    /// Something stands under the name of the throw-away set.
-    #[error("{object} stands already; `bench` uses, and removes, only a set of its own: leave out --name")]
+    /// Something exists under the name of the throw-away set.
+    #[error("{object} already exists; `bench` uses and removes only a set of its own: leave out --name")]
     Exists {
         /// The first that was found.
         object: String,
     },
     /// Messages stopped coming.
-    #[error("{missing} of {count} messages had not arrived when none had come for {seconds} s")]
+    #[error("{missing} of {count} messages had not arrived after {seconds} s without any arrival")]
     Stalled {
         /// How many were missing.
         missing: u64,
         /// How many were sent.
         count: u64,
-        /// How long none had come.
+        /// How long none had arrived.
         seconds: u64,
     },
-    /// It was told to stop.
+    /// It was stopped.
     #[error("interrupted")]
     Interrupted,
     /// The throw-away set is still there.
     #[error("{reason}; the throw-away set `{set}` is still on the broker: remove it with {remedy}")]
     Left {
-        /// Why it could not be removed, or what had failed before.
+        /// Why it could not be removed, or the earlier failure.
         reason: String,
         /// Its name.
         set: String,
@@ -93,7 +93,7 @@ impl From<PublishError> for BenchError {
     }
 }
 
-/// Ends a measurement that is not wanted any more.
+/// Ends a measurement that is no longer wanted.
 fn check(stop: &AtomicBool) -> Result<(), BenchError> {
     if stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What is measured, and for how long at most.
+//! What is measured, and the limits on how long it may take.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use delayline::{codec::Delay, topology::Unit};
 
 use super::mark::MARK;
 
-/// The most queues that a drained message passes, so that its delay stays short.
+/// The most queues that a message passes through in a drain measurement, so that its delay
+/// stays short.
 const MOST_HOPS: u32 = 12;
 
 /// What to measure.
@@ -17,20 +18,20 @@ pub struct Plan {
     pub count: u64,
     /// The length of a body, in bytes.
     pub size: usize,
-    /// How many queues the messages pass whose draining is measured.
+    /// How many queues the messages pass through in each drain measurement.
     pub hops: Vec<u32>,
-    /// Messages per second of the steady load; none is measured at 0.
+    /// Messages per second of the steady load; 0 for none.
     pub rate: u32,
     /// Their delays.
     pub delays: Distribution,
     /// How long they are published.
     pub duration: Duration,
-    /// How long a unit of delay lasts: a second of the delays above lasts so long
-    /// while they are measured.
+    /// The length of a unit of delay: how long a second of the delays above lasts during the
+    /// measurement.
     pub unit: Unit,
-    /// Whether to look for the highest rate that is handed on in time.
+    /// Whether to look for the highest rate at which messages are in time.
     pub knee: bool,
-    /// How long each other measurement may go on.
+    /// How long each other measurement may take.
     pub patience: Duration,
 }
 
@@ -38,42 +39,42 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Too few messages for a rate, or too many for a visit.
+    /// Too few messages for a rate, or too many for a short run.
     #[error("{count} messages cannot be measured; use 100 to 1000000")]
     Count {
-        /// What was asked for.
+        /// The number asked for.
         count: u64,
     },
     /// Too small for what a message must carry, or too large.
     #[error("a body of {size} bytes cannot be measured; use {MARK} to 1048576")]
     Size {
-        /// What was asked for.
+        /// The size asked for.
         size: usize,
     },
-    /// No such number of queues.
+    /// Not a possible number of queues.
     #[error("messages through {hops} queues cannot be measured; use 1 to {MOST_HOPS}")]
     Hops {
-        /// What was asked for.
+        /// The number asked for.
         hops: u32,
     },
-    /// Longer than a visit.
+    /// The delays are too long for a short run.
     #[error(
-        "the longest of these delays lasts {seconds} s even {speed} times faster than in life, and so would the \
-         measurement; use shorter delays, or a higher --speed"
+        "even {speed} times faster than real time, the longest of these delays lasts {seconds} s, and so \
+         would the measurement; use shorter delays, or a higher --speed"
     )]
     Delays {
         /// How long it lasts, in seconds.
         seconds: u64,
-        /// How much faster than in life it is already.
+        /// How many times faster than real time that already is.
         speed: u64,
     },
-    /// A steady load that lasts no time.
+    /// The steady load has no duration.
     #[error("a steady load must last a second or more (--duration); a rate of 0 leaves it out")]
     Duration,
-    /// More than is sensible.
+    /// Too many messages to keep track of.
     #[error("{messages} messages cannot be kept track of; use a lower rate or a shorter duration")]
     Load {
-        /// How many messages rate and duration make.
+        /// The number that rate and duration make.
         messages: u64,
     },
 }
@@ -128,7 +129,7 @@ impl Plan {
 }
 
 impl Default for Plan {
-    /// Finishes in about a minute.
+    /// Takes about a minute.
     fn default() -> Self {
         Self {
             count: 20_000,
@@ -144,8 +145,8 @@ impl Default for Plan {
     }
 }
 
-/// The delay for messages that fall due together: it passes so many queues, and
-/// is long enough that all are in the first of them before the first leaves it.
+/// The delay for messages that fall due together: it passes through so many queues, and is
+/// long enough that all are in the first of them before any leaves it.
 pub(super) fn delay_of(hops: u32, filling: Duration, unit: Unit) -> Delay {
     // One level for the wait, and the lowest ones for the other hops.
     let others = (1_u64 << (hops - 1)) - 1;
@@ -171,7 +172,7 @@ mod tests {
             (Plan { size: 1, ..plan.clone() }, "16 to"),
             (Plan { hops: vec![1, 0], ..plan.clone() }, "0 queues"),
             (Plan { hops: vec![13], ..plan.clone() }, "1 to 12"),
-            (Plan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() }, "4320 s even 20 times"),
+            (Plan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() }, "lasts 4320 s"),
             (Plan { rate: 1_000_000, duration: Duration::from_secs(60), ..plan.clone() }, "60000000"),
             (Plan { duration: Duration::ZERO, ..plan.clone() }, "a second or more"),
         ] {
@@ -189,7 +190,7 @@ mod tests {
             let delay = delay_of(hops, Duration::from_secs(2), unit);
             assert_eq!(delay.hops(), hops, "{delay}");
             let first = delay.levels().next().unwrap();
-            assert!(unit.wait(first) >= Duration::from_secs(2) && first >= hops as u8 - 1);
+            assert!(unit.wait(first) >= Duration::from_secs(2) && first.number() >= hops as u8 - 1);
         }
         assert_eq!(delay_of(1, Duration::from_secs(2), unit).seconds(), 64);
     }

@@ -1,4 +1,4 @@
-//! Putting marked messages in.
+//! Publishing marked messages.
 
 use std::{
     sync::atomic::AtomicBool,
@@ -13,8 +13,8 @@ use delayline::{
 
 use super::{BenchError, check, mark};
 
-/// Makes the messages of one run, with numbers that go on from one measurement to
-/// the next. Times count from `epoch`.
+/// Makes the messages of one run, numbered on from one measurement to the next. Times count
+/// from `epoch`.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) epoch: Instant,
@@ -36,8 +36,9 @@ impl Source {
         Message::after(self.app.clone(), delay, body)
     }
 
-    /// A message that passes just the levels of this delay. The router would take off
-    /// what it waited there, and 32 s pass one level where 31 s pass five.
+    /// A message that passes through exactly the levels of this delay. The router would
+    /// subtract what it has waited there, and 32 s pass through one level where 31 s pass
+    /// through five.
     pub(super) fn fixed(&mut self, delay: Delay, entry: String) -> Message {
         let body = self.body(delay.duration(self.unit.duration()));
         Message::keyed(self.app.clone(), entry, codec::encode(delay, &self.app), body)
@@ -46,7 +47,7 @@ impl Source {
     /// A message that goes straight into a queue.
     pub(super) fn straight(&mut self, queue: &AppKey) -> Message {
         let body = self.body(Duration::ZERO);
-        // The default exchange takes the key for the name of a queue.
+        // The default exchange takes the key as the name of a queue.
         Message::direct(queue.clone(), String::new(), body)
     }
 
@@ -57,8 +58,8 @@ impl Source {
     }
 }
 
-/// Publishes up to `count` messages as fast as they are confirmed, for `limit` at
-/// most. Returns how many, and how long it took.
+/// Publishes up to `count` messages as fast as they are confirmed, for `limit` at most.
+/// Returns how many, and how long it took.
 pub(super) fn publish(
     router: &Router,
     (count, limit): (u64, Duration),

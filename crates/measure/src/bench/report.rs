@@ -1,4 +1,4 @@
-//! What was found.
+//! The results.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ pub struct Report {
     pub delayline: String,
     /// When it ended.
     pub at: Timestamp,
-    /// What was measured.
+    /// The broker that was measured.
     pub broker: Broker,
-    /// With what.
+    /// The conditions.
     pub conditions: Conditions,
-    /// How fast messages go in, by way.
+    /// How fast messages go in, by route.
     pub publish: Vec<Published>,
     /// How fast messages that fall due together come out, by number of queues.
     pub drain: Vec<Drained>,
@@ -41,15 +41,15 @@ pub struct Broker {
     pub nodes: Option<usize>,
     /// Processors of one node.
     pub processors: Option<u64>,
-    /// The memory at which a node stops taking messages, in bytes; the lowest of
-    /// all nodes.
+    /// The memory at which a node stops accepting messages, in bytes; the lowest of all
+    /// nodes.
     pub memory_limit: Option<u64>,
-    /// Free disk space above the limit at which a node stops taking messages, in
-    /// bytes; the least of all nodes.
+    /// Free disk space above the limit at which a node stops accepting messages, in bytes;
+    /// the least of all nodes.
     pub disk_free: Option<u64>,
 }
 
-/// What it was measured with.
+/// The conditions of the measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditions {
     /// Bytes of a body.
@@ -60,27 +60,27 @@ pub struct Conditions {
     pub queue_type: String,
     /// Their replicas; the broker's default if `None`.
     pub replicas: Option<u8>,
-    /// How many messages were in flight at most.
+    /// The most messages in flight.
     pub window: usize,
-    /// Processors of the machine that measured.
+    /// Processors of the measuring machine.
     pub client_processors: usize,
 }
 
-/// A way in.
+/// A route in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Straight into a queue, past the set: what this client and this broker can do
-    /// at most.
+    /// Straight into a queue, bypassing the set: the most that this client and this broker
+    /// can do.
     Queue,
-    /// The set's entry.
+    /// Through the set's entry.
     Entry,
 }
 
 /// How fast messages went in.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Published {
-    /// By which way.
+    /// The route.
     pub way: Way,
     /// How many.
     pub messages: u64,
@@ -88,10 +88,11 @@ pub struct Published {
     pub per_second: f64,
 }
 
-/// How fast messages came out that fell due together.
+/// How fast messages that fell due together came out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Drained {
-    /// How many level queues they had passed; 0 is a queue without a set.
+    /// How many level queues they had passed through; 0 is a queue without a set.
     pub hops: u32,
     /// How many messages.
     pub messages: u64,
@@ -103,10 +104,11 @@ pub struct Drained {
 
 /// A steady load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Sustained {
     /// Messages per second that were asked for.
     pub rate: u32,
-    /// Messages per second that the broker took.
+    /// Messages per second that the broker accepted.
     pub per_second: f64,
     /// Their delays.
     pub delays: String,
@@ -125,7 +127,7 @@ pub struct Sustained {
 }
 
 impl Sustained {
-    /// Whether the broker took as many as were asked for, and lost none.
+    /// Whether the broker accepted as many as were asked for, and lost none.
     #[must_use]
     pub fn kept_up(&self) -> bool {
         self.lost == 0 && self.per_second >= 0.97 * f64::from(self.rate)
@@ -135,17 +137,17 @@ impl Sustained {
 /// The highest steady rate at which messages are in time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
-    /// 99 in 100 messages are to be no later than this, in ms.
+    /// The limit for the 99th percentile of lateness, in ms.
     pub limit_ms: f64,
-    /// Messages per second that were; 0 if not even the first rate was.
+    /// The rate in messages per second; 0 if even the first rate was too high.
     pub rate: u32,
-    /// What was tried, in this order.
+    /// The rates that were tried, in this order.
     pub tried: Vec<Sustained>,
 }
 
 impl Knee {
-    /// The rate it is at. If messages were late at every rate that was tried, the lowest
-    /// of these: it is lower still.
+    /// The rate of the knee. If messages were late at every rate tried, the lowest of these:
+    /// the knee is lower still.
     fn found(&self) -> Option<capacity::Knee> {
         let at = |tried: &&Sustained| self.rate == 0 || tried.rate == self.rate;
         let tried = self.tried.iter().rev().find(at)?;
@@ -155,20 +157,20 @@ impl Knee {
 
 /// What waiting messages cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stock {
     /// How many waited.
     pub messages: u64,
-    /// The queue's memory for each, in bytes: it stays for as long as they wait.
+    /// The queue's memory for each, in bytes: taken for as long as they wait.
     pub memory_each: f64,
-    /// The growth of the memory of all nodes for each, in bytes; `None` if the API
-    /// did not know their memory before. Most of it is the write-ahead log, which
-    /// holds the messages of the last while in memory too, so it does not grow with
-    /// what waits.
+    /// The growth of the memory of all nodes for each, in bytes; `None` if the API did not
+    /// know their memory before. Most of it is the write-ahead log, which also holds recent
+    /// messages in memory, so it does not grow with the number that waits.
     pub fresh_each: Option<f64>,
 }
 
 impl Report {
-    /// Messages per second that went in by a way; `None` if that was not measured.
+    /// Messages per second that went in by a route; `None` if that was not measured.
     #[must_use]
     pub fn published(&self, way: Way) -> Option<f64> {
         self.publish.iter().find(|published| published.way == way).map(|published| published.per_second)
@@ -180,7 +182,7 @@ impl Report {
         self.drain.iter().find(|drained| drained.hops == hops).map(|drained| drained.per_second)
     }
 
-    /// What the broker is called in tables.
+    /// The broker's name in tables.
     #[must_use]
     pub fn broker_name(&self) -> String {
         let version = self.broker.version.as_deref().unwrap_or("of unknown version");

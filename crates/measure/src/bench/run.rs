@@ -1,4 +1,4 @@
-//! One measurement after the other.
+//! The measurements, one after the other.
 
 use std::{
     sync::atomic::AtomicBool,
@@ -9,11 +9,11 @@ use std::{
 use jiff::Timestamp;
 
 use delayline::{
-    Router, Settings,
     amqp::Session,
     codec::{AppKey, Delay},
     topology::SetName,
 };
+use delayline_settings::Settings;
 
 use super::{
     BenchError, Broker, Conditions, Drained, Histograms, Knee, Late, Plan, Published, Report, Stock,
@@ -27,27 +27,27 @@ use super::{
     sustain::Steady,
 };
 
-/// The level in which the published messages wait until they go with the set: with
-/// any unit far longer than a measurement, even 1 ms (4.6 hours).
+/// The level in which the published messages wait until they are deleted with the set: with
+/// any unit, even 1 ms (4.6 hours), far longer than a measurement.
 const STOCK_LEVEL: u8 = 24;
 
-/// Their delay. The second bit is there so that the router can take off what a message
-/// waited there, and it still waits in that level first.
+/// Their delay. The second bit is there so that the router can subtract what a message waited
+/// there, and the message still waits in that level first.
 const STOCK_DELAY: u64 = (1 << STOCK_LEVEL) | (1 << (STOCK_LEVEL - 4));
 
-/// How late 99 in 100 messages may be at the knee.
+/// The lateness limit for 99 in 100 messages at the knee.
 const KNEE_MS: f64 = 50.0;
 
-/// How long each rate is tried on the way to the knee.
+/// How long each rate is tried in the search for the knee.
 const KNEE_DURATION: Duration = Duration::from_secs(4);
 
-/// The knee is between two rates that differ by so much at most.
+/// The knee lies between two rates that differ by this much at most.
 const KNEE_PRECISION: f64 = 1.15;
 
-/// No rate above this is tried.
+/// The highest rate that is tried.
 const KNEE_MOST: u32 = 200_000;
 
-/// How far it has come.
+/// The progress of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// A measurement begins, of so many messages.
@@ -57,7 +57,7 @@ pub enum Progress {
         /// How many messages it counts; an estimate.
         total: u64,
     },
-    /// So many more are through.
+    /// So many more are done.
     Done(u64),
 }
 
@@ -171,8 +171,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Publishes by each way in. What went through the entry stays, and is what
-    /// waiting messages are measured by.
+    /// Publishes by each route in. What went through the entry stays, and shows the cost of
+    /// waiting messages.
     fn publish(
         &mut self,
         observer: Option<&Observer>,
@@ -192,7 +192,7 @@ impl Bench<'_> {
                 }
             };
             self.begin(what, self.plan.count);
-            let router = Router::connect(self.site.settings())?;
+            let router = self.site.settings().router().connect()?;
             let queue = AppKey::new(&self.site.sink).expect("a set's name and a word make an app key");
             let Self { source, plan, stop, progress, .. } = self;
             let make = || if way == Way::Queue { source.straight(&queue) } else { source.delayed(far) };
@@ -211,7 +211,7 @@ impl Bench<'_> {
     ) -> Result<Option<Stock>, BenchError> {
         let Some(observer) = observer else { return Ok(None) };
         self.begin("counting what waits", 0);
-        let queue = self.site.level_queue(STOCK_LEVEL);
+        let queue = self.site.level_queue(STOCK_LEVEL.try_into().expect("there is such a level"));
         match observer.stock(&queue, waiting, before, self.stop)? {
             Ok(stock) => Ok(Some(stock)),
             Err(reason) => {
@@ -221,20 +221,19 @@ impl Bench<'_> {
         }
     }
 
-    /// Lets messages fall due together, and counts how fast they come.
+    /// Lets messages fall due together, and measures how fast they arrive.
     fn drain(&mut self, intake: &Intake, published: &[Published]) -> Result<Vec<Drained>, BenchError> {
         let straight = published.iter().find(|one| one.way == Way::Queue).map_or(0, |one| one.messages);
         let entry = published.iter().find(|one| one.way == Way::Entry).map(|one| one.per_second);
         let filling = entry.unwrap_or(1_000.0).max(1.0);
         self.begin("draining a plain queue", straight);
-        // Those that were published straight into it.
+        // The messages that were published straight into it.
         let ledger = Ledger::new(self.source.epoch, self.source.next - straight, 0);
         let mut drained = vec![self.take(intake, ledger, 0, straight, Duration::ZERO)?];
-        // The first hop costs what publishing to the entry does: a match and a
-        // stored copy.
+        // The first hop costs as much as publishing to the entry: a match and a stored copy.
         let mut passed = drained[0].per_second.min(entry.unwrap_or(f64::MAX));
         for &hops in &self.plan.hops {
-            // As many as can be expected to come in time; each further queue costs.
+            // As many as can be expected to arrive in time; each further queue costs.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
             let count = ((passed / f64::from(hops) * self.plan.patience.as_secs_f64()) as u64)
                 .clamp(1, self.plan.count);
@@ -245,7 +244,7 @@ impl Bench<'_> {
             let queues = if hops == 1 { "1 queue".into() } else { format!("{hops} queues") };
             self.begin(&format!("draining through {queues}"), count);
             let ledger = Ledger::new(self.source.epoch, self.source.next, hops);
-            let router = Router::connect(self.site.settings())?;
+            let router = self.site.settings().router().connect()?;
             let Self { source, stop, site, .. } = self;
             let make = || source.fixed(delay, site.entry());
             publish(&router, (count, Duration::MAX), make, stop, |_| ())?;
@@ -309,7 +308,7 @@ impl Bench<'_> {
         Ok(sustained)
     }
 
-    /// Doubles the rate until messages are late twice, and then halves the gap.
+    /// Doubles the rate until messages are late twice, then halves the gap.
     fn knee(&mut self, intake: &Intake) -> Result<Knee, BenchError> {
         let mut tried: Vec<Sustained> = Vec::new();
         let mut good = 0;
@@ -351,7 +350,7 @@ fn next_rate(good: u32, bad: Option<u32>) -> Option<u32> {
     match (good, bad) {
         (KNEE_MOST.., None) => None,
         (good, None) => Some(good.saturating_mul(2).min(KNEE_MOST)),
-        // Not even the first: down until one is.
+        // Even the first rate was too high: go down until one is good.
         (0, Some(bad)) => (bad > 50).then_some(bad / 2),
         (good, Some(bad)) => {
             let between = f64::from(bad) / f64::from(good) > KNEE_PRECISION;

@@ -3,16 +3,16 @@
 use log::warn;
 
 use delayline::{
-    Settings,
     amqp::Session,
-    codec::{AppKey, RoutingKey},
+    codec::{AppKey, Level, RoutingKey},
     topology::{Binding, Endpoint, Queue, QueueType, SetName, Topology, Unit},
 };
 use delayline_admin::{self as admin, compare::Finding};
+use delayline_settings::Settings;
 
 use super::BenchError;
 
-/// A set of our own, and an application's queue that is bound to it. It goes when
+/// A set of our own, and an application's queue that is bound to it. Both are removed when
 /// this is dropped.
 pub(super) struct Site {
     settings: Settings,
@@ -29,7 +29,7 @@ pub(super) fn new_name() -> SetName {
 }
 
 impl Site {
-    /// Installs it, unless anything stands under its name.
+    /// Installs it, unless anything exists under its name.
     pub(super) fn set_up(
         settings: &Settings,
         name: SetName,
@@ -100,7 +100,7 @@ impl Site {
     }
 
     /// The name of the queue of a level.
-    pub(super) fn level_queue(&self, level: u8) -> String {
+    pub(super) fn level_queue(&self, level: Level) -> String {
         self.topology.names().level_queue(level)
     }
 
@@ -109,7 +109,7 @@ impl Site {
         self.clear().map_err(|error| self.left(&error))
     }
 
-    /// Removes it after something else went wrong, and says so if that fails too.
+    /// Removes it after a failure, and says so if that fails too.
     pub(super) fn abandon(mut self, error: BenchError) -> BenchError {
         match self.clear() {
             Ok(()) => error,
@@ -121,7 +121,7 @@ impl Site {
         if !std::mem::take(&mut self.stands) {
             return Ok(());
         }
-        // By force: what waits in it is ours.
+        // With `force`: the messages in it are ours.
         admin::uninstall(&self.settings, &self.topology, true)?.map_err(|refusal| BenchError::Left {
             reason: refusal.to_string(),
             set: self.settings.topology.set.to_string(),

@@ -1,4 +1,4 @@
-//! What waiting messages cost, as the management API tells.
+//! The cost of waiting messages, from the management API.
 
 use std::{
     sync::atomic::AtomicBool,
@@ -6,18 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::settings::Management;
 use delayline_admin::management::{ManagementApi, ManagementError, NodeInfo, QueueInfo};
+use delayline_settings::Management;
 
 use super::{BenchError, Broker, Stock, check};
 
-/// How long the API may take to know of messages; it collects every 5 s.
+/// How long the API may take to count messages; it collects every 5 s.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often it is asked.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The broker's memory and disk, from outside.
+/// The broker's memory and disk, seen from outside.
 pub(super) struct Observer {
     api: ManagementApi,
     vhost: String,
@@ -31,7 +31,7 @@ impl Observer {
         Ok(Self { api, vhost: vhost.into() })
     }
 
-    /// What the broker is.
+    /// The broker's version and size.
     pub(super) fn broker(&self, broker: &mut Broker) -> Result<(), ManagementError> {
         let nodes = self.api.nodes()?;
         let least = |value: fn(&NodeInfo) -> Option<u64>| nodes.iter().filter_map(value).min();
@@ -43,13 +43,13 @@ impl Observer {
         Ok(())
     }
 
-    /// The memory of all nodes together, once it is known of each.
+    /// The memory of all nodes together, once every node has reported.
     pub(super) fn memory(&self) -> Result<Option<u64>, ManagementError> {
         Ok(self.api.nodes()?.iter().map(|node| node.mem_used).sum())
     }
 
-    /// What a queue that holds `count` messages takes for
-    /// each, once the API knows of them all.
+    /// The memory that a queue with `count` messages takes for each, once the API has counted
+    /// them all.
     pub(super) fn stock(
         &self,
         queue: &str,
@@ -61,14 +61,14 @@ impl Observer {
         loop {
             check(stop)?;
             match self.look(queue) {
-                // Behind by a while on a busy broker: then those it knows of must do.
+                // On a busy broker the count lags behind: then those it knows of have to do.
                 Ok((info, memory))
                     if info.messages >= count || (info.messages > 0 && Instant::now() >= deadline) =>
                 {
                     return Ok(Ok(stock(&info, before.zip(memory))));
                 }
                 Ok(_) if Instant::now() < deadline => thread::sleep(TICK),
-                Ok(_) => return Ok(Err("the management API knows of no message that waits".into())),
+                Ok(_) => return Ok(Err("the management API knows of no waiting message".into())),
                 Err(reason) => return Ok(Err(reason)),
             }
         }

@@ -1,4 +1,4 @@
-//! A steady load: as many messages each second, and how late they are.
+//! A steady load: the same number of messages each second, and how late they are.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -7,7 +7,8 @@ use std::{
 };
 
 use crate::capacity::Distribution;
-use delayline::{Router, Settings, topology::Unit};
+use delayline::{Router, topology::Unit};
+use delayline_settings::Settings;
 
 use super::{
     BenchError, check,
@@ -19,7 +20,7 @@ use super::{
 /// How often the publisher catches up with the clock.
 const BEAT: Duration = Duration::from_millis(1);
 
-/// Messages per second for some time.
+/// Messages per second, for some time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Steady<'a> {
     pub(super) rate: u32,
@@ -29,16 +30,16 @@ pub(super) struct Steady<'a> {
     pub(super) longest: Duration,
 }
 
-/// What became of it.
+/// The result.
 pub(super) struct Outcome {
     pub(super) published: u64,
     pub(super) per_second: f64,
-    /// How many levels a message passed, on average.
+    /// How many levels a message passed through, on average.
     pub(super) hops: f64,
     pub(super) taken: Taken,
 }
 
-/// How many levels messages with delays up to this pass at most.
+/// The most levels that messages with delays up to this pass through.
 fn levels(longest: Duration, unit: Unit) -> u32 {
     let units = longest.as_millis().div_ceil(u128::from(unit.millis()));
     u128::BITS - units.leading_zeros()
@@ -47,12 +48,12 @@ fn levels(longest: Duration, unit: Unit) -> u32 {
 struct Published {
     count: u64,
     took: Duration,
-    /// How many levels they passed, all together.
+    /// How many levels they passed through, all together.
     hops: u64,
 }
 
 impl Steady<'_> {
-    /// Publishes on a thread of its own, and takes in what comes.
+    /// Publishes on a thread of its own, and receives what arrives.
     pub(super) fn run(
         self,
         settings: &Settings,
@@ -61,13 +62,13 @@ impl Steady<'_> {
         stop: &AtomicBool,
         progress: impl FnMut(u64),
     ) -> Result<Outcome, BenchError> {
-        let router = Router::connect(settings)?;
+        let router = settings.router().connect()?;
         let ledger = Ledger::new(source.epoch, source.next, levels(self.longest, source.unit));
         let expected = AtomicU64::new(u64::MAX);
         let (taken, published) = thread::scope(|scope| {
             let publisher = scope.spawn(|| {
                 let published = self.publish(&router, source, stop);
-                // After a failure nothing more is waited for.
+                // After a failure nothing more is awaited.
                 let count = published.as_ref().map_or(0, |published| published.count);
                 expected.store(count, Ordering::Release);
                 published
@@ -81,7 +82,7 @@ impl Steady<'_> {
         Ok(Outcome { published: count, per_second: rate(count, took), hops, taken: taken? })
     }
 
-    /// Publishes by the clock; what is behind is caught up with at once.
+    /// Publishes by the clock; a backlog is made up for at once.
     fn publish(
         self,
         router: &Router,
@@ -94,7 +95,8 @@ impl Steady<'_> {
             u64::from(self.rate) * u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX) / 1_000;
         let started = Instant::now();
         let (mut sent, mut hops, mut confirmed) = (0, 0, None);
-        // The router takes off what a message waited there, and so it may pass others.
+        // The router subtracts what a message has waited there, so it may pass through
+        // others.
         let mut note = |outcome: delayline::router::Outcome<()>| -> Result<(), BenchError> {
             hops += u64::from(outcome.result?.delay.hops());
             confirmed.get_or_insert_with(Instant::now);
@@ -108,7 +110,7 @@ impl Steady<'_> {
                 reason = "it is less than the total"
             )]
             let due = (started.elapsed().as_secs_f64() * f64::from(self.rate)) as u64 + 1;
-            // In portions, so that a broker which takes less ends no later.
+            // In portions, so that a broker that accepts fewer does not end later.
             let until = due.min(total).min(sent + 1_000);
             while sent < until {
                 if let Some(outcome) = pipeline.push((), source.delayed(self.delays.sample(&mut random))) {
@@ -126,8 +128,8 @@ impl Steady<'_> {
         for outcome in pipeline {
             note(outcome)?;
         }
-        // What is not confirmed is not taken. From the first confirm to the last, so that how
-        // long one takes is no matter.
+        // What is not confirmed is not accepted. Counted from the first confirm to the last,
+        // so that the time of a single confirm does not matter.
         let took = confirmed.unwrap_or(started).elapsed();
         Ok(Published { count: sent, took, hops })
     }

@@ -4,12 +4,11 @@ use std::{fmt, str::FromStr};
 
 use delayline::codec::{Delay, DelayError};
 
-/// Up to so many different delays are looked at one by one; beyond, as many
-/// quantiles stand for all of them. The share of a bit is then off by less than
-/// 0.001.
+/// Up to this many different delays are examined one by one; beyond, as many quantiles stand
+/// for all of them. The share of a bit is then off by less than 0.001.
 const EXACT: u32 = 1 << 18;
 
-/// What is cut off the long end of an exponential distribution.
+/// The part cut off the long end of an exponential distribution.
 const TAIL: f64 = 1e-9;
 
 /// How long messages wait, as shares of all messages.
@@ -22,20 +21,20 @@ pub struct Distribution {
     text: String,
 }
 
-/// Why something is not a [`Distribution`].
+/// Why a text is not a [`Distribution`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DistributionError {
     /// It has none of the known forms.
     #[error(
-        "`{text}` is no distribution of delays; write `fixed:30s`, `uniform:1s..60s`, `exponential:5m` \
-         or `mix:1s=40%,5s=30%,1m..1h=30%`"
+        "`{text}` is not a distribution of delays; write `fixed:30s`, `uniform:1s..60s`, `exponential:5m` or \
+         `mix:1s=40%,5s=30%,1m..1h=30%`"
     )]
     Form {
-        /// The text that was given.
+        /// The given text.
         text: String,
     },
-    /// One of its delays is none.
+    /// One of its delays is invalid.
     #[error(transparent)]
     Delay(#[from] DelayError),
     /// The range ends before it begins.
@@ -49,16 +48,16 @@ pub enum DistributionError {
         "the mean of an exponential distribution is at least 1 s; use `fixed:0s` for messages that do not wait"
     )]
     NoMean,
-    /// One of its shares is none.
-    #[error("`{text}` is no share; write a number of per cent over 0, such as `40%`")]
+    /// One of its shares is invalid.
+    #[error("`{text}` is not a share; write a percentage above 0, such as `40%`")]
     Share {
-        /// The text that was given.
+        /// The given text.
         text: String,
     },
-    /// The shares are not the whole.
+    /// The shares do not add up to the whole.
     #[error("the shares add up to {sum}%; they must add up to 100%")]
     Sum {
-        /// What they add up to, in per cent.
+        /// Their sum, in per cent.
         sum: String,
     },
 }
@@ -71,21 +70,21 @@ enum Part {
 }
 
 impl Distribution {
-    /// Everything waits equally long.
+    /// The same delay for all messages.
     #[must_use]
     pub fn fixed(delay: Delay) -> Self {
         Self { parts: vec![(Part::Fixed(delay), 1.0)], text: format!("fixed:{}s", delay.seconds()) }
     }
 
-    /// Calls `visit` with delays and their shares, which add up to 1. Each delay
-    /// there can be comes once if they are few, or else evenly spread ones.
+    /// Calls `visit` with delays and their shares, which add up to 1. If there are few
+    /// possible delays, each comes once; otherwise evenly spread ones.
     pub fn visit(&self, mut visit: impl FnMut(Delay, f64)) {
         for (part, share) in &self.parts {
             part.visit(&mut |delay, part| visit(delay, part * share));
         }
     }
 
-    /// A delay by chance.
+    /// A random delay.
     #[must_use]
     pub fn sample(&self, random: &mut fastrand::Rng) -> Delay {
         let mut left = random.f64();
@@ -93,13 +92,13 @@ impl Distribution {
             left -= share;
             left < 0.0
         });
-        // Rounding can leave a hair beyond the last share.
+        // Rounding can leave a tiny rest beyond the last share.
         let (part, _) = chosen.or(self.parts.last()).expect("a distribution has parts");
         part.quantile(random.f64())
     }
 
-    /// The longest delay there is; of an exponential distribution, that of all
-    /// but one message in a billion.
+    /// The longest possible delay; for an exponential distribution, the longest of all but
+    /// one message in a billion.
     #[must_use]
     pub fn longest(&self) -> Delay {
         self.parts.iter().map(|(part, _)| part.quantile(1.0)).max().unwrap_or(Delay::ZERO)
@@ -107,7 +106,7 @@ impl Distribution {
 }
 
 impl Part {
-    /// The delay that a share `at` of the messages does not exceed, 0 to 1.
+    /// The delay that a share `at` of the messages, 0 to 1, does not exceed.
     fn quantile(self, at: f64) -> Delay {
         match self {
             Self::Fixed(delay) => delay,
@@ -208,7 +207,7 @@ fn mix(text: &str) -> Result<Vec<(Part, f64)>, DistributionError> {
         parts.push((part, number / 100.0));
     }
     let sum: f64 = parts.iter().map(|(_, share)| share).sum();
-    // A tenth of a per cent is what thirds and sevenths lose in writing.
+    // A tenth of a per cent is lost when thirds and sevenths are written out.
     if (sum - 1.0).abs() > 0.001 + 1e-9 {
         return Err(DistributionError::Sum { sum: format!("{:.1}", sum * 100.0) });
     }
@@ -274,7 +273,7 @@ mod tests {
             ("exponential:0s", "at least 1 s"),
             ("mix:1s", "share"),
             ("mix:1s=40", "40%"),
-            ("mix:1s=0%,2s=100%", "over 0"),
+            ("mix:1s=0%,2s=100%", "above 0"),
             ("mix:1s=40%,2s=40%", "80.0%"),
             ("mix:1s=40%,9s..2s=60%", "ends before"),
         ] {

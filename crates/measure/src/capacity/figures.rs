@@ -1,10 +1,9 @@
-//! What a broker can do, as measured.
+//! A broker's measured limits.
 
 use serde::{Deserialize, Serialize};
 
-/// The share of what it can do at most that a broker should be asked for in steady
-/// work; above it, lateness grows quickly. `cargo bench --bench capacity` shows whether
-/// that is enough.
+/// The share of its limit that a broker should be loaded with in steady work; above it,
+/// lateness grows quickly. `cargo bench --bench capacity` shows whether that is enough.
 pub const SAFE_LOAD: f64 = 0.5;
 
 /// A broker's measured figures, as `delayline bench` finds them.
@@ -12,20 +11,19 @@ pub const SAFE_LOAD: f64 = 0.5;
 pub struct Figures {
     /// What was measured, in words.
     pub broker: String,
-    /// Messages per second that can be published, confirmed, while nothing else
-    /// goes on.
+    /// Messages per second that can be published and confirmed while nothing else goes on.
     pub publish: f64,
-    /// How many queues messages passed that fell due together, and how many of
-    /// them arrived per second.
+    /// How many queues messages that fell due together passed through, and how many of them
+    /// arrived per second.
     pub drain: Vec<(u32, f64)>,
-    /// What it was found to take at most at a steady rate; if that was measured, all
-    /// that is reckoned from `publish` and `drain` is brought into line with it.
+    /// The highest steady rate that was found; if measured, everything estimated from
+    /// `publish` and `drain` is scaled to it.
     pub knee: Option<Knee>,
     /// The broker's memory for one waiting message, in bytes.
     pub memory_per_message: f64,
-    /// What a waiting message takes on disk beside its body, in bytes.
+    /// The disk space that a waiting message takes beyond its body, in bytes.
     pub disk_overhead: f64,
-    /// The memory at which the broker stops taking messages, in bytes.
+    /// The memory at which the broker stops accepting messages, in bytes.
     pub memory_limit: Option<f64>,
     /// Free disk space, in bytes.
     pub disk_free: Option<f64>,
@@ -41,14 +39,14 @@ pub struct Knee {
 }
 
 impl Figures {
-    /// What a waiting message takes on disk beside its body, in bytes: on 4.3 some
-    /// 400, on 3.10 some 550. The management API does not say, so it is not measured.
+    /// The disk space that a waiting message takes beyond its body, in bytes: on 4.3 some
+    /// 400, on 3.10 some 550. The management API does not report it, so it is not measured.
     pub const DISK_OVERHEAD: f64 = 500.0;
 
-    /// RabbitMQ 4.3 with `dead_letter_worker_consumer_prefetch` at 512, one node and
-    /// its clients on two cores of a virtual machine, with 4 GB of memory, of which
-    /// the broker takes 40%, and 50 GB of disk: what to reckon with as long as one's
-    /// own broker has not been measured.
+    /// RabbitMQ 4.3 with `dead_letter_worker_consumer_prefetch` at 512, one node and its
+    /// clients on two cores of a virtual machine, with 4 GB of memory, of which the broker
+    /// uses 40%, and 50 GB of disk: the figures to use as long as one's own broker has not
+    /// been measured.
     #[must_use]
     pub fn reference() -> Self {
         Self {
@@ -64,14 +62,14 @@ impl Figures {
         }
     }
 
-    /// Messages per second that one level hands on at most.
+    /// The most messages per second that one level can drain.
     #[must_use]
     pub fn level_limit(&self) -> f64 {
         self.drain.iter().map(|(hops, rate)| rate * f64::from((*hops).min(1))).fold(0.0, f64::max)
     }
 
-    /// What a message costs the broker beside publishing: seconds for itself, and
-    /// seconds for each queue it passes. The line through the measured points, with
+    /// The broker's cost of a message beyond publishing: seconds for the message itself, and
+    /// seconds for each queue it passes through. The line through the measured points, with
     /// neither part below zero.
     #[must_use]
     pub fn costs(&self) -> (f64, f64) {
@@ -87,7 +85,7 @@ impl Figures {
         let (hops, seconds) = (mean(|point| point.0), mean(|point| point.1));
         let spread: f64 = points.iter().map(|point| (point.0 - hops).powi(2)).sum();
         if spread == 0.0 {
-            // One point: all of it is for the hops.
+            // A single point: all of it counts for the hops.
             return (0.0, if hops > 0.0 { seconds / hops } else { 0.0 });
         }
         let slope = points.iter().map(|point| (point.0 - hops) * (point.1 - seconds)).sum::<f64>() / spread;
@@ -104,8 +102,8 @@ impl Figures {
     /// Seconds of the broker's work for a message that passes so many queues,
     /// from its publishing to its consumer.
     ///
-    /// Without a knee this is for as fast as the broker goes, which is when many
-    /// messages are behind and it can write them in large batches.
+    /// Without a knee this is for the broker at full speed, when many messages are behind and
+    /// it can write them in large batches.
     #[must_use]
     pub fn work(&self, hops: f64) -> f64 {
         let work = self.work_in_bursts(hops);

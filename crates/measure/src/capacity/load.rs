@@ -1,31 +1,32 @@
-//! What a workload means for each level.
+//! The load that a workload puts on each level.
 
 use serde::Serialize;
 
-use delayline::codec::{Delay, LEVELS, Tolerance};
+use delayline::codec::{LEVELS, Level, Tolerance};
 
 use super::Distribution;
 
-/// What a steady rate of messages does to the levels of one set.
+/// The load of a steady rate of messages on the levels of one set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Load {
     /// Messages per second that come in.
     pub rate: f64,
     /// The levels, from 0 up.
     pub levels: Vec<LevelLoad>,
-    /// How many queues a message passes, on average.
+    /// How many queues a message passes through, on average.
     pub hops: f64,
-    /// How long a message waits, on average, in seconds; what the tolerance adds
-    /// included.
+    /// How long a message waits, on average, in seconds, including what the tolerance adds.
     pub mean_delay: f64,
 }
 
-/// What it does to one level.
+/// The load on one level.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct LevelLoad {
     /// 0 to 27.
-    pub level: u8,
-    /// The share of the messages that pass it, 0 to 1.
+    pub level: Level,
+    /// The share of the messages that pass through it, 0 to 1.
     pub share: f64,
     /// Messages per second through it.
     pub per_second: f64,
@@ -37,17 +38,17 @@ impl Load {
     /// The load of `rate` messages per second with such delays, each made longer
     /// within the tolerance where that saves hops.
     ///
-    /// The numbers are those of the steady state: a level fills up for as long as
-    /// its longest messages wait.
+    /// The numbers are those of the steady state: a level keeps filling up for as long as its
+    /// longest messages wait.
     #[must_use]
     pub fn new(rate: f64, delays: &Distribution, tolerance: Tolerance) -> Self {
         let mut shares = [0.0; LEVELS as usize];
         delays.visit(|delay, share| {
             for level in tolerance.round(delay).levels() {
-                shares[usize::from(level)] += share;
+                shares[level.index()] += share;
             }
         });
-        let levels: Vec<_> = (0..LEVELS)
+        let levels: Vec<_> = Level::all()
             .zip(shares)
             .map(|(level, share)| {
                 let per_second = rate * share;
@@ -68,8 +69,8 @@ impl Load {
         self.levels.iter().map(|level| level.waiting).sum()
     }
 
-    /// The level that most messages pass; the lowest of them if there are several,
-    /// as nearly as shares are known.
+    /// The level that most messages pass through; the lowest of them if there are several, as
+    /// nearly as shares are known.
     #[must_use]
     pub fn hottest(&self) -> LevelLoad {
         const ALIKE: f64 = 0.004;
@@ -78,8 +79,8 @@ impl Load {
         *hottest.expect("the level with the most is one of them")
     }
 
-    /// The levels that hold the most messages, in this order, until together they
-    /// hold a share of all.
+    /// The levels that hold the most messages, in this order, until together they hold a
+    /// share of all.
     #[must_use]
     pub fn fullest(&self, share: f64) -> Vec<LevelLoad> {
         let mut levels = self.levels.clone();
@@ -95,8 +96,8 @@ impl Load {
 }
 
 /// How long a message waits in a level.
-fn seconds(level: u8) -> f64 {
-    f64::from(Delay::from_seconds(1 << level).unwrap_or(Delay::MAX).seconds())
+fn seconds(level: Level) -> f64 {
+    level.units().into()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! How much a set carries: from a rate and a mix of delays to what each level
-//! holds and hands on, and from a broker's measured figures to whether it can.
+//! How much a set can carry: from a rate and a mix of delays to what each level holds and
+//! drains, and from a broker's measured figures to whether it can do that.
 //!
 //! Nothing here talks to a broker. A message with a delay of d seconds waits in
 //! the queue of each set bit of d, so the share of the messages whose bit L is set

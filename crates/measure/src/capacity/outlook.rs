@@ -1,37 +1,38 @@
-//! Whether a broker carries a load.
+//! Whether a broker can carry a load.
 
 use serde::Serialize;
 
 use super::{Figures, Load, SAFE_LOAD};
 
-/// What a load asks of a broker, against what that broker can do.
+/// What a load demands of a broker, compared with what that broker can do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Outlook {
-    /// Whether it carries the load.
+    /// Whether the broker can carry the load.
     pub verdict: Verdict,
     /// What can run out, the scarcest first.
     pub limits: Vec<Limit>,
     /// Messages per second of this kind that it carries at a safe load.
     pub safe_rate: f64,
-    /// Messages per second of this kind at which it has nothing left.
+    /// Messages per second of this kind at which it is at its limit.
     pub full_rate: f64,
-    /// How many sets this takes, so that no level is loaded above the safe load.
-    /// They help only where cores are idle: on one broker they share its work.
+    /// How many sets are needed so that no level is loaded above the safe load. More sets
+    /// help only where cores are idle: on one broker they share its work.
     pub sets: u64,
-    /// How many brokers like the measured one this takes.
+    /// How many brokers like the measured one are needed.
     pub brokers: u64,
-    /// Memory for what waits, in bytes.
+    /// Memory for the waiting messages, in bytes.
     pub memory: f64,
-    /// Disk space for what waits, in bytes.
+    /// Disk space for the waiting messages, in bytes.
     pub disk: f64,
 }
 
-/// Something that can run out.
+/// A limited resource.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// What it is.
+    /// Its name.
     pub what: String,
-    /// The part of it that the load takes; 1 is all.
+    /// The part of it that the load uses; 1 is all.
     pub used: f64,
 }
 
@@ -41,9 +42,9 @@ pub struct Limit {
 pub enum Verdict {
     /// With room to spare: nothing is used above [`SAFE_LOAD`].
     Holds,
-    /// As long as nothing else happens.
+    /// As long as nothing else uses the broker.
     Tight,
-    /// It does not carry it.
+    /// The broker cannot carry it.
     TooMuch,
 }
 
@@ -58,7 +59,10 @@ impl Outlook {
         let level = part(hottest.per_second, figures.level_limit());
         let work = load.rate * figures.work(load.hops);
         let mut limits = vec![
-            Limit { what: format!("level {:02}, which most messages pass", hottest.level), used: level },
+            Limit {
+                what: format!("level {:02}, which most messages pass through", hottest.level),
+                used: level,
+            },
             Limit { what: "the broker's work".into(), used: work },
         ];
         if let Some(limit) = figures.memory_limit {
@@ -78,7 +82,7 @@ impl Outlook {
                 used if used <= 1.0 => Verdict::Tight,
                 _ => Verdict::TooMuch,
             },
-            // All of it grows with the rate, what waits too.
+            // All of it grows with the rate, and so do the waiting messages.
             safe_rate: part(load.rate * SAFE_LOAD, most),
             full_rate: part(load.rate, most),
             sets: pieces(level),
@@ -101,7 +105,7 @@ fn part(used: f64, all: f64) -> f64 {
     }
 }
 
-/// How many of something it takes so that each is loaded safely.
+/// How many of something are needed so that each is loaded safely.
 fn pieces(used: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
     let pieces = (used / SAFE_LOAD).ceil() as u64;

@@ -1,41 +1,41 @@
-//! One connection of a canary: its slot, its messages out, and its messages in.
+//! One connection of a canary: its slot, and its messages in both directions.
 
 use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::Select;
 
 use delayline::{
-    Message, Router, Settings,
+    Message, Router,
     amqp::{AmqpError, Consumer, Next, Session},
     codec::{AppKey, RoutingKey},
     message::Properties,
     router::{Outcome, Pipeline, Stats},
     topology::{Binding, Endpoint, Names, Queue},
 };
+use delayline_settings::Settings;
 
 use super::{APP, Probe, QUEUE_LIFE};
 
-/// How many canaries can run beside each other on one set.
+/// How many canaries can run on one set at the same time.
 const SLOTS: u8 = 32;
 
-/// AMQP's reply code for what is not allowed, and for a queue with a consumer that
-/// wants to be alone.
+/// AMQP's reply code for a missing permission, and for a queue with an exclusive consumer.
 const ACCESS_REFUSED: u16 = 403;
 
-/// Why a canary cannot fly.
+/// Why a canary cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {
-    /// The broker cannot be reached, or something else is wrong with it.
+    /// The broker cannot be reached, or has another problem.
     #[error(transparent)]
     Broker(#[from] AmqpError),
-    /// The set is not there.
+    /// The set is not installed.
     #[error("{reason}; is the set installed? Run `delayline install`")]
     NoSet {
         /// The broker's words.
         reason: String,
     },
-    /// The user may not do what a canary does.
+    /// The user lacks the rights that a canary needs.
     #[error(
         "{reason}; a canary needs `configure`, `write` and `read` on `{queues}`, `write` on `{entry}` and \
          `read` on `{dispatch}`"
@@ -50,8 +50,8 @@ pub enum FlightError {
         /// The dispatch exchange.
         dispatch: String,
     },
-    /// Every slot is taken.
-    #[error("there are {SLOTS} canaries on this set already")]
+    /// All slots are taken.
+    #[error("there are already {SLOTS} canaries on this set")]
     Full,
 }
 
@@ -60,7 +60,7 @@ pub struct Flight {
     consumer: Consumer,
     app: AppKey,
     slot: u8,
-    /// Tells our messages from those of whoever had the slot before.
+    /// Tells our messages from those of an earlier canary in this slot.
     run: String,
     // Dropped last: it closes the connection.
     _session: Session,
@@ -71,8 +71,8 @@ pub struct Flight {
 pub struct Received {
     /// Its number.
     pub id: u64,
-    /// Whether it was handed to us before, and our acknowledgement was lost: that is not
-    /// what is meant by coming twice.
+    /// Whether it was delivered to us before and our acknowledgement was lost: that does not
+    /// count as arriving twice.
     pub redelivered: bool,
 }
 
@@ -103,15 +103,15 @@ impl Flight {
         Err(FlightError::Full)
     }
 
-    /// A router that counts into `stats`.
+    /// A router that counts in `stats`.
     ///
     /// # Errors
     /// See [`FlightError`].
     pub fn router(settings: &Settings, stats: Arc<Stats>) -> Result<Router, FlightError> {
-        Ok(Router::connect_counted(settings, stats)?)
+        Ok(settings.router().counting(stats).connect()?)
     }
 
-    /// Which slot it has.
+    /// The slot it has.
     #[must_use]
     pub fn slot(&self) -> u8 {
         self.slot
@@ -129,8 +129,8 @@ impl Flight {
         pipeline.push(id, message)
     }
 
-    /// The next message of ours that arrives, if one does within `limit`; wakes up
-    /// earlier for an answer to one that was sent. Others are thrown away.
+    /// The next message of ours that arrives within `limit`; wakes up earlier for an answer
+    /// to one that was sent. Other messages are dropped.
     ///
     /// # Errors
     /// The connection is gone.
@@ -178,7 +178,8 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
     let app = AppKey::new(format!("{APP}.{slot}")).expect("words and a dot");
     let name = names.canary(slot);
     let life = i64::try_from(QUEUE_LIFE.as_millis()).unwrap_or(i64::MAX);
-    // Classic: only such a queue can be had alone, and nothing in it is worth a replica.
+    // Classic: only a classic queue can be exclusive to one consumer, and nothing in it is
+    // worth a replica.
     session.declare_queue(&Queue {
         name: name.clone(),
         level: None,
@@ -189,7 +190,8 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
         ]
         .into(),
     })?;
-    // Alone before it is bound: whoever has the slot has bound it already.
+    // The exclusive consumer comes before the binding: whoever has the slot has bound the
+    // queue already.
     let consumer = session.consume_alone(&name, 256)?;
     let bound = session.bind(&Binding {
         source: names.dispatch(),
@@ -199,8 +201,8 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
     match bound {
         Ok(()) => Ok((consumer, app)),
         Err(error) => {
-            // The queue is of no use, and nobody else's. If it cannot be deleted, it goes by
-            // itself after a while.
+            // The queue is of no use to us, and nobody else's. If it cannot be deleted, it
+            // expires after a while.
             drop(consumer);
             let _ = session.delete_queue(&name);
             Err(error)
@@ -208,12 +210,12 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
     }
 }
 
-/// The broker has no code of its own for it.
+/// The broker has no reply code of its own for this.
 fn is_taken(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: ACCESS_REFUSED, text } if text.contains("exclusive"))
 }
 
-/// A classic queue lives on one node of a cluster; while that is down, another slot
+/// A classic queue lives on one node of a cluster; while that node is down, another slot
 /// serves as well.
 fn is_down(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))

@@ -1,4 +1,4 @@
-//! What was sent, what came back, and what that means.
+//! What was sent, what came back, and what follows from that.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,22 +7,22 @@ use std::{
 
 use super::{GRACE, MISSING_AFTER, Probe};
 
-/// No more are on their way at a time: when levels are stalled, the canary does not
-/// add to what waits there.
+/// The most messages on their way at a time: when levels are stalled, the canary does not add
+/// to the messages that wait there.
 const MOST: usize = 512;
 
-/// How many arrivals are remembered, in order to notice one that comes twice.
+/// How many arrivals are remembered, in order to notice duplicates.
 const REMEMBERED: usize = 2_048;
 
-/// How long after it was due a message is given up for good, so that the canary goes
-/// on after somebody purged its messages.
+/// How long after it was due a message is written off, so that the canary continues after
+/// somebody purged its messages.
 const FORGET_AFTER: Duration = Duration::from_secs(3_600);
 
-/// The same for one that was never confirmed.
+/// The same for a message that was never confirmed.
 const UNCONFIRMED_FOR: Duration = Duration::from_secs(120);
 
-/// How long before the end of a connection acknowledgements may have got lost with it: as
-/// long as it may take to notice that the other end is gone, and something on top.
+/// How long before the end of a connection acknowledgements may have been lost with it: as
+/// long as it may take to notice that the other end is gone, and a margin.
 const DOUBTFUL: Duration = Duration::from_secs(30);
 
 /// Every message of one canary. Times count from when it started.
@@ -30,7 +30,7 @@ const DOUBTFUL: Duration = Duration::from_secs(30);
 pub struct Ledger {
     expected: BTreeMap<u64, Expected>,
     arrived: VecDeque<(u64, Duration)>,
-    /// Since when messages could arrive; `None` while there is no connection.
+    /// Since when messages can arrive; `None` while there is no connection.
     listening: Option<Duration>,
     probes: BTreeMap<Probe, ProbeCounts>,
 }
@@ -39,7 +39,7 @@ pub struct Ledger {
 struct Expected {
     probe: Probe,
     due: Duration,
-    /// Whether the broker has said that it has it. Until then it is not missed.
+    /// Whether the broker has confirmed it. Until then it is not missed.
     confirmed: bool,
     missing: bool,
 }
@@ -52,43 +52,43 @@ struct ProbeCounts {
     missing: u64,
 }
 
-/// What an arrival is.
+/// The kind of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// One that was expected, so late.
+    /// One that was expected, with its lateness.
     Late(Probe, Duration),
     /// One that has arrived before.
     Twice,
-    /// One that nobody knows of.
+    /// An unknown one.
     Unknown,
 }
 
-/// What is known at one moment.
+/// The figures at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     /// On their way, the overdue and missing ones included.
     pub expected: usize,
-    /// Those of each probe.
+    /// The figures of each probe.
     pub probes: BTreeMap<Probe, ProbeFigures>,
     /// For how long the oldest has been overdue.
     pub oldest_overdue: Option<Duration>,
 }
 
-/// What is known of one probe.
+/// The figures of one probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProbeFigures {
     /// Sent and confirmed.
     pub sent: u64,
-    /// Arrived, each once.
+    /// Arrived, duplicates not counted.
     pub arrived: u64,
-    /// Arrived once more.
+    /// Arrived again.
     pub twice: u64,
     /// Due for more than [`GRACE`](super::GRACE) and not here, at the moment.
     pub overdue: u64,
     /// Due for more than [`MISSING_AFTER`](super::MISSING_AFTER) and not here, at the
     /// moment.
     pub missing: u64,
-    /// All that ever were missing, also if they came later.
+    /// All that ever were missing, even if they came later.
     pub ever_missing: u64,
 }
 
@@ -99,33 +99,33 @@ impl Ledger {
         self.expected.len() < MOST
     }
 
-    /// Notes that messages arrive from now on: time before is no message's fault.
+    /// Notes that messages can arrive from now on: time before that is no message's fault.
     pub fn connected(&mut self, now: Duration) {
         self.listening = Some(now);
     }
 
-    /// Notes that no message can arrive, and no confirm either: what the broker has not
-    /// confirmed until now may have been lost with the connection, and nobody can blame
-    /// it for that. Nor for handing out again what was acknowledged just before.
+    /// Notes that no message and no confirm can arrive. What the broker has not confirmed
+    /// until now may have been lost with the connection, which is not the broker's fault; nor
+    /// is it if it delivers again what was acknowledged just before.
     pub fn disconnected(&mut self, now: Duration) {
         self.listening = None;
         self.expected.retain(|_, expected| expected.confirmed);
         self.arrived.retain(|(_, at)| now.saturating_sub(*at) > DOUBTFUL);
     }
 
-    /// Notes that nobody looked since then although there was a connection, as when the
-    /// process was stopped. When the messages that were due meanwhile came, is not known;
-    /// those that were overdue before are so still.
+    /// Notes that nobody looked since then although there was a connection, for example
+    /// because the process was stopped. When messages that were due meanwhile arrived is
+    /// unknown; those that were overdue before still are.
     pub fn slept(&mut self, looked: Duration, now: Duration) {
         self.expected.retain(|_, expected| expected.due > now || expected.due + GRACE <= looked);
     }
 
-    /// Notes a message that is handed over now and due then.
+    /// Notes a message that is published now and due then.
     pub fn sent(&mut self, id: u64, probe: Probe, due: Duration) {
         self.expected.insert(id, Expected { probe, due, confirmed: false, missing: false });
     }
 
-    /// Notes that the broker has it, and has to deliver it.
+    /// Notes that the broker has confirmed it, and so has to deliver it.
     pub fn confirmed(&mut self, id: u64) {
         // It may have arrived before, and been counted then.
         if let Some(expected) = self.expected.get_mut(&id)
@@ -136,8 +136,8 @@ impl Ledger {
         }
     }
 
-    /// Notes that it says nothing whether this one comes: the broker did not take it, or
-    /// that is not known, or it has gone another way.
+    /// Notes that this message is no longer expected: the broker did not accept it, or may
+    /// not have, or it went another way.
     pub fn withdrawn(&mut self, id: u64) {
         if let Some(expected) = self.expected.remove(&id)
             && expected.confirmed
@@ -170,10 +170,10 @@ impl Ledger {
         self.probes.entry(probe).or_default().twice += 1;
     }
 
-    /// What is known now.
+    /// The figures of this moment.
     pub fn figures(&mut self, now: Duration) -> Figures {
         self.expected.retain(|_, expected| {
-            // A router gives a message up without a word once its publisher waits no more.
+            // A router gives up a message silently once its publisher waits no more.
             let patience = if expected.confirmed { FORGET_AFTER } else { UNCONFIRMED_FOR };
             now < expected.due.saturating_add(patience)
         });
@@ -187,7 +187,7 @@ impl Ledger {
             return figures;
         };
         for expected in self.expected.values_mut().filter(|expected| expected.confirmed) {
-            // What was due while nobody could listen is late from then on.
+            // A message that was due while nobody could listen is late only from then on.
             let waited = now.saturating_sub(expected.due.max(listening));
             let of_probe = figures.probes.entry(expected.probe).or_default();
             if waited >= GRACE {
@@ -214,7 +214,7 @@ impl Ledger {
 }
 
 impl Figures {
-    /// A number of all probes together.
+    /// The total of a number over all probes.
     #[must_use]
     pub fn total(&self, number: impl Fn(&ProbeFigures) -> u64) -> u64 {
         self.probes.values().map(number).sum()

@@ -35,7 +35,7 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// How long after it was due a message counts as missing.
 pub const MISSING_AFTER: Duration = Duration::from_secs(60);
 
-/// How long the queue of a canary stands without it.
+/// How long a canary's queue outlives it.
 pub const QUEUE_LIFE: Duration = Duration::from_secs(3_600);
 
 /// The first word of every canary's app key.

@@ -2,15 +2,13 @@
 
 use std::{fmt, time::Duration};
 
-use delayline::{
-    codec::{Delay, LEVELS},
-    settings::CanarySettings,
-};
+use delayline::codec::{Delay, LEVELS};
+use delayline_settings::CanarySettings;
 
-/// The highest level that is probed unless another is asked for: 2^6 = 64 s.
+/// The highest level that is probed by default: 2^6 = 64 s.
 pub const HORIZON: u8 = CanarySettings::HORIZON;
 
-/// A message of the canary: a delay, and so a way through the levels.
+/// A message of the canary: a delay, and so a route through the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Probe {
     delay: Delay,
@@ -31,7 +29,7 @@ impl Probe {
 }
 
 impl fmt::Display for Probe {
-    /// The levels it passes, from the longest wait on: `06`, `06+04+02+00`.
+    /// The levels it passes through, the longest wait first: `06`, `06+04+02+00`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, level) in self.delay.levels().enumerate() {
             write!(f, "{}{level:02}", if index > 0 { "+" } else { "" })?;
@@ -72,15 +70,14 @@ impl Plan {
         &self.probes
     }
 
-    /// The probe that is sent as number `number`, from 0; rounds follow each other.
+    /// The probe that is sent as number `number`, from 0; the rounds follow each other.
     #[must_use]
     pub fn probe(&self, number: u64) -> Probe {
         self.probes[usize::try_from(number % self.probes.len() as u64).unwrap_or(0)]
     }
 }
 
-/// When probes are sent: one for each interval, and none to make up for intervals
-/// that were missed.
+/// When probes are sent: one for each interval, without making up for missed intervals.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     interval: Duration,
@@ -88,14 +85,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The first one is sent at once. Times count from any moment that stays the same.
+    /// The first one is sent at once. Times count from any fixed moment.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {
         Self { interval, next: Duration::ZERO }
     }
 
-    /// Whether one is to be sent at `now`; then the next comes no sooner than an
-    /// interval later.
+    /// Whether one is due at `now`; the next then comes no sooner than an interval later.
     pub fn is_due(&mut self, now: Duration) -> bool {
         let due = now >= self.next;
         if due {

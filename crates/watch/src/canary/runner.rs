@@ -1,4 +1,4 @@
-//! A canary that flies as long as it is let.
+//! A canary that runs until it is stopped.
 
 use std::{
     sync::{
@@ -11,20 +11,20 @@ use std::{
 
 use log::{debug, info, warn};
 
-use delayline::{
-    Settings,
-    router::{Outcome, Pipeline, Stats},
-};
+use delayline::router::{Outcome, Pipeline, Stats};
+use delayline_settings::Settings;
 
 use super::{Flight, FlightError, Pace, Plan, State, Watched, watched::Inner};
 
-/// How often it is looked whether to stop.
+/// How often it checks whether to stop.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Whoever has not looked for so long was not running, and can't tell when a message came.
+/// After so long without looking, the process was not running, and cannot tell when a message
+/// came.
 const ASLEEP: Duration = Duration::from_secs(3);
 
-/// The pause before another attempt to fly, and where it must be helped first.
+/// The pause before another attempt to connect, and the pause if somebody has to fix
+/// something first.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// How long stopping waits for the last confirms.
@@ -43,11 +43,11 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Why it does not fly at first.
-    pub const UNTRIED: &'static str = "it has not been tried yet";
+    /// Why it does not run at first.
+    pub const UNTRIED: &'static str = "not tried yet";
 
-    /// A canary on the set of the settings, whose router counts into `stats` and which
-    /// puts what it sees into `watched`.
+    /// A canary on the set of the settings, whose router counts in `stats` and which records
+    /// what it sees in `watched`.
     #[must_use]
     pub fn new(settings: Settings, stats: Arc<Stats>, watched: Arc<Watched>) -> Self {
         watched.with(|inner| inner.state = State::Grounded(Self::UNTRIED.into()));
@@ -56,7 +56,7 @@ impl Canary {
         Self { settings, plan, pace, most: u64::MAX, stats, watched }
     }
 
-    /// Sends each probe so many times and then no more.
+    /// Sends each probe this many times and then no more.
     #[must_use]
     pub fn with_rounds(mut self, rounds: u32) -> Self {
         self.most = u64::from(rounds) * self.plan.probes().len() as u64;
@@ -69,7 +69,7 @@ impl Canary {
         &self.plan
     }
 
-    /// Flies until `stop` is set, through restarts of the broker.
+    /// Runs until `stop` is set, through restarts of the broker.
     pub fn run(mut self, stop: &AtomicBool) {
         let run = format!("{:016x}", fastrand::u64(..));
         let mut next_id = 0;
@@ -81,9 +81,9 @@ impl Canary {
                 inner.ledger.disconnected(inner.started.elapsed());
                 inner.state = State::Grounded(reason.clone());
             });
-            // The same every few seconds would fill a log while a broker is down.
+            // The same line every few seconds would fill a log while a broker is down.
             if reason != last_reason {
-                warn!("canary: {reason}; it tries again");
+                warn!("canary: {reason}; trying again");
                 last_reason = reason;
             }
             let pause = if matches!(error, FlightError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
@@ -112,7 +112,7 @@ impl Canary {
             if now.saturating_sub(looked) > ASLEEP {
                 self.watched.with(|inner| {
                     inner.ledger.slept(looked, now);
-                    // Nor could anybody hear an answer.
+                    // Nobody could hear an answer then.
                     inner.unanswered = None;
                 });
             }
@@ -130,7 +130,8 @@ impl Canary {
             }
         };
         drop(pipeline);
-        router.close(if ended.is_ok() { FINISH } else { Duration::ZERO });
+        // A probe that is not confirmed is not waited for.
+        let _ = router.close(if ended.is_ok() { FINISH } else { Duration::ZERO });
         ended
     }
 
@@ -150,7 +151,7 @@ impl Canary {
         }
         let (id, probe) = (*next_id, self.plan.probe(*next_id));
         *next_id += 1;
-        // Before it is sent: it may be back before this thread goes on.
+        // Before it is sent: it may be back before this thread continues.
         let due = started.elapsed() + probe.delay().duration(self.settings.topology.unit.duration());
         self.watched.with(|inner| {
             inner.handed_over += 1;
@@ -167,8 +168,8 @@ impl Canary {
         self.watched.with(|inner| match &outcome.result {
             Ok(receipt) => {
                 inner.answered(slot);
-                // Published once, and the way it was meant to go: not after a pause that took
-                // a second off its delay, and so a level off its way.
+                // Published once, and on the intended route: not after a pause that took a
+                // second off its delay, and so a level off its route.
                 if receipt.delay == asked && receipt.publishes == 1 {
                     inner.ledger.confirmed(outcome.tag);
                 } else {
@@ -178,7 +179,8 @@ impl Canary {
             Err(error) => {
                 debug!("canary: {error}");
                 inner.refusal = Some(error.to_string());
-                // One in doubt is not expected either: whether it comes says nothing.
+                // A message in doubt is not expected either: whether it arrives shows
+                // nothing.
                 inner.ledger.withdrawn(outcome.tag);
             }
         });

@@ -1,4 +1,4 @@
-//! What is known of a canary.
+//! What is known about a canary.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,32 +13,32 @@ use delayline::histogram::{Counted, Histogram};
 
 use super::{Arrival, Figures, Ledger, Plan, Probe, Received};
 
-/// How long nothing may be confirmed until it cannot send.
+/// How long nothing may be confirmed before the canary counts as unable to send.
 const MUTE: Duration = Duration::from_secs(30);
 
 /// The upper bounds of lateness, in seconds.
 const LATENESS_BOUNDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// The length of a moment of the history, and how many are kept: half an hour.
+/// The length of one moment of the history, and how many are kept: half an hour.
 const MOMENT: Duration = Duration::from_secs(10);
 const MOMENTS: usize = 180;
 
-/// The most arrivals of one moment of which the middle is taken.
+/// The most arrivals of one moment of which the median is taken.
 const SAMPLES: usize = 64;
 
-/// Whether it flies.
+/// Whether it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It is not wanted.
+    /// It is switched off.
     Off,
-    /// It does, in this slot.
+    /// It runs, in this slot.
     Flying(u8),
-    /// It does not, and this is why.
+    /// It does not run, and this is why.
     Grounded(String),
 }
 
-/// What is known of a canary; it and whoever looks at it share one.
+/// What is known about a canary; shared by the canary and everybody who looks at it.
 #[derive(Debug)]
 pub struct Watched(Mutex<Inner>);
 
@@ -47,8 +47,8 @@ pub(super) struct Inner {
     pub(super) state: State,
     pub(super) started: Instant,
     pub(super) ledger: Ledger,
-    /// When the first of those was sent of which none is confirmed, and why the last of
-    /// them was refused.
+    /// When the first of the unconfirmed messages was sent, and why the last of them was
+    /// refused.
     pub(super) unanswered: Option<Duration>,
     pub(super) refusal: Option<String>,
     lateness: BTreeMap<Probe, Histogram>,
@@ -92,13 +92,13 @@ impl Watched {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether it flies.
+    /// Whether it runs.
     #[must_use]
     pub fn state(&self) -> State {
         self.with(|inner| inner.state.clone())
     }
 
-    /// Why its last message was not taken; `None` once one is again.
+    /// Why its last message was not accepted; `None` once one is again.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         self.with(|inner| inner.refusal.clone())
@@ -130,7 +130,7 @@ impl Watched {
         self.with(|inner| inner.worst.clone())
     }
 
-    /// How many messages it handed to its router.
+    /// How many messages it gave to its router.
     #[must_use]
     pub fn handed_over(&self) -> u64 {
         self.with(|inner| inner.handed_over)
@@ -170,7 +170,7 @@ impl Inner {
         self.ledger.connected(self.started.elapsed());
     }
 
-    /// The broker has taken a message.
+    /// The broker has accepted a message.
     pub(super) fn answered(&mut self, slot: u8) {
         (self.unanswered, self.refusal) = (None, None);
         if self.state != State::Flying(slot) {
@@ -179,12 +179,12 @@ impl Inner {
         }
     }
 
-    /// Who has sent for so long and was never answered cannot send.
+    /// A canary that has sent for so long without an answer cannot send.
     pub(super) fn note_silence(&mut self, now: Duration) {
         let silent = self.unanswered.is_some_and(|since| now.saturating_sub(since) > MUTE);
         if silent && matches!(self.state, State::Flying(_)) {
             let reason = self.refusal.clone().unwrap_or_else(|| "the broker confirms nothing".into());
-            warn!("canary: {reason}; it tries again");
+            warn!("canary: {reason}; trying again");
             self.state = State::Grounded(reason);
         }
     }
@@ -212,9 +212,9 @@ impl Inner {
                     moment.late.push(late);
                 }
             }
-            Arrival::Twice if received.redelivered => debug!("canary: a message was handed out again"),
+            Arrival::Twice if received.redelivered => debug!("canary: a message was delivered again"),
             Arrival::Twice => self.ledger.count_twice(plan.probe(received.id)),
-            Arrival::Unknown => debug!("canary: a message came that was given up"),
+            Arrival::Unknown => debug!("canary: a message arrived that had been written off"),
         }
     }
 }

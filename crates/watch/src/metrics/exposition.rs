@@ -18,7 +18,7 @@ use crate::{
     canary::{State, Watched},
     picture::{Findings, Level, Picture, Severity},
 };
-use delayline::{histogram::Counted, retry::Tally, router::Stats};
+use delayline::{histogram::Counted, retry::RetryStats, router::Stats};
 use delayline_admin::UnstickStats;
 
 use super::{
@@ -27,19 +27,19 @@ use super::{
     process,
 };
 
-/// The app of all apps that have no series of their own.
+/// The label of all apps that have no series of their own.
 const OTHER: &str = "other";
 
-/// What is counted inside this process, each where there is one.
+/// What is counted inside this process; each part is optional.
 #[derive(Debug, Clone, Default)]
 pub struct Inside {
     /// When the process started.
     pub started: Option<Timestamp>,
     /// What the retry service decided, and what its routers did.
-    pub retry: Option<(Arc<Tally>, Arc<Stats>)>,
+    pub retry: Option<(Arc<RetryStats>, Arc<Stats>)>,
     /// What the canary saw, and what its routers did.
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
-    /// How often queues that handed on nothing were made to try again.
+    /// How often stuck queues were made to try again.
     pub unstick: Option<Arc<UnstickStats>>,
 }
 
@@ -93,11 +93,11 @@ impl Exposition {
                 ("broker_version", broker.version.as_deref().unwrap_or_default()),
             ],
         )?;
-        // Half a comparison that finds nothing says nothing.
+        // A partial comparison without differences proves nothing.
         let compared = verified.ok.filter(|_| broker.reachable && !verified.is_partial());
         out.number(f::SET_VERIFIED, compared.map(flag))?;
         out.number(f::SET_PROBLEMS, compared.map(|_| count(verified.problems.len())))?;
-        // One that could not look has found nothing out.
+        // A check that could not look has found nothing out.
         let looked = self.picture.findings.as_ref();
         let looked = looked.filter(|findings| findings.at.is_some() && broker.reachable);
         let findings = looked.map(|findings| {
@@ -151,11 +151,11 @@ impl Exposition {
     }
 
     fn retries(&self, out: &mut Out<'_>) -> Result<(), Error> {
-        let counts = self.inside.retry.as_ref().map(|(tally, _)| tally.by_app()).unwrap_or_default();
+        let counts = self.inside.retry.as_ref().map(|(retries, _)| retries.by_app()).unwrap_or_default();
         let mut retries: BTreeMap<String, f64> = BTreeMap::new();
         let mut parked: BTreeMap<(String, String), f64> = BTreeMap::new();
         for (app, counts) in counts {
-            let app = if app == Tally::OTHER { OTHER.to_owned() } else { app };
+            let app = if app == RetryStats::OTHER { OTHER.to_owned() } else { app };
             for (reason, count) in &counts.parked {
                 *parked.entry((app.clone(), reason.clone())).or_default() += number(*count);
             }
@@ -224,7 +224,7 @@ impl Exposition {
     }
 }
 
-/// For how long a level has been held up.
+/// How long a level has been held up.
 fn held_up(level: &Level, now: Timestamp) -> Option<f64> {
     level.stuck?;
     Some(level.stuck_since.map_or(0.0, |since| (seconds(now) - seconds(since)).max(0.0)))

@@ -1,4 +1,4 @@
-//! Every metric there is.
+//! All metrics.
 
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Kind {
     Info,
 }
 
-/// A metric: its name without the ending of its kind and unit, its unit, and what it means.
+/// A metric: its name without the suffixes for kind and unit, its unit, and its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
     /// The name, without unit and without `_total`.
@@ -22,12 +22,12 @@ pub struct Family {
     pub unit: Option<&'static str>,
     /// How it behaves.
     pub kind: Kind,
-    /// What it means; the exposition ends it with a full stop.
+    /// Its meaning; the exposition adds a full stop.
     pub help: &'static str,
 }
 
 impl Family {
-    /// The name as a query has it; of a histogram, that of its buckets.
+    /// The name as used in a query; for a histogram, that of its buckets.
     #[must_use]
     pub fn series(&self) -> String {
         let unit = self.unit.map(|unit| format!("_{unit}")).unwrap_or_default();
@@ -52,57 +52,60 @@ macro_rules! families {
 
 families! {
     BUILD: Info "delayline_build" None, "The version of delayline";
-    SET: Info "delayline_set" None, "The set that is looked after";
+    SET: Info "delayline_set" None, "The set that is watched";
     SET_VERIFIED: Gauge "delayline_set_verified" None,
-        "1 if every object and binding of the set is as it should be, 0 if not; left out if that is not known";
-    SET_PROBLEMS: Gauge "delayline_set_problems" None, "What differs from the set as it should be";
-    FINDINGS: Gauge "delayline_findings" None, "What a check of the whole broker found, by severity";
+        "1 if every object and binding of the set is as it should be, 0 if not; absent if unknown";
+    SET_PROBLEMS: Gauge "delayline_set_problems" None, "Differences between the set and what it should be";
+    FINDINGS: Gauge "delayline_findings" None, "Findings of a check of the whole broker, by severity";
     FOUND: Gauge "delayline_found" None,
-        "1 for each kind of finding of a check of the whole broker, by code and by application as far as it is known";
+        "1 for each kind of finding of a check of the whole broker, by code and, where known, by application";
     REACHABLE: Gauge "delayline_broker_reachable" None, "1 if the broker answers, 0 if not";
     REACHABLE_SINCE: Gauge "delayline_broker_state_since_timestamp" Some("seconds"),
-        "Since when the broker has answered, or has not";
-    COUNTED: Gauge "delayline_counted_timestamp" Some("seconds"), "When the queues were counted last";
+        "Time at which the broker began to answer, or stopped answering";
+    COUNTED: Gauge "delayline_counted_timestamp" Some("seconds"), "Time at which the queues were last counted";
     READY: Gauge "delayline_level_ready" Some("messages"), "Messages that wait in a level";
     STUCK: Gauge "delayline_level_stuck" Some("messages"),
-        "Messages whose time in a level is up and that do not move: the broker counted them again and again";
+        "Messages whose time in a level is up and that do not move: the broker has counted them repeatedly";
     HANDING_ON: Gauge "delayline_level_handing_on" Some("messages"),
-        "Messages whose time in a level is up and that the next queue has not taken; many for a moment each are normal";
+        "Messages whose time in a level is up and that the next queue has not confirmed; many at once, \
+         each for a moment, are normal";
     HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
-        "For how long messages of a level have been seen not to move; 0 if all do";
+        "How long messages of a level have been seen not to move; 0 if all move";
     UNSTICKS: Counter "delayline_unsticks" None,
-        "Attempts to have a queue that handed on nothing try again, by queue";
+        "Attempts to make a stuck queue try again, by queue";
     UNSTICK_BLOCKED: Gauge "delayline_unstick_blocked" None,
-        "Queues that hand on nothing and could not be made to try again, for want of rights or because of others' policies";
+        "Stuck queues that could not be made to try again, for lack of rights or because of other policies";
     UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Messages that nobody is bound for, or that are malformed";
     UNROUTABLE_AGE: Gauge "delayline_unroutable_oldest_age" Some("seconds"),
-        "For how long the oldest unroutable message has been there, as far as can be known";
+        "How long the oldest unroutable message has been there, as far as is known";
     PARKED: Gauge "delayline_parked" Some("messages"), "Messages that used up their attempts or their time";
     PARKED_AGE: Gauge "delayline_parked_oldest_age" Some("seconds"),
-        "For how long the oldest parked message has been there, as far as can be known";
+        "How long the oldest parked message has been there, as far as is known";
     RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
     RETRIES: Counter "delayline_retries" None, "Failed messages that were sent back to be tried again";
     PARKINGS: Counter "delayline_parkings" None, "Failed messages that were parked, by reason";
-    CANARY_FLYING: Gauge "delayline_canary_flying" None, "1 if the canary can send and receive and is answered, 0 if not";
+    CANARY_FLYING: Gauge "delayline_canary_flying" None,
+        "1 if the canary can send and receive and gets confirms, 0 if not";
     CANARY_LATENESS: Histogram "delayline_canary_lateness" Some("seconds"),
-        "How late canary messages arrived, by the levels they pass";
+        "How late canary messages arrived, by the levels they pass through";
     CANARY_SENT: Counter "delayline_canary_sent" None, "Canary messages that the broker confirmed";
-    CANARY_ARRIVED: Counter "delayline_canary_arrived" None, "Canary messages that arrived, each once";
-    CANARY_TWICE: Counter "delayline_canary_duplicates" None, "Canary messages that arrived once more";
+    CANARY_ARRIVED: Counter "delayline_canary_arrived" None,
+        "Canary messages that arrived, duplicates not counted";
+    CANARY_TWICE: Counter "delayline_canary_duplicates" None, "Canary messages that arrived again";
     CANARY_LOST: Counter "delayline_canary_missing" None,
-        "Canary messages that were missing for a minute, also if they came later";
+        "Canary messages that were missing for a minute, even if they came later";
     CANARY_OVERDUE: Gauge "delayline_canary_overdue" Some("messages"),
         "Canary messages that were due 5 s ago or more and have not arrived";
     CANARY_MISSING: Gauge "delayline_canary_missing" Some("messages"),
         "Canary messages that were due a minute ago or more and have not arrived";
     CANARY_OLDEST: Gauge "delayline_canary_oldest_overdue" Some("seconds"),
-        "For how long the oldest overdue canary message has been so; 0 if none is";
-    PUBLISHED: Counter "delayline_router_published" None, "Messages written to the broker, repeated ones each time";
+        "How long the oldest overdue canary message has been overdue; 0 if none is";
+    PUBLISHED: Counter "delayline_router_published" None, "Messages written to the broker, repetitions included";
     CONFIRMED: Counter "delayline_router_confirmed" None, "Messages that the broker confirmed";
     NACKED: Counter "delayline_router_nacked" None, "Messages that the broker refused to store";
-    RETURNED: Counter "delayline_router_returned" None, "Messages that no queue took";
+    RETURNED: Counter "delayline_router_returned" None, "Messages that were routed to no queue";
     REJECTED: Counter "delayline_router_rejected" None, "Messages over which the broker closed the channel";
-    RECONNECTS: Counter "delayline_router_reconnects" None, "Connections after the first one";
+    RECONNECTS: Counter "delayline_router_reconnects" None, "Reconnections";
     CONFIRM_TIME: Histogram "delayline_router_confirm_duration" Some("seconds"),
         "From writing a message to its confirm";
     CPU: Counter "process_cpu" Some("seconds"), "CPU time of this process";

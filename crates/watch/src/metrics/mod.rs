@@ -1,20 +1,20 @@
 //! What can be seen of a set, as metrics in the OpenMetrics text format.
 //!
 //! [`Exposition`] holds everything that one scrape tells: the latest
-//! [`Picture`](crate::picture::Picture), and what is counted inside this process. Making
-//! the text asks nobody and takes no lock for long.
+//! [`Picture`](crate::picture::Picture), and what is counted inside this process. Making the
+//! text makes no request and holds no lock for long.
 //!
 //! # Names
 //!
-//! They begin with `delayline_`; counters end in `_total`; what has a unit ends in it:
-//! `_seconds`, `_bytes`, `_messages`. What is not known is left out: a gauge that kept its
-//! last value would lie. [`NAMES`] has them all, with what each means.
+//! They begin with `delayline_`; counters end in `_total`; a name with a unit ends in it:
+//! `_seconds`, `_bytes`, `_messages`. Unknown values are left out: a gauge that kept its last
+//! value would lie. [`NAMES`] lists them all, with their meaning.
 //!
 //! # Cardinality
 //!
-//! Labels have few values: 28 levels, ten ways of a canary through them, two routers, the
-//! reasons for parking. Apps alone could be many: 100 of them have their own series, and
-//! all further ones share the app `other`.
+//! Labels have few values: 28 levels, ten canary routes through them, two routers, the
+//! reasons for parking. Apps alone could be many: 100 of them have their own series, and all
+//! others share the app `other`.
 
 mod exposition;
 mod families;

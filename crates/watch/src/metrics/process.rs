@@ -1,4 +1,4 @@
-//! What this process costs.
+//! The resources this process uses.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ pub(super) fn cpu_seconds() -> f64 {
     (time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
-/// Resident memory in bytes, where the system says it.
+/// Resident memory in bytes, where the system reports it.
 pub(super) fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,4 +1,4 @@
-//! What a canary saw, in short.
+//! The canary's part of a picture.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Taking pictures: the only part that asks.
+//! Taking pictures: the only part that asks the broker.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,15 +11,15 @@ use jiff::Timestamp;
 use crate::canary::Watched;
 use delayline::{
     amqp::{AmqpError, Line, Session},
-    codec::LEVELS,
-    retry::Tally,
-    settings::Settings,
+    codec::{self, LEVELS},
+    retry::RetryStats,
     topology::Topology,
 };
 use delayline_admin::{
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
+use delayline_settings::Settings;
 
 use super::{
     AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
@@ -30,33 +30,33 @@ use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 /// How often the management API is asked; its numbers are renewed every 5 s.
 const API_EVERY: Duration = Duration::from_secs(2);
 
-/// How soon it is asked again after it did not answer.
+/// How soon it is asked again after a failure.
 const API_AGAIN: Duration = Duration::from_secs(10);
 
-/// How long it may take for one answer: the picture waits for it.
+/// How long it may take for an answer: the picture waits for it.
 const API_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
 
-/// How often what happens within a minute is noted.
+/// How often the figures behind "in the last minute" are recorded.
 const NOTED_EVERY: Duration = Duration::from_secs(2);
 
-/// The time of which the retries of the last minute are.
+/// The period that the retries of the last minute cover.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What is known inside this process, each where there is one.
+/// What is known inside this process; each part is optional.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// What the retry service counts.
-    pub tally: Option<Arc<Tally>>,
+    /// The counters of the retry service.
+    pub retries: Option<Arc<RetryStats>>,
     /// What the canary saw.
     pub canary: Option<Arc<Watched>>,
-    /// What the last check of the whole broker found; whoever does it puts it here.
+    /// The findings of the last check of the whole broker, put here by whoever does it.
     pub findings: Arc<Mutex<Option<Findings>>>,
-    /// Whether to find out since when the oldest kept messages have been there. That takes
-    /// the first one of a queue out of it for a moment, every five minutes and whenever
-    /// there may be another.
+    /// Whether to find out how long the oldest kept messages have been there. That takes the
+    /// first message of a queue out for a moment, every five minutes and whenever there may
+    /// be a new one.
     pub ages: bool,
 }
 
@@ -75,14 +75,13 @@ pub struct Collector {
     kept: VecDeque<(Duration, Option<u64>, Option<u64>)>,
     last: Picture,
     asked_api: Option<Duration>,
-    /// Why the management API said nothing when it was asked last.
+    /// Why the management API gave no answer last time.
     api_problem: Option<String>,
     comparison: Comparison,
-    /// What the management API said last, by level from 0.
+    /// The last answer of the management API, by level from 0.
     published: [Option<u64>; COUNT],
     entered: Option<u64>,
-    /// How many messages queues have together with those that somebody holds, where
-    /// somebody does.
+    /// How many messages queues have including those that are held, where somebody holds any.
     in_hands: BTreeMap<String, u64>,
     handing_on: HandingOn,
     peeking: Arc<Peeking>,
@@ -116,24 +115,24 @@ impl Collector {
         }
     }
 
-    /// Who says when kept messages are being looked at.
+    /// Tells when kept messages are being looked at.
     pub(super) fn peeking(&self) -> Arc<Peeking> {
         Arc::clone(&self.peeking)
     }
 
-    /// Leaves it to somebody else to compare the set, who puts what was found here.
+    /// Leaves comparing the set to somebody else, who puts the findings here.
     pub(super) fn compared_elsewhere(&mut self) -> Arc<Mutex<Option<SetView>>> {
         let found = Arc::default();
         self.comparison = Comparison::Elsewhere(Arc::clone(&found));
         found
     }
 
-    /// The line of the connection that the last picture came over, if it is still there.
+    /// The connection of the last picture, if it still exists.
     pub(super) fn line(&self) -> Option<Line> {
         self.session.as_ref().map(Session::line)
     }
 
-    /// Whether it is to be found out since when the oldest kept messages are there.
+    /// Whether to find out how long the oldest kept messages have been there.
     pub(super) fn wants_ages(&self) -> bool {
         self.sources.ages
     }
@@ -144,20 +143,20 @@ impl Collector {
         &self.settings
     }
 
-    /// The last picture; one of nothing before the first look.
+    /// The last picture; an empty one before the first look.
     #[must_use]
     pub fn last(&self) -> &Picture {
         &self.last
     }
 
-    /// Takes a picture. A broker that cannot be reached is part of it: the depths are then
-    /// those of the last time.
+    /// Takes a picture. A broker that cannot be reached is part of the picture: the depths
+    /// are then those of the last time.
     pub fn look(&mut self) -> &Picture {
         self.look_with(|| {})
     }
 
-    /// The same; calls `answered` as soon as the broker has: what else is asked for may take
-    /// its time.
+    /// The same; calls `answered` as soon as the broker has answered, since the rest may take
+    /// time.
     pub(super) fn look_with(&mut self, answered: impl FnOnce()) -> &Picture {
         let now = self.started.elapsed();
         self.last.at = Timestamp::now();
@@ -198,7 +197,7 @@ impl Collector {
                 Ok(depth) => {
                     ready.insert(queue.name.clone(), depth.map(|depth| depth.ready.into()));
                 }
-                // A refusal is about this queue; anything else, about the connection.
+                // A refusal concerns this queue; any other error, the connection.
                 Err(error) if error.code().is_some() && !matches!(error, AmqpError::Closed { .. }) => {
                     self.last.unseen.push(format!("queue `{}`: {error}", queue.name));
                 }
@@ -215,18 +214,18 @@ impl Collector {
         let reachable = problem.is_none();
         if broker.since.is_none() || broker.reachable != reachable {
             broker.since = Some(self.last.at);
-            // Whatever happened meanwhile: everything is looked at again.
+            // Anything may have happened meanwhile: everything is looked at again.
             self.asked_api = None;
         }
         (broker.reachable, broker.problem) = (reachable, problem);
     }
 
-    /// Puts what was counted where it belongs, and asks the management API for the rest.
+    /// Enters the counts, and asks the management API for the rest.
     fn depths(&mut self, now: Duration, ready: &BTreeMap<String, Option<u64>>) -> Depths {
         let names = self.topology.names();
         let of = |name: &str| ready.get(name).copied().flatten();
         self.last.counted = Some(self.last.at);
-        // Whoever looks at kept messages has them for a moment, but they are there.
+        // Messages that somebody is looking at are held for a moment, but still there.
         let kept = |which: Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
             true => last.or(of(name)),
             false => of(name).max(of(name).and(self.in_hands.get(name).copied())),
@@ -242,17 +241,18 @@ impl Collector {
         let every = if self.api_problem.is_none() { API_EVERY } else { API_AGAIN };
         if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= every) {
             self.api_problem = self.ask_api().err();
-            // It may have taken long.
+            // The request may have taken long.
             self.asked_api = Some(self.started.elapsed());
         }
-        // Said by every picture until it works again.
+        // Reported in every picture until it works again.
         if let Some(reason) = &self.api_problem {
             self.last.unseen.push(format!("stuck messages and what is published: {reason}"));
             self.forget_api();
         }
         (depths.published, depths.entered) = (self.published, self.entered);
-        // What is being handed on is still there; the counts of publishes are older than those of
-        // depths, which makes too little of what passes for a moment, and never too much.
+        // Messages being passed on are still there. The counts of publishes are older than
+        // those of depths, so what passes may be underestimated for a moment, but never
+        // overestimated.
         for level in &self.last.levels {
             let messages = level.ready.map(|ready| ready + level.handing_on.unwrap_or(0));
             depths.messages[usize::from(level.level)] = messages;
@@ -287,7 +287,7 @@ impl Collector {
             };
             let sooner = totals.get(level.queue.as_str()).copied().map_or(0, gone);
             let due = queue.messages_dlx.max(sooner);
-            // What happened before the first look, the broker knows.
+            // The broker knows what happened before the first look.
             if due > 0 && self.handing_on.is_new(level.level) {
                 let looks = remembered(api, vhost, &level.queue).map_err(|error| error.to_string())?;
                 self.handing_on.begin_with(level.level, now, &looks);
@@ -313,7 +313,7 @@ impl Collector {
         }
     }
 
-    /// Derives what follows from the depths.
+    /// Computes what follows from the depths.
     fn note_levels(&mut self) {
         let history = &self.history;
         for level in &mut self.last.levels {
@@ -332,7 +332,7 @@ impl Collector {
         self.last.forecast = forecast(levels, |level, seconds| history.lowest(level, seconds));
     }
 
-    /// By how much what is kept for nobody grew in the last minute.
+    /// By how much the unroutable or parked messages grew in the last minute.
     fn note_kept(&mut self, now: Duration) {
         while self.kept.len() > 1 && now.saturating_sub(self.kept[1].0) >= MINUTE {
             self.kept.pop_front();
@@ -353,8 +353,8 @@ impl Collector {
         let findings = self.sources.findings.lock().unwrap_or_else(PoisonError::into_inner);
         self.last.findings.clone_from(&findings);
         drop(findings);
-        let Some(tally) = self.sources.tally.as_deref() else { return };
-        let counts = tally.by_app();
+        let Some(retries) = self.sources.retries.as_deref() else { return };
+        let counts = retries.by_app();
         while self.retried.len() > 1 && now.saturating_sub(self.retried[1].0) >= MINUTE {
             self.retried.pop_front();
         }
@@ -380,9 +380,9 @@ impl Collector {
     }
 }
 
-/// Messages that are neither ready nor held, as the queue's own node says: those that have
-/// left it and are not confirmed. With several replicas a node may remember what was so
-/// when it had the leader.
+/// Messages that are neither ready nor held, as reported by the queue's own node: they have
+/// left it and are not confirmed. With several replicas, a node may report figures from when
+/// it had the leader.
 fn gone(queue: &QueueInfo) -> u64 {
     match queue.members.len() {
         1 => queue.messages.saturating_sub(queue.messages_ready + queue.messages_unacknowledged),
@@ -393,8 +393,8 @@ fn gone(queue: &QueueInfo) -> u64 {
 /// A picture before anything was seen.
 pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
     let (names, unit) = (topology.names(), topology.settings().unit);
-    let level = |level| Level {
-        level,
+    let level = |level: codec::Level| Level {
+        level: level.number(),
         queue: names.level_queue(level),
         wait_ms: u64::try_from(unit.wait(level).as_millis()).unwrap_or(u64::MAX),
         ready: None,
@@ -415,12 +415,12 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         unit_ms: unit.millis().into(),
         broker: BrokerView {
             address: settings.broker.to_string(),
-            problem: Some("it was not asked yet".into()),
+            problem: Some("it has not been asked yet".into()),
             ..BrokerView::default()
         },
         verified: SetView::default(),
         counted: None,
-        levels: (0..LEVELS).rev().map(level).collect(),
+        levels: codec::Level::all().rev().map(level).collect(),
         waiting: 0,
         handing_on: None,
         stuck: None,

@@ -1,4 +1,4 @@
-//! Whether the set is as it should be, now and then.
+//! Whether the set is as it should be, checked at intervals.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -7,22 +7,23 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin as admin;
+use delayline_settings::Settings;
 
 use super::{BrokerView, SetView};
 
-/// How often the set is compared with what it should be, and how often until it is so:
-/// somebody is about to put it right, or the broker to know more.
+/// How often the set is compared with what it should be, and how often until it matches:
+/// somebody is about to fix it, or the broker to know more.
 const EVERY: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Who compares.
 #[derive(Debug)]
 pub(super) enum Comparison {
-    /// Whoever takes the picture, when it is time.
+    /// The thread that takes the picture, at intervals.
     Here(Turn),
-    /// Somebody else, who puts what was found here.
+    /// Somebody else, who puts the findings here.
     Elsewhere(Arc<Mutex<Option<SetView>>>),
 }
 
@@ -33,7 +34,7 @@ impl Default for Comparison {
 }
 
 impl Comparison {
-    /// What was found last, if that may be new.
+    /// The last findings, if they may be new.
     pub(super) fn result(
         &mut self,
         broker: &BrokerView,
@@ -60,9 +61,9 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Whether it is, with a broker that answers.
+    /// Whether it is time, with a broker that answers.
     pub(super) fn is_due(&mut self, broker: &BrokerView, now: Instant) -> bool {
-        // Whatever happened while it did not.
+        // Anything may have happened while it did not answer.
         if broker.since != self.since {
             (self.since, self.next) = (broker.since, None);
         }
@@ -92,7 +93,7 @@ impl SetView {
         }
     }
 
-    /// Whether nothing differs although bindings were not compared: what is not known may.
+    /// Whether nothing differs, but bindings were not compared: they may differ.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.ok == Some(true) && !self.bindings_compared

@@ -1,13 +1,13 @@
-//! What becomes due within some time: pure.
+//! What falls due within some time: pure.
 
 use super::{Forecast, Level};
 
-/// For which times, in seconds.
+/// The periods, in seconds.
 const TIMES: [(&str, u64); 3] = [("minute", 60), ("hour", 3_600), ("day", 86_400)];
 
-/// What becomes due over the next minute, hour and day. `lowest` says how many messages
-/// a level had at the least over so many of the last seconds, as far as that was seen:
-/// no more of those that it has now can be so old.
+/// What falls due over the next minute, hour and day. `lowest` gives the smallest number of
+/// messages that a level had over so many of the last seconds, as far as that was seen: no
+/// more of its present messages can be that old.
 #[must_use]
 pub fn forecast(levels: &[Level], lowest: impl Fn(u8, f64) -> Option<u64>) -> Vec<Forecast> {
     TIMES.iter().map(|(within, seconds)| one(levels, &lowest, within, *seconds)).collect()
@@ -23,10 +23,10 @@ fn one(levels: &[Level], lowest: &impl Fn(u8, f64) -> Option<u64>, within: &str,
         let (least, most) = if wait * 2.0 - unit <= horizon {
             (ready, ready)
         } else if wait <= horizon {
-            // It leaves the level in time, but may have any lower bits to go.
+            // It leaves the level in time, but any lower bits may lie ahead.
             (0, ready)
         } else {
-            // Only those can leave that came before the last `wait - horizon` seconds, and
+            // Only messages that came before the last `wait - horizon` seconds can leave, and
             // they were in the level all that time.
             (0, lowest(level.level, wait - horizon).map_or(ready, |lowest| lowest.min(ready)))
         };
@@ -41,11 +41,12 @@ fn one(levels: &[Level], lowest: &impl Fn(u8, f64) -> Option<u64>, within: &str,
     forecast
 }
 
-/// The chance that a message is due within `horizon` if it is in a level of `wait`, both
-/// in units: the rest of its time here is anything up to `wait`, and what its lower bits
-/// add is any whole number below `wait`.
+/// The probability that a message is due within `horizon` if it is in a level of `wait`, both
+/// in units: the rest of its time here is anything up to `wait`, and its lower bits add any
+/// whole number below `wait`.
 fn share(horizon: f64, wait: f64) -> f64 {
-    // The sum over k from 0 to wait - 1 of how likely the rest is at most horizon - k.
+    // The sum over k from 0 to wait - 1 of the probability that the rest is at most horizon -
+    // k.
     let certain = (horizon - wait + 1.0).floor().clamp(0.0, wait);
     let possible = (horizon.floor() + 1.0).clamp(certain, wait);
     // The k from `certain` to `possible` - 1, each with (horizon - k) / wait.

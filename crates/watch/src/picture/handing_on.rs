@@ -1,4 +1,4 @@
-//! Whether what each level hands on moves: what was counted over the last minute.
+//! Whether the due messages of each level move: the counts of the last minute.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,30 +8,30 @@ use delayline_admin::handover::{APART, Look, RECENT, Sign, begin};
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
 
-/// How far what is remembered is apart: brokers count every 5 s.
+/// The distance between remembered counts: brokers count every 5 s.
 const SPACING: Duration = Duration::from_secs(APART as u64);
 
-/// For how long it is remembered.
+/// How long they are remembered.
 const MEMORY: Duration = Duration::from_secs(RECENT as u64);
 
-/// What was counted of all levels lately.
+/// The recent counts of all levels.
 #[derive(Debug, Default)]
 pub(super) struct HandingOn {
     levels: [VecDeque<(Duration, Look)>; COUNT],
 }
 
 impl HandingOn {
-    /// Whether nothing is remembered of a level.
+    /// Whether nothing is remembered about a level.
     pub(super) fn is_new(&self, level: u8) -> bool {
         self.levels[usize::from(level)].is_empty()
     }
 
-    /// Takes in what the broker remembers, the oldest first, of before a moment.
+    /// Takes in what the broker remembers from before a moment, the oldest first.
     pub(super) fn begin_with(&mut self, level: u8, now: Duration, looks: &[Look]) {
         let looks = looks.iter().rev().enumerate();
         let seen = looks.filter_map(|(ago, look)| {
             let ago = SPACING.checked_mul(u32::try_from(ago).ok()? + 1)?;
-            // Times before this process began are as good as its beginning.
+            // Times before this process began count as its beginning.
             Some((now.saturating_sub(ago), *look))
         });
         let mut seen: Vec<_> = seen.collect();
@@ -39,8 +39,8 @@ impl HandingOn {
         self.levels[usize::from(level)] = seen.into();
     }
 
-    /// Notes what a level has now. Of what is closer together than the broker's counts only
-    /// the last stays.
+    /// Notes the current count of a level. Of counts closer together than the broker's own,
+    /// only the last stays.
     pub(super) fn note(&mut self, level: u8, now: Duration, look: Look) {
         let seen = &mut self.levels[usize::from(level)];
         let last = seen.len().checked_sub(2).map(|before| (seen[before].0, seen[before + 1].0));
@@ -53,13 +53,13 @@ impl HandingOn {
         seen.push_back((now, look));
     }
 
-    /// Forgets everything, because what happened since is not known.
+    /// Forgets everything, because what happened since is unknown.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// How many messages of a level do not move, and since when that has been seen; nothing
-    /// if all do.
+    /// How many messages of a level do not move, and since when that has been seen; `None` if
+    /// all move.
     pub(super) fn stuck(&self, level: u8) -> Option<(u64, Duration)> {
         let (times, looks): (Vec<_>, Vec<_>) = self.levels[usize::from(level)].iter().copied().unzip();
         match Sign::of(&looks).stuck() {

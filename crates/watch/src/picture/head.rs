@@ -1,32 +1,33 @@
-//! Since when the oldest message has been in a queue that keeps messages: pure.
+//! How long the oldest message has been in a queue that keeps messages: pure.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-/// How often the first message is looked at although nothing says that it is another one:
+/// How often the first message is looked at even if nothing suggests that it is a new one:
 /// looking takes it out of the queue for a moment.
 const AGAIN: Duration = Duration::from_secs(300);
 
-/// How long it is left alone after it could not be looked at.
+/// The pause after a look that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 
-/// What is known of the first message of a queue.
+/// What is known about the first message of a queue.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     depth: u64,
     /// Since when the queue has had messages, as far as that was seen.
     filled: Option<Timestamp>,
-    /// When the first message came, as it says.
+    /// When the first message arrived, according to itself.
     came: Option<Timestamp>,
-    /// When it was looked at, and whether some have gone since, so that it may be another.
+    /// When it was looked at, and whether messages have left since, so that it may be a new
+    /// one.
     looked: Option<Instant>,
     fell: bool,
     failed: Option<Instant>,
 }
 
 impl Head {
-    /// Takes a depth in.
+    /// Takes in a depth.
     pub(super) fn note(&mut self, depth: u64, at: Timestamp) {
         if depth == 0 {
             *self = Self::default();
@@ -45,7 +46,7 @@ impl Head {
         self.depth > 0 && over(self.failed, AFTER_FAILURE) && (self.fell || over(self.looked, AGAIN))
     }
 
-    /// Notes what the first message says, now.
+    /// Notes what the first message says.
     pub(super) fn found(&mut self, came: Option<Timestamp>, now: Instant) {
         (self.came, self.looked, self.fell, self.failed) = (came, Some(now), false, None);
     }
@@ -55,8 +56,8 @@ impl Head {
         self.failed = Some(now);
     }
 
-    /// Since when the first message has been there; if it does not say, since when there
-    /// has been one.
+    /// Since when the first message has been there; if it does not say, since when there has
+    /// been one.
     pub(super) fn since(&self) -> Option<Timestamp> {
         self.came.or(self.filled)
     }

@@ -1,47 +1,47 @@
-//! How deep the levels were, and the rates that follow: pure.
+//! The depths of the levels over time, and the rates that follow from them: pure.
 
 use std::{collections::VecDeque, time::Duration};
 
-use delayline::codec::LEVELS;
+use delayline::codec::{LEVELS, Level};
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
 
-/// How many moments are remembered, and how far apart they are: half an hour.
+/// How many moments are remembered, and their distance: half an hour in all.
 const MOMENTS: usize = 900;
 const APART: Duration = Duration::from_secs(2);
 
-/// Rates of the shortest levels are means over so long, for somebody to be able to read
+/// The rates of the shortest levels are averaged over this time, so that people can read
 /// them.
 const READABLE: Duration = Duration::from_secs(10);
 
-/// Over how long publishes are compared with depths. Brokers renew both every five
-/// seconds, each at a time of its own, so that less would be noise.
+/// The period over which publishes are compared with depths. Brokers renew both every five
+/// seconds, at different times, so a shorter period would be noise.
 const BALANCE: Duration = Duration::from_secs(30);
 
-/// What must do for that at the beginning.
+/// The period that has to do at the beginning.
 const BALANCE_LEAST: Duration = Duration::from_secs(10);
 
-/// Over how long the change of a depth is taken.
+/// The period for the change of a depth.
 const CHANGE: Duration = Duration::from_secs(60);
 
-/// What was counted at a moment, by level from 0; `None` where nobody could tell.
+/// The counts at a moment, by level from 0; `None` if unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Depths {
-    /// When, counted from any moment that stays the same.
+    /// When, counted from any fixed moment.
     pub at: Duration,
     /// Messages that wait.
     pub ready: [Option<u64>; COUNT],
     /// Those and the stuck ones.
     pub messages: [Option<u64>; COUNT],
-    /// Messages that publishers ever sent into a level, as the management API says.
+    /// Messages that publishers have ever sent into a level, according to the management API.
     pub published: [Option<u64>; COUNT],
-    /// Messages that were ever published to the entry exchange, as the management API says.
+    /// Messages ever published to the entry exchange, according to the management API.
     pub entered: Option<u64>,
 }
 
 impl Depths {
-    /// Nothing is known at this moment.
+    /// A moment without any counts.
     #[must_use]
     pub fn unknown(at: Duration) -> Self {
         Self { at, ready: [None; COUNT], messages: [None; COUNT], published: [None; COUNT], entered: None }
@@ -57,18 +57,17 @@ pub struct History {
 }
 
 impl History {
-    /// Nothing seen yet, of a set whose level n holds a message for `wait(n)`.
+    /// An empty history, for a set whose level n holds a message for `wait(n)`.
     #[must_use]
-    pub fn new(wait: impl Fn(u8) -> Duration) -> Self {
+    pub fn new(wait: impl Fn(Level) -> Duration) -> Self {
         let mut waits = [Duration::ZERO; COUNT];
-        for level in 0..LEVELS {
-            waits[usize::from(level)] = wait(level);
+        for level in Level::all() {
+            waits[level.index()] = wait(level);
         }
         Self { waits, moments: VecDeque::new() }
     }
 
-    /// Notes what was counted. Of moments that are closer together than two seconds only
-    /// one stays.
+    /// Adds counts. Of moments closer together than two seconds only one is kept.
     pub fn push(&mut self, depths: Depths) {
         let last =
             self.moments.len().checked_sub(2).map(|index| (&self.moments[index], &self.moments[index + 1]));
@@ -91,13 +90,13 @@ impl History {
         self.moments.iter().rev().find(|moment| moment.at <= then)
     }
 
-    /// What comes into a level per second.
+    /// Messages that enter a level per second.
     #[must_use]
     pub fn in_per_s(&self, level: u8) -> Option<f64> {
         self.mean_depth(level, Duration::ZERO).map(|depth| depth / self.wait(level).as_secs_f64())
     }
 
-    /// What goes out of a level per second.
+    /// Messages that leave a level per second.
     #[must_use]
     pub fn out_per_s(&self, level: u8) -> Option<f64> {
         let wait = self.wait(level);
@@ -105,7 +104,7 @@ impl History {
         self.mean_depth(level, wait).map(|depth| depth / wait.as_secs_f64())
     }
 
-    /// The depth so long ago: at that moment, or in the readable time before.
+    /// The depth so long ago: at that moment, or in the averaging period before.
     fn mean_depth(&self, level: u8, ago: Duration) -> Option<f64> {
         let end = self.now()?.at.checked_sub(ago)?;
         let long = READABLE.saturating_sub(self.wait(level));
@@ -119,7 +118,7 @@ impl History {
         (!depths.is_empty()).then(|| float(depths.iter().sum()) / float(depths.len() as u64))
     }
 
-    /// By how much a depth grows per second.
+    /// The growth of a depth per second.
     #[must_use]
     pub fn change_per_s(&self, level: u8) -> Option<f64> {
         let now = self.now()?;
@@ -128,23 +127,23 @@ impl History {
         Some((depth(now)? - depth(then)?) / (now.at - then.at).as_secs_f64())
     }
 
-    /// What publishers send into a level per second.
+    /// Messages that publishers send into a level per second.
     #[must_use]
     pub fn published_per_s(&self, level: u8) -> Option<f64> {
         let (now, then, seconds) = self.balance()?;
         let count = |moment: &Depths| moment.published[usize::from(level)];
-        // It begins at 0 again when a broker forgets its statistics.
+        // The count starts again at 0 when a broker forgets its statistics.
         Some(float(count(now)?.saturating_sub(count(then)?)) / seconds)
     }
 
-    /// What is published to the entry exchange per second.
+    /// Messages published to the entry exchange per second.
     #[must_use]
     pub fn entering_per_s(&self) -> Option<f64> {
         let (now, then, seconds) = self.balance()?;
         Some(float(now.entered?.saturating_sub(then.entered?)) / seconds)
     }
 
-    /// What passes per second from this level or a higher one to below it: what was
+    /// Messages that pass per second from this level or a higher one to below it: what was
     /// published into those, less what they grew by.
     #[must_use]
     pub fn passing_per_s(&self, level: u8) -> Option<f64> {
@@ -164,8 +163,8 @@ impl History {
         Some((now, then, (now.at - then.at).as_secs_f64()))
     }
 
-    /// How many messages a level had at the least over so many of the last seconds, as far
-    /// as that was seen.
+    /// The smallest number of messages that a level had over so many of the last seconds, as
+    /// far as that was seen.
     #[must_use]
     pub fn lowest(&self, level: u8, seconds: f64) -> Option<u64> {
         let now = self.now()?.at;
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
 
     fn history() -> History {
-        History::new(|level| Duration::from_secs(1 << level))
+        History::new(|level| Duration::from_secs(level.units().into()))
     }
 
     fn depths(at: u64, level: usize, ready: u64, published: u64) -> Depths {

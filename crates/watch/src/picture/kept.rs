@@ -1,86 +1,85 @@
-//! What the queues that keep messages hold, in groups.
+//! The contents of queues that keep messages, in groups.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
 use delayline_admin::{self as admin, AdminError, ParkedSelection, Selection, holding::Group};
+use delayline_settings::Settings;
 
-/// How many messages are looked at, at most. They are taken out of the queue and put back,
-/// so that for a moment nobody else can have them; and they all have to come over the
-/// network.
+/// The most messages that are examined. They are taken out of the queue and put back, so for
+/// a moment nobody else can have them, and all have to come over the network.
 const LOOKED_AT: u64 = 1_000;
 
-/// How many are looked at first. All that are looked at may be in memory at a time, and how
-/// large they are is up to whoever sent them: these say how many more there may be.
+/// How many are examined first. All of them may be in memory at a time, and publishers decide
+/// how large they are: these first ones tell how many more there may be.
 const TASTE: u64 = 20;
 
-/// From one look to the next it becomes so many times more.
+/// The factor by which the number grows from one look to the next.
 const STEP: u64 = 8;
 
 /// How many bytes of bodies may come at a time, if they are like those before.
 const AFFORDED: u64 = 64 << 20;
 
-/// How many groups are told.
+/// How many groups are listed.
 const GROUPS: usize = 100;
 
-/// A queue that keeps messages until somebody decides.
+/// A queue that keeps messages until somebody decides what to do with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kept {
-    /// What nobody is bound for, and what is malformed.
+    /// Messages that nobody is bound for, and malformed ones.
     Unroutable,
-    /// What has used up its attempts or its time.
+    /// Messages that have used up their attempts or their time.
     Parked,
 }
 
-/// What such a queue held.
+/// The contents of such a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptReport {
     /// When it was looked at.
     pub at: Timestamp,
     /// Messages that were in it.
     pub waiting: u64,
-    /// How many of them were looked at: the oldest.
+    /// How many of them were examined: the oldest.
     pub examined: u64,
     /// Groups of them, the largest first.
     pub groups: Vec<KeptGroup>,
-    /// Messages that were looked at and are in none of the groups.
+    /// Messages that were examined and are in none of the groups.
     pub others: u64,
-    /// When the oldest of those that were looked at came, as far as they say.
+    /// When the oldest examined one arrived, as far as the messages say.
     pub first: Option<Timestamp>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
-    /// Why it could not be looked at when it should have been again; then all else is
-    /// older, or nothing.
+    /// Why the next look failed; all else is then older, or empty.
     pub failure: Option<String>,
 }
 
-/// Messages for one app that are here for one reason.
+/// The messages of one app with one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptGroup {
-    /// For whom; `None` if that cannot be told.
+    /// The app; `None` if that cannot be told.
     pub app: Option<String>,
     /// Why they are here.
     pub reason: String,
-    /// What more there is to say: what is wrong with the key, or why it failed last.
+    /// Details: what is wrong with the key, or why it failed last.
     pub detail: Option<String>,
-    /// Whether somebody is bound for the app now; `None` if that is not known, or makes
-    /// no difference.
+    /// Whether somebody is bound for the app now; `None` if that is unknown or makes no
+    /// difference.
     pub bound: Option<bool>,
     /// How many.
     pub count: u64,
-    /// Their bodies together, in bytes.
+    /// The size of their bodies together, in bytes.
     pub bytes: u64,
-    /// When the oldest came here, as far as messages say.
+    /// When the oldest arrived here, as far as messages say.
     pub oldest: Option<Timestamp>,
-    /// When the newest came here.
+    /// When the newest arrived here.
     pub newest: Option<Timestamp>,
 }
 
 impl Kept {
-    /// Looks at the oldest messages, a thousand at most, and changes nothing. Where they
-    /// are large it is fewer, for they come with their bodies.
+    /// Examines the oldest messages, a thousand at most, and changes nothing. If they are
+    /// large, fewer, since they come with their bodies.
     ///
     /// # Errors
     /// If the broker cannot be asked, or looking is not safe.
@@ -95,7 +94,7 @@ impl Kept {
         }
     }
 
-    /// When the first message came, if it says so. Looks at no other one.
+    /// When the first message arrived, if it says so. Looks at no other.
     pub(super) fn first(self, settings: &Settings, topology: &Topology) -> Result<Option<Timestamp>, String> {
         let mut came = None;
         let sifted = match self {
@@ -118,7 +117,7 @@ impl Kept {
         }
     }
 
-    /// What so many messages tell, and how long their bodies are together.
+    /// What this many messages tell, and the size of their bodies.
     fn look_at(
         self,
         limit: u64,
@@ -148,10 +147,9 @@ impl Kept {
     }
 }
 
-/// How many to look at next, if more can be: those that were looked at were so many bytes
-/// long together.
+/// How many to examine next, if more are possible: the examined ones had this many bytes.
 fn more(limit: u64, report: &KeptReport, bytes: u64) -> Option<u64> {
-    // One that ended early would end early again.
+    // A look that ended early would end early again.
     if report.examined < limit || report.waiting <= limit {
         return None;
     }
@@ -161,7 +159,7 @@ fn more(limit: u64, report: &KeptReport, bytes: u64) -> Option<u64> {
 }
 
 impl KeptReport {
-    /// A report, and how long the bodies are together.
+    /// A report, and the size of the bodies.
     fn new(
         (waiting, examined): (u64, u64),
         groups: impl Iterator<Item = KeptGroup>,

@@ -11,7 +11,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
+use delayline_settings::Settings;
 
 use super::{Collector, Kept, KeptReport, Picture, SetView, Sources};
 use super::{
@@ -24,24 +25,24 @@ use super::{
 const BUSY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 
-/// For how long after the last question somebody counts as looking.
+/// How long after the last request somebody counts as looking.
 const LOOKING: Duration = Duration::from_secs(10);
 
-/// How long ending waits for a look that is under way.
+/// How long stopping waits for a look in progress.
 const FINISH: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether to stop.
+/// How often to check whether to stop.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Keeps the latest picture. Reading it never waits for the broker, and how often it is
-/// read makes no difference to the broker.
+/// The latest picture. Reading it never waits for the broker, and readers put no load on the
+/// broker.
 #[derive(Debug)]
 pub struct Live {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// Has pictures taken until it is dropped.
+/// Takes pictures until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     live: Arc<Live>,
@@ -53,7 +54,7 @@ impl Watch {
     /// Begins to take pictures of the set of the settings, through restarts of the broker.
     ///
     /// ```no_run
-    /// use delayline::Settings;
+    /// use delayline_settings::Settings;
     /// use delayline_watch::picture::{Sources, Watch};
     ///
     /// let watch = Watch::start(Settings::from_url("amqp://localhost")?, Sources::default());
@@ -73,7 +74,7 @@ impl Watch {
         Self { live, stop, thread: Some(thread) }
     }
 
-    /// What is kept; it stays readable after the end.
+    /// The pictures; they can still be read after the end.
     #[must_use]
     pub fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live)
@@ -87,7 +88,8 @@ impl Drop for Watch {
         let deadline = Instant::now() + FINISH;
         let Some(thread) = self.thread.take() else { return };
         while !thread.is_finished() {
-            // It asks a broker that is silent; nothing is lost if it ends with the process.
+            // It may be asking a broker that is silent; nothing is lost if it ends with the
+            // process.
             if Instant::now() > deadline {
                 return;
             }
@@ -108,14 +110,14 @@ impl Live {
         state.current()
     }
 
-    /// The latest picture, without being somebody who looks.
+    /// The latest picture, without counting as somebody who looks.
     #[must_use]
     pub fn latest(&self) -> Picture {
         self.lock().current()
     }
 
-    /// What a queue that keeps messages holds, as it was seen last, and has it looked at
-    /// again; `None` until it was seen once.
+    /// The contents of a queue that keeps messages, as last seen; also asks for a new look.
+    /// `None` until it was seen once.
     #[must_use]
     pub fn kept(&self, which: Kept) -> Option<KeptReport> {
         let mut state = self.lock();
@@ -130,7 +132,7 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to do or `tick` is over.
+    /// Waits until there is something to do, or for `tick`.
     fn wait(&self, tick: Duration) {
         drop(self.changed.wait_timeout(self.lock(), tick).unwrap_or_else(PoisonError::into_inner));
     }
@@ -141,7 +143,7 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
     let settings = collector.settings().clone();
     let (peeking, found) = (collector.peeking(), collector.compared_elsewhere());
     thread::scope(|scope| {
-        // A long look at kept messages, or at the whole set, must not hold up the picture.
+        // A long look at kept messages, or at the whole set, must not delay the picture.
         scope.spawn(|| peek(&settings, &peeking, live, stop));
         scope.spawn(|| compare(&settings, &found, live, stop));
         let mut next = Instant::now();
@@ -149,11 +151,11 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
             let now = Instant::now();
             let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
             let looked_at = since_asked.is_some_and(|since| since < LOOKING);
-            // Somebody comes to look: the next picture is due sooner.
+            // Somebody starts looking: the next picture is due sooner.
             if looked_at {
                 next = next.min(now + BUSY);
             }
-            // What happened is seen by looking.
+            // What happened is found out by looking.
             if live.lock().is_lost() {
                 next = next.min(now + TICK);
             }
@@ -162,7 +164,7 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
                 continue;
             }
             live.lock().looking = Some((now, Timestamp::now()));
-            // Who has said how much waits is not silent, whatever else there is to wait for.
+            // A broker that has reported depths is not silent, whatever else it is slow with.
             let picture = collector.look_with(|| live.lock().looking = None).clone();
             let mut state = live.lock();
             (state.picture, state.line, state.looking) = (picture, collector.line(), None);

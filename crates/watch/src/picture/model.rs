@@ -1,4 +1,4 @@
-//! What a picture is made of.
+//! The parts of a picture.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -16,54 +16,53 @@ pub struct Picture {
     pub set: String,
     /// The vhost it is installed in.
     pub vhost: String,
-    /// The length of a unit of delay in ms; 1000 but for tests.
+    /// The length of a unit of delay in ms; 1000 except in tests.
     pub unit_ms: u64,
     /// Whether the broker answers.
     pub broker: BrokerView,
     /// Whether the set is as it should be.
     pub verified: SetView,
-    /// When the depths were counted; older than `at` while the broker cannot be
-    /// asked, `None` if it never could.
+    /// When the depths were counted; older than `at` while the broker cannot be asked, `None`
+    /// if it never could.
     pub counted: Option<Timestamp>,
     /// The levels, from the longest wait to the shortest.
     pub levels: Vec<Level>,
     /// Messages in all levels, without stuck ones.
     pub waiting: u64,
-    /// Messages that are due and being handed on, stuck ones included; `None` without the
+    /// Messages that are due and being passed on, stuck ones included; `None` without the
     /// management API.
     pub handing_on: Option<u64>,
     /// Stuck messages in all levels; `None` without the management API.
     pub stuck: Option<u64>,
     /// What comes in and what goes out.
     pub rates: Rates,
-    /// What becomes due over the next minute, hour and day.
+    /// What falls due over the next minute, hour and day.
     pub forecast: Vec<Forecast>,
-    /// Messages in the unroutable queue; `None` if that is not known.
+    /// Messages in the unroutable queue; `None` if unknown.
     pub unroutable: Option<u64>,
     /// By how many it grew over the last minute, or since the first look.
     pub unroutable_last_minute: Option<i64>,
     /// Since when the oldest has been there, as far as it says, or since when there has been
-    /// one; `None` if there is none, or nobody looks ([`Sources::ages`](super::Sources)).
+    /// one; `None` if there is none, or if [`Sources::ages`](super::Sources) is off.
     pub unroutable_oldest: Option<Timestamp>,
-    /// Messages in the parked queue; `None` if that is not known.
+    /// Messages in the parked queue; `None` if unknown.
     pub parked: Option<u64>,
     /// By how many it grew over the last minute, or since the first look.
     pub parked_last_minute: Option<i64>,
     /// Since when the oldest has been there, likewise.
     pub parked_oldest: Option<Timestamp>,
-    /// Failed messages that no retry service has taken yet; `None` if that is not
-    /// known.
+    /// Failed messages that no retry service has taken yet; `None` if unknown.
     pub retry_queue: Option<u64>,
-    /// What the retry service of this process did, by app, the busiest first; `None`
-    /// if there is none.
+    /// What the retry service of this process did, by app, the busiest first; `None` without
+    /// one.
     pub retries: Option<Vec<AppRetries>>,
-    /// What the canary of this process saw; `None` if there is none.
+    /// What the canary of this process saw; `None` without one.
     pub canary: Option<CanaryView>,
-    /// What a check of the whole broker found; `None` if there was none yet.
+    /// The findings of the last check of the whole broker; `None` if there was none yet.
     pub findings: Option<Findings>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
-    /// What all this means.
+    /// What all this means, in words.
     pub verdict: Verdict,
 }
 
@@ -74,11 +73,11 @@ pub struct BrokerView {
     pub reachable: bool,
     /// Since when that has been so.
     pub since: Option<Timestamp>,
-    /// Why not, if not.
+    /// Why it does not answer.
     pub problem: Option<String>,
     /// Its version.
     pub version: Option<String>,
-    /// Where it was looked for.
+    /// The address it was looked for at.
     pub address: String,
 }
 
@@ -95,7 +94,7 @@ pub struct SetView {
     pub problems: Vec<String>,
     /// What could not be compared, and why.
     pub unchecked: Vec<String>,
-    /// Whether some of that can be compared in some seconds.
+    /// Whether some of that can be compared in a few seconds.
     pub not_yet: bool,
 }
 
@@ -108,76 +107,76 @@ pub struct Level {
     pub queue: String,
     /// How long a message waits here, in ms.
     pub wait_ms: u64,
-    /// Messages that wait; `None` if the queue does not stand, or nobody knows.
+    /// Messages that wait; `None` if the queue is missing or unknown.
     pub ready: Option<u64>,
-    /// Messages whose time is up and that the next queue has not confirmed. Under load
-    /// there are always some, for a moment each, and many when many fall due together.
-    /// `None` without the management API.
+    /// Messages whose time is up and that the next queue has not confirmed. Under load there
+    /// are always some, each for a moment, and many when many fall due together. `None`
+    /// without the management API.
     pub handing_on: Option<u64>,
-    /// Those of them that do not move: the broker counted them again and again, for 15 s at
+    /// Those among them that do not move: the broker counted them repeatedly, for 15 s at
     /// least. `None` without the management API.
     pub stuck: Option<u64>,
     /// Since when it has had messages that do not move, as far as that was seen.
     pub stuck_since: Option<Timestamp>,
-    /// What comes in: the mean over the level's own time, or ten seconds if that is
-    /// less.
+    /// Messages that enter per second: the mean over the level's own time, or over ten
+    /// seconds if that is shorter.
     pub in_per_s: Option<f64>,
-    /// What goes out, likewise; `None` until it was watched for that long.
+    /// Messages that leave per second, likewise; `None` until it was watched for that long.
     pub out_per_s: Option<f64>,
-    /// What publishers send into this level, over half a minute, as far as the broker
-    /// says.
+    /// Messages that publishers send into this level, over half a minute, as far as the
+    /// broker says.
     pub published_per_s: Option<f64>,
-    /// What passes from this level or a higher one to a lower one or out: what was
+    /// Messages that pass from this level or a higher one to a lower one or out: what was
     /// published there less what the depths grew by, over half a minute.
     pub passing_per_s: Option<f64>,
-    /// How the depth changes, over the last minute.
+    /// The change of the depth, over the last minute.
     pub change_per_s: Option<f64>,
 }
 
 /// What comes in and what goes out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// What is published to the entry exchange, without a delay as well; as far as the
-    /// broker says.
+    /// Messages published to the entry exchange, including those without a delay; as far as
+    /// the broker says.
     pub entry_per_s: Option<f64>,
-    /// What leaves the levels for its destination.
+    /// Messages that leave the levels for their destination.
     pub dispatch_per_s: Option<f64>,
 }
 
-/// What becomes due within some time. Stuck messages are not among it: they are due.
+/// What falls due within some time. Stuck messages are not included: they are due already.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// `minute`, `hour`, `day`.
     pub within: String,
     /// The same in seconds.
     pub seconds: u64,
-    /// Not fewer, if nothing is held up.
+    /// Not fewer than this, if nothing is held up.
     pub at_least: u64,
-    /// An estimate: as many as if ages and delays are spread evenly.
+    /// An estimate, as if ages and delays were spread evenly.
     pub estimate: u64,
-    /// Not more.
+    /// Not more than this.
     pub at_most: u64,
 }
 
-/// What became of failed messages of an app since this process started.
+/// What happened to an app's failed messages since this process started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AppRetries {
     /// The app key, or `(other)`, or `(unreadable)`.
     pub app: String,
-    /// Those that are tried again.
+    /// Messages that are tried again.
     pub retries: u64,
     /// Those of the last minute.
     pub last_minute: u64,
-    /// Those that were given up.
+    /// Messages that were parked.
     pub parked: u64,
 }
 
 /// What a canary saw.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CanaryView {
-    /// Whether it flies.
+    /// Whether it runs.
     pub flying: bool,
-    /// Why not, if not.
+    /// Why it does not run.
     pub problem: Option<String>,
     /// Messages it sent.
     pub sent: u64,
@@ -189,37 +188,37 @@ pub struct CanaryView {
     pub missing: u64,
     /// Messages that came twice, ever.
     pub twice: u64,
-    /// How late the last message of each way through the levels was.
+    /// The lateness of the last message of each route through the levels.
     pub probes: Vec<ProbeView>,
-    /// How late they were over time, the oldest first.
+    /// The lateness over time, the oldest first.
     pub lateness: Vec<Lateness>,
 }
 
-/// One way through the levels.
+/// One route through the levels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProbeView {
-    /// The levels it passes: `06+04+02+00`.
+    /// The levels it passes through: `06+04+02+00`.
     pub levels: String,
     /// How late its last message was, in ms.
     pub late_ms: Option<f64>,
-    /// Those that are overdue now.
+    /// Messages that are overdue now.
     pub overdue: u64,
-    /// Those that are missing now.
+    /// Messages that are missing now.
     pub missing: u64,
 }
 
-/// How late canaries were in ten seconds.
+/// The lateness of canary messages in ten seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
-    /// When that began.
+    /// When these ten seconds began.
     pub at: Timestamp,
     /// How many arrived.
     pub arrived: u64,
-    /// How late the middle one was, in ms; `None` if none arrived.
+    /// The median lateness, in ms; `None` if none arrived.
     pub middle_ms: Option<f64>,
-    /// How late the latest one was, in ms.
+    /// The largest lateness, in ms.
     pub worst_ms: Option<f64>,
-    /// For how long the oldest one that had not come was overdue, in ms; 0 if none was.
+    /// How long the oldest missing message was overdue, in ms; 0 if none was.
     pub overdue_ms: f64,
 }
 
@@ -227,20 +226,20 @@ pub struct Lateness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Messages are held up, or go where they should not, now.
+    /// Messages are being delayed, or go where they should not.
     Error,
-    /// That can come of it.
+    /// It could lead to that.
     Warning,
     /// Something could be better.
     Info,
 }
 
-/// What a check of the whole broker found.
+/// The findings of a check of the whole broker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// When it was done.
+    /// When the check was done.
     pub at: Option<Timestamp>,
-    /// What was found, the worst first.
+    /// The findings, the worst first.
     pub notes: Vec<Note>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
@@ -251,7 +250,7 @@ pub struct Findings {
 pub struct Note {
     /// How bad it is.
     pub severity: Severity,
-    /// What kind of finding.
+    /// The kind of finding.
     pub code: String,
     /// What it is about.
     pub subject: String,
@@ -259,7 +258,7 @@ pub struct Note {
     pub text: String,
     /// What to do about it.
     pub advice: String,
-    /// The applications that are concerned, as far as they are known.
+    /// The applications that are affected, as far as they are known.
     #[serde(default)]
     pub apps: Vec<String>,
 }

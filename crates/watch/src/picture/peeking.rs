@@ -1,4 +1,4 @@
-//! Who has kept messages in hand.
+//! Keeps track of who is looking at kept messages.
 
 use std::{
     collections::BTreeMap,
@@ -8,11 +8,11 @@ use std::{
 
 use super::Kept;
 
-/// How long a broker may take to put back what was looked at.
+/// How long a broker may take to requeue what was looked at.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Which queues are being looked into by this process: their messages are not ready
-/// meanwhile, so that counts of them would be too low.
+/// The queues that this process is looking into: their messages are not ready meanwhile, so
+/// counts of them would be too low.
 #[derive(Debug, Default)]
 pub(super) struct Peeking(Mutex<BTreeMap<Kept, Peek>>);
 

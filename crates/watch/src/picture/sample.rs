@@ -1,12 +1,13 @@
-//! Pictures that nobody took, for tests and for whoever works on the page.
+//! Made-up pictures, for tests and for work on the page.
 
 use jiff::Timestamp;
 
-use delayline::{settings::Settings, topology::Topology};
+use delayline::topology::Topology;
+use delayline_settings::Settings;
 
 use super::{Level, Picture};
 
-/// A picture of a set of which nothing is known yet.
+/// A picture of a set about which nothing is known yet.
 ///
 /// # Panics
 /// Never: the settings are good.
@@ -19,7 +20,7 @@ pub fn nothing() -> Picture {
     picture
 }
 
-/// A level of which nothing is known yet, of a set with units of so many milliseconds.
+/// A level about which nothing is known yet, in a set with units of so many milliseconds.
 #[must_use]
 pub fn level(level: u8, unit_ms: u64) -> Level {
     let found = nothing().levels.into_iter().find(|found| found.level == level).expect("a level");

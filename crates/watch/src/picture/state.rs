@@ -1,4 +1,4 @@
-//! What [`Live`](super::Live) keeps: the latest picture, and what is to be looked at.
+//! What [`Live`](super::Live) keeps: the latest picture, and what to look at next.
 
 use std::{
     collections::BTreeMap,
@@ -12,46 +12,46 @@ use delayline::amqp::Line;
 
 use super::{Kept, KeptReport, Picture, Verdict, head::Head};
 
-/// How long a look may take until the broker counts as silent.
+/// How long a look may take before the broker counts as silent.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// How often the kept messages may be looked at, however many ask for it.
+/// How often kept messages may be examined, however many ask for it.
 const PEEK: Duration = Duration::from_secs(5);
 
-/// What is known, and what is to be looked at.
+/// What is known, and what to look at.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) picture: Picture,
-    /// What the picture came over.
+    /// The connection of the picture.
     pub(super) line: Option<Line>,
-    /// When the look that is under way began.
+    /// When the look in progress began.
     pub(super) looking: Option<(Instant, Timestamp)>,
     pub(super) asked: Option<Instant>,
     pub(super) kept: BTreeMap<Kept, Peek>,
 }
 
-/// What is known of a queue that keeps messages.
+/// What is known about a queue that keeps messages.
 #[derive(Debug, Default)]
 pub(super) struct Peek {
-    /// Whether somebody wants to know what is in there.
+    /// Whether somebody wants to know its contents.
     pub(super) wanted: bool,
     ended: Option<Instant>,
     pub(super) report: Option<KeptReport>,
-    /// What is known of its first message, if that is to be found out.
+    /// What is known about its first message, if that is wanted.
     head: Option<Head>,
 }
 
 /// What to look at in a queue that keeps messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
-    /// What is in there.
+    /// Its contents.
     All,
     /// The first message.
     First,
 }
 
 impl State {
-    /// With `ages`, it is to be found out since when the oldest messages are there.
+    /// With `ages`, also finds out how long the oldest messages have been there.
     pub(super) fn new(picture: Picture, ages: bool) -> Self {
         let peek = || Peek { head: ages.then(Head::default), ..Peek::default() };
         let kept = [Kept::Unroutable, Kept::Parked].map(|which| (which, peek()));
@@ -87,7 +87,7 @@ impl State {
         self.kept.get(&which)?.head.as_ref()?.since()
     }
 
-    /// Takes the depths of a new picture in, those that can be trusted.
+    /// Takes in the depths of a new picture that can be trusted.
     pub(super) fn note_depths(&mut self, trusted: impl Fn(Kept) -> bool) {
         let Picture { at, unroutable, parked, .. } = self.picture;
         for (which, depth) in [(Kept::Unroutable, unroutable), (Kept::Parked, parked)] {
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// What is to be looked at now. Whoever looks at all sees the first one as well.
+    /// What to look at now. A look at the contents sees the first message as well.
     pub(super) fn task(&self, now: Instant) -> Option<(Kept, Task)> {
         let rested =
             |peek: &Peek| peek.ended.is_none_or(|ended| now.saturating_duration_since(ended) >= PEEK);
@@ -114,7 +114,7 @@ impl State {
 }
 
 impl Peek {
-    /// Notes what a look at its messages told.
+    /// Notes the result of a look at its messages.
     pub(super) fn found(
         &mut self,
         report: Option<Result<KeptReport, String>>,

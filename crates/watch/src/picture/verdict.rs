@@ -1,13 +1,13 @@
-//! What a picture means, in a sentence: pure.
+//! The meaning of a picture in a sentence: pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Lateness, Level, Picture, Severity};
 
-/// From how late on a canary is worth a word, in ms.
+/// The lateness of a canary from which on it is mentioned, in ms.
 const LATE_MS: f64 = 5_000.0;
 
-/// From how many messages on that are being handed on it is worth a word.
+/// The number of messages being passed on from which on it is mentioned.
 const MANY: u64 = 1_000;
 
 /// What a picture means.
@@ -15,7 +15,7 @@ const MANY: u64 = 1_000;
 pub struct Verdict {
     /// How bad it is; `None` if nothing is wrong.
     pub severity: Option<Severity>,
-    /// The worst that there is to say, or that all is well.
+    /// The most important thing to say, or that all is well.
     pub headline: String,
     /// What else there is to say, the worst first.
     pub more: Vec<Remark>,
@@ -38,7 +38,7 @@ impl Verdict {
             .iter()
             .filter_map(|look| look(picture))
             .collect();
-        // Stable: within a severity the order above stays.
+        // A stable sort: within a severity the order above stays.
         remarks.sort_by_key(|remark| remark.severity);
         if remarks.first().is_none_or(|worst| worst.severity == Severity::Info) {
             return Self { severity: None, headline: well(picture), more: remarks };
@@ -66,7 +66,7 @@ fn broker(picture: &Picture) -> Option<Remark> {
     let broker = &picture.broker;
     (!broker.reachable).then(|| match broker.since {
         Some(_) => remark(Severity::Error, "The broker cannot be reached."),
-        None => remark(Severity::Warning, "The broker was not asked yet."),
+        None => remark(Severity::Warning, "The broker has not been asked yet."),
     })
 }
 
@@ -102,16 +102,16 @@ fn stuck(picture: &Picture) -> Option<Remark> {
         [] => None,
         [level] => Some(remark(
             Severity::Error,
-            format!("Level {:02} is stuck: {} cannot go on.", level.level, messages(count)),
+            format!("Level {:02} is stuck: {} cannot move on.", level.level, messages(count)),
         )),
         several => Some(remark(
             Severity::Error,
-            format!("{} levels are stuck: {} cannot go on.", several.len(), messages(count)),
+            format!("{} levels are stuck: {} cannot move on.", several.len(), messages(count)),
         )),
     }
 }
 
-/// What moves, if it is much: nothing is wrong with it, but it is late.
+/// Messages that move, if there are many: nothing is wrong with them, but they are late.
 fn handing_on(picture: &Picture) -> Option<Remark> {
     let moving = |level: &Level| level.handing_on.unwrap_or(0).saturating_sub(level.stuck.unwrap_or(0));
     let count: u64 = picture.levels.iter().map(moving).sum();
@@ -136,14 +136,14 @@ fn canary(picture: &Picture) -> Option<Remark> {
         return Some(remark(Severity::Warning, "Canary messages are overdue."));
     }
     if let Some(reason) = &canary.problem {
-        return Some(remark(Severity::Warning, format!("The canary is grounded: {reason}.")));
+        return Some(remark(Severity::Warning, format!("The canary is not running: {reason}.")));
     }
     let worst = |moment: &Lateness| moment.worst_ms.unwrap_or(0.0);
     let latest = canary.lateness.iter().rev().take(6).map(worst).fold(0.0, f64::max);
     (latest >= LATE_MS).then(|| {
         remark(
             Severity::Warning,
-            format!("Delays run late: by up to {:.0} s in the last minute.", latest / 1_000.0),
+            format!("Delays are late: by up to {:.0} s in the last minute.", latest / 1_000.0),
         )
     })
 }
@@ -191,7 +191,7 @@ fn lately(new: u64, all: u64) -> String {
     format!(", {} of them in the last minute", grouped(new))
 }
 
-/// With thousands apart: `12,345`.
+/// With separated thousands: `12,345`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
@@ -252,7 +252,7 @@ mod tests {
         let level = &mut picture.levels[24];
         (level.handing_on, level.stuck, level.stuck_since) = (Some(20), Some(20), Some(at));
         let verdict = Verdict::of(&picture);
-        assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot go on.");
+        assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot move on.");
         assert_eq!((verdict.severity, verdict.more.len()), (Some(Severity::Error), 1));
         picture.broker.reachable = false;
         assert_eq!(Verdict::of(&picture).headline, "The broker cannot be reached.");

@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Who may send requests.
 
 use std::{fmt, net::IpAddr};
 
@@ -10,14 +10,14 @@ use subtle::ConstantTimeEq;
 /// The shortest token.
 const MIN_TOKEN: usize = 16;
 
-/// Who may ask a server.
+/// Who may send requests to a server.
 #[derive(Debug, Default)]
 pub enum Access {
-    /// Whoever is on this machine: requests for another host name are refused, since
-    /// they come from a page in a browser that only pretends its name is ours.
+    /// Anybody on this machine. Requests for another host name are refused: they come from a
+    /// page in a browser whose name only pretends to be ours.
     #[default]
     Local,
-    /// Whoever has the token.
+    /// Anybody with the token.
     Token(Token),
 }
 
@@ -33,8 +33,8 @@ pub enum TokenError {
     /// Too short to be safe from guessing.
     #[error("it has {0} characters; use {MIN_TOKEN} or more, for example from `openssl rand -hex 32`")]
     Short(usize),
-    /// It cannot stand in a header.
-    #[error("it may have no white space, control characters or letters beyond ASCII")]
+    /// It contains characters that a header cannot carry.
+    #[error("it must not contain white space, control characters or non-ASCII characters")]
     Letters,
 }
 
@@ -53,7 +53,7 @@ impl Token {
         Ok(Self(digest(&SHA256, text.as_bytes())))
     }
 
-    /// Takes as long whatever is different: hashes are compared, all of them.
+    /// Takes the same time wherever the difference is: hashes are compared in full.
     fn is(&self, presented: &[u8]) -> bool {
         digest(&SHA256, presented).as_ref().ct_eq(self.0.as_ref()).into()
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a request may.
+/// The verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allowed,

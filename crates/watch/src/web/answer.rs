@@ -17,7 +17,7 @@ const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// For everything that is not a page: it is not to be shown as one.
+/// For everything that is not a page: browsers must not show it as one.
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// Sent with everything.
@@ -40,13 +40,15 @@ pub(super) fn answer(
     headers: &HeaderMap,
 ) -> Answer {
     if method != Method::GET && method != Method::HEAD {
-        let mut answer =
-            text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD; nothing can be changed here\n");
+        let mut answer = text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD are allowed; nothing can be changed here\n",
+        );
         answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
     }
     let verdict = access.judge(uri, headers);
-    // Those who look after processes have no token, and learn nothing else.
+    // Supervisors have no token, and learn nothing else.
     match (uri.path(), verdict) {
         ("/healthz", _) => return json(StatusCode::OK, &json!({ "status": "ok" })),
         ("/readyz", verdict) => return readiness(site, verdict == Verdict::Allowed),
@@ -54,7 +56,8 @@ pub(super) fn answer(
         (_, Verdict::WrongHost) => {
             return text(
                 StatusCode::MISDIRECTED_REQUEST,
-                "this server is for `localhost` only; to reach it by another name, give it a token (web_token_file)\n",
+                "this server answers only requests for `localhost`; to reach it by another name, give it a \
+                 token (web_token_file)\n",
             );
         }
         (_, Verdict::Unauthorized) => {

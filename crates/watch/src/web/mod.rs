@@ -1,25 +1,24 @@
 //! The daemon's web server: metrics, health, and a page to look at.
 //!
-//! It answers `GET` and `HEAD` and changes nothing. What it says is a [`Site`]: a page,
-//! JSON, metrics, and whether the daemon is ready, each from a function that has its
-//! answer at hand and never waits for a broker. Who may ask is [`Access`].
+//! It answers `GET` and `HEAD` and changes nothing. A [`Site`] is what it serves: a page,
+//! JSON, metrics, and whether the daemon is ready, each from a function that has its answer
+//! at hand and never waits for a broker. [`Access`] says who may send requests.
 //!
 //! # Slow and malformed clients
 //!
-//! One thread serves everybody ([`Server`]), and none of them costs it a thread: that is
-//! why this is an asynchronous server and not one that reads from each client in turn.
-//! It takes one request from a connection, with [`MAX_HEADER`] of header at most. A
-//! connection ends after [`CONNECTION_TIMEOUT`], whatever it is doing; beyond
-//! [`MAX_CONNECTIONS`] of them, the oldest gives way to the newest. So those who hold
-//! connections open, send one byte a second or read none keep nobody else out, and what
-//! they can make it remember is bounded.
+//! One thread serves everybody ([`Server`]), and none of them costs it a thread: that is why
+//! this is an asynchronous server and not one that reads from each client in turn. It takes
+//! one request from a connection, with [`MAX_HEADER`] of header at most. A connection ends
+//! after [`CONNECTION_TIMEOUT`], whatever it is doing; beyond [`MAX_CONNECTIONS`] of them,
+//! the oldest gives way to the newest. So clients that hold connections open, send one byte a
+//! second or never read keep nobody else out, and the memory they can use up is bounded.
 //!
 //! # The page
 //!
-//! A page may hold `<script>` and `<style>` elements; the policy that is sent with it
-//! names the hash of each, and nothing else runs: no attributes such as `onclick`, no
-//! `style="…"` in the markup (scripts may set `element.style`), no `eval`, nothing from
-//! elsewhere. Pictures can be `data:` URLs, and it may fetch what this server has.
+//! A page may hold `<script>` and `<style>` elements; the policy that is sent with it names
+//! the hash of each, and nothing else runs: no attributes such as `onclick`, no `style="…"`
+//! in the markup (scripts may set `element.style`), no `eval`, nothing from elsewhere. Images
+//! can be `data:` URLs, and scripts may fetch from this server.
 
 mod access;
 mod answer;
@@ -37,7 +36,7 @@ pub use server::{Bound, Server, WebError};
 use page::Page;
 
 /// The page that shows a [`Picture`](crate::picture::Picture). It fetches `/api/picture`
-/// every second, and `/api/unroutable` and `/api/parked` while somebody looks into those.
+/// every second, and `/api/unroutable` and `/api/parked` while somebody has those open.
 pub const DASHBOARD: &str = include_str!("dashboard.html");
 
 /// The most bytes of a request's line and headers.
@@ -49,10 +48,10 @@ pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many connections there are at most.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// Makes its answer at once, on the server's only thread.
+/// Gives its answer at once, on the server's only thread.
 type Source<T> = Box<dyn Fn() -> T + Send + Sync>;
 
-/// What a server says.
+/// What a server serves.
 pub struct Site {
     page: Page,
     json: Vec<(&'static str, Source<Json>)>,
@@ -73,7 +72,7 @@ impl Site {
         }
     }
 
-    /// Answers with JSON at a path, such as `/api/picture`.
+    /// Serves JSON at a path, such as `/api/picture`.
     #[must_use]
     pub fn with_json(
         mut self,
@@ -84,14 +83,14 @@ impl Site {
         self
     }
 
-    /// Answers with metrics in the OpenMetrics text format at `/metrics`.
+    /// Serves metrics in the OpenMetrics text format at `/metrics`.
     #[must_use]
     pub fn with_metrics(mut self, source: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics = Box::new(source);
         self
     }
 
-    /// Says at `/readyz` whether the daemon can do its work.
+    /// Answers at `/readyz` whether the daemon can do its work.
     #[must_use]
     pub fn with_readiness(mut self, source: impl Fn() -> Readiness + Send + Sync + 'static) -> Self {
         self.readiness = Box::new(source);
@@ -113,10 +112,10 @@ pub struct Readiness {
     pub checks: Vec<Check>,
 }
 
-/// One thing the daemon depends on.
+/// One thing that the daemon depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// A word for it, such as `broker`.
+    /// Its name in a word, such as `broker`.
     pub name: &'static str,
     /// Whether it is as it should be.
     pub ok: bool,

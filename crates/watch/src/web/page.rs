@@ -1,9 +1,9 @@
-//! A page, and the policy under which a browser shows it.
+//! A page, and its content security policy.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ring::digest::{SHA256, digest};
 
-/// A page that stays as it is.
+/// A page that never changes.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) html: &'static str,

@@ -1,4 +1,4 @@
-//! Taking connections, and bounding what each may cost.
+//! Accepting connections, and limiting what each may cost.
 
 use std::{
     collections::VecDeque,
@@ -15,33 +15,33 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use log::{debug, warn};
 use tokio::{net::TcpStream, sync::oneshot, task::AbortHandle, time};
 
-use delayline::settings::WebSettings;
+use delayline_settings::WebSettings;
 
 use super::{
     Access, CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, Site, Token, TokenError, answer::answer,
 };
 
-/// The pause after a connection could not be taken, as when there are no more file
-/// descriptors.
+/// The pause after a connection could not be accepted, for example because file descriptors
+/// have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long, and how much, is read from a client that goes on sending after its answer:
-/// closing at once would make its system throw the answer away.
+/// How long, and how much, is read from a client that keeps sending after its answer: closing
+/// at once would make its system discard the answer.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 256 * 1024);
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebError {
-    /// The address cannot be had.
-    #[error("cannot listen on {address}: {source}; name another address (--listen or web_listen), or `none`")]
+    /// The address is not available.
+    #[error("cannot listen on {address}: {source}; use another address (--listen or web_listen), or `none`")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// Others could reach it, and nothing keeps them out.
+    /// Other machines could reach it, and nothing keeps them out.
     #[error(
         "{address} can be reached from other machines, so a token is needed: set web_token_file or \
          DELAYLINE_WEB_TOKEN, or listen on 127.0.0.1"
@@ -50,23 +50,23 @@ pub enum WebError {
         /// The address.
         address: SocketAddr,
     },
-    /// The token of the settings cannot be one.
+    /// The token of the settings is not valid.
     #[error("the setting `web_token` is not usable: {0}")]
     Token(TokenError),
-    /// The system gives it no thread or no event queue.
+    /// The system provides no thread or no event queue.
     #[error("cannot start the web server: {0}")]
     Start(io::Error),
 }
 
 impl WebError {
-    /// Whether somebody else has the address.
+    /// Whether another process uses the address.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self, Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
     }
 }
 
-/// An address that is taken, and nobody answers there yet: the connections wait.
+/// An address that is taken, but not served yet: connections wait.
 #[derive(Debug)]
 pub struct Bound {
     address: SocketAddr,
@@ -74,7 +74,7 @@ pub struct Bound {
     access: Access,
 }
 
-/// A running server; it ends when it is dropped.
+/// A running server; it stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -98,8 +98,8 @@ impl Bound {
         Ok(Self { address: listener.local_addr().map_err(listen)?, listener, access })
     }
 
-    /// Takes the address of the settings; `None` if they want none. If nobody asked for
-    /// it and it is taken, as by another daemon, one of the next nine ports will do.
+    /// Takes the address of the settings; `None` if they say `none`. If it is the default and
+    /// another daemon uses it, one of the next nine ports is taken.
     ///
     /// # Errors
     /// As [`new`](Self::new), and a token that is none.
@@ -121,7 +121,7 @@ impl Bound {
         bound.map(Some)
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -153,7 +153,7 @@ impl Bound {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -9,14 +9,17 @@ use std::{
 use config::{Config, Environment, File, FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
-use crate::topology::{SetNameError, UnitError};
+use delayline::{
+    broker::{AmqpUrl, UrlError},
+    topology::{SetNameError, UnitError},
+};
 
-use super::{Settings, broker::AmqpUrl, check::check};
+use super::{Settings, check::check};
 
-/// The file that is read if it exists and no other is named.
+/// The file that is read if it exists and no other file is named.
 const DEFAULT_FILE: &str = "delayline.toml";
 
-/// What the names of settings in the environment begin with.
+/// The prefix of settings in the environment.
 const PREFIX: &str = "DELAYLINE_";
 
 /// `DELAYLINE_*` variables that are not settings: the log filter, and the files.
@@ -26,7 +29,7 @@ const OTHER_VARIABLES: [&str; 3] = ["DELAYLINE_LOG", "DELAYLINE_CONFIG", "DELAYL
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A file or variable could not be read or holds an unknown or mistyped key.
+    /// A file or variable could not be read, or has an unknown key or one of the wrong type.
     #[error("{origin}: {reason}")]
     Source {
         /// The file, or the variable.
@@ -42,7 +45,7 @@ pub enum SettingsError {
         /// What is wrong, without the URL.
         reason: String,
     },
-    /// Another setting has a value that cannot be.
+    /// Another setting has an impossible value.
     #[error("the setting `{key}` is not usable: {reason}")]
     Value {
         /// The setting.
@@ -50,6 +53,9 @@ pub enum SettingsError {
         /// What is wrong.
         reason: String,
     },
+    /// The broker's URL is not usable.
+    #[error("the setting `url` is not usable: {}", .0.reason())]
+    Broker(#[from] UrlError),
     /// Not a name for a set.
     #[error("the setting `set` is not usable: {0}")]
     Set(#[from] SetNameError),
@@ -58,85 +64,62 @@ pub enum SettingsError {
     Unit(#[from] UnitError),
 }
 
-/// Settings as they are typed, before anything is checked.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Raw {
-    pub(super) url: Option<String>,
-    pub(super) other_hosts: Option<String>,
-    pub(super) management_url: Option<String>,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) password_file: Option<PathBuf>,
-    pub(super) app_password: Option<String>,
-    pub(super) app_password_file: Option<PathBuf>,
-    pub(super) ca_file: Option<PathBuf>,
-    pub(super) client_cert_file: Option<PathBuf>,
-    pub(super) client_key_file: Option<PathBuf>,
-    pub(super) set: Option<String>,
-    pub(super) queue_type: Option<String>,
-    pub(super) replicas: Option<u64>,
-    pub(super) unit_ms: Option<u64>,
-    pub(super) unroutable_max_length: Option<u64>,
-    pub(super) connect_timeout: Option<String>,
-    pub(super) request_timeout: Option<String>,
-    pub(super) publish_timeout: Option<String>,
-    pub(super) confirm_timeout: Option<String>,
-    pub(super) heartbeat: Option<u16>,
-    pub(super) window: Option<usize>,
-    pub(super) web_listen: Option<String>,
-    pub(super) web_token: Option<String>,
-    pub(super) web_token_file: Option<PathBuf>,
-    pub(super) canary: Option<bool>,
-    pub(super) canary_interval: Option<String>,
-    pub(super) canary_horizon: Option<u8>,
-    pub(super) max_message_size: Option<u64>,
-    pub(super) max_delay: Option<String>,
+/// What can be set: `url` in the file is `DELAYLINE_URL` in the environment.
+macro_rules! settings {
+    ($($key:ident: $kind:ty,)*) => {
+        /// Settings as they are typed, before anything is checked.
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Raw {
+            $(pub(crate) $key: Option<$kind>,)*
+        }
+
+        /// The names of all settings, as they stand in the file.
+        pub(crate) const KEYS: &[&str] = &[$(stringify!($key)),*];
+    };
 }
 
-/// All keys, as they stand in the file; `DELAYLINE_` and capitals make the
-/// variable.
-pub(crate) const KEYS: [&str; 30] = [
-    "url",
-    "other_hosts",
-    "management_url",
-    "username",
-    "password",
-    "password_file",
-    "app_password",
-    "app_password_file",
-    "ca_file",
-    "client_cert_file",
-    "client_key_file",
-    "set",
-    "queue_type",
-    "replicas",
-    "unit_ms",
-    "unroutable_max_length",
-    "connect_timeout",
-    "request_timeout",
-    "publish_timeout",
-    "confirm_timeout",
-    "heartbeat",
-    "window",
-    "web_listen",
-    "web_token",
-    "web_token_file",
-    "canary",
-    "canary_interval",
-    "canary_horizon",
-    "max_message_size",
-    "max_delay",
-];
+settings! {
+    url: String,
+    other_hosts: String,
+    management_url: String,
+    username: String,
+    password: String,
+    password_file: PathBuf,
+    app_password: String,
+    app_password_file: PathBuf,
+    ca_file: PathBuf,
+    client_cert_file: PathBuf,
+    client_key_file: PathBuf,
+    set: String,
+    queue_type: String,
+    replicas: u64,
+    unit_ms: u64,
+    unroutable_max_length: u64,
+    connect_timeout: String,
+    request_timeout: String,
+    publish_timeout: String,
+    confirm_timeout: String,
+    heartbeat: u16,
+    window: usize,
+    web_listen: String,
+    web_token: String,
+    web_token_file: PathBuf,
+    canary: bool,
+    canary_interval: String,
+    canary_horizon: u8,
+    max_message_size: u64,
+    max_delay: String,
+}
 
 /// Settings in the making: each layer overrides those before it.
 ///
 /// ```
-/// use delayline::settings::Layers;
+/// use delayline_settings::Layers;
 ///
 /// let settings = Layers::new().set("url", "amqp://localhost").set("set", "later").build()?;
 /// assert_eq!(settings.topology.set.as_str(), "later");
-/// # Ok::<(), delayline::settings::SettingsError>(())
+/// # Ok::<(), delayline_settings::SettingsError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Layers {
@@ -163,7 +146,7 @@ impl Layers {
         self
     }
 
-    /// Adds the `DELAYLINE_*` variables among these.
+    /// Adds those of these variables that begin with `DELAYLINE_`.
     #[must_use]
     pub fn with_environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.environment = variables
@@ -180,7 +163,7 @@ impl Layers {
         self
     }
 
-    /// Puts the layers together and checks the result.
+    /// Merges the layers and checks the result.
     ///
     /// # Errors
     /// The first thing that is wrong, by key or file.
@@ -198,7 +181,7 @@ impl Layers {
         {
             let failed = || failed(file.display().to_string());
             let text = fs::read_to_string(file).map_err(|error| failed()(&error))?;
-            // On its own first, so that an error names the file and nothing else.
+            // On its own first, so that an error names only this file.
             parse(&text).map_err(|reason| failed()(&reason))?;
             let read = File::from_str(&text, FileFormat::Toml).collect();
             overlay(&mut merged, read.map_err(|error| failed()(&without_excerpt(&error.to_string())))?);
@@ -207,7 +190,7 @@ impl Layers {
             let key = name[PREFIX.len()..].to_ascii_lowercase();
             if !KEYS.contains(&key.as_str()) {
                 return Err(failed(name.clone())(&format!(
-                    "no setting has this name; there are {}",
+                    "no setting has this name; the settings are {}",
                     variables()
                 )));
             }
@@ -221,8 +204,8 @@ impl Layers {
     }
 }
 
-/// Puts a layer over those before it. What it says in one way hides what they say in
-/// another: a password in a file, one in a variable, and one in a URL are the same.
+/// Puts a layer over the earlier ones. A value given in one form hides the others: a password
+/// in a file, in a variable and in a URL are the same setting.
 fn overlay(merged: &mut Map<String, Value>, layer: Map<String, Value>) {
     const FILES: [(&str, &str); 3] = [
         ("password", "password_file"),
@@ -246,8 +229,8 @@ fn overlay(merged: &mut Map<String, Value>, layer: Map<String, Value>) {
     merged.extend(layer);
 }
 
-/// An error of the TOML parser without the line it quotes: that may be the one
-/// with the password.
+/// An error of the TOML parser without the line it quotes, which may be the one with the
+/// password.
 fn without_excerpt(text: &str) -> String {
     text.lines()
         .filter(|line| {
@@ -258,7 +241,7 @@ fn without_excerpt(text: &str) -> String {
         .join(": ")
 }
 
-/// What the text of a settings file says.
+/// Parses the text of a settings file.
 pub fn parse(text: &str) -> Result<Raw, String> {
     Config::builder()
         .add_source(File::from_str(text, FileFormat::Toml))
@@ -268,17 +251,18 @@ pub fn parse(text: &str) -> Result<Raw, String> {
 }
 
 fn variables() -> String {
-    KEYS.map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase())).join(", ")
+    let names: Vec<_> = KEYS.iter().map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase())).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU8;
 
+    use delayline::{broker::Credentials, topology::TopologySettings};
     use url::Url;
 
     use super::{super::RouterSettings, *};
-    use crate::{settings::Credentials, topology::TopologySettings};
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -345,7 +329,7 @@ mod tests {
         assert_eq!(settings.topology.replicas, NonZeroU8::new(3));
         match settings.broker.credentials {
             Credentials::Plain { password, .. } => assert_eq!(password.expose(), "007"),
-            Credentials::External => panic!("a password was given"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -411,7 +395,7 @@ mod tests {
         let settings = Layers::new().set("username", "app").set("password_file", path).build().unwrap();
         match &settings.broker.credentials {
             Credentials::Plain { password, .. } => assert_eq!(password.expose(), "hunter2"),
-            Credentials::External => panic!("a password was given"),
+            other => panic!("{other:?}"),
         }
         assert!(!format!("{settings:?}").contains("hunter2"));
         let both = Layers::new().set("password_file", path).set("password", "x");
@@ -425,7 +409,7 @@ mod tests {
         let path = secret.path().to_str().unwrap();
         let plain = |layers: Layers| match layers.build().unwrap().broker.credentials {
             Credentials::Plain { username, password } => (username, password.expose().to_owned()),
-            Credentials::External => panic!("a password was given"),
+            other => panic!("{other:?}"),
         };
         let env = |pairs: &[(&str, &str)]| Layers::new().with_environment(variables(pairs));
         let is = |layers, username: &str, password: &str| {

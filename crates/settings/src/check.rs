@@ -1,4 +1,4 @@
-//! From what was typed to what everything else trusts.
+//! From what was typed to settings that everything else can trust.
 
 use std::{
     fs,
@@ -7,34 +7,31 @@ use std::{
     time::Duration,
 };
 
+use delayline::{
+    broker::{AmqpUrl, Broker, Credentials, Secret, Tls},
+    message::{MaxDelayError, Quota},
+    router::RouterBuilder,
+    topology::{QueueTypeError, TopologySettings, Unit},
+};
 use jiff::SignedDuration;
 use url::Url;
 
-use crate::message::{MaxDelay, MaxDelayError, Quota};
-use crate::topology::{QueueType, SetName, TopologySettings, Unit};
-
 use super::{
-    Broker, CanarySettings, Credentials, Management, RouterSettings, Secret, Settings, SettingsError, Tls,
-    WebSettings,
-    broker::{AmqpUrl, hosts, management_url},
+    CanarySettings, Management, RouterSettings, Settings, SettingsError, WebSettings,
     layers::Raw,
+    urls::{hosts, management_url},
 };
 
-/// Checks all values, and fills in what was left out.
-pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
+/// Checks all values, and fills in the defaults.
+pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     let url = AmqpUrl::parse(raw.url.as_deref().unwrap_or("amqp://localhost"))?;
-    let tls = Tls {
-        ca_file: raw.ca_file,
-        client: match (raw.client_cert_file, raw.client_key_file) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            (Some(_), None) => {
-                return Err(value("client_key_file", "it is missing beside client_cert_file"));
-            }
-            (None, Some(_)) => {
-                return Err(value("client_cert_file", "it is missing beside client_key_file"));
-            }
-        },
+    let mut tls = Tls::default();
+    tls.ca_file = raw.ca_file;
+    tls.client = match (raw.client_cert_file, raw.client_key_file) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(value("client_key_file", "client_cert_file needs it as well")),
+        (None, Some(_)) => return Err(value("client_cert_file", "client_key_file needs it as well")),
     };
     let app_password = secret("app_password_file", raw.app_password, raw.app_password_file)?;
     let named_user = raw.username.or(url.username);
@@ -52,66 +49,58 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             password: password.unwrap_or_else(|| Secret::new("guest")),
         },
     };
-    let broker = Broker {
-        tls: url.secure.then(|| tls.clone()),
-        credentials,
-        connect_timeout: duration(
-            "connect_timeout",
-            raw.connect_timeout.as_deref(),
-            Duration::from_secs(10),
-        )?,
-        request_timeout: duration(
-            "request_timeout",
-            raw.request_timeout.as_deref(),
-            Duration::from_secs(60),
-        )?,
-        heartbeat: match raw.heartbeat.unwrap_or(10) {
-            0 => {
-                return Err(value(
-                    "heartbeat",
-                    "without heartbeats a dead broker goes unnoticed; use 1 s or more",
-                ));
-            }
-            seconds => seconds,
-        },
-        other_hosts: raw.other_hosts.map_or(Ok(Vec::new()), |text| hosts(&text, url.port))?,
-        host: url.host,
-        port: url.port,
-        vhost: url.vhost,
+    let mut broker = Broker::new(url.host, url.port, url.vhost, credentials);
+    broker.tls = url.secure.then(|| tls.clone());
+    broker.connect_timeout =
+        duration("connect_timeout", raw.connect_timeout.as_deref(), Broker::CONNECT_TIMEOUT)?;
+    broker.request_timeout =
+        duration("request_timeout", raw.request_timeout.as_deref(), Broker::REQUEST_TIMEOUT)?;
+    broker.heartbeat = match raw.heartbeat.unwrap_or(Broker::HEARTBEAT) {
+        0 => {
+            return Err(value(
+                "heartbeat",
+                "without heartbeats a dead broker goes unnoticed; use 1 s or more",
+            ));
+        }
+        seconds => seconds,
     };
+    broker.other_hosts = raw.other_hosts.map_or(Ok(Vec::new()), |text| hosts(&text, url.port))?;
     let management = management(raw.management_url.as_deref(), &broker, tls)?;
-    let topology = TopologySettings {
-        set: raw.set.as_deref().map_or_else(|| Ok(SetName::default()), str::parse)?,
-        queue_type: raw
-            .queue_type
-            .map_or_else(|| Ok(QueueType::default()), |text| text.parse())
-            .map_err(|reason: String| value("queue_type", &reason))?,
-        replicas: raw.replicas.map(replicas).transpose()?,
-        unit: raw.unit_ms.map_or(Ok(Unit::SECOND), Unit::from_millis)?,
-        unroutable_max_length: raw.unroutable_max_length.map(max_length).transpose()?,
-    };
+    let mut topology = TopologySettings::default();
+    if let Some(set) = raw.set.as_deref() {
+        topology.set = set.parse()?;
+    }
+    if let Some(kind) = raw.queue_type.as_deref() {
+        topology.queue_type =
+            kind.parse().map_err(|error: QueueTypeError| value("queue_type", &error.to_string()))?;
+    }
+    if let Some(milliseconds) = raw.unit_ms {
+        topology.unit = Unit::from_millis(milliseconds)?;
+    }
+    topology.replicas = raw.replicas.map(replicas).transpose()?;
+    topology.unroutable_max_length = raw.unroutable_max_length.map(max_length).transpose()?;
+    let mut quota = Quota::default();
+    quota.max_message_size = raw.max_message_size.map(max_message_size).transpose()?;
+    if let Some(longest) = raw.max_delay.as_deref() {
+        quota.max_delay =
+            longest.parse().map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?;
+    }
     let router = RouterSettings {
         publish_timeout: duration(
             "publish_timeout",
             raw.publish_timeout.as_deref(),
-            RouterSettings::PUBLISH_TIMEOUT,
+            RouterBuilder::PUBLISH_TIMEOUT,
         )?,
         confirm_timeout: duration(
             "confirm_timeout",
             raw.confirm_timeout.as_deref(),
-            RouterSettings::CONFIRM_TIMEOUT,
+            RouterBuilder::CONFIRM_TIMEOUT,
         )?,
-        window: match raw.window.unwrap_or(RouterSettings::WINDOW) {
+        window: match raw.window.unwrap_or(RouterBuilder::WINDOW) {
             window @ 1..=100_000 => window,
             _ => return Err(value("window", "use 1 to 100000 messages")),
         },
-        quota: Quota {
-            max_message_size: raw.max_message_size.map(max_message_size).transpose()?,
-            max_delay: raw
-                .max_delay
-                .map_or_else(|| Ok(MaxDelay::default()), |text| text.parse())
-                .map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?,
-        },
+        quota,
     };
     let token = secret("web_token_file", raw.web_token, raw.web_token_file)?;
     let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
@@ -120,9 +109,9 @@ pub(super) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     Ok(Settings { broker, management, topology, router, app_password, web, canary })
 }
 
-/// The management API that was named, or the one that stands beside an AMQP
-/// listener on its default port. A derived one is used only if it answers, and
-/// has the same protection as the AMQP connection: TLS if that has TLS.
+/// The management API that was named, or the one on the usual port if AMQP uses its default
+/// port. A derived one is used only if it answers, and is protected like the AMQP connection:
+/// with TLS if that has TLS.
 fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<Management>, SettingsError> {
     let mut own_credentials = None;
     let mut urls = Vec::new();
@@ -143,13 +132,13 @@ fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<M
     let (username, password) = match (own_credentials, &broker.credentials) {
         (Some(own), _) => own,
         (None, Credentials::Plain { username, password }) => (username.clone(), password.clone()),
-        (None, Credentials::External) if explicit => {
+        (None, _) if explicit => {
             return Err(SettingsError::Url {
                 key: "management_url",
                 reason: "the client certificate cannot log in there; give `username` and a password".into(),
             });
         }
-        (None, Credentials::External) => return Ok(None),
+        (None, _) => return Ok(None),
     };
     Ok(Some(Management { url, other_urls: urls.collect(), username, password, tls, explicit }))
 }
@@ -164,7 +153,7 @@ fn derived_url(broker: &Broker) -> Option<Url> {
     Url::parse(&format!("{scheme}://{host}:{port}")).ok()
 }
 
-pub(super) fn value(key: &'static str, reason: &str) -> SettingsError {
+pub(crate) fn value(key: &'static str, reason: &str) -> SettingsError {
     SettingsError::Value { key, reason: reason.into() }
 }
 
@@ -177,7 +166,7 @@ fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
 
 fn max_message_size(number: u64) -> Result<usize, SettingsError> {
     usize::try_from(number)
-        .map_err(|_| value("max_message_size", "it is more bytes than this machine can count"))
+        .map_err(|_| value("max_message_size", "it is more bytes than this machine can address"))
 }
 
 fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {
@@ -196,8 +185,7 @@ fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<
         .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
 }
 
-/// A secret that was given itself or in a file, without the line ending that editors
-/// leave there.
+/// A secret that was given directly or in a file, without the line ending that editors add.
 fn secret(
     file_key: &'static str,
     given: Option<String>,

@@ -1,18 +1,21 @@
-//! What a daemon does beside its work: it can be looked at, and it sends a canary.
+//! What a daemon does besides its work: it can be looked at, and it runs a canary.
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{Secret, SettingsError, check::value};
+use delayline::broker::Secret;
+
+use super::{SettingsError, check::value};
 
 /// Where a daemon can be looked at.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct WebSettings {
     /// The address and port; `None` for nowhere.
     pub listen: Option<SocketAddr>,
-    /// Whether somebody asked for this address: if it is taken, that is an error. One
-    /// that nobody asked for may as well be another.
+    /// Whether the user asked for this address: then it is an error if it is taken. Otherwise
+    /// a nearby port will do.
     pub explicit: bool,
-    /// What whoever looks has to know; needed unless the address is a loopback one.
+    /// The token that visitors need; required unless the address is a loopback one.
     pub token: Option<Secret>,
 }
 
@@ -24,7 +27,7 @@ impl WebSettings {
     /// Where to listen: an address with a port, `none`, or the default.
     ///
     /// # Errors
-    /// It is no address.
+    /// The text is not an address.
     pub fn new(listen: Option<&str>, token: Option<Secret>) -> Result<Self, SettingsError> {
         let address = match listen {
             None => Some(Self::LISTEN),
@@ -45,28 +48,29 @@ fn address(text: &str) -> Result<SocketAddr, SettingsError> {
     })
 }
 
-/// How a canary flies.
+/// How a canary runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CanarySettings {
     /// Whether `delayline serve` has one.
     pub enabled: bool,
-    /// From one message to the next, 1 s or more.
+    /// The time from one message to the next, 1 s or more.
     pub interval: Duration,
-    /// The highest level it goes through, 0 to 9: 2^6 s by default.
+    /// The highest level that its messages go through, 0 to 9: 2^6 s by default.
     pub horizon: u8,
 }
 
 impl CanarySettings {
-    /// The highest horizon: what waits longer than the queue of a canary stands without
-    /// it would end among the unroutable messages.
+    /// The highest horizon: a message that waits longer than the queue outlives its canary
+    /// would end up among the unroutable messages.
     pub const MAX_HORIZON: u8 = 9;
-    /// The default interval. With the queues on its way, a message is entered into 3.1
-    /// queues on average, so a canary adds 1.6 messages/s.
+    /// The default interval. Counting the queues on its way, a message enters 3.1 queues on
+    /// average, so a canary adds 1.6 messages/s.
     pub const INTERVAL: Duration = Duration::from_secs(2);
     /// The default horizon, 2^6 s.
     pub const HORIZON: u8 = 6;
 
-    pub(super) fn new(
+    pub(crate) fn new(
         enabled: Option<bool>,
         interval: Duration,
         horizon: Option<u8>,
