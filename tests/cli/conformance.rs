@@ -1,0 +1,75 @@
+//! Conformance cases against programs that are right, and that are wrong in the usual ways.
+
+use std::{fs, path::Path};
+
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+
+use crate::{delayline, json};
+
+const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn runner(name: &str) -> String {
+    format!("{TOP}/conformance/runners/{name}")
+}
+
+#[test]
+fn the_runners_in_the_repository_pass() {
+    for (program, name) in [("python3", "runner.py"), ("node", "runner.js")] {
+        let report = json(delayline().args(["--json", "conformance", program, &runner(name)]));
+        assert!(
+            report["passed"].as_u64().unwrap() > 150 && report["failed"] == serde_json::json!([]),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_usual_ways_fails() {
+    let right = fs::read_to_string(Path::new(&runner("runner.py"))).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wrong.py");
+    for (what, from, to) in [
+        ("27 bits", ":034_b}", ":033_b}"),
+        ("the lowest bit first", ".replace(\"_\", \".\")", "[::-1].replace(\"_\", \".\")"),
+        ("one bit to a word", ".replace(\"_\", \".\")", ".replace(\"_\", \"\"); bits = \".\".join(bits)"),
+        ("rounding down", "math.ceil(seconds)", "int(seconds)"),
+        ("rounding to the nearest", "math.ceil(seconds)", "round(seconds)"),
+        ("no range check", "if not 0 <= seconds <= LONGEST:", "if False:"),
+        (
+            "cut to 28 bits",
+            "if not 0 <= seconds <= LONGEST:",
+            "seconds = math.ceil(seconds) % 2**28\n    if False:",
+        ),
+        ("no check of the app key", "return app\n", "return app\n\n\ndef check_app(app):\n    return app\n"),
+        ("a loose pattern", "\"*.\" * 7", "\"#.\""),
+        ("any number of words", "len(words) < 9", "False"),
+    ] {
+        assert!(right.contains(from), "{what}: the runner has no {from:?}");
+        fs::write(&file, right.replacen(from, to, 1)).unwrap();
+        let mut it = delayline();
+        it.args(["--json", "conformance", "python3"]).arg(&file);
+        let report = json(&mut it);
+        it.assert().code(1);
+        assert!(!report["failed"].as_array().unwrap().is_empty(), "{what}: {report}");
+    }
+}
+
+#[test]
+fn a_program_that_is_no_runner_is_told_so() {
+    delayline()
+        .args(["conformance", "/nowhere/at/all"])
+        .assert()
+        .code(2)
+        .stderr(contains("`/nowhere/at/all` cannot be run"));
+    // One that says nothing, and one that says something else.
+    delayline()
+        .args(["conformance", "--only", "bind", "true"])
+        .assert()
+        .code(1)
+        .stdout(contains("it has ended"));
+    delayline()
+        .args(["conformance", "--only", "bind", "sed", "-u", "s/.*/hello/"])
+        .assert()
+        .code(1)
+        .stdout(contains("not a JSON object: hello").and(contains("wrong")));
+}
