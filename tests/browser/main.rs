@@ -13,7 +13,7 @@ mod hostile;
 mod reading;
 mod screenshots;
 
-use delayline::{Message, Router, codec::Delay};
+use delayline::{Message, codec::Delay};
 use delayline_settings::Settings;
 
 use chromium::Seen;

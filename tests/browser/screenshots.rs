@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{Message, Router, codec::Delay};
+use delayline::{Message, codec::Delay};
 use delayline_settings::Settings;
 use serde_json::json;
 
