@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn refuses_what_is_no_delay() {
         for (text, word) in [
-            ("", "nothing"),
+            ("", "it is empty"),
             (" ", "it is empty"),
             ("soon", "should be a number"),
             ("90x", "`x` is not a unit"),

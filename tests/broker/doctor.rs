@@ -377,7 +377,7 @@ fn users_that_may_too_much_are_named() {
     assert_eq!(who(EntryUnprotected), ["any-key"]);
     assert_eq!(who(DispatchUnprotected), ["any-binding"]);
     assert_eq!(who(DispatchWritable), ["short-cut"]);
-    assert_eq!(who(SetUnprotected), ["purger", "remover", "policies"]);
+    assert_eq!(who(SetUnprotected), ["policies", "purger", "remover"]);
     assert!(
         report.unchecked.iter().any(|text| text.contains("-odd") && text.contains("(?!x)")),
         "{report:#?}"

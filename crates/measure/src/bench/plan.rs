@@ -172,7 +172,7 @@ mod tests {
             (Plan { size: 1, ..plan.clone() }, "16 to"),
             (Plan { hops: vec![1, 0], ..plan.clone() }, "0 queues"),
             (Plan { hops: vec![13], ..plan.clone() }, "1 to 12"),
-            (Plan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() }, "lasts 4320 s"),
+            (Plan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() }, "of these delays lasts 4320 s"),
             (Plan { rate: 1_000_000, duration: Duration::from_secs(60), ..plan.clone() }, "60000000"),
             (Plan { duration: Duration::ZERO, ..plan.clone() }, "a second or more"),
         ] {
