@@ -142,7 +142,7 @@ fn finds_policies_that_change_a_level() {
     assert!(
         found.iter().any(|finding| finding.contains("level.19")
             && finding.contains("`all`")
-            && finding.contains("before their time")),
+            && finding.contains("too early")),
         "{found:#?}"
     );
     assert!(
