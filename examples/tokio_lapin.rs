@@ -3,7 +3,7 @@
 //!
 //!     cargo run --example tokio_lapin -- amqp://guest:guest@localhost/ billing 90s 'invoice 17'
 
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, process::ExitCode};
 
 use delayline::{
     Message,
@@ -122,7 +122,17 @@ fn value(value: &Value) -> AMQPValue {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut next = || arguments.next().ok_or("usage: tokio_lapin URL APP DELAY BODY");
     let (url, app, delay, body) = (next()?, next()?.parse()?, next()?.parse()?, next()?);
