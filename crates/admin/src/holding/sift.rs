@@ -169,8 +169,9 @@ impl<'a> Holding<'a> {
     /// failure half-way is in the report.
     ///
     /// ```no_run
-    /// use delayline::{Settings, topology::Topology};
+    /// use delayline::topology::Topology;
     /// use delayline_admin::holding::{Decision, Holding, Outgoing};
+    /// use delayline_settings::Settings;
     ///
     /// let settings = Settings::from_url("amqp://localhost")?;
     /// let topology = Topology::new(settings.topology.clone());
