@@ -30,6 +30,21 @@ impl Credentials {
         Self::Plain { username: username.into(), password: Secret::new(password) }
     }
 
+    /// A user and password, or `guest` for what was left out.
+    ///
+    /// # Errors
+    /// The name of a user other than `guest` who has no password.
+    #[doc(hidden)]
+    pub fn or_guest(username: Option<String>, password: Option<Secret>) -> Result<Self, String> {
+        match (username, password) {
+            (Some(name), None) if name != "guest" => Err(name),
+            (name, password) => Ok(Self::Plain {
+                username: name.unwrap_or_else(|| "guest".into()),
+                password: password.unwrap_or_else(|| Secret::new("guest")),
+            }),
+        }
+    }
+
     /// The user's name, as far as we know it: a certificate names one to the broker alone.
     #[must_use]
     pub fn username(&self) -> Option<&str> {
@@ -120,13 +135,8 @@ impl Broker {
     /// What is wrong with the URL, or its user has no password there.
     pub fn from_url(url: &str) -> Result<Self, UrlError> {
         let url = AmqpUrl::parse(url)?;
-        let credentials = match (url.username, url.password) {
-            (Some(name), None) if name != "guest" => return Err(UrlError::no_password(&name)),
-            (name, password) => Credentials::Plain {
-                username: name.unwrap_or_else(|| "guest".into()),
-                password: password.unwrap_or_else(|| Secret::new("guest")),
-            },
-        };
+        let credentials =
+            Credentials::or_guest(url.username, url.password).map_err(|name| UrlError::no_password(&name))?;
         let broker = Self::new(url.host, url.port, url.vhost, credentials);
         Ok(if url.secure { broker.with_tls(Tls::default()) } else { broker })
     }

@@ -17,7 +17,8 @@ impl UrlError {
     pub(super) fn no_password(username: &str) -> Self {
         Self {
             reason: format!(
-                "user `{username}` has no password; write amqp://USER:PASSWORD@HOST:5672/VHOST, or use with_credentials"
+                "user `{username}` has no password; write amqp://USER:PASSWORD@HOST:5672/VHOST, or leave the user \
+                 out and call `with_credentials`"
             ),
         }
     }
@@ -66,7 +67,7 @@ impl AmqpUrl {
             }
         };
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(invalid("parameters after `?` or `#` are not supported; use the settings file"));
+            return Err(invalid("parameters after `?` or `#` are not supported; set them otherwise"));
         }
         let path = url.path().strip_prefix('/').unwrap_or_default();
         if path.contains('/') {

@@ -43,6 +43,8 @@ impl RouterBuilder {
     pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(15);
     /// The default window.
     pub const WINDOW: usize = 1_000;
+    /// The largest window.
+    pub const MAX_WINDOW: usize = 100_000;
 
     /// A router for a broker, and everything else as by default.
     pub fn new(broker: Broker) -> Self {
@@ -89,7 +91,7 @@ impl RouterBuilder {
     /// The most messages that wait for a confirm at any time: 1,000 by default, 1 to 100,000.
     /// A number outside is brought to the nearest one inside.
     pub fn window(mut self, messages: usize) -> Self {
-        self.window = messages.clamp(1, 100_000);
+        self.window = messages.clamp(1, Self::MAX_WINDOW);
         self
     }
 

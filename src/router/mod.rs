@@ -100,7 +100,9 @@ impl Receipt {
 }
 
 /// Something that schedules messages: a [`Router`], or a stand-in in tests.
-pub trait Publish {
+///
+/// As a router it can be shared between threads.
+pub trait Publish: Sync {
     /// Publishes a message and returns once it is safe.
     ///
     /// # Errors

@@ -195,3 +195,14 @@ impl<T> fmt::Debug for Pipeline<'_, T> {
         f.debug_struct("Pipeline").field("in_flight", &self.in_flight()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipeline_can_go_to_another_thread() {
+        fn goes<T: Send>() {}
+        goes::<Pipeline<'_, String>>();
+    }
+}

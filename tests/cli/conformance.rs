@@ -61,7 +61,13 @@ fn a_program_that_is_no_runner_is_told_so() {
         .assert()
         .code(2)
         .stderr(contains("`/nowhere/at/all` cannot be run"));
-    // One that says nothing, and one that says something else.
+    // One that never answers is asked once.
+    let silent = json(delayline().args(["--json", "conformance", "--timeout", "1", "sleep", "1000"]));
+    let answers: Vec<_> =
+        silent["failed"].as_array().unwrap().iter().map(|it| it["answer"].as_str().unwrap()).collect();
+    assert_eq!(answers[0], "no answer within 1 s");
+    assert!(answers[1..].iter().all(|answer| answer.starts_with("not asked")), "{answers:?}");
+    // One that ends, and one that says something else.
     delayline()
         .args(["conformance", "--only", "bind", "true"])
         .assert()

@@ -12,10 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{Code, Failure, Output, output::counted, table::table};
-
-/// How long a program may take for one answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::{Code, Failure, Output, args, output::counted, table::table};
 
 /// The cases by what is asked, what of a case is the question, and what the answer holds.
 const CASES: [(&str, &[&str], &[&str], &str); 3] = [
@@ -42,6 +39,9 @@ pub(super) struct Args {
     /// Only these questions
     #[arg(long, value_name = "QUESTION", value_parser = ["key", "decode", "bind"])]
     only: Vec<String>,
+    /// How long the program may take for one answer; then it is asked nothing more
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = args::whole::<u64>(1..=3_600))]
+    timeout: u64,
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
@@ -156,21 +156,19 @@ impl Program {
         Ok(Self { child, input, lines })
     }
 
-    /// Asks, and returns the answer, or why there is none.
-    fn ask(&mut self, question: &Value) -> Result<String, String> {
-        let asked = self.input.as_mut().ok_or("it has ended").and_then(|input| {
-            writeln!(input, "{question}")
-                .and_then(|()| input.flush())
-                .map_err(|_| "it reads no questions any more")
-        });
-        match self.lines.recv_timeout(if asked.is_ok() { PATIENCE } else { Duration::from_secs(1) }) {
-            Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => Err(match asked {
-                Ok(()) => format!("no answer within {} s", PATIENCE.as_secs()),
-                Err(reason) => reason.to_owned(),
-            }),
-            Err(RecvTimeoutError::Disconnected) => Err("it has ended".into()),
-        }
+    /// Asks, and returns the answer, or why there is none. Then nothing more is asked: a late
+    /// answer would be taken for the next one.
+    fn ask(&mut self, question: &Value, patience: Duration) -> Result<String, String> {
+        let input = self.input.as_mut().ok_or("not asked, as an answer before is missing")?;
+        let asked = writeln!(input, "{question}").and_then(|()| input.flush());
+        let answer = match (asked, self.lines.recv_timeout(patience)) {
+            (_, Ok(line)) => return Ok(line),
+            (Ok(()), Err(RecvTimeoutError::Timeout)) => format!("no answer within {} s", patience.as_secs()),
+            (Err(_), Err(RecvTimeoutError::Timeout)) => "it reads no questions".into(),
+            (_, Err(RecvTimeoutError::Disconnected)) => "it has ended".into(),
+        };
+        self.input = None;
+        Err(answer)
     }
 }
 
@@ -184,12 +182,13 @@ impl Drop for Program {
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     let cases = cases(&args.only);
+    let patience = Duration::from_secs(args.timeout);
     let mut program = Program::start(&args.command)?;
     let mut report = Report { passed: 0, failed: Vec::new() };
     let mut of_each: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let bar = output.progress(Some(cases.len() as u64), "answered");
     for case in cases {
-        let answer = program.ask(&case.ask);
+        let answer = program.ask(&case.ask, patience);
         bar.inc(1);
         let wrong = match &answer {
             Ok(line) => judge(&case, line),

@@ -38,16 +38,9 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     let password = secret("password_file", raw.password, raw.password_file)?.or(url.password);
     let credentials = match (&named_user, &password) {
         (None, None) if url.secure && tls.client.is_some() => Credentials::External,
-        (Some(name), None) if name != "guest" => {
-            return Err(value(
-                "password",
-                &format!("user `{name}` has none; set DELAYLINE_PASSWORD or password_file"),
-            ));
-        }
-        _ => Credentials::Plain {
-            username: named_user.unwrap_or_else(|| "guest".into()),
-            password: password.unwrap_or_else(|| Secret::new("guest")),
-        },
+        _ => Credentials::or_guest(named_user, password).map_err(|name| {
+            value("password", &format!("user `{name}` has none; set DELAYLINE_PASSWORD or password_file"))
+        })?,
     };
     let mut broker = Broker::new(url.host, url.port, url.vhost, credentials);
     broker.tls = url.secure.then(|| tls.clone());
@@ -97,8 +90,11 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
             RouterBuilder::CONFIRM_TIMEOUT,
         )?,
         window: match raw.window.unwrap_or(RouterBuilder::WINDOW) {
-            window @ 1..=100_000 => window,
-            _ => return Err(value("window", "use 1 to 100000 messages")),
+            window @ 1..=RouterBuilder::MAX_WINDOW => window,
+            _ => {
+                let most = RouterBuilder::MAX_WINDOW;
+                return Err(value("window", &format!("use 1 to {most} messages")));
+            }
         },
         quota,
     };

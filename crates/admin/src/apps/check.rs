@@ -74,7 +74,7 @@ pub fn check_app(
     user: &AppUser,
     password: &Secret,
 ) -> Result<AppCheck, AdminError> {
-    let credentials = Credentials::plain(&user.name, password.expose());
+    let credentials = Credentials::Plain { username: user.name.clone(), password: password.clone() };
     let broker = settings.broker.clone().with_credentials(credentials);
     let mut session = Session::open(&broker).map_err(doing(format!("logging in as user `{}`", user.name)))?;
     let limits = limits(session.server_version().as_deref(), &user.name);
