@@ -9,8 +9,8 @@ use delayline::{
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{
-    self as admin, AppQueue, AppSpec, AppUser, Delivery, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
-    Target,
+    self as admin, AppQueue, AppSpec, AppUser, Delivery, Export, Outcome, RemoveOptions, RemoveRefusal,
+    RemoveReport, Target,
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -114,6 +114,7 @@ fn adding_again_changes_nothing_and_removing_leaves_nothing() {
     added(&settings, &spec);
     let registered = picture(&settings);
     let again = add(&settings, &spec);
+    assert_eq!(again.outcome, Outcome::Unchanged);
     assert!(again.steps.iter().all(|step| step.stood), "{again:?}");
     assert_eq!(picture(&settings), registered);
 
@@ -357,7 +358,7 @@ fn what_is_printed_does_the_same() {
     spec.user.as_mut().unwrap().may_retry = true;
     let topology = topology(&settings);
     // The shell takes the lines apart; a node of our own carries them out.
-    let lines = admin::rabbitmqctl(&topology, &spec, vhost).join("\n");
+    let lines = Export::new(vhost).with_app(&topology, &spec).rabbitmqctl().join("\n");
     let script = format!(
         r#"rabbitmqctl() {{
             case $1 in
@@ -393,9 +394,9 @@ fn what_is_printed_does_the_same() {
 
     // And the fragment, after everything but the user is gone.
     remove(&settings, &spec, RemoveOptions::default()).unwrap();
-    api("POST", "definitions", &admin::definitions(&topology, &spec, vhost));
+    api("POST", "definitions", &Export::new(vhost).with_app(&topology, &spec).definitions());
     let report = add(&settings, &spec);
-    assert!(report.outcome == Outcome::Installed && report.steps.iter().all(|step| step.stood), "{report:?}");
+    assert_eq!(report.outcome, Outcome::Unchanged, "{report:?}");
 }
 
 #[test]

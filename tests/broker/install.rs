@@ -48,7 +48,8 @@ fn many_may_install_at_once() {
         })
         .collect();
     for report in reports {
-        assert_eq!(report.join().unwrap().unwrap().outcome, Outcome::Installed);
+        let outcome = report.join().unwrap().unwrap().outcome;
+        assert!(matches!(outcome, Outcome::Installed | Outcome::Unchanged), "{outcome:?}");
     }
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
 }

@@ -125,7 +125,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
         }),
     };
     admin::add_app(&root, &topology, &spec, false, false).unwrap();
-    let fragment = admin::definitions(&topology, &spec, &vhost_of(&root));
+    let fragment = admin::Export::new(vhost_of(&root)).with_app(&topology, &spec).definitions();
     let [configure, write, read, _] = roles().remove("application").unwrap();
     let given = &fragment["permissions"][0];
     assert_eq!(

@@ -78,6 +78,10 @@ fn printing_needs_no_broker() {
         "{commands}"
     );
     assert!(!commands.contains("import_definitions"), "{commands}");
+    let resources = json(&mut print("terraform"));
+    assert!(resources["resource"]["rabbitmq_topic_permissions"].get("shop").is_some(), "{resources}");
+    let objects = json(print("kubernetes").args(["--cluster", "rabbit"]));
+    assert_eq!(objects["items"][0]["spec"]["rabbitmqClusterReference"]["name"], "rabbit", "{objects}");
     let fragment = json(&mut print("definitions"));
     assert_eq!((&fragment["queues"], &fragment["permissions"][0]["read"]), (&json!([]), &json!("^$")));
 }

@@ -23,6 +23,9 @@ use crate::{
     delayline, json, on,
 };
 
+/// A set, and an application without a user.
+const PLATFORM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cli/platform.toml");
+
 /// How many commands run side by side.
 const AT_A_TIME: usize = 6;
 
@@ -87,6 +90,8 @@ fn arguments(command: &str) -> Vec<&str> {
         "app discard" => &["nobody", "--dry-run"],
         "top" => &["--once"],
         "unstick" => &["--dry-run"],
+        "apply" | "diff" => &[PLATFORM],
+        "export" => &[],
         "key" => &["90s", "nobody"],
         "decode" => &["nonsense"],
         "conformance" => &["true"],
@@ -97,6 +102,8 @@ fn arguments(command: &str) -> Vec<&str> {
         "retry show" => &["--app", "nobody"],
         "parked replay" | "parked discard" | "unroutable purge" => &["--all"],
         "bench" => &["--count", "100"],
+        "completions" => &["bash"],
+        "man" | "version" => &[],
         other => panic!("`{other}` is new: it needs arguments here, and a row in docs/exit-codes.md"),
     };
     command.split(' ').chain(more.iter().copied()).collect()
@@ -124,7 +131,7 @@ fn without_a_file(command: &str) -> Vec<Command> {
         it
     };
     let mut all = vec![];
-    if command != "plan" {
+    if !matches!(command, "plan" | "man") {
         all.push(settings("DELAYLINE_CONFIG", nowhere));
         all.push(settings("DELAYLINE_PASSWORD_FILE", nowhere));
         let mut tls = settings("DELAYLINE_CA_FILE", nowhere);
@@ -139,6 +146,8 @@ fn without_a_file(command: &str) -> Vec<Command> {
             }
             all.push(given(&[&one[..], &[nowhere, "--lines"]].concat()));
         }
+        "apply" | "diff" => all.push(given(&[command, nowhere])),
+        "export" => all.push(given(&["export", "--file", nowhere])),
         "serve" => all.push(given(&["serve", "--policies", nowhere])),
         "retry show" => all.push(given(&["retry", "show", "--app", "a", "--policies", nowhere])),
         "plan" => {
@@ -146,6 +155,7 @@ fn without_a_file(command: &str) -> Vec<Command> {
             all.push(given(&["plan", "--bench", "/"]));
         }
         "bench" => all.push(given(&["bench", "--hdr", nowhere])),
+        "man" => all.push(given(&["man", "--into", nowhere])),
         _ => {}
     }
     all

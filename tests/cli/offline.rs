@@ -125,6 +125,72 @@ fn every_help_shows_examples() {
 }
 
 #[test]
+fn a_set_is_exported_without_a_broker() {
+    let export = |arguments: &[&str]| {
+        let mut command = delayline();
+        command.arg("export").args(arguments).env("DELAYLINE_URL", "amqp://localhost:1/team");
+        command
+    };
+    let definitions = json(&mut export(&["--set", "later"]));
+    let last = definitions["exchanges"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["name"], &last["vhost"]), (&"later".into(), &"team".into()));
+    assert_eq!(json(&mut export(&["--json", "--set", "later"])), definitions);
+    assert!(
+        stdout(&mut export(&["--format", "rabbitmqctl"])).starts_with("rabbitmqctl import_definitions <<")
+    );
+    let resources = json(&mut export(&["--format", "terraform"]));
+    assert!(resources["resource"]["rabbitmq_queue"].get("delay_level_27").is_some());
+    let objects = json(&mut export(&["--format", "kubernetes"]));
+    assert_eq!(objects["kind"], "List");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/platform.toml");
+    let definitions = json(&mut export(&["--file", file]));
+    let queues: Vec<_> = definitions["queues"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert!(queues.contains(&&"delay.level.00".into()) && queues.contains(&&"billing".into()), "{queues:?}");
+    assert_eq!(definitions["permissions"].as_array().unwrap().len(), 3);
+    export(&["--format", "ansible"]).assert().code(2).stderr(contains("rabbitmqctl"));
+}
+
+#[test]
+fn completions_are_scripts_that_the_shell_takes() {
+    let script = stdout(delayline().args(["completions", "bash"]));
+    let mut bash = std::process::Command::new("bash");
+    let mut child = bash.arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    // What bash itself makes of it.
+    let ask = r#"source /dev/stdin; COMP_WORDS=(delayline unroutable re); COMP_CWORD=2;
+        _delayline delayline re unroutable; echo "${COMPREPLY[@]}""#;
+    assert_eq!(stdout(assert_cmd::Command::new("bash").args(["-c", ask]).write_stdin(script)), "replay\n");
+    delayline().args(["completions", "sh"]).assert().code(2).stderr(contains("nushell"));
+}
+
+#[test]
+fn manual_pages_are_of_all_commands() {
+    let page = stdout(delayline().args(["man", "app", "add"]));
+    for words in [".TH delayline-app-add 1", "may\\-publish", "Examples:"] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+    assert!(stdout(delayline().arg("man")).contains(".TH delayline 1"));
+    let directory = tempfile::tempdir().unwrap();
+    let report = json(delayline().args(["man", "--json", "--into"]).arg(directory.path()));
+    let files = report["files"].as_array().unwrap();
+    assert!(files.contains(&"delayline-unroutable-replay.1".into()), "{report}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files.len());
+    delayline().args(["man", "app", "ad"]).assert().code(2).stderr(contains("it has add,"));
+    delayline().args(["man", "key", "x"]).assert().code(2).stderr(contains("no commands of its own"));
+}
+
+#[test]
+fn help_and_version_are_commands_too() {
+    assert!(stdout(delayline().args(["help", "app", "add"])).contains("--may-publish"));
+    assert_eq!(
+        stdout(delayline().arg("version")),
+        format!("delayline {}, wire contract 1\n", env!("CARGO_PKG_VERSION"))
+    );
+    assert_eq!(json(delayline().args(["version", "--json"]))["wire_contract"], 1);
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     // Standard output is closed before the command writes.
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))

@@ -61,6 +61,8 @@ pub struct InstallReport {
 pub enum Outcome {
     /// The set is installed.
     Installed,
+    /// Nothing was changed, because everything is there already.
+    Unchanged,
     /// Nothing was changed, as asked.
     DryRun,
     /// Nothing was changed, because the broker cannot carry a set.
@@ -144,6 +146,7 @@ pub fn install(
         _ if !unsuitable.is_empty() => Outcome::Unsuitable,
         _ if plan.earlier.is_some() => Outcome::EarlierVersion,
         _ if !plan.conflicts.is_empty() => Outcome::Conflict,
+        _ if plan.missing.is_empty() && plan.missing_bindings == Some(0) => Outcome::Unchanged,
         true => Outcome::DryRun,
         false => Outcome::Installed,
     };

@@ -9,6 +9,7 @@ pub mod compare;
 mod contents;
 mod doctor;
 mod examine;
+mod export;
 pub mod handover;
 pub mod holding;
 mod install;
@@ -17,6 +18,7 @@ mod limit;
 pub mod management;
 mod parked;
 mod permitted;
+mod platform;
 mod status;
 mod uninstall;
 mod unroutable;
@@ -32,17 +34,22 @@ use delayline::amqp::AmqpError;
 use delayline_settings::Management;
 
 pub use apps::{
-    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppSpec, AppSpecError, AppUser,
-    AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry, Probe, RemoveOptions, RemoveRefusal,
-    RemoveReport, Target, add_app, check_app, definitions, discard_app, list_apps, rabbitmqctl, remove_app,
+    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError, AppSpec,
+    AppSpecError, AppUser, AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry, Probe,
+    RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app, discard_app, list_apps,
+    remove_app,
 };
 pub use contents::Waiting;
 pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
 pub use examine::{Conflict, State};
+pub use export::Export;
 pub use install::{InstallReport, Outcome, Plan, install, plan};
 pub use parked::{
     ParkedCause, ParkedGroup, ParkedMessage, ParkedReport, ParkedSelection, discard_parked, parked,
     parked_messages, replay_parked,
+};
+pub use platform::{
+    ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, SetReport, apply,
 };
 pub use status::{AppBinding, LevelStatus, Status, status};
 pub use uninstall::{Refusal, UninstallReport, uninstall};

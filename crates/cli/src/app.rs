@@ -1,16 +1,18 @@
 //! `delayline app`
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
     topology::Topology,
 };
-use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, RemoveOptions, Target};
+use delayline_admin::{
+    self as admin, AppQueue, AppRequest, AppRequestError, AppSpec, AppUser, Delivery, Export, RemoveOptions,
+};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, app_show, args, ending, kept::follow};
+use crate::{Code, Failure, Output, app_show, args, ending, export, kept::follow};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -96,14 +98,6 @@ permission. Exits with 1 if the user may do more or less than it should.")]
     Check(Check),
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Print {
-    /// Commands to run in a shell on the broker's machine
-    Rabbitmqctl,
-    /// A definitions fragment to import
-    Definitions,
-}
-
 #[derive(Debug, clap::Args)]
 struct Who {
     /// The application
@@ -127,7 +121,7 @@ impl Who {
     }
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "What its user may do")]
 struct Powers {
     /// Also let it publish the keys of these applications
@@ -165,35 +159,37 @@ struct Add {
     #[command(flatten)]
     who: Who,
     /// Leave users and permissions alone
-    #[arg(long, conflicts_with_all = ["user", "may_publish", "max_delay", "may_bind", "may_retry", "replace_permissions", "publish_only"])]
+    #[arg(long, conflicts_with = "replace_permissions")]
     no_user: bool,
     /// The queue already exists; use it as it is
     #[arg(long)]
     existing: bool,
     /// Declare the queue so that the retry service retries what it rejects
-    #[arg(long, conflicts_with = "existing")]
+    #[arg(long)]
     retry: bool,
     /// Put a landing queue between dispatch and the application's queue
     #[arg(long, help_heading = "Bulkhead")]
     landing: bool,
     /// Put a landing queue in front of this queue, which must exist
-    #[arg(long, value_name = "NAME", help_heading = "Bulkhead", conflicts_with_all = ["queue", "existing", "retry", "to_exchange"])]
+    #[arg(long, value_name = "NAME", help_heading = "Bulkhead")]
     to_queue: Option<String>,
     /// Put a landing queue in front of this exchange, which must exist (with --queue, the
     /// user may also consume that queue, which must exist)
-    #[arg(long, value_name = "NAME", help_heading = "Bulkhead", conflicts_with_all = ["existing", "retry"])]
+    #[arg(long, value_name = "NAME", help_heading = "Bulkhead")]
     to_exchange: Option<String>,
     /// The routing key that messages get there [default: the one they came with]
-    #[arg(long, value_name = "KEY", help_heading = "Bulkhead", requires = "to_exchange")]
+    #[arg(long, value_name = "KEY", help_heading = "Bulkhead")]
     to_key: Option<String>,
     #[command(flatten)]
     powers: Powers,
     /// Replace the user's permissions in this vhost, whatever they are
     #[arg(long, help_heading = "What its user may do")]
     replace_permissions: bool,
-    /// Print the commands or definitions for other tools, and change nothing
+    /// Print what is to be made for another tool, and change nothing
     #[arg(long, value_name = "FORMAT", conflicts_with = "dry_run")]
-    print: Option<Print>,
+    print: Option<export::Format>,
+    #[command(flatten)]
+    target: export::Target,
     /// Only show what would be done
     #[arg(long)]
     dry_run: bool,
@@ -201,33 +197,35 @@ struct Add {
 
 impl Add {
     fn spec(&self, password: Option<Secret>) -> Result<AppSpec, Failure> {
-        let receives = self.landing
-            || self.existing
-            || self.retry
-            || self.to_queue.is_some()
-            || self.to_exchange.is_some()
-            || self.who.queue.is_some();
-        if self.powers.publish_only && receives {
-            return Err(Failure::usage(
-                "--publish-only is for applications without a queue; leave out the flags about queues",
-            ));
-        }
-        let queue = |name: String, existing: bool| AppQueue { name, existing, retry: self.retry };
-        let delivery = match (&self.to_exchange, &self.to_queue) {
-            _ if self.powers.publish_only => Delivery::Nothing,
-            (Some(exchange), _) => Delivery::Landing(Target::Exchange {
-                exchange: exchange.clone(),
-                key: self.to_key.clone(),
-                queue: self.who.queue.clone(),
-            }),
-            (None, Some(name)) => Delivery::Landing(Target::Queue(queue(name.clone(), true))),
-            (None, None) if self.landing => {
-                Delivery::Landing(Target::Queue(queue(self.who.queue_name(), self.existing)))
-            }
-            (None, None) => Delivery::Direct(queue(self.who.queue_name(), self.existing)),
+        let Powers { may_publish, max_delay, may_bind, may_retry, publish_only } = self.powers.clone();
+        let request = AppRequest {
+            user: self.who.user.clone(),
+            no_user: self.no_user,
+            queue: self.who.queue.clone(),
+            existing: self.existing,
+            retry: self.retry,
+            landing: self.landing,
+            to_queue: self.to_queue.clone(),
+            to_exchange: self.to_exchange.clone(),
+            to_key: self.to_key.clone(),
+            publish_only,
+            may_publish,
+            max_delay,
+            may_bind,
+            may_retry,
         };
-        let user = (!self.no_user).then(|| self.powers.user(self.who.user_name(), password));
-        Ok(AppSpec { app: self.who.app.clone(), delivery, user })
+        request.spec(self.who.app.clone(), password).map_err(|error| {
+            let flag = |field: &str| format!("--{}", field.replace('_', "-"));
+            Failure::usage(match error {
+                AppRequestError::Exclusive(one, other) => {
+                    format!("{} and {} exclude each other; leave one of them out", flag(one), flag(other))
+                }
+                AppRequestError::Alone(one, other) => {
+                    format!("{} means nothing without {}; add that, or leave it out", flag(one), flag(other))
+                }
+                other => other.to_string(),
+            })
+        })
     }
 }
 
@@ -308,23 +306,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 fn add(args: &Add, settings: &Settings, topology: &Topology, output: &mut Output) -> Result<Code, Failure> {
     let spec = args.spec(settings.app_password.clone())?;
     spec.check(topology).map_err(Failure::usage)?;
-    let vhost = &settings.broker.vhost;
-    match args.print {
-        Some(Print::Definitions) => output.json(&admin::definitions(topology, &spec, vhost))?,
-        Some(Print::Rabbitmqctl) if output.json => {
-            output.json(&admin::rabbitmqctl(topology, &spec, vhost))?;
-        }
-        Some(Print::Rabbitmqctl) => {
-            for line in admin::rabbitmqctl(topology, &spec, vhost) {
-                output.line(line)?;
-            }
-        }
-        None => {
-            let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
-            return app_show::added(&report, output);
-        }
+    if let Some(format) = args.print {
+        let export = Export::new(&settings.broker.vhost).with_app(topology, &spec);
+        return export::print(&export, format, &args.target, output);
     }
-    Ok(Code::Done)
+    let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
+    app_show::added(&report, output)
 }
 
 fn check(

@@ -39,6 +39,7 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
     }
     let (head, verb) = match report.outcome {
         Outcome::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
+        Outcome::Unchanged => ("unchanged".green().bold().to_string(), "made"),
         _ => ("registered".green().bold().to_string(), "made"),
     };
     output.line(format!("{head} application `{app}`"))?;

@@ -6,14 +6,14 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 
 use delayline::codec::{AppKey, Delay, Tolerance};
 use delayline_settings::{Layers, Settings};
 
 use crate::{
-    Failure, app, bench, conformance, decode, demo, doctor, install, key, listen, parked, plan, probe, retry,
-    send, serve, top, uninstall, unroutable, unstick,
+    Failure, app, apply, bench, completions, conformance, decode, demo, doctor, export, install, key, listen,
+    man, parked, plan, probe, retry, send, serve, top, uninstall, unroutable, unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -33,11 +33,36 @@ Examples:
   delayline send --app billing --delay 90s --body hello
   delayline status";
 
+/// The command line. Each flag that is a setting says the name of its environment variable,
+/// and the longest help names those of all settings.
+pub(super) fn command() -> clap::Command {
+    let variables = delayline_settings::variables();
+    Cli::command()
+        .after_long_help(format!(
+            "{ENVIRONMENT}\n\nEnvironment variables: DELAYLINE_CONFIG, DELAYLINE_LOG, DELAYLINE_POLICIES, {}\n\n\
+             {EXIT_CODES}",
+            variables.join(", ")
+        ))
+        .mut_args(|arg| {
+            let arg = match arg.get_value_names() {
+                Some([name]) if name == "FILE" => arg.value_hint(ValueHint::FilePath),
+                _ => arg,
+            };
+            let variable = format!("DELAYLINE_{}", arg.get_id().as_str().to_ascii_uppercase());
+            match arg.get_help().filter(|_| variables.contains(&variable)) {
+                Some(help) => {
+                    let help = format!("{help} [env: {variable}]");
+                    arg.help(help)
+                }
+                None => arg,
+            }
+        })
+}
+
 /// Delayed delivery for RabbitMQ: one set of exchanges and queues per vhost, any
 /// delay from 1 s to 8.5 years.
 #[derive(Debug, Parser)]
-#[command(name = "delayline", version, after_help = EXIT_CODES, after_long_help = format!("{ENVIRONMENT}\n\n{EXIT_CODES}"))]
-#[command(disable_help_subcommand = true)]
+#[command(name = "delayline", version, after_help = EXIT_CODES)]
 pub(super) struct Cli {
     #[command(flatten)]
     pub(super) global: Global,
@@ -48,7 +73,7 @@ pub(super) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Broker and settings")]
 pub(super) struct Global {
-    /// Read settings from this file instead of delayline.toml
+    /// Read settings from this file instead of delayline.toml [env: DELAYLINE_CONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// AMQP URL without a password: amqp://USER@HOST:PORT/VHOST, or amqps://
@@ -153,6 +178,10 @@ Examples:
     Verify,
     /// Register applications and see who may do what
     App(app::Args),
+    /// Make a vhost what a platform file says
+    Apply(apply::Args),
+    /// Show how a vhost differs from a platform file
+    Diff(apply::DiffArgs),
     /// Find problems and say what to do about them
     Doctor(doctor::Args),
     /// Make stuck queues try again at once
@@ -167,6 +196,8 @@ Examples:
     Status,
     /// Watch a set: what waits where, what flows, what is stuck
     Top(top::Args),
+    /// Print the set for Terraform, Kubernetes and other tools
+    Export(export::Args),
     /// Print the routing key for a delay and an application
     Key(key::Args),
     /// Explain a routing key
@@ -193,13 +224,23 @@ Examples:
     Plan(plan::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
+    /// Print a script that completes commands and flags in a shell
+    Completions(completions::Args),
+    /// Print a manual page, or write those of all commands
+    Man(man::Args),
+    /// Print the version, and that of the wire contract
+    #[command(after_help = "\
+Examples:
+  delayline version
+  delayline version --json | jq -r .version")]
+    Version,
 }
 
 impl Command {
     /// Whether the command only reports how things are.
     pub(super) fn looks(&self) -> bool {
         match self {
-            Self::Verify | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
+            Self::Verify | Self::Diff(_) | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
             Self::App(args) => args.looks(),
             Self::Parked(args) => args.looks(),
             Self::Unroutable(args) => args.looks(),
@@ -285,13 +326,26 @@ fn takes_a_value(argument: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn flags_that_are_settings_name_their_variables() {
+        let mut command = command();
+        let short = command.render_help().to_string();
+        for variable in ["DELAYLINE_CONFIG", "DELAYLINE_URL", "DELAYLINE_PASSWORD_FILE", "DELAYLINE_REPLICAS"]
+        {
+            assert!(short.contains(&format!("[env: {variable}]")), "{variable} is not in {short}");
+        }
+        let long = command.render_long_help().to_string();
+        let words: Vec<_> = long.split([',', ' ', '\n']).collect();
+        for variable in delayline_settings::variables() {
+            assert!(words.contains(&variable.as_str()), "{variable} is not in {long}");
+        }
     }
 
     #[test]

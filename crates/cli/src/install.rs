@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         show(&report, settings, output)?;
     }
     Ok(match report.outcome {
-        Outcome::Installed | Outcome::DryRun => Code::Done,
+        Outcome::Installed | Outcome::Unchanged | Outcome::DryRun => Code::Done,
         Outcome::Conflict | Outcome::Unsuitable | Outcome::EarlierVersion => Code::Problem,
     })
 }
@@ -73,9 +73,10 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         return Ok(());
     }
     let dry_run = report.outcome == Outcome::DryRun;
-    let (head, verb) = match dry_run {
-        true => ("dry run".yellow().bold().to_string(), "would create"),
-        false => ("installed".green().bold().to_string(), "created"),
+    let (head, verb) = match report.outcome {
+        Outcome::DryRun => ("dry run".yellow().bold().to_string(), "would create"),
+        Outcome::Unchanged => ("unchanged".green().bold().to_string(), "created"),
+        _ => ("installed".green().bold().to_string(), "created"),
     };
     output.line(format!("{head} {place}"))?;
     let created = report.created.len();

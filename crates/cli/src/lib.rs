@@ -2,13 +2,16 @@
 
 mod app;
 mod app_show;
+mod apply;
 mod args;
 mod bench;
+mod completions;
 mod conformance;
 mod decode;
 mod demo;
 mod doctor;
 mod ending;
+mod export;
 mod failure;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -18,6 +21,7 @@ mod kept;
 mod key;
 mod listen;
 mod logging;
+mod man;
 mod output;
 mod parked;
 mod plan;
@@ -34,13 +38,14 @@ mod uninstall;
 mod unroutable;
 mod unstick;
 mod verify;
+mod version;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::{send::read_json_line, time::instant as read_instant};
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 use args::{Cli, Command};
 use failure::{Code, Failure};
@@ -49,7 +54,7 @@ use output::Output;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let matches = Cli::command().get_matches_from(args::with_negative_values(std::env::args_os()));
+    let matches = args::command().get_matches_from(args::with_negative_values(std::env::args_os()));
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -72,9 +77,12 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Install(args) => install::run(args, &settings()?, output),
         Command::Verify => verify::run(&settings()?, output),
         Command::App(args) => app::run(args, &settings()?, output),
+        Command::Apply(args) => apply::run(args, &settings()?, output),
+        Command::Diff(args) => apply::diff(args, &settings()?, output),
         Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
         Command::Status => status::run(&settings()?, output),
+        Command::Export(args) => export::run(args, &settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),
         Command::Decode(args) => decode::run(args, output),
         Command::Conformance(args) => conformance::run(args, output),
@@ -90,5 +98,8 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Bench(args) => bench::run(args, &settings()?, output),
         Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
+        Command::Completions(args) => completions::run(args, output),
+        Command::Man(args) => man::run(args, output),
+        Command::Version => version::run(output),
     }
 }

@@ -1,9 +1,9 @@
 //! From what was typed to settings that everything else can trust.
 
 use std::{
-    fs,
+    fs, io,
     num::{NonZeroU8, NonZeroU32},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -181,7 +181,15 @@ fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<
         .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
 }
 
-/// A secret that was given directly or in a file, without the line ending that editors add.
+/// Reads a secret from a file, without the line ending that editors add.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_secret(file: &Path) -> io::Result<Secret> {
+    Ok(Secret::new(fs::read_to_string(file)?.trim_end_matches(['\r', '\n'])))
+}
+
+/// A secret that was given directly or in a file.
 fn secret(
     file_key: &'static str,
     given: Option<String>,
@@ -194,9 +202,9 @@ fn secret(
         }
         (Some(secret), None) => Ok(Some(Secret::new(secret))),
         (None, Some(file)) => {
-            let text = fs::read_to_string(&file)
+            let secret = read_secret(&file)
                 .map_err(|error| value(file_key, &format!("{}: {error}", file.display())))?;
-            Ok(Some(Secret::new(text.trim_end_matches(['\r', '\n']))))
+            Ok(Some(secret))
         }
         (None, None) => Ok(None),
     }

@@ -191,7 +191,7 @@ impl Layers {
             if !KEYS.contains(&key.as_str()) {
                 return Err(failed(name.clone())(&format!(
                     "no setting has this name; the settings are {}",
-                    variables()
+                    variables().join(", ")
                 )));
             }
         }
@@ -250,9 +250,10 @@ pub fn parse(text: &str) -> Result<Raw, String> {
         .map_err(|error| without_excerpt(&error.to_string()))
 }
 
-fn variables() -> String {
-    let names: Vec<_> = KEYS.iter().map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase())).collect();
-    names.join(", ")
+/// The environment variables of all settings: `DELAYLINE_URL` for `url`.
+#[must_use]
+pub fn variables() -> Vec<String> {
+    KEYS.iter().map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase())).collect()
 }
 
 #[cfg(test)]

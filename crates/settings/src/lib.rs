@@ -21,10 +21,11 @@ use delayline::{
 };
 use url::Url;
 
+pub use check::read_secret;
 pub use daemon::{CanarySettings, WebSettings};
 #[doc(hidden)]
 pub use layers::parse;
-pub use layers::{Layers, SettingsError};
+pub use layers::{Layers, SettingsError, variables};
 pub use policies::{PoliciesError, load_policies, parse_policies};
 
 /// Everything a command or a daemon needs to know; all of it checked.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::compare::Observed;
+use crate::{compare::Observed, management::ManagementApi};
 use delayline::{amqp::Session, topology::Topology};
 use delayline_settings::Settings;
 
@@ -10,7 +10,7 @@ use crate::{
     AdminError, Outcome,
     apps::{
         AppSpec, Delivery, api, limits,
-        steps::{self, Found, Standing, steps},
+        steps::{self, Found, Standing, Step, steps},
     },
     doing,
     limit::limit,
@@ -42,6 +42,8 @@ pub struct AddedStep {
     pub what: String,
     /// Whether it was there already.
     pub stood: bool,
+    /// What it replaces, if something else was there.
+    pub replaces: Option<String>,
 }
 
 /// Registers an application: its queue, its binding, its user's permissions. What is there
@@ -58,56 +60,102 @@ pub fn add_app(
     replace_permissions: bool,
     dry_run: bool,
 ) -> Result<AddReport, AdminError> {
-    let api = api(settings)?;
-    let vhost = &settings.broker.vhost;
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
-    let standing = Standing::look(&api, vhost, spec.user.is_some())?;
-    let mut report = AddReport {
-        outcome: Outcome::Installed,
-        app: spec.app.to_string(),
-        steps: Vec::new(),
-        conflicts: Vec::new(),
-        warnings: warnings(topology, spec, vhost, &standing.observed, session.server_version()),
-        no_set: false,
-        no_password: false,
-    };
-    for exchange in [topology.names().entry(), topology.names().dispatch()] {
-        if !standing.has_exchange(&exchange) {
-            report.no_set = true;
-            let set = &topology.settings().set;
-            report.conflicts.push(format!(
-                "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
-            ));
+    let mut adding = Adding::start(settings, spec.user.is_some())?;
+    adding.replace_permissions = replace_permissions;
+    let mut planned = adding.plan(topology, spec)?;
+    if planned.report.outcome == Outcome::Installed {
+        match dry_run {
+            true => planned.report.outcome = Outcome::DryRun,
+            false => adding.make(&planned)?,
         }
     }
-    let mut to_make = Vec::new();
-    let mut passwords = 0;
-    for step in steps(topology, spec) {
-        let mut stood = true;
-        match step.look(&standing, &mut session, topology, &spec.app)? {
-            Found::Same => {}
-            Found::Different(_) if replace_permissions && step.is_permission() => stood = false,
-            Found::Different(conflict) => report.conflicts.push(conflict),
-            Found::NoPassword(reason) => {
-                passwords += 1;
-                report.conflicts.push(reason);
+    Ok(planned.report)
+}
+
+/// Adding one application, or many at once.
+pub(crate) struct Adding {
+    api: ManagementApi,
+    session: Session,
+    standing: Standing,
+    /// Whether what users may do in this vhost is overwritten.
+    pub(crate) replace_permissions: bool,
+    /// Whether the sets are there, or will be before anything is made.
+    pub(crate) sets_follow: bool,
+}
+
+/// What adding an application would do, and the steps it would take.
+pub(crate) struct PlannedApp {
+    pub(crate) report: AddReport,
+    to_make: Vec<Step>,
+}
+
+impl Adding {
+    /// Looks at what is on the broker; at users only if one of them matters.
+    pub(crate) fn start(settings: &Settings, users: bool) -> Result<Self, AdminError> {
+        let api = api(settings)?;
+        let session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+        let standing = Standing::look(&api, &settings.broker.vhost, users)?;
+        Ok(Self { api, session, standing, replace_permissions: false, sets_follow: false })
+    }
+
+    /// Finds out what adding an application would do, and changes nothing.
+    pub(crate) fn plan(&mut self, topology: &Topology, spec: &AppSpec) -> Result<PlannedApp, AdminError> {
+        let Self { session, standing, .. } = self;
+        let version = session.server_version();
+        let mut report = AddReport {
+            outcome: Outcome::Installed,
+            app: spec.app.to_string(),
+            steps: Vec::new(),
+            conflicts: Vec::new(),
+            warnings: warnings(topology, spec, &standing.vhost, &standing.observed, version),
+            no_set: false,
+            no_password: false,
+        };
+        for exchange in [topology.names().entry(), topology.names().dispatch()] {
+            if !self.sets_follow && !standing.has_exchange(&exchange) {
+                report.no_set = true;
+                let set = &topology.settings().set;
+                report.conflicts.push(format!(
+                    "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
+                ));
             }
-            Found::Missing => stood = false,
         }
-        report.steps.push(AddedStep { what: step.to_string(), stood });
-        if !stood {
-            to_make.push(step);
+        let mut to_make = Vec::new();
+        let mut passwords = 0;
+        for step in steps(topology, spec) {
+            let (mut stood, mut replaces) = (true, None);
+            match step.look(standing, session, topology, &spec.app)? {
+                Found::Same => {}
+                Found::Different(conflict) if self.replace_permissions && step.is_permission() => {
+                    stood = false;
+                    replaces = Some(conflict);
+                }
+                Found::Different(conflict) => report.conflicts.push(conflict),
+                Found::NoPassword(reason) => {
+                    passwords += 1;
+                    report.conflicts.push(reason);
+                }
+                Found::Missing => stood = false,
+            }
+            report.steps.push(AddedStep { what: step.to_string(), stood, replaces });
+            if !stood {
+                to_make.push(step);
+            }
         }
+        if !report.conflicts.is_empty() {
+            report.outcome = Outcome::Conflict;
+            report.no_password = report.conflicts.len() == passwords;
+        } else if to_make.is_empty() {
+            report.outcome = Outcome::Unchanged;
+        }
+        Ok(PlannedApp { report, to_make })
     }
-    if !report.conflicts.is_empty() {
-        report.outcome = Outcome::Conflict;
-        report.no_password = report.conflicts.len() == passwords;
-    } else if dry_run {
-        report.outcome = Outcome::DryRun;
-    } else {
-        to_make.iter().try_for_each(|step| step.make(&api, vhost, &mut session))?;
+
+    /// Makes what a plan found missing.
+    pub(crate) fn make(&mut self, planned: &PlannedApp) -> Result<(), AdminError> {
+        let Self { api, session, standing, .. } = self;
+        planned.to_make.iter().try_for_each(|step| step.make(api, &standing.vhost, session))
     }
-    Ok(report)
 }
 
 /// What is allowed but may cause trouble.

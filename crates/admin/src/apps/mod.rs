@@ -8,19 +8,21 @@ mod add;
 mod check;
 mod discard;
 mod list;
-mod print;
 mod remove;
+mod request;
 mod rights;
 mod spec;
 mod steps;
 
 pub use add::{AddReport, AddedStep, add_app};
+pub(crate) use add::{Adding, PlannedApp};
 pub use check::{AppCheck, Probe, check_app};
 pub use discard::{DiscardReport, DiscardedFrom, discard_app};
 pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, list_apps};
-pub use print::{definitions, rabbitmqctl};
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
+pub use request::{AppRequest, AppRequestError};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
+pub(crate) use steps::{Step, steps};
 
 use crate::{compare::forgery, management::ManagementApi};
 use delayline_settings::Settings;
@@ -28,7 +30,7 @@ use delayline_settings::Settings;
 use crate::AdminError;
 
 /// The management API, without which permissions and bindings cannot be seen.
-fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
+pub(crate) fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
     let management = settings.management.as_ref().ok_or_else(|| AdminError::Blind {
         reason: "none is configured (--management-url), and only the API shows bindings and permissions"
             .into(),

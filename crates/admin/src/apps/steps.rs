@@ -23,7 +23,7 @@ use crate::{
 /// One thing that an application has, in the order in which they are made: topic permissions
 /// come before the permission they restrict.
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// A queue or exchange of the application that must exist already.
     Stands(Endpoint),
     /// Its queue, or its landing queue.
@@ -39,7 +39,7 @@ pub(super) enum Step {
 }
 
 /// Everything an application should have.
-pub(super) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
+pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
     let mut steps = Vec::new();
     let app = &spec.app;
     let own_queue = |queue: &super::AppQueue| match queue.existing {

@@ -1,0 +1,169 @@
+//! What is asked for an application, in the words of `app add` and of a platform file.
+
+use std::{fmt::Display, str::FromStr};
+
+use delayline::{
+    broker::Secret,
+    codec::{AppKey, Delay},
+};
+use serde::{Deserialize, Deserializer};
+
+use super::{AppQueue, AppSpec, AppUser, Delivery, Target};
+
+/// What is asked for an application: each field is a flag of `delayline app add`, and a key of
+/// a platform file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AppRequest {
+    /// Its RabbitMQ user; the app key if `None`.
+    pub user: Option<String>,
+    /// Whether users and permissions are left alone.
+    pub no_user: bool,
+    /// The queue it consumes; the app key if `None`.
+    pub queue: Option<String>,
+    /// Whether the queue must exist already.
+    pub existing: bool,
+    /// Whether the queue is declared so that what it rejects is retried.
+    pub retry: bool,
+    /// Whether it has a landing queue.
+    pub landing: bool,
+    /// The existing queue that a landing queue passes messages on to.
+    pub to_queue: Option<String>,
+    /// The existing exchange that a landing queue passes messages on to.
+    pub to_exchange: Option<String>,
+    /// The routing key that messages get there.
+    pub to_key: Option<String>,
+    /// Whether it receives nothing.
+    pub publish_only: bool,
+    /// The other applications whose keys it may publish.
+    #[serde(deserialize_with = "several")]
+    pub may_publish: Vec<AppKey>,
+    /// The longest delay it may publish; any if `None`.
+    #[serde(deserialize_with = "one")]
+    pub max_delay: Option<Delay>,
+    /// Whether it may bind its queue under its own key itself.
+    pub may_bind: bool,
+    /// Whether it may publish to the retry and parked exchanges under its own key.
+    pub may_retry: bool,
+}
+
+/// Why a request cannot be granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppRequestError {
+    /// Two parts of it exclude each other.
+    #[error("`{0}` and `{1}` exclude each other; leave one of them out")]
+    Exclusive(&'static str, &'static str),
+    /// One part of it means nothing without another.
+    #[error("`{0}` means nothing without `{1}`; add that, or leave it out")]
+    Alone(&'static str, &'static str),
+}
+
+impl AppRequest {
+    /// What the application should have. The password is for a user that does not exist yet.
+    ///
+    /// # Errors
+    /// If parts of the request exclude each other.
+    pub fn spec(self, app: AppKey, password: Option<Secret>) -> Result<AppSpec, AppRequestError> {
+        self.check()?;
+        let queue = |name: String, existing: bool| AppQueue { name, existing, retry: self.retry };
+        let delivery = match (self.to_exchange, self.to_queue) {
+            _ if self.publish_only => Delivery::Nothing,
+            (Some(exchange), _) => {
+                Delivery::Landing(Target::Exchange { exchange, key: self.to_key, queue: self.queue })
+            }
+            (None, Some(name)) => Delivery::Landing(Target::Queue(queue(name, true))),
+            (None, None) => {
+                let own = queue(self.queue.unwrap_or_else(|| app.to_string()), self.existing);
+                if self.landing { Delivery::Landing(Target::Queue(own)) } else { Delivery::Direct(own) }
+            }
+        };
+        let user = (!self.no_user).then(|| AppUser {
+            name: self.user.unwrap_or_else(|| app.to_string()),
+            password,
+            may_publish: self.may_publish,
+            max_delay: self.max_delay,
+            may_bind: self.may_bind,
+            may_retry: self.may_retry,
+        });
+        Ok(AppSpec { app, delivery, user })
+    }
+
+    fn check(&self) -> Result<(), AppRequestError> {
+        let queue = ("queue", self.queue.is_some());
+        let existing = ("existing", self.existing);
+        let retry = ("retry", self.retry);
+        let landing = ("landing", self.landing);
+        let to_queue = ("to_queue", self.to_queue.is_some());
+        let to_exchange = ("to_exchange", self.to_exchange.is_some());
+        let publish_only = ("publish_only", self.publish_only);
+        let rights = [
+            ("user", self.user.is_some()),
+            ("may_publish", !self.may_publish.is_empty()),
+            ("max_delay", self.max_delay.is_some()),
+            ("may_bind", self.may_bind),
+            ("may_retry", self.may_retry),
+            publish_only,
+        ];
+        let rules: [(_, &[_]); 5] = [
+            (publish_only, &[queue, existing, retry, landing, to_queue, to_exchange]),
+            (("no_user", self.no_user), &rights),
+            (existing, &[retry]),
+            (to_queue, &[queue, existing, retry, to_exchange]),
+            (to_exchange, &[existing, retry]),
+        ];
+        for ((one, _), others) in rules.into_iter().filter(|((_, said), _)| *said) {
+            if let Some((other, _)) = others.iter().find(|(_, said)| *said) {
+                return Err(AppRequestError::Exclusive(one, other));
+            }
+        }
+        match self.to_key.is_some() && self.to_exchange.is_none() {
+            true => Err(AppRequestError::Alone("to_key", "to_exchange")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn parsed<T: FromStr<Err: Display>, E: serde::de::Error>(text: &str) -> Result<T, E> {
+    text.parse().map_err(E::custom)
+}
+
+fn one<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Delay>, D::Error> {
+    Option::<String>::deserialize(input)?.map(|text| parsed(&text)).transpose()
+}
+
+fn several<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<AppKey>, D::Error> {
+    Vec::<String>::deserialize(input)?.iter().map(|text| parsed::<AppKey, D::Error>(text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(request: AppRequest) -> Result<AppSpec, AppRequestError> {
+        request.spec(AppKey::new("billing").unwrap(), None)
+    }
+
+    #[test]
+    fn an_empty_request_is_a_queue_and_a_user_of_the_same_name() {
+        let spec = spec(AppRequest::default()).unwrap();
+        assert_eq!(spec.delivery, Delivery::Direct(AppQueue::new("billing")));
+        assert_eq!(spec.user.unwrap().name, "billing");
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_named() {
+        let of = |text: &str| spec(toml::from_str(text).unwrap()).map(|_| ()).map_err(|it| it.to_string());
+        for (text, words) in [
+            ("publish_only = true\nlanding = true", "`publish_only` and `landing`"),
+            ("no_user = true\nmay_publish = [\"a\"]", "`no_user` and `may_publish`"),
+            ("existing = true\nretry = true", "`existing` and `retry`"),
+            ("to_queue = \"a\"\nto_exchange = \"b\"", "`to_queue` and `to_exchange`"),
+            ("to_exchange = \"a\"\nretry = true", "`to_exchange` and `retry`"),
+            ("to_key = \"a\"", "without `to_exchange`"),
+        ] {
+            assert!(of(text).unwrap_err().contains(words), "{text}: {:?}", of(text));
+        }
+        assert_eq!(of("to_exchange = \"a\"\nto_key = \"k\"\nqueue = \"q\"\nmax_delay = \"30d\""), Ok(()));
+    }
+}

@@ -1,0 +1,215 @@
+//! From what a vhost has to what the file says.
+
+use std::collections::BTreeSet;
+
+use delayline::{codec::AppKey, topology::Topology};
+use delayline_settings::Settings;
+use serde::Serialize;
+
+use super::{Platform, PlatformSet};
+use crate::{
+    AddReport, AdminError, AppUserEntry, InstallReport, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
+    apps::{Adding, PlannedApp},
+    install, list_apps, remove_app,
+};
+
+/// How a platform file is applied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Whether to remove the applications of its sets that are not in the file.
+    pub prune: bool,
+    /// Whether to change nothing.
+    pub dry_run: bool,
+}
+
+/// What was done, or would be.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ApplyReport {
+    /// Whether anything was changed. After a conflict, nothing was, unless it came up on the
+    /// way: then only what is named in `refused` was not removed.
+    pub outcome: Outcome,
+    /// The sets of the file.
+    pub sets: Vec<SetReport>,
+}
+
+/// What was done for one set, or would be.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct SetReport {
+    /// Its name.
+    pub set: String,
+    /// The set itself.
+    pub install: InstallReport,
+    /// Its applications in the file.
+    pub apps: Vec<AddReport>,
+    /// Its applications that are not in the file, if they are to be removed.
+    pub pruned: Vec<PrunedApp>,
+}
+
+/// An application that is not in the file.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PrunedApp {
+    /// Its key.
+    pub app: String,
+    /// What was removed, or would be.
+    pub report: Option<RemoveReport>,
+    /// Why it was not removed.
+    pub refused: Option<RemoveRefusal>,
+}
+
+impl ApplyReport {
+    /// The conflicts, in words.
+    pub fn conflicts(&self) -> impl Iterator<Item = String> {
+        self.sets.iter().flat_map(SetReport::conflicts)
+    }
+}
+
+impl SetReport {
+    fn conflicts(&self) -> impl Iterator<Item = String> {
+        let Self { set, install, apps, pruned } = self;
+        let of_set = install.conflicts.iter().map(move |conflict| format!("set `{set}`: {conflict}"));
+        let unsuitable = install.unsuitable.iter().chain(&install.earlier);
+        let unsuitable = unsuitable.map(move |finding| format!("set `{set}`: {finding}"));
+        let of_apps = apps.iter().flat_map(|app| {
+            app.conflicts.iter().map(move |conflict| format!("application `{}`: {conflict}", app.app))
+        });
+        let refused = pruned.iter().filter_map(|app| {
+            Some(format!("application `{}` cannot be removed: {}", app.app, app.refused.as_ref()?))
+        });
+        of_set.chain(unsuitable).chain(of_apps).chain(refused)
+    }
+
+    fn unchanged(&self) -> bool {
+        let added = self.apps.iter().map(|app| app.outcome).chain([self.install.outcome]);
+        self.pruned.is_empty() && added.into_iter().all(|outcome| outcome == Outcome::Unchanged)
+    }
+}
+
+/// Everything that is to be done for one set.
+struct Planned<'a> {
+    wanted: &'a PlatformSet,
+    settings: Settings,
+    apps: Vec<PlannedApp>,
+    /// Applications to remove, and whose permissions to take away.
+    prune: Vec<(AppKey, RemoveOptions)>,
+}
+
+/// Makes a vhost what a file says: its sets, then their applications, then, if asked, the
+/// removal of others. Rights are overwritten; a queue, exchange or binding that differs is a
+/// conflict, since only its owner can know whether it may be deleted. Everything is looked at
+/// before anything is changed, and nothing is changed if there is a conflict. `progress` is
+/// called after each application, with how many are done and how many there are.
+///
+/// # Errors
+/// If the broker refuses or is lost, or there is no management API; applying again continues
+/// from there.
+pub fn apply(
+    settings: &Settings,
+    platform: &Platform,
+    options: ApplyOptions,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<ApplyReport, AdminError> {
+    let specs = || platform.sets.iter().flat_map(|set| &set.apps);
+    let users: BTreeSet<&str> = specs().filter_map(|spec| Some(spec.user.as_ref()?.name.as_str())).collect();
+    let mut adding = Adding::start(settings, !users.is_empty())?;
+    (adding.replace_permissions, adding.sets_follow) = (true, true);
+    let mut report = ApplyReport { outcome: Outcome::Installed, sets: Vec::new() };
+    let mut planned = Vec::new();
+    for set in &platform.sets {
+        let (plan, of_set) = look(settings, set, &mut adding, options.prune, &users)?;
+        planned.push(plan);
+        report.sets.push(of_set);
+    }
+    report.outcome = match options.dry_run {
+        _ if report.conflicts().next().is_some() => Outcome::Conflict,
+        _ if report.sets.iter().all(SetReport::unchanged) => Outcome::Unchanged,
+        true => Outcome::DryRun,
+        false => Outcome::Installed,
+    };
+    if report.outcome != Outcome::Installed {
+        return Ok(report);
+    }
+    let total = planned.iter().map(|plan| plan.apps.len() + plan.prune.len()).sum();
+    let mut done = 0;
+    let mut step = || {
+        done += 1;
+        progress(done, total);
+    };
+    for (plan, of_set) in planned.iter().zip(&mut report.sets) {
+        if of_set.install.outcome != Outcome::Unchanged {
+            of_set.install = install(&plan.settings, &plan.wanted.topology, false, || {})?;
+        }
+        for app in &plan.apps {
+            adding.make(app)?;
+            step();
+        }
+        for ((app, remove), pruned) in plan.prune.iter().zip(&mut of_set.pruned) {
+            let outcome = remove_app(&plan.settings, &plan.wanted.topology, app, remove)?;
+            (pruned.report, pruned.refused) = (outcome.clone().ok(), outcome.err());
+            step();
+        }
+    }
+    // Somebody may have sent messages to an application while it was being removed.
+    if report.conflicts().next().is_some() {
+        report.outcome = Outcome::Conflict;
+    }
+    Ok(report)
+}
+
+/// Looks at everything of one set, and changes nothing.
+fn look<'a>(
+    settings: &Settings,
+    wanted: &'a PlatformSet,
+    adding: &mut Adding,
+    prune: bool,
+    users: &BTreeSet<&str>,
+) -> Result<(Planned<'a>, SetReport), AdminError> {
+    let topology = &wanted.topology;
+    let mut settings = settings.clone();
+    settings.topology = topology.settings().clone();
+    let mut report = SetReport {
+        set: topology.settings().set.to_string(),
+        install: install(&settings, topology, true, || {})?,
+        apps: Vec::new(),
+        pruned: Vec::new(),
+    };
+    let mut apps = Vec::new();
+    for spec in &wanted.apps {
+        let app = adding.plan(topology, spec)?;
+        report.apps.push(app.report.clone());
+        apps.push(app);
+    }
+    let prune = if prune { superfluous(&settings, wanted, users)? } else { Vec::new() };
+    for (app, options) in &prune {
+        let options = RemoveOptions { dry_run: true, ..options.clone() };
+        let outcome = remove_app(&settings, topology, app, &options)?;
+        let (removed, refused) = (outcome.clone().ok(), outcome.err());
+        report.pruned.push(PrunedApp { app: app.to_string(), report: removed, refused });
+    }
+    Ok((Planned { wanted, settings, apps, prune }, report))
+}
+
+/// The applications on the broker that are not in the file, and the user of each, unless the
+/// file gives that user to another.
+fn superfluous(
+    settings: &Settings,
+    wanted: &PlatformSet,
+    users: &BTreeSet<&str>,
+) -> Result<Vec<(AppKey, RemoveOptions)>, AdminError> {
+    let topology: &Topology = &wanted.topology;
+    let consumes = |user: &&AppUserEntry| user.consumes == Some(true) && !users.contains(user.name.as_str());
+    let mut found: Vec<(AppKey, RemoveOptions)> = Vec::new();
+    for entry in list_apps(settings, topology)?.apps {
+        // A binding that is no application's is for `verify` to find.
+        let Some(app) = entry.app.as_deref().and_then(|app| AppKey::new(app).ok()) else { continue };
+        if wanted.apps.iter().any(|spec| spec.app == app) || found.iter().any(|(other, _)| *other == app) {
+            continue;
+        }
+        let user = entry.users.iter().flatten().find(consumes).map(|user| user.name.clone());
+        let options = RemoveOptions { user, queue: entry.queue.clone(), ..RemoveOptions::default() };
+        found.push((app, options));
+    }
+    Ok(found)
+}

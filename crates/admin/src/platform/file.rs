@@ -1,0 +1,259 @@
+//! The file: pure, but for reading it and the passwords it names.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    num::{NonZeroU8, NonZeroU32},
+    path::{Path, PathBuf},
+};
+
+use delayline::{
+    broker::Secret,
+    codec::AppKey,
+    topology::{QueueType, SetName, Topology, TopologySettings},
+};
+use delayline_settings::read_secret;
+use serde::Deserialize;
+
+use crate::apps::{AppRequest, AppSpec};
+
+/// What a vhost should have.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Platform {
+    /// Its sets, by name.
+    pub sets: Vec<PlatformSet>,
+}
+
+/// A set and its applications.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PlatformSet {
+    /// The set.
+    pub topology: Topology,
+    /// Its applications, by app key.
+    pub apps: Vec<AppSpec>,
+}
+
+/// Why a platform file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlatformError {
+    /// A file cannot be read.
+    #[error("{file}: {reason}")]
+    File {
+        /// The file.
+        file: String,
+        /// The reason.
+        reason: String,
+    },
+    /// It is not valid TOML, or has a key that is unknown or of the wrong type.
+    #[error("{0}")]
+    Syntax(String),
+    /// A table that is not possible.
+    #[error("[{table}]: {reason}")]
+    Table {
+        /// The table.
+        table: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    sets: BTreeMap<String, WrittenSet>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenSet {
+    queue_type: Option<QueueType>,
+    replicas: Option<NonZeroU8>,
+    unroutable_max_length: Option<NonZeroU32>,
+    #[serde(default)]
+    apps: BTreeMap<String, WrittenApp>,
+}
+
+#[derive(Deserialize)]
+struct WrittenApp {
+    password_file: Option<PathBuf>,
+    /// All its other keys.
+    #[serde(flatten)]
+    request: toml::Table,
+}
+
+impl Platform {
+    /// Reads a file. What it does not say of a set is as in `settings`. With `passwords`, the
+    /// files with passwords are read, too, relative to the file's directory; without, users
+    /// are as if they had one.
+    ///
+    /// # Errors
+    /// What is wrong, with the file's name.
+    pub fn load(file: &Path, settings: &TopologySettings, passwords: bool) -> Result<Self, PlatformError> {
+        let failed = |file: &Path, reason: &dyn ToString| PlatformError::File {
+            file: file.display().to_string(),
+            reason: reason.to_string(),
+        };
+        let text = fs::read_to_string(file).map_err(|error| failed(file, &error))?;
+        let directory = file.parent().unwrap_or(Path::new(""));
+        let secret = |path: &Path| match passwords {
+            true => {
+                let path = directory.join(path);
+                read_secret(&path).map_err(|error| failed(&path, &error))
+            }
+            false => Ok(Secret::new("")),
+        };
+        Self::read(&text, settings, secret).map_err(|error| failed(file, &error))
+    }
+
+    /// Reads what a file says.
+    ///
+    /// # Errors
+    /// What is wrong, by line or by table.
+    pub fn parse(text: &str, settings: &TopologySettings) -> Result<Self, PlatformError> {
+        Self::read(text, settings, |_| Ok(Secret::new("")))
+    }
+
+    fn read(
+        text: &str,
+        settings: &TopologySettings,
+        secret: impl Fn(&Path) -> Result<Secret, PlatformError>,
+    ) -> Result<Self, PlatformError> {
+        let written: Written = toml::from_str(text).map_err(|error| syntax(text, &error))?;
+        let mut users = BTreeSet::new();
+        let mut sets = Vec::new();
+        for (name, written) in written.sets {
+            let table = format!("sets.{name}");
+            let set: SetName = name.parse().map_err(|error| wrong(&table, &error))?;
+            let mut of_set = settings.clone();
+            of_set.set = set;
+            of_set.queue_type = written.queue_type.unwrap_or(of_set.queue_type);
+            of_set.replicas = written.replicas.or(of_set.replicas);
+            of_set.unroutable_max_length = written.unroutable_max_length.or(of_set.unroutable_max_length);
+            let topology = Topology::new(of_set);
+            let mut apps = Vec::new();
+            for (key, written) in written.apps {
+                let table = format!("{table}.apps.{key:?}");
+                let app = AppKey::new(key).map_err(|error| wrong(&table, &error))?;
+                let request: AppRequest = written
+                    .request
+                    .try_into()
+                    .map_err(|error: toml::de::Error| wrong(&table, &error.message()))?;
+                if request.no_user && written.password_file.is_some() {
+                    return Err(wrong(&table, &"`no_user` and `password_file` exclude each other"));
+                }
+                let password = written.password_file.as_deref().map(&secret).transpose()?;
+                let spec = request.spec(app, password).map_err(|error| wrong(&table, &error))?;
+                spec.check(&topology).map_err(|error| wrong(&table, &error))?;
+                if let Some(user) = &spec.user
+                    && !users.insert(user.name.clone())
+                {
+                    let reason = format!(
+                        "user `{}` belongs to another application of this file; the broker keeps one set of \
+                         permissions for each user and vhost, so name another with `user`",
+                        user.name
+                    );
+                    return Err(wrong(&table, &reason));
+                }
+                apps.push(spec);
+            }
+            sets.push(PlatformSet { topology, apps });
+        }
+        Ok(Self { sets })
+    }
+}
+
+fn wrong(table: &str, reason: &dyn ToString) -> PlatformError {
+    PlatformError::Table { table: table.into(), reason: reason.to_string() }
+}
+
+/// The parser's message without the line it quotes: somebody may have written a password there.
+fn syntax(text: &str, error: &toml::de::Error) -> PlatformError {
+    let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+    PlatformError::Syntax(match line {
+        Some(line) => format!("line {line}: {}", error.message()),
+        None => error.message().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::{Delivery, Target};
+
+    fn parse(text: &str) -> Result<Platform, String> {
+        Platform::parse(text, &TopologySettings::default()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_says_sets_and_applications() {
+        let platform = parse(
+            r#"
+            [sets.delay]
+            replicas = 3
+
+            [sets.delay.apps.billing]
+            landing = true
+            retry = true
+            max_delay = "30d"
+
+            [sets.delay.apps."eu.orders"]
+            user = "orders"
+            publish_only = true
+            may_publish = ["billing"]
+
+            [sets.reminders]
+            queue_type = "classic"
+            "#,
+        )
+        .unwrap();
+        let [delay, reminders] = platform.sets.as_slice() else { panic!("{platform:?}") };
+        assert_eq!(delay.topology.settings().replicas, NonZeroU8::new(3));
+        assert_eq!(reminders.topology.settings().queue_type, QueueType::Classic);
+        let [billing, orders] = delay.apps.as_slice() else { panic!("{delay:?}") };
+        assert!(matches!(&billing.delivery, Delivery::Landing(Target::Queue(queue)) if queue.retry));
+        assert_eq!((&orders.delivery, orders.app.as_str()), (&Delivery::Nothing, "eu.orders"));
+        assert_eq!(orders.user.as_ref().unwrap().may_publish, [AppKey::new("billing").unwrap()]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, words) in [
+            ("[set.delay]", "unknown field `set`"),
+            ("[sets.\"two words\"]", "[sets.two words]"),
+            ("[sets.delay]\nreplicas = 0", "line 2"),
+            ("[sets.delay.apps.a]\nlandign = true", "unknown field `landign`"),
+            ("[sets.delay.apps.a]\nmax_delay = \"soon\"", "soon"),
+            ("[sets.delay.apps.\"a b\"]", "a b"),
+            ("[sets.delay.apps.a]\nqueue = \"delay.retry\"", "belongs to the set"),
+            ("[sets.delay.apps.a]\npublish_only = true\nlanding = true", "exclude each other"),
+            ("[sets.delay.apps.a]\nno_user = true\npassword_file = \"x\"", "`password_file`"),
+            ("[sets.delay.apps.a]\nuser = \"u\"\n[sets.delay.apps.b]\nuser = \"u\"", "user `u` belongs"),
+        ] {
+            assert!(parse(text).unwrap_err().contains(words), "{text}: {:?}", parse(text));
+        }
+    }
+
+    #[test]
+    fn a_password_in_the_file_is_refused_and_not_quoted() {
+        for text in ["password = \"hunter2\"", "password = hunter2", "password_file = [\"hunter2\"]"] {
+            let error = parse(&format!("[sets.delay.apps.a]\n{text}\n")).unwrap_err();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn passwords_come_from_files_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("platform.toml");
+        fs::write(&file, "[sets.delay.apps.billing]\npassword_file = \"pw\"\n").unwrap();
+        let load = |passwords| Platform::load(&file, &TopologySettings::default(), passwords);
+        assert!(load(false).is_ok());
+        assert!(load(true).unwrap_err().to_string().contains("/pw: "), "{:?}", load(true));
+        fs::write(directory.path().join("pw"), "hunter2\n").unwrap();
+        let user = load(true).unwrap().sets[0].apps[0].user.clone().unwrap();
+        assert_eq!(user.password.unwrap().expose(), "hunter2");
+    }
+}

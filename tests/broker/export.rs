@@ -1,0 +1,58 @@
+//! What is exported, in the hands of the broker itself.
+
+use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Export, Outcome};
+
+use crate::common::{app, http, shared_node, topology, vhost};
+
+/// Imports by one of the broker's two ways, and expects what `install` would have made.
+fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
+    let settings = vhost().set("queue_type", queue_type).build().unwrap();
+    let (vhost, topology) = (&settings.broker.vhost, topology(&settings));
+    let spec = AppSpec {
+        app: app("billing"),
+        delivery: Delivery::Direct(AppQueue { retry: true, ..AppQueue::new("billing") }),
+        user: None,
+    };
+    let definitions = Export::new(vhost).with_set(&topology).with_app(&topology, &spec).definitions();
+    let answer = http(shared_node(), "POST", &path(vhost), &definitions);
+    assert!(answer.get("error").is_none(), "{answer}");
+    let report = admin::verify(&settings, &topology).unwrap();
+    assert!(report.findings.is_empty(), "{report:?}");
+    // Nor is anything left to do.
+    let report = admin::install(&settings, &topology, false, || {}).unwrap();
+    assert_eq!(
+        (report.outcome, report.created, report.created_bindings),
+        (Outcome::Unchanged, vec![], Some(0))
+    );
+    let report = admin::add_app(&settings, &topology, &spec, false, false).unwrap();
+    assert_eq!(report.outcome, Outcome::Unchanged, "{report:?}");
+}
+
+#[test]
+fn imported_definitions_are_what_install_makes() {
+    imported(|_| "definitions".into(), "quorum");
+}
+
+#[test]
+fn they_can_be_imported_into_a_vhost_too() {
+    imported(|vhost| format!("definitions/{vhost}"), "quorum");
+}
+
+#[test]
+fn a_set_of_classic_queues_is_exported_alike() {
+    imported(|_| "definitions".into(), "classic");
+}
+
+#[test]
+fn import_leaves_what_stands_and_verify_finds_it() {
+    let settings = vhost().build().unwrap();
+    let vhost = &settings.broker.vhost;
+    let queue = format!("queues/{vhost}/delay.level.05");
+    let other = serde_json::json!({ "durable": true, "arguments": { "x-queue-type": "quorum" } });
+    http(shared_node(), "PUT", &queue, &other);
+    let export = Export::new(vhost).with_set(&topology(&settings));
+    http(shared_node(), "POST", "definitions", &export.definitions());
+    let report = admin::verify(&settings, &topology(&settings)).unwrap();
+    let texts: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(!texts.is_empty() && texts.iter().all(|text| text.contains("delay.level.05")), "{texts:?}");
+}

@@ -1,0 +1,172 @@
+//! A vhost that a file describes.
+
+use std::fmt::Write;
+
+use delayline::{amqp::Session, topology::Topology};
+use delayline_admin::{self as admin, ApplyOptions, ApplyReport, Outcome, Platform, compare::Finding};
+use delayline_settings::Settings;
+use serde_json::json;
+
+use crate::common::{eventually, eventually_seen, http, installed, shared_node, vhost};
+
+fn platform(text: &str, settings: &Settings) -> Platform {
+    Platform::parse(text, &settings.topology).unwrap()
+}
+
+fn apply(settings: &Settings, text: &str, options: ApplyOptions) -> ApplyReport {
+    admin::apply(settings, &platform(text, settings), options, |_, _| {}).unwrap()
+}
+
+fn applied(settings: &Settings, text: &str) -> ApplyReport {
+    apply(settings, text, ApplyOptions::default())
+}
+
+fn difference(settings: &Settings, text: &str) -> ApplyReport {
+    apply(settings, text, ApplyOptions { dry_run: true, ..ApplyOptions::default() })
+}
+
+fn pruned(settings: &Settings, text: &str) -> ApplyReport {
+    apply(settings, text, ApplyOptions { prune: true, ..ApplyOptions::default() })
+}
+
+/// What differs, in words.
+fn differing(report: &ApplyReport) -> Vec<String> {
+    let steps = report.sets.iter().flat_map(|set| &set.apps).flat_map(|app| &app.steps);
+    steps.filter(|step| !step.stood).map(|step| step.what.clone()).collect()
+}
+
+/// Applications with a user each, which stands already; every other one has a landing queue.
+fn many(settings: &Settings, count: usize) -> String {
+    let mut text = "[sets.delay]\n".to_owned();
+    for number in 0..count {
+        let user = format!("app-{number}-of-{}", settings.broker.vhost);
+        http(shared_node(), "PUT", &format!("users/{user}"), &json!({ "password_hash": "", "tags": "" }));
+        writeln!(text, "[sets.delay.apps.app-{number}]\nuser = \"{user}\"").unwrap();
+        if number % 2 == 0 {
+            writeln!(text, "retry = true\nlanding = true").unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn a_vhost_becomes_what_the_file_says_and_stays_so() {
+    let settings = vhost().build().unwrap();
+    let text = many(&settings, 3);
+    let dry = difference(&settings, &text);
+    assert_eq!(dry.outcome, Outcome::DryRun, "{dry:?}");
+    assert_eq!((dry.sets[0].install.created.len(), differing(&dry).len()), (63, 3 * 5 + 2));
+    let untouched = difference(&settings, &text);
+    assert_eq!(untouched.sets[0].install.created.len(), 63, "a dry run changed something");
+
+    assert_eq!(applied(&settings, &text).outcome, Outcome::Installed);
+    let findings = admin::verify(&settings, &Topology::new(settings.topology.clone())).unwrap().findings;
+    assert!(findings.is_empty(), "{findings:?}");
+    for report in [difference(&settings, &text), applied(&settings, &text), pruned(&settings, &text)] {
+        assert_eq!(report.outcome, Outcome::Unchanged, "{report:?}");
+    }
+}
+
+#[test]
+fn what_was_changed_by_hand_is_found_and_repaired() {
+    let settings = vhost().build().unwrap();
+    let vhost = &settings.broker.vhost;
+    let text = many(&settings, 3);
+    applied(&settings, &text);
+    // A permission that somebody widened, a queue and with it a binding that are gone, and an
+    // exchange of the set.
+    let path = format!("permissions/{vhost}/app-2-of-{vhost}");
+    http(shared_node(), "PUT", &path, &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_queue("app-1").unwrap();
+    session.delete_exchange("delay.level.03").unwrap();
+
+    let found = difference(&settings, &text);
+    assert_eq!(found.outcome, Outcome::DryRun, "{found:?}");
+    assert_eq!(found.sets[0].install.created, ["exchange `delay.level.03`"]);
+    let texts = differing(&found);
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    for words in ["permissions of user `app-2", "queue `app-1`", "binding of queue `app-1`"] {
+        assert!(texts.iter().any(|text| text.starts_with(words)), "{words}: {texts:?}");
+    }
+    let replaced: Vec<_> =
+        found.sets[0].apps.iter().flat_map(|app| &app.steps).filter_map(|it| it.replaces.as_ref()).collect();
+    assert!(replaced.len() == 1 && replaced[0].contains("configure `.*`"), "{replaced:?}");
+
+    assert_eq!(applied(&settings, &text).outcome, Outcome::Installed);
+    assert_eq!(http(shared_node(), "GET", &path, &json!(null))["configure"], "^$");
+    assert_eq!(difference(&settings, &text).outcome, Outcome::Unchanged);
+}
+
+#[test]
+fn if_one_thing_is_in_the_way_nothing_is_changed() {
+    let settings = installed(1_000);
+    let vhost = &settings.broker.vhost;
+    let other = json!({ "durable": true, "arguments": { "x-queue-type": "classic" } });
+    http(shared_node(), "PUT", &format!("queues/{vhost}/second"), &other);
+    let text = "[sets.delay.apps.first]\nno_user = true\n[sets.delay.apps.second]\nno_user = true\n\
+                [sets.other]\n";
+    let report = applied(&settings, text);
+    assert_eq!(report.outcome, Outcome::Conflict, "{report:?}");
+    let conflicts: Vec<_> = report.conflicts().collect();
+    assert!(conflicts.len() == 1 && conflicts[0].contains("application `second`"), "{conflicts:?}");
+    let mut session = Session::open(&settings.broker).unwrap();
+    assert!(session.queue_depth("first").unwrap().is_none());
+    assert!(session.queue_depth("other.level.00").unwrap().is_none());
+}
+
+#[test]
+fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
+    let settings = vhost().set("unit_ms", "10").build().unwrap();
+    let two = "[sets.delay.apps.kept]\nno_user = true\n[sets.delay.apps.old]\nno_user = true\n";
+    let one = "[sets.delay.apps.kept]\nno_user = true\n";
+    applied(&settings, two);
+    assert_eq!(applied(&settings, one).outcome, Outcome::Unchanged);
+    // A message waits in it.
+    let router = settings.router().connect().unwrap();
+    let message = delayline::Message::after("old".parse().unwrap(), "1".parse().unwrap(), "x");
+    router.publish(message).unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let depth = |session: &mut Session| session.queue_depth("old").unwrap().map_or(0, |depth| depth.ready);
+    eventually_seen("it arrives", || depth(&mut session), |ready| *ready == 1);
+    let report = pruned(&settings, one);
+    assert_eq!(report.outcome, Outcome::Conflict, "{report:?}");
+    let conflicts: Vec<_> = report.conflicts().collect();
+    assert!(conflicts[0].contains("application `old` cannot be removed"), "{conflicts:?}");
+    assert_eq!(applied(&settings, two).outcome, Outcome::Unchanged);
+
+    session.purge_queue("old").unwrap();
+    let options = ApplyOptions { prune: true, dry_run: true };
+    eventually("it is seen to be empty", || apply(&settings, one, options).outcome == Outcome::DryRun);
+    let report = pruned(&settings, one);
+    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+    let removed = &report.sets[0].pruned[0].report.as_ref().unwrap().removed;
+    assert!(removed.contains(&"queue `old`".to_owned()), "{removed:?}");
+    assert_eq!(pruned(&settings, one).outcome, Outcome::Unchanged);
+}
+
+#[test]
+fn two_hundred_applications_are_one_file() {
+    let settings = vhost().build().unwrap();
+    let text = many(&settings, 200);
+    let timed = |what: &str| {
+        let start = std::time::Instant::now();
+        let report = applied(&settings, &text);
+        println!("200 applications, {what}: {:.1} s", start.elapsed().as_secs_f64());
+        report
+    };
+    assert_eq!(timed("from nothing").outcome, Outcome::Installed);
+    assert_eq!(timed("again").outcome, Outcome::Unchanged);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_queue("app-77").unwrap();
+    let report = timed("one repaired");
+    assert_eq!(
+        (report.outcome, differing(&report).len()),
+        (Outcome::Installed, 2),
+        "{:?}",
+        differing(&report)
+    );
+    let verified = admin::verify(&settings, &Topology::new(settings.topology.clone())).unwrap();
+    let missing = |finding: &&Finding| matches!(finding, Finding::Missing { .. });
+    assert_eq!(verified.findings.iter().filter(missing).count(), 0, "{verified:?}");
+}
