@@ -17,7 +17,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 
 use delayline::{codec::Tolerance, topology::Unit};
 use delayline_measure::{
-    bench::{self, Plan, Report, Way},
+    bench::{self, BenchPlan, Report, Way},
     capacity::{Figures, Knee, Load, Outlook},
 };
 use delayline_node::{NodeOptions, PrivateNode};
@@ -40,7 +40,7 @@ fn main() {
         let options = NodeOptions { rabbit: prefetch.settings(), ..NodeOptions::default() };
         let node = PrivateNode::start(options).expect("a private node");
         let settings = node.settings().build().unwrap();
-        let report = run(&settings, &Plan::default());
+        let report = run(&settings, &BenchPlan::default());
         println!("\n{}, {prefetch}", report.broker_name());
         show(&report);
         println!(
@@ -58,7 +58,9 @@ fn main() {
                 (rate, (rate / measured.rate - 1.0) * 100.0)
             };
             let (model, error) = full(&bursts);
-            let (with_knee, better) = full(&Figures { knee, ..bursts.clone() });
+            let mut scaled = bursts.clone();
+            scaled.knee = knee;
+            let (with_knee, better) = full(&scaled);
             println!(
                 "  {mix:55} {:>7.0}/s {model:>7.0}/s {error:>+6.0}% {with_knee:>9.0}/s {better:>+6.0}%",
                 measured.rate
@@ -67,7 +69,7 @@ fn main() {
     }
 }
 
-fn run(settings: &Settings, plan: &Plan) -> Report {
+fn run(settings: &Settings, plan: &BenchPlan) -> Report {
     let plan = plan.clone().checked().unwrap();
     bench::run(settings, &plan, None, &AtomicBool::new(false), &mut |_| ()).unwrap().0
 }
@@ -99,15 +101,13 @@ fn show(report: &Report) {
 
 /// The knee of a mix of delays.
 fn measure(settings: &Settings, mix: &str) -> Knee {
-    let plan = Plan {
-        count: 100,
-        hops: vec![],
-        delays: mix.parse().unwrap(),
-        duration: Duration::from_secs(2),
-        // A quarter of an hour in nine seconds.
-        unit: Unit::from_millis(10).unwrap(),
-        knee: true,
-        ..Plan::default()
-    };
+    let mut plan = BenchPlan::default();
+    plan.count = 100;
+    plan.hops = vec![];
+    plan.delays = mix.parse().unwrap();
+    plan.duration = Duration::from_secs(2);
+    // A quarter of an hour in nine seconds.
+    plan.unit = Unit::from_millis(10).unwrap();
+    plan.knee = true;
     run(settings, &plan).figures().knee.expect("a rate was tried")
 }

@@ -13,7 +13,7 @@ mod prefetch;
 
 use std::{path::Path, process::Command, sync::atomic::AtomicBool, time::Duration};
 
-use delayline_measure::bench::{self, Plan, Report, Way};
+use delayline_measure::bench::{self, BenchPlan, Report, Way};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use prefetch::Prefetch;
@@ -77,7 +77,8 @@ fn filesystem(place: &Path) -> String {
 }
 
 fn run(settings: &Settings) -> Report {
-    let plan = Plan { hops: vec![1, 3], duration: Duration::from_secs(20), knee: true, ..Plan::default() };
+    let mut plan = BenchPlan::default();
+    (plan.hops, plan.duration, plan.knee) = (vec![1, 3], Duration::from_secs(20), true);
     let plan = plan.checked().unwrap();
     bench::run(settings, &plan, None, &AtomicBool::new(false), &mut |_| ()).unwrap().0
 }

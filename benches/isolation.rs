@@ -12,9 +12,6 @@
 //! queue. What counts is how late the first application's messages are, compared
 //! with how late they are alone.
 
-#[path = "common/rank.rs"]
-mod rank;
-
 use std::{
     fs,
     sync::{
@@ -33,6 +30,7 @@ use delayline::{
     topology::{Binding, Endpoint, Queue, Topology, Unit},
 };
 use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::{SignedDuration, Timestamp};
@@ -250,7 +248,7 @@ fn watch(settings: &Settings, sent: &OnceLock<u32>) -> Vec<i64> {
 
 fn report(title: &str, sent: u32, mut late: Vec<i64>) {
     late.sort_unstable();
-    let at = |per_cent| rank::at(&late, per_cent).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
+    let at = |per_cent| percentile(&late, per_cent).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
     let arrived = format!("{} of {sent}", late.len());
     println!("  {title:46} {:>6} {:>6} {:>6} {arrived:>12}", at(50.0), at(99.0), at(100.0));
 }

@@ -5,9 +5,6 @@
 //!     cargo bench --bench landing -- quick          a tenth of the messages
 //!     cargo bench --bench landing -- recovery       only how it recovers, to the end: about ten minutes
 
-#[path = "common/rank.rs"]
-mod rank;
-
 use std::{
     sync::{
         Arc,
@@ -23,6 +20,7 @@ use delayline::{
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Target, Unsticker};
+use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 
@@ -128,7 +126,7 @@ fn one_by_one(settings: &Settings, session: &mut Session, app: &str, count: usiz
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    let at = |per_cent| rank::at(&times, per_cent).expect("there are some");
+    let at = |per_cent| percentile(&times, per_cent).expect("there are some");
     (at(50.0), at(99.0))
 }
 

@@ -7,9 +7,6 @@
 //! The rate is shown beside that of the router alone, publishing the same
 //! messages to the same levels in the same run.
 
-#[path = "common/rank.rs"]
-mod rank;
-
 use std::{
     fs,
     process::{Child, Command, Stdio},
@@ -24,6 +21,7 @@ use delayline::{
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
@@ -205,6 +203,6 @@ fn single(inbox: &Inbox, into: &Settings) -> (f64, f64) {
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    let at = |per_cent| rank::at(&times, per_cent).expect("there are some");
+    let at = |per_cent| percentile(&times, per_cent).expect("there are some");
     (at(50.0), at(99.0))
 }

@@ -67,6 +67,8 @@
 //! [`router`] and [`retry`] are behaviour on top.
 
 pub mod amqp;
+#[doc(hidden)]
+pub mod backoff;
 pub mod broker;
 pub mod codec;
 pub mod histogram;

@@ -1,8 +1,6 @@
 //! Compares ways to delay messages with RabbitMQ: the same workload, client and
 //! broker, in one run. `scripts/compare` runs it on every broker at hand.
 
-#[path = "../common/rank.rs"]
-mod rank;
 #[allow(unused_imports, dead_code, reason = "its tests are those of tests/compare")]
 mod suite;
 

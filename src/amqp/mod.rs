@@ -27,6 +27,7 @@ mod first;
 mod inspect;
 mod line;
 mod login;
+mod outstanding;
 mod probe;
 mod publisher;
 mod session;
@@ -46,6 +47,8 @@ pub use error::AmqpError;
 pub use inspect::frames;
 #[doc(hidden)]
 pub use line::Line;
+#[doc(hidden)]
+pub use outstanding::Outstanding;
 pub use probe::ProbeAnswer;
 // The bare client, for measurements that compare it with what is built on it.
 #[doc(hidden)]

@@ -18,6 +18,12 @@ pub fn is_forbidden(name: &str) -> bool {
         || name.starts_with("x-last-death-")
 }
 
+/// The headers of a message without those.
+pub(super) fn allowed(headers: &Headers) -> Headers {
+    let allowed = headers.iter().filter(|(name, _)| !is_forbidden(name));
+    allowed.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 /// Whether a message has a header that makes a quorum queue of a coming version hold it back.
 pub fn asks_to_be_held(headers: &Headers) -> bool {
     [DELIVERY_TIME, DELIVERY_DELAY].iter().any(|name| headers.contains_key(*name))

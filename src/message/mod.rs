@@ -23,6 +23,7 @@ pub use quota::{MaxDelay, MaxDelayError, Quota};
 pub use schedule::Schedule;
 
 // For the other crates of this workspace; not part of the stable API.
+pub(crate) use resend::move_user_id;
 #[doc(hidden)]
 pub use {
     forbidden::{asks_to_be_held, is_forbidden},

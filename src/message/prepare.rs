@@ -11,9 +11,10 @@ use crate::{
 
 use super::{
     Headers, Message, Properties, Published, Quota, Schedule, Value,
-    forbidden::is_forbidden,
+    forbidden::allowed,
     header::table_len,
     headers::{DUE, EXPIRES},
+    resend::take_expiration,
 };
 
 /// The most bytes that properties and headers of a message may take together.
@@ -179,19 +180,13 @@ impl Wire {
     /// bytes.
     #[must_use]
     pub fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
-        let mut headers: Headers = message
-            .headers
-            .iter()
-            .filter(|(name, _)| !is_forbidden(name))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        let mut headers = allowed(&message.headers);
         if message.direct.is_none() {
             headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
         }
         let mut properties = message.properties.clone();
-        if let Some(lifetime) = properties.expiration.take().as_deref().and_then(expiration_ms) {
-            let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
-            headers.insert(EXPIRES.into(), Value::I64(taken.as_millisecond().saturating_add(lifetime)));
+        if let Some(expires) = take_expiration(&mut properties, taken) {
+            headers.insert(EXPIRES.into(), expires);
         }
         let (exchange, routing_key) = match &message.direct {
             Some(direct) => (Some(direct.exchange.clone()), direct.routing_key.clone()),

@@ -1,19 +1,36 @@
-//! A message that was received and is sent again.
+//! What changes in a message on its way through us: pure.
+//!
+//! With the [list of headers](super::forbidden) that are never sent on, these are all the
+//! rules there are.
 
 use jiff::Timestamp;
 
 use super::{
     Headers, Properties, Value,
-    forbidden::is_forbidden,
+    forbidden::allowed,
     headers::{EXCHANGE, EXPIRES, ROUTING_KEY, USER_ID},
     prepare::expiration_ms,
 };
 
+/// Takes the property `expiration` away, with which a message would leave its level early.
+/// Returns what the header [`EXPIRES`] says in its place, counted from `taken`.
+pub(super) fn take_expiration(properties: &mut Properties, taken: Timestamp) -> Option<Value> {
+    let lifetime = properties.expiration.take().as_deref().and_then(expiration_ms)?;
+    let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
+    Some(Value::I64(taken.as_millisecond().saturating_add(lifetime)))
+}
+
+/// Moves a `user_id` other than the sender's into a header: the broker refuses it.
+pub(crate) fn move_user_id(properties: &mut Properties, headers: &mut Headers, sender: Option<&str>) {
+    if properties.user_id.as_deref() != sender
+        && let Some(user) = properties.user_id.take()
+    {
+        headers.insert(USER_ID.into(), user.into());
+    }
+}
+
 /// Properties and headers of a message that is sent again: everything that would move, hold
 /// back or lose it is removed, its origin is recorded, and everything else stays.
-///
-/// The broker refuses a `user_id` other than the sender's, so another user's goes
-/// into a header.
 pub fn resend(
     properties: &Properties,
     headers: &Headers,
@@ -22,26 +39,16 @@ pub fn resend(
     now: Timestamp,
 ) -> (Properties, Headers) {
     let mut properties = properties.clone();
-    let mut headers: Headers = headers
-        .iter()
-        .filter(|(name, _)| !is_forbidden(name))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let mut headers = allowed(headers);
     // Its first origin counts, not a stop on the way.
     if !(headers.contains_key(EXCHANGE) && headers.contains_key(ROUTING_KEY)) {
         headers.insert(EXCHANGE.into(), exchange.into());
         headers.insert(ROUTING_KEY.into(), routing_key.into());
     }
-    if let Some(lifetime) = properties.expiration.take().as_deref().and_then(expiration_ms) {
-        let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
-        let expires = Value::I64(now.as_millisecond().saturating_add(lifetime));
+    if let Some(expires) = take_expiration(&mut properties, now) {
         headers.entry(EXPIRES.into()).or_insert(expires);
     }
-    if properties.user_id.as_deref() != sender
-        && let Some(user) = properties.user_id.take()
-    {
-        headers.insert(USER_ID.into(), user.into());
-    }
+    move_user_id(&mut properties, &mut headers, sender);
     (properties, headers)
 }
 

@@ -14,6 +14,7 @@ use log::{error, info, warn};
 
 use crate::{
     amqp::{Consumer, Delivery, Next, Session},
+    backoff::Doubling,
     message::Quota,
     router::RouterBuilder,
 };
@@ -27,9 +28,6 @@ use super::{
 /// How often to check whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The pause after the first failure and after later ones.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
 /// How long stopping may take for messages in flight, and for the last acknowledgements.
 const FINISH: Duration = Duration::from_secs(10);
 
@@ -39,8 +37,8 @@ const ALONE: (u64, Duration) = (100, Duration::from_secs(1));
 
 /// What to consume, and how.
 pub(super) struct Consuming<'a> {
-    /// Where, and how its routers are made.
-    pub(super) how: &'a RouterBuilder,
+    /// Where, and what makes its routers.
+    pub(super) router: &'a RouterBuilder,
     /// The name of the connection in the broker's list.
     pub(super) purpose: &'static str,
     pub(super) queue: &'a str,
@@ -113,7 +111,7 @@ impl Consuming<'_> {
                 }
             };
             failures += 1;
-            let pause = BACKOFF.0.saturating_mul(2_u32.saturating_pow(failures.min(10))).min(BACKOFF.1);
+            let pause = Doubling::RECONNECT.spread(failures);
             warn!("{reason}; trying again in {pause:?}");
             let until = Instant::now() + pause;
             while !stop.load(Ordering::Relaxed) && Instant::now() < until {
@@ -131,7 +129,7 @@ impl Consuming<'_> {
             error!("{}", poison::unread(self.queue, &"the worker does not reject"));
             return false;
         }
-        match poison.crashed(&self.how.broker, self.queue, unseen) {
+        match poison.crashed(&self.router.broker, self.queue, unseen) {
             Ok(moved) => {
                 for message in &moved {
                     warn!(
@@ -162,11 +160,11 @@ impl Consuming<'_> {
         handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
     ) -> Result<Ended, Failed> {
         let mut session =
-            Session::open_for(&self.how.broker, self.purpose).map_err(|error| error.to_string())?;
+            Session::open_for(&self.router.broker, self.purpose).map_err(|error| error.to_string())?;
         poison.broker = session.server_version();
         // Without a quota: what came in may be retried, and parked, and how late retries are is
         // up to the policies.
-        let router = self.how.clone().quota(Quota::default());
+        let router = self.router.clone().quota(Quota::default());
         let router = router.connect().map_err(|error| error.to_string())?;
         let alone = poison.alone();
         let (prefetch, lanes) = if alone { (1, 1) } else { (self.prefetch, self.lanes) };

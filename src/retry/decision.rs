@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{
     codec::{AppKey, Delay},
-    message::{Headers, Message, Properties, headers},
+    message::{Headers, Message, Properties, headers, move_user_id},
     topology::{Names, Unit},
 };
 
@@ -106,11 +106,7 @@ impl Decision {
         for stale in [headers::REASON, headers::FAILURE, headers::LAST_FAILED] {
             headers.remove(stale);
         }
-        if properties.user_id.as_deref() != sender
-            && let Some(user) = properties.user_id.take()
-        {
-            headers.insert(headers::USER_ID.into(), user.into());
-        }
+        move_user_id(&mut properties, &mut headers, sender);
         let history = &failure.history;
         headers.insert(headers::EXCHANGE.into(), history.exchange.as_str().into());
         headers.insert(headers::ROUTING_KEY.into(), history.routing_key.as_str().into());

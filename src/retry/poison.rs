@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, fmt::Display};
 use crate::{
     amqp::{
         AmqpError,
-        v1::{Foreign, Oddity, Outcome, Receiver},
+        v1::{Disposition, Foreign, Oddity, Receiver},
     },
     broker::Broker,
 };
@@ -87,8 +87,8 @@ impl Poison {
         let guilty = self.judge(met.iter().map(|(_, message)| message), exact);
         let (moved, others): (Vec<_>, Vec<_>) =
             met.into_iter().enumerate().partition(|(index, _)| guilty.contains(index));
-        receiver.settle(moved.iter().map(|(_, (id, _))| *id), Outcome::Rejected)?;
-        receiver.settle(others.iter().map(|(_, (id, _))| *id), Outcome::Released)?;
+        receiver.settle(moved.iter().map(|(_, (id, _))| *id), Disposition::Rejected)?;
+        receiver.settle(others.iter().map(|(_, (id, _))| *id), Disposition::Released)?;
         receiver.close();
         if !moved.is_empty() {
             self.went_well();

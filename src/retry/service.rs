@@ -39,7 +39,7 @@ const LANES: u16 = 8;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Service {
-    how: RouterBuilder,
+    router: RouterBuilder,
     names: Names,
     policies: SharedPolicies,
     prefetch: u16,
@@ -53,9 +53,9 @@ impl Service {
     /// A service for the set of a router such as this, that decides by these policies. The
     /// router's quota does not count here.
     pub fn new(router: impl Into<RouterBuilder>, policies: SharedPolicies) -> Self {
-        let how = router.into();
-        let names = Names::new(how.set.clone());
-        Self { how, names, policies, prefetch: Self::PREFETCH, stats: Arc::default() }
+        let router = router.into();
+        let names = Names::new(router.set.clone());
+        Self { router, names, policies, prefetch: Self::PREFETCH, stats: Arc::default() }
             .with_prefetch(Self::PREFETCH)
     }
 
@@ -63,7 +63,7 @@ impl Service {
     /// With bodies of many megabytes, this is what bounds its memory.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
-        let window = u16::try_from(self.how.window).unwrap_or(u16::MAX);
+        let window = u16::try_from(self.router.window).unwrap_or(u16::MAX);
         self.prefetch = prefetch.clamp(1, window.max(1));
         self
     }
@@ -83,7 +83,7 @@ impl Service {
     /// Returns whether that was done in time: if not, some messages may be retried twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
         let consuming = Consuming {
-            how: &self.how,
+            router: &self.router,
             purpose: "retry",
             queue: &self.names.retry(),
             if_missing: "is the set installed? Run `delayline install`",
@@ -127,7 +127,7 @@ impl Service {
         };
         let policies = self.policies.current();
         let policy = policies.get(&failure.app, &failure.reason);
-        let unit = self.how.unit;
+        let unit = self.router.unit;
         let decision = Decision::new(policy, &failure, None, unit, now, random::fraction());
         let (app, reason) = (&failure.app, failure.reason.escape_debug());
         match decision {
@@ -148,7 +148,7 @@ impl Service {
             std::mem::take(&mut delivery.headers),
         );
         let successor =
-            decision.successor(&failure, &self.names, self.how.broker.credentials.username(), parts);
+            decision.successor(&failure, &self.names, self.router.broker.credentials.username(), parts);
         forwarder.send(consumer, delivery, successor)
     }
 }

@@ -91,7 +91,7 @@ pub struct Job<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Worker {
-    how: RouterBuilder,
+    router: RouterBuilder,
     names: Names,
     queue: String,
     app: AppKey,
@@ -126,9 +126,9 @@ impl Worker {
         app: AppKey,
         policies: SharedPolicies,
     ) -> Self {
-        let how = router.into();
-        let names = Names::new(how.set.clone());
-        Self { how, names, queue: queue.into(), app, policies, prefetch: 10, unsendable: Unsendable::Hold }
+        let router = router.into();
+        let names = Names::new(router.set.clone());
+        Self { router, names, queue: queue.into(), app, policies, prefetch: 10, unsendable: Unsendable::Hold }
     }
 
     /// Holds this many messages at a time, 1 or more; 10 by default. The handler gets one
@@ -161,7 +161,7 @@ impl Worker {
         mut handler: impl FnMut(&Job<'_>) -> Handled,
     ) -> Result<bool, WorkerFull> {
         let consuming = Consuming {
-            how: &self.how,
+            router: &self.router,
             purpose: "worker",
             queue: &self.queue,
             if_missing: "the application declares it, and binds it to the dispatch exchange",
@@ -214,7 +214,7 @@ impl Worker {
         let decision = match gave_up && !expired {
             true => Decision::Park(super::ParkReason::GaveUp),
             false => {
-                let unit = self.how.unit;
+                let unit = self.router.unit;
                 Decision::new(policy, &failure, asked, unit, now, random::fraction())
             }
         };
@@ -231,7 +231,7 @@ impl Worker {
             std::mem::take(&mut delivery.headers),
         );
         let successor =
-            decision.successor(&failure, &self.names, self.how.broker.credentials.username(), parts);
+            decision.successor(&failure, &self.names, self.router.broker.credentials.username(), parts);
         forwarder.send(consumer, delivery, successor)
     }
 }

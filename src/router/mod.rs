@@ -33,13 +33,13 @@
 //! [`PublishError::new`] make what it answers.
 
 mod builder;
+mod channel;
 mod error;
-mod outstanding;
 mod pipeline;
+mod shared;
 mod stats;
 pub mod testing;
 mod ticket;
-mod wire;
 mod worker;
 
 use std::{
@@ -67,9 +67,10 @@ pub use error::{Cause, PublishError};
 pub use pipeline::{Outcome, Pipeline};
 pub use stats::{Counts, Stats};
 
-use ticket::{Job, Ticket, Verdict};
-use wire::Connector;
-use worker::{Limits, Shared, Worker};
+use channel::Connector;
+use shared::{Limits, Shared};
+use ticket::{Job, Reply, Ticket};
+use worker::Worker;
 
 /// How long a dropped router may take to finish what is in flight.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,10 +158,10 @@ impl Router {
         RouterBuilder::new(broker)
     }
 
-    fn start<C: Connector>(connector: C, wire: Option<C::Wire>, how: RouterBuilder) -> Self {
-        let (jobs, receiver) = bounded(how.window);
+    fn start<C: Connector>(connector: C, channel: Option<C::Channel>, builder: RouterBuilder) -> Self {
+        let (jobs, receiver) = bounded(builder.window);
         let shared = Arc::new(Shared::default());
-        let worker = Worker::new(connector, wire, receiver, Arc::clone(&shared), Limits::new(&how));
+        let worker = Worker::new(connector, channel, receiver, Arc::clone(&shared), Limits::new(&builder));
         let (done, ended) = bounded(1);
         let handle = std::thread::Builder::new()
             .name("delayline-router".into())
@@ -172,10 +173,10 @@ impl Router {
         Self {
             jobs: Some(jobs),
             shared,
-            unit: how.unit,
-            quota: how.quota,
-            timeout: how.publish_timeout,
-            window: how.window,
+            unit: builder.unit,
+            quota: builder.quota,
+            timeout: builder.publish_timeout,
+            window: builder.window,
             next_id: AtomicU64::new(0),
             worker: Some((handle, ended)),
         }
@@ -220,7 +221,7 @@ impl Router {
     fn submit(
         &self,
         message: Message,
-        reply: &Sender<(u64, Verdict)>,
+        reply: &Sender<(u64, Reply)>,
     ) -> Result<(u64, Arc<Ticket>), PublishError> {
         // In this order: time that passes between the two makes a message later,
         // never earlier.
@@ -265,8 +266,8 @@ impl Router {
         PublishError::new(cause, Ticket::into_message(ticket), maybe_delivered)
     }
 
-    fn settle(&self, ticket: Arc<Ticket>, verdict: Verdict) -> Result<Receipt, PublishError> {
-        verdict.map_err(|cause| self.failure(ticket, cause))
+    fn settle(&self, ticket: Arc<Ticket>, answer: Reply) -> Result<Receipt, PublishError> {
+        answer.map_err(|cause| self.failure(ticket, cause))
     }
 }
 
@@ -281,7 +282,7 @@ impl Publish for Router {
         let (_, ticket) = self.submit(message, &reply)?;
         drop(reply);
         match answer.recv_deadline(ticket.deadline + GRACE) {
-            Ok((_, verdict)) => self.settle(ticket, verdict),
+            Ok((_, answer)) => self.settle(ticket, answer),
             Err(RecvTimeoutError::Timeout) => Err(self.late(ticket)),
             // The worker drops a job only after its deadline, or with itself.
             Err(RecvTimeoutError::Disconnected) if Instant::now() >= ticket.deadline => {

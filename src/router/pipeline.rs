@@ -13,7 +13,7 @@ use crate::message::Message;
 
 use super::{
     GRACE, Publish, PublishError, Receipt, Router,
-    ticket::{Ticket, Verdict},
+    ticket::{Reply, Ticket},
 };
 
 /// The result of a message of a [`Pipeline`].
@@ -65,8 +65,8 @@ enum Way<'p, T> {
 struct Routed<'r, T> {
     router: &'r Router,
     in_flight: BTreeMap<u64, (T, Arc<Ticket>)>,
-    answers: Receiver<(u64, Verdict)>,
-    reply: Sender<(u64, Verdict)>,
+    answers: Receiver<(u64, Reply)>,
+    reply: Sender<(u64, Reply)>,
 }
 
 impl<'p, T> Pipeline<'p, T> {
@@ -139,8 +139,8 @@ impl<'p, T> Pipeline<'p, T> {
 
 impl<T> Routed<'_, T> {
     fn try_next(&mut self) -> Option<Outcome<T>> {
-        while let Ok((id, verdict)) = self.answers.try_recv() {
-            if let Some(outcome) = self.settle(id, verdict) {
+        while let Ok((id, answer)) = self.answers.try_recv() {
+            if let Some(outcome) = self.settle(id, answer) {
                 return Some(outcome);
             }
         }
@@ -149,9 +149,9 @@ impl<T> Routed<'_, T> {
         (Instant::now() >= ticket.deadline + GRACE).then(|| self.give_up(oldest)).flatten()
     }
 
-    fn settle(&mut self, id: u64, verdict: Verdict) -> Option<Outcome<T>> {
+    fn settle(&mut self, id: u64, answer: Reply) -> Option<Outcome<T>> {
         let (tag, ticket) = self.in_flight.remove(&id)?;
-        Some(Outcome { tag, result: self.router.settle(ticket, verdict) })
+        Some(Outcome { tag, result: self.router.settle(ticket, answer) })
     }
 
     fn give_up(&mut self, id: u64) -> Option<Outcome<T>> {
@@ -165,8 +165,8 @@ impl<T> Routed<'_, T> {
             // Ids and deadlines grow together.
             let (&oldest, (_, ticket)) = self.in_flight.first_key_value()?;
             match self.answers.recv_deadline(ticket.deadline + GRACE) {
-                Ok((id, verdict)) => {
-                    if let Some(outcome) = self.settle(id, verdict) {
+                Ok((id, answer)) => {
+                    if let Some(outcome) = self.settle(id, answer) {
                         return Some(outcome);
                     }
                 }

@@ -13,11 +13,11 @@ use std::{
 
 use crossbeam_channel::Receiver;
 
-use super::{wire::Wire, *};
+use super::{channel::ConfirmChannel, *};
 use crate::{
     amqp::{AmqpError, Event},
     codec::AppKey,
-    message::{InvalidMessage, Wire as Prepared},
+    message::{InvalidMessage, Wire},
 };
 
 use scripted::{Scripted, builder};

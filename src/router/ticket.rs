@@ -5,13 +5,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::Sender;
 use jiff::Timestamp;
 
 use crate::{
+    amqp::Returned,
     codec::Delay,
     message::{Message, Schedule, Wire},
 };
@@ -19,7 +20,7 @@ use crate::{
 use super::{Cause, Receipt};
 
 /// The broker's answer, or what replaces it.
-pub(super) type Verdict = Result<Receipt, Cause>;
+pub(super) type Reply = Result<Receipt, Cause>;
 
 /// The part of a message that publisher and worker share. The publisher keeps its share, so
 /// it gets the message back even while the worker is stuck.
@@ -86,12 +87,12 @@ impl Ticket {
 pub(super) struct Job {
     id: u64,
     ticket: Arc<Ticket>,
-    reply: Sender<(u64, Verdict)>,
+    reply: Sender<(u64, Reply)>,
     publishes: u32,
 }
 
 impl Job {
-    pub(super) fn new(id: u64, ticket: Arc<Ticket>, reply: Sender<(u64, Verdict)>) -> Self {
+    pub(super) fn new(id: u64, ticket: Arc<Ticket>, reply: Sender<(u64, Reply)>) -> Self {
         Self { id, ticket, reply, publishes: 0 }
     }
 
@@ -155,12 +156,38 @@ impl Job {
         self.settle(Err(cause));
     }
 
-    fn settle(self, verdict: Verdict) {
+    fn settle(self, answer: Reply) {
         let Self { id, ticket, reply, .. } = self;
         // Before the answer, so that the publisher can take the message out
         // without a copy.
         drop(ticket);
         // A publisher that gave up at its deadline is no longer there.
-        let _ = reply.send((id, verdict));
+        let _ = reply.send((id, answer));
+    }
+}
+
+/// A message that was written to the channel, and when.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    pub(super) job: Job,
+    pub(super) at: Instant,
+}
+
+impl Unconfirmed {
+    /// In how many properties and headers it differs from one that was returned; `None` if it
+    /// cannot be the same. `entry` is the exchange that messages go to by default.
+    pub(super) fn differences(&self, entry: &str, returned: &Returned) -> Option<usize> {
+        let returned = returned.published();
+        // What would be written of it is not worked out in vain.
+        (self.job.body() == returned.body)
+            .then(|| self.job.wire(self.at))
+            .and_then(|wire| wire.published(entry, self.job.body()).differences(returned))
+    }
+
+    /// Whether it has waited too long, not counting the time before `since`: for `limit`, and
+    /// twice as long for each further time it was published.
+    pub(super) fn is_overdue(&self, now: Instant, since: Instant, limit: Duration) -> bool {
+        let patience = limit.saturating_mul(1 << self.job.publishes().saturating_sub(1).min(16));
+        now.saturating_duration_since(self.at.max(since)) >= patience
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,23 +10,19 @@ use crossbeam_channel::{Receiver, never, select_biased};
 use log::{debug, info, warn};
 
 use crate::{
-    amqp::{AmqpError, Event},
-    random,
-    topology::Names,
+    amqp::{AmqpError, Event, Outstanding},
+    backoff::Doubling,
 };
 
 use super::{
-    Cause, RouterBuilder, Stats,
-    outstanding::Outstanding,
-    ticket::Job,
-    wire::{Connector, Wire},
+    Cause,
+    channel::{ConfirmChannel, Connector},
+    shared::{Limits, Shared},
+    ticket::{Job, Unconfirmed},
 };
 
 /// How often deadlines and the shutdown are checked.
 const TICK: Duration = Duration::from_millis(50);
-
-/// How long to wait before the first and before later attempts to reconnect.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// The most bytes of bodies in flight, unless a single message is larger. The
 /// client library buffers 16 MiB and then blocks without a time limit.
@@ -39,61 +35,9 @@ const NACK_PAUSE: Duration = Duration::from_millis(100);
 /// How long closing a broken connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The worker's settings, and its counters.
-#[derive(Debug)]
-pub(super) struct Limits {
-    window: usize,
-    confirm_timeout: Duration,
-    entry: String,
-    stats: Arc<Stats>,
-}
-
-impl Limits {
-    pub(super) fn new(how: &RouterBuilder) -> Self {
-        Self {
-            window: how.window,
-            confirm_timeout: how.confirm_timeout,
-            entry: Names::new(how.set.clone()).entry(),
-            stats: Arc::clone(&how.stats),
-        }
-    }
-}
-
-/// What publishers and the worker tell each other besides the messages.
-#[derive(Debug, Default)]
-pub(super) struct Shared(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: Option<Cause>,
-    close_by: Option<Instant>,
-    given_up: usize,
-}
-
-impl Shared {
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Why nothing can be sent at the moment.
-    pub(super) fn reason_for_waiting(&self) -> Option<Cause> {
-        self.with(|state| state.waiting.clone())
-    }
-
-    /// Asks the worker to end by that time.
-    pub(super) fn close_by(&self, deadline: Instant) {
-        self.with(|state| state.close_by = Some(deadline));
-    }
-
-    /// How many messages were not confirmed when the router was closed.
-    pub(super) fn given_up(&self) -> usize {
-        self.with(|state| state.given_up)
-    }
-}
-
 pub(super) struct Worker<C: Connector> {
     connector: C,
-    wire: Option<C::Wire>,
+    channel: Option<C::Channel>,
     jobs: Receiver<Job>,
     /// No more jobs will come: the router is being closed.
     closing: bool,
@@ -103,7 +47,7 @@ pub(super) struct Worker<C: Connector> {
     given_up: usize,
     shared: Arc<Shared>,
     limits: Limits,
-    outstanding: Outstanding,
+    outstanding: Outstanding<Unconfirmed>,
     /// Published on an earlier channel and not confirmed there, oldest first.
     again: VecDeque<Job>,
     /// Refused by the broker for the moment, and when to publish them again.
@@ -121,18 +65,18 @@ pub(super) struct Worker<C: Connector> {
 impl<C: Connector> Worker<C> {
     pub(super) fn new(
         connector: C,
-        wire: Option<C::Wire>,
+        channel: Option<C::Channel>,
         jobs: Receiver<Job>,
         shared: Arc<Shared>,
         limits: Limits,
     ) -> Self {
-        if wire.is_none() {
+        if channel.is_none() {
             let reason = "no attempt was made yet".into();
             shared.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
         }
         Self {
             connector,
-            wire,
+            channel,
             jobs,
             closing: false,
             held: None,
@@ -153,7 +97,7 @@ impl<C: Connector> Worker<C> {
     pub(super) fn run(mut self) {
         let mut next_tick = Instant::now() + TICK;
         loop {
-            if self.wire.is_none() && Instant::now() >= self.next_attempt {
+            if self.channel.is_none() && Instant::now() >= self.next_attempt {
                 self.reconnect();
             }
             self.send_again();
@@ -175,9 +119,9 @@ impl<C: Connector> Worker<C> {
     /// Waits for a job, an answer, or the next tick.
     fn wait(&mut self) {
         let jobs = if self.may_take() { self.jobs.clone() } else { never() };
-        match &self.wire {
-            Some(wire) => {
-                let events = wire.events().clone();
+        match &self.channel {
+            Some(channel) => {
+                let events = channel.events().clone();
                 select_biased! {
                     recv(events) -> event => {
                         let mut next = Some(event.unwrap_or(Event::Ended));
@@ -208,7 +152,7 @@ impl<C: Connector> Worker<C> {
     }
 
     fn may_send(&self) -> bool {
-        self.wire.is_some()
+        self.channel.is_some()
             && !self.blocked
             && self.outstanding.len() < self.limits.window
             && (self.outstanding.is_empty() || self.outstanding.bytes() < MAX_BYTES)
@@ -230,7 +174,7 @@ impl<C: Connector> Worker<C> {
         if job.is_late(now) {
             return;
         }
-        let Some(wire) = &mut self.wire else {
+        let Some(channel) = &mut self.channel else {
             self.again.push_back(job);
             return;
         };
@@ -239,8 +183,9 @@ impl<C: Connector> Worker<C> {
         let prepared = job.wire(now);
         let exchange = prepared.exchange.clone();
         let exchange = exchange.as_deref().unwrap_or(&self.limits.entry);
-        wire.publish(exchange, prepared, job.body());
-        self.outstanding.push(job, now);
+        channel.publish(exchange, prepared, job.body());
+        let bytes = job.body().len();
+        self.outstanding.push(Unconfirmed { job, at: now }, bytes);
     }
 
     /// Sends what an earlier channel left; one at a time while one of these messages is
@@ -280,7 +225,8 @@ impl<C: Connector> Worker<C> {
                 }
             }
             Event::Returned(returned) => {
-                match self.outstanding.take_returned(&self.limits.entry, &returned) {
+                let entry = &self.limits.entry;
+                match self.outstanding.take_returned(|sent| sent.differences(entry, &returned)) {
                     Some(sent) => {
                         self.suspects = self.suspects.saturating_sub(1);
                         self.limits.stats.come_back();
@@ -325,11 +271,11 @@ impl<C: Connector> Worker<C> {
     /// queue's leader, or has only just started, may never answer for a message on its old
     /// channel, nor for any later one for that queue.
     fn give_up_a_silent_channel(&mut self, now: Instant) {
-        if self.blocked || self.wire.is_none() {
+        if self.blocked || self.channel.is_none() {
             return;
         }
-        let limit = self.limits.confirm_timeout;
-        if self.outstanding.is_overdue(now, self.unblocked, limit) {
+        let (limit, since) = (self.limits.confirm_timeout, self.unblocked);
+        if self.outstanding.iter().any(|sent| sent.is_overdue(now, since, limit)) {
             warn!("the broker has not confirmed a message for {limit:?} or more");
             self.ended();
         }
@@ -338,12 +284,12 @@ impl<C: Connector> Worker<C> {
     /// The channel or the connection is gone: what was not confirmed is sent
     /// again on the next one, before anything else.
     fn ended(&mut self) {
-        let Some(mut wire) = self.wire.take() else {
+        let Some(mut channel) = self.channel.take() else {
             return;
         };
-        let cause = wire.end(END_TIMEOUT);
+        let cause = channel.end(END_TIMEOUT);
         let alone = self.outstanding.is_alone();
-        let mut unsettled: VecDeque<Job> = self.outstanding.take_all().collect();
+        let mut unsettled: VecDeque<Job> = self.outstanding.take_all().map(|sent| sent.job).collect();
         let refusal = cause.refusal();
         if refusal.is_none() {
             self.limits.stats.lose();
@@ -364,9 +310,9 @@ impl<C: Connector> Worker<C> {
                 unsettled.iter().for_each(Job::mark_suspected);
             }
         }
-        let reopened = if cause.is_connection() { Err(cause) } else { wire.reopen() };
+        let reopened = if cause.is_connection() { Err(cause) } else { channel.reopen() };
         match reopened {
-            Ok(()) => self.wire = Some(wire),
+            Ok(()) => self.channel = Some(channel),
             Err(error) => self.lost(&error),
         }
         unsettled.append(&mut self.again);
@@ -377,7 +323,7 @@ impl<C: Connector> Worker<C> {
         warn!("{cause}; reconnecting");
         self.blocked = false;
         self.attempts = 0;
-        self.next_attempt = Instant::now() + BACKOFF.0;
+        self.next_attempt = Instant::now() + Doubling::RECONNECT.pause(0);
         self.not_connected(cause);
     }
 
@@ -388,16 +334,16 @@ impl<C: Connector> Worker<C> {
 
     fn reconnect(&mut self) {
         match self.connector.connect() {
-            Ok(wire) => {
+            Ok(channel) => {
                 self.limits.stats.connect();
                 info!("connected to the broker; {} messages to publish again", self.again.len());
-                self.wire = Some(wire);
+                self.channel = Some(channel);
                 self.attempts = 0;
                 self.shared.with(|state| state.waiting = None);
             }
             Err(error) => {
                 self.attempts += 1;
-                let pause = backoff(self.attempts);
+                let pause = Doubling::RECONNECT.spread(self.attempts);
                 debug!("{error}; next attempt in {pause:?}");
                 self.next_attempt = Instant::now() + pause;
                 self.not_connected(&error);
@@ -409,7 +355,7 @@ impl<C: Connector> Worker<C> {
     /// the channel: they would take up room there.
     fn drop_late(&mut self, now: Instant) {
         let before = self.in_hand();
-        self.outstanding.drop_late(now);
+        self.outstanding.forget(|sent| sent.job.is_late(now));
         self.again.retain(|job| !job.is_late(now));
         self.nacked.retain(|(_, job)| !job.is_late(now));
         if self.shared.with(|state| state.close_by).is_some() {
@@ -442,20 +388,14 @@ impl<C: Connector> Worker<C> {
     fn finish(mut self) {
         let mut given_up = self.given_up;
         let nacked = self.nacked.into_iter().map(|(_, job)| job);
-        for job in self.outstanding.take_all().chain(self.again).chain(nacked).chain(self.jobs.try_iter()) {
+        let sent = self.outstanding.take_all().map(|sent| sent.job);
+        for job in sent.chain(self.again).chain(nacked).chain(self.jobs.try_iter()) {
             given_up += 1;
             job.fail(Cause::Closed);
         }
         self.shared.with(|state| state.given_up = given_up);
-        if let Some(wire) = self.wire {
-            wire.close(END_TIMEOUT);
+        if let Some(channel) = self.channel {
+            channel.close(END_TIMEOUT);
         }
     }
-}
-
-/// The pause before an attempt: doubling from 100 ms to 5 s, half of it random, so that many
-/// routers do not come back at once.
-fn backoff(attempts: u32) -> Duration {
-    let full = BACKOFF.0.saturating_mul(2_u32.saturating_pow(attempts.min(10))).min(BACKOFF.1);
-    full.mul_f64(0.5 + random::fraction() / 2.0)
 }

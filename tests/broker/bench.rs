@@ -7,23 +7,22 @@ use std::{
 
 use delayline::{amqp::Session, topology::Unit};
 use delayline_admin as admin;
-use delayline_measure::bench::{self, BenchError, Plan, Progress, Way};
+use delayline_measure::bench::{self, BenchError, BenchPlan, Progress, Way};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{http, install, shared_node, topology, vhost};
 
 /// Small enough for a slow machine.
-fn small() -> Plan {
-    Plan {
-        count: 500,
-        hops: vec![1, 3],
-        rate: 100,
-        duration: Duration::from_secs(2),
-        delays: "uniform:1s..20s".parse().unwrap(),
-        unit: Unit::from_millis(20).unwrap(),
-        ..Plan::default()
-    }
+fn small() -> BenchPlan {
+    let mut plan = BenchPlan::default();
+    plan.count = 500;
+    plan.hops = vec![1, 3];
+    plan.rate = 100;
+    plan.duration = Duration::from_secs(2);
+    plan.delays = "uniform:1s..20s".parse().unwrap();
+    plan.unit = Unit::from_millis(20).unwrap();
+    plan
 }
 
 /// The names of all that stands in the vhost, the broker's own left out.
@@ -129,7 +128,8 @@ fn removes_its_set_when_it_is_interrupted_or_fails() {
 fn goes_without_the_management_api() {
     let mut settings = vhost().build().unwrap();
     settings.management = None;
-    let plan = Plan { rate: 0, hops: vec![1], count: 100, ..small() };
+    let mut plan = small();
+    (plan.rate, plan.hops, plan.count) = (0, vec![1], 100);
     let (report, _) = bench::run(&settings, &plan, None, &AtomicBool::new(false), &mut |_| ()).unwrap();
     assert!(report.stock.is_none() && report.steady.is_none());
     assert!(report.unseen[0].contains("--management-url"), "{:?}", report.unseen);

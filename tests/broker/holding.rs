@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use delayline::{
@@ -199,6 +200,8 @@ fn where_nothing_is_taken_it_ends_and_tells_of_all_it_sent() {
 fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
     const LAST: usize = 50;
     let (mut settings, mut session) = holding(100);
+    // Nobody gets in again, however long it is tried.
+    settings.router.publish_timeout = Duration::from_secs(5);
     session.declare_queue(&queue("target", &[])).unwrap();
     // As a user who can be locked out.
     let (vhost, node) = (settings.broker.vhost.clone(), shared_node());

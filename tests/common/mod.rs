@@ -7,8 +7,6 @@
 pub mod foreign;
 pub mod keeping;
 pub(crate) mod not_tested;
-#[path = "../../benches/common/rank.rs"]
-mod rank;
 pub mod raw;
 mod vhosts;
 
@@ -25,6 +23,7 @@ use delayline::{
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
 use delayline_admin::{self as admin, Outcome};
+use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 use jiff::Timestamp;
@@ -264,7 +263,7 @@ impl Inbox {
 pub fn lateness(arrivals: &[Arrival]) -> String {
     let mut late: Vec<_> = arrivals.iter().map(Arrival::late_ms).collect();
     late.sort_unstable();
-    let at = |per_cent| rank::at(&late, per_cent).unwrap_or(0);
+    let at = |per_cent| percentile(&late, per_cent).unwrap_or(0);
     format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50.0), at(99.0), at(100.0))
 }
 

@@ -3,8 +3,6 @@
 
 #[path = "../common/not_tested.rs"]
 mod not_tested;
-#[path = "../../benches/common/rank.rs"]
-mod rank;
 #[path = "../../benches/compare/suite/mod.rs"]
 #[allow(dead_code, reason = "the long form uses all of it")]
 mod suite;

@@ -124,13 +124,13 @@ fn one(lab: &mut Lab, settings: &Settings, job: Job, args: &Args) -> Kill {
         lab.print_queues(settings);
     }
     drop(consumer);
-    let verdict = ledger.verdict(back);
+    let totals = ledger.totals(back);
     let delays = ledger.delays_since(back);
     Kill {
-        confirmed: verdict.confirmed,
-        lost: verdict.lost,
-        early: verdict.early,
-        duplicated: verdict.duplicated,
+        confirmed: totals.confirmed,
+        lost: totals.lost,
+        early: totals.early,
+        duplicated: totals.duplicated,
         latest_ms: delays.iter().copied().max().unwrap_or(0),
         late: delays.iter().filter(|delay| **delay > 5_000).count(),
     }

@@ -1,10 +1,11 @@
 //! Who confirmed what, and what came of it.
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use delayline_measure::ledger::{self, Answer};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -21,41 +22,33 @@ pub fn clock_ms() -> i64 {
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
-/// One for a scenario.
+/// One for a scenario. Times are those of [`clock_ms`].
 #[derive(Default)]
 pub struct Ledger(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    confirmed: HashMap<u64, Promise>,
+    ledger: ledger::Ledger,
     failed: u64,
-    arrived: HashMap<u64, Arrival>,
-    /// How many of the confirmed have not arrived.
-    missing: usize,
+    /// Messages that the broker handed out again after the consumer's own connection was
+    /// lost, unacknowledged.
+    redelivered: u32,
+    unroutable: HashSet<u64>,
     last: Option<i64>,
     help: Option<Help>,
 }
 
-/// What was promised of a message.
-struct Promise {
-    due: i64,
-    /// By how much the broker may be early: it counts whole milliseconds at each level
-    /// and cuts off the rest.
-    cut: i64,
-}
-
-#[derive(Default)]
-struct Arrival {
-    times: Vec<i64>,
-    /// How many of these the broker handed out again after the consumer's own
-    /// connection was lost, unacknowledged.
-    again: u32,
-    unroutable: bool,
+impl Entries {
+    /// The confirmed messages that arrived: their number, when they were due, and when they
+    /// arrived for the first time and for the last.
+    fn delivered(&self) -> impl Iterator<Item = (u64, i64, (i64, i64))> {
+        self.ledger.entries().filter_map(|(id, entry)| Some((id, entry.due?, entry.arrived?)))
+    }
 }
 
 /// What became of the messages of a scenario.
 #[derive(Debug, Clone, Serialize)]
-pub struct Verdict {
+pub struct Totals {
     /// Messages the broker took responsibility for.
     pub confirmed: usize,
     /// Messages the publisher was told were not confirmed.
@@ -72,7 +65,7 @@ pub struct Verdict {
     pub duplicated: usize,
     /// Messages handed out a second time as the consumer had not acknowledged them.
     pub redelivered: u32,
-    /// Arrivals more than a millisecond for each level before the message was due.
+    /// Messages that came more than a millisecond for each level before they were due.
     pub early: usize,
     /// By how many milliseconds the first was before it was due.
     pub most_early_ms: i64,
@@ -88,10 +81,12 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The broker may be early by a millisecond for each level: it counts whole ones and cuts
+    /// off the rest.
     pub fn confirm(&self, id: u64, due: i64, levels: u32) {
-        let mut entries = self.entries();
-        entries.confirmed.insert(id, Promise { due, cut: levels.into() });
-        entries.missing += usize::from(!entries.arrived.contains_key(&id));
+        let ledger = &mut self.entries().ledger;
+        ledger.promise(id, due, levels.into());
+        ledger.answer(id, Answer::Confirmed);
     }
 
     pub fn fail(&self) {
@@ -102,17 +97,15 @@ impl Ledger {
         let now = clock_ms();
         let mut entries = self.entries();
         entries.last = Some(now);
-        if !entries.arrived.contains_key(&id) && entries.confirmed.contains_key(&id) {
-            entries.missing -= 1;
-        }
-        let arrival = entries.arrived.entry(id).or_default();
         // A second hand-out of the same delivery is the consumer's doing.
-        if again && !arrival.times.is_empty() {
-            arrival.again += 1;
+        if again && entries.ledger.has_arrived(id) {
+            entries.redelivered += 1;
         } else {
-            arrival.times.push(now);
+            entries.ledger.arrive(id, now);
         }
-        arrival.unroutable |= unroutable;
+        if unroutable {
+            entries.unroutable.insert(id);
+        }
     }
 
     /// Notes that somebody helped, and that arrivals are expected from now on.
@@ -124,28 +117,19 @@ impl Ledger {
 
     /// How many are confirmed, and how many of them have not arrived.
     pub fn progress(&self) -> (usize, usize) {
-        let entries = self.entries();
-        (entries.confirmed.len(), entries.missing)
+        let ledger = &self.entries().ledger;
+        (ledger.confirmed(), ledger.missing())
     }
 
-    /// By how much each arrival was late, in milliseconds, sorted.
+    /// By how much each message was late when it came first, in milliseconds, sorted.
     pub fn lateness_ms(&self) -> Vec<i64> {
-        let entries = self.entries();
-        let late =
-            |(id, promise): (&u64, &Promise)| Some(entries.arrived.get(id)?.times.first()? - promise.due);
-        let mut lateness: Vec<_> = entries.confirmed.iter().filter_map(late).collect();
-        lateness.sort_unstable();
-        lateness
+        self.entries().ledger.summary().late
     }
 
     /// How long after it was due, or after `back` if that was later, each message came
     /// for the first time, in milliseconds.
     pub fn delays_since(&self, back: i64) -> Vec<i64> {
-        let entries = self.entries();
-        let delay = |(id, promise): (&u64, &Promise)| {
-            Some(entries.arrived.get(id)?.times.first()? - promise.due.max(back))
-        };
-        entries.confirmed.iter().filter_map(delay).collect()
+        self.entries().delivered().map(|(_, due, (first, _))| first - due.max(back)).collect()
     }
 
     /// Milliseconds since anything arrived.
@@ -154,41 +138,33 @@ impl Ledger {
     }
 
     /// Closes the books. `healed` is when the fault ended.
-    pub fn verdict(&self, healed: i64) -> Verdict {
+    pub fn totals(&self, healed: i64) -> Totals {
         let entries = self.entries();
-        let mut verdict = Verdict {
-            confirmed: entries.confirmed.len(),
+        let sums = entries.ledger.summary();
+        let count = |number: u64| usize::try_from(number).expect("a count");
+        let mut totals = Totals {
+            confirmed: count(sums.confirmed),
             failed: entries.failed,
             delivered: 0,
             unroutable: 0,
             help: entries.help,
-            lost: 0,
-            duplicated: 0,
-            redelivered: entries.arrived.values().map(|arrival| arrival.again).sum(),
-            early: 0,
-            most_early_ms: 0,
+            lost: count(sums.missing),
+            duplicated: count(sums.duplicated),
+            redelivered: entries.redelivered,
+            early: count(sums.early),
+            most_early_ms: sums.late.first().map_or(0, |least| (-least).max(0)),
             worst_late_ms: 0,
             recovery_ms: 0,
         };
-        for (id, Promise { due, cut }) in &entries.confirmed {
-            match entries.arrived.get(id) {
-                None => verdict.lost += 1,
-                Some(arrival) => {
-                    verdict.unroutable += usize::from(arrival.unroutable);
-                    verdict.delivered += usize::from(!arrival.unroutable);
-                    for time in &arrival.times {
-                        let late = time - due;
-                        verdict.early += usize::from(late + cut < 0);
-                        verdict.most_early_ms = verdict.most_early_ms.max(-late);
-                        verdict.worst_late_ms = verdict.worst_late_ms.max(late);
-                        if late > LATE_MS {
-                            verdict.recovery_ms = verdict.recovery_ms.max(time - healed);
-                        }
-                    }
-                }
+        for (id, due, (_, last)) in entries.delivered() {
+            let unroutable = entries.unroutable.contains(&id);
+            totals.unroutable += usize::from(unroutable);
+            totals.delivered += usize::from(!unroutable);
+            totals.worst_late_ms = totals.worst_late_ms.max(last - due);
+            if last - due > LATE_MS {
+                totals.recovery_ms = totals.recovery_ms.max(last - healed);
             }
         }
-        verdict.duplicated = entries.arrived.values().map(|arrival| arrival.times.len() - 1).sum();
-        verdict
+        totals
     }
 }

@@ -12,8 +12,6 @@ mod kills;
 mod lab;
 mod ledger;
 mod publisher;
-#[path = "../../benches/common/rank.rs"]
-mod rank;
 mod report;
 mod scenarios;
 mod waiting;
@@ -35,7 +33,7 @@ use tempfile::TempDir;
 use consumer::Consumer;
 use help::Help;
 use lab::Lab;
-use ledger::{Ledger, Verdict, clock_ms};
+use ledger::{Ledger, Totals, clock_ms};
 use publisher::{Delays, Job, Publisher};
 use report::Line;
 use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
@@ -217,8 +215,8 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
             }
             eprintln!("== {broker}: {}, {}", scenario.name, scenario.what);
             let started = Instant::now();
-            let verdict = run(&mut lab, scenario, args, number);
-            let line = Line { broker: broker.clone(), fault: scenario.name.into(), verdict };
+            let totals = run(&mut lab, scenario, args, number);
+            let line = Line { broker: broker.clone(), fault: scenario.name.into(), totals };
             eprintln!("   {} s: {}", started.elapsed().as_secs(), line.summary());
             Some(line)
         })
@@ -226,7 +224,7 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
 }
 
 /// One scenario, in a vhost of its own.
-fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdict {
+fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals {
     let vhost = format!("fault-{number}");
     let output = lab.node(0).ctl(&["add_vhost", &vhost]).expect("rabbitmqctl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -315,10 +313,10 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Verdic
         lab.print_queues(&settings);
     }
     drop((consumer, unroutable));
-    let verdict = ledger.verdict(healed);
+    let totals = ledger.totals(healed);
     let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    verdict
+    totals
 }
 
 /// Until everything has arrived and nothing comes twice any more.

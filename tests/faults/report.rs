@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
-use crate::ledger::Verdict;
+use crate::ledger::Totals;
 
 /// What a fault did on a broker.
 #[derive(Debug, Serialize)]
@@ -11,19 +11,19 @@ pub struct Line {
     pub broker: String,
     pub fault: String,
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub totals: Totals,
 }
 
 impl Line {
     /// Whether the promises were kept, without a help that this broker is not known to need.
     pub fn holds(&self) -> bool {
-        let Verdict { confirmed, lost, early, help, .. } = self.verdict;
+        let Totals { confirmed, lost, early, help, .. } = self.totals;
         let helped = help.is_none_or(|help| help.is_known_of(&self.broker));
         lost == 0 && early == 0 && confirmed > 0 && helped
     }
 
     pub fn summary(&self) -> String {
-        let Verdict { confirmed, lost, early, duplicated, worst_late_ms, help, .. } = &self.verdict;
+        let Totals { confirmed, lost, early, duplicated, worst_late_ms, help, .. } = &self.totals;
         let help = help.map(|help| format!(", helped by {help}")).unwrap_or_default();
         format!(
             "{confirmed} confirmed, {lost} lost, {early} early, {duplicated} twice, {worst_late_ms} ms late at \
@@ -49,7 +49,7 @@ pub fn print(lines: &[Line]) {
         "recovery",
         "help needed",
     ]);
-    for Line { broker, fault, verdict: v } in lines {
+    for Line { broker, fault, totals: v } in lines {
         let seconds = |ms: i64| format!("{:.1} s", ms as f64 / 1_000.0);
         table.add_row([
             broker.clone(),

@@ -9,6 +9,7 @@ use std::{
 
 use delayline::{amqp::Session, topology::Topology};
 use delayline_admin as admin;
+use delayline_measure::ledger::percentile;
 use delayline_settings::Settings;
 use serde::Serialize;
 
@@ -16,9 +17,8 @@ use crate::{
     Args,
     consumer::Consumer,
     lab::Lab,
-    ledger::{Ledger, Verdict, clock_ms},
+    ledger::{Ledger, Totals, clock_ms},
     publisher::{Delays, Job, Publisher},
-    rank,
     scenarios::{APP, Needs, declare_app},
     wait_for_arrivals,
 };
@@ -49,7 +49,7 @@ struct Figures {
     lateness_beside: Lateness,
     lateness_of_the_waiting: Lateness,
     #[serde(flatten)]
-    verdict: Verdict,
+    totals: Totals,
 }
 
 /// Kills the node on the way, and measures around it.
@@ -125,7 +125,7 @@ pub fn run(messages: u64, args: &Args) -> ExitCode {
         lateness_restarted,
         lateness_beside,
         lateness_of_the_waiting: Lateness::of(&ledger),
-        verdict: ledger.verdict(due),
+        totals: ledger.totals(due),
         broker,
     };
     let text = serde_json::to_string_pretty(&figures).expect("JSON");
@@ -133,7 +133,7 @@ pub fn run(messages: u64, args: &Args) -> ExitCode {
     if let Some(file) = &args.json {
         std::fs::write(file, &text).expect("the file of figures");
     }
-    let Verdict { confirmed, lost, early, .. } = figures.verdict;
+    let Totals { confirmed, lost, early, .. } = figures.totals;
     ExitCode::from(u8::from(lost > 0 || early > 0 || confirmed as u64 != messages))
 }
 
@@ -180,7 +180,7 @@ impl Lateness {
     fn of(ledger: &Ledger) -> Self {
         let sorted = ledger.lateness_ms();
         let [p50_ms, p99_ms, most_ms] =
-            [50.0, 99.0, 100.0].map(|per_cent| rank::at(&sorted, per_cent).unwrap_or(0));
+            [50.0, 99.0, 100.0].map(|per_cent| percentile(&sorted, per_cent).unwrap_or(0));
         Self { arrived: sorted.len(), p50_ms, p99_ms, most_ms }
     }
 }

@@ -6,8 +6,9 @@ use super::{
     Fallible,
     broker::Broker,
     layouts::Layout,
+    ledger::late_ms,
     machine::{Cpu, ENOUGH},
-    phase::{self, Plan},
+    phase::{self, Phase},
     results::{Knee, Step},
     scale::Scale,
     stand::Stand,
@@ -77,7 +78,7 @@ fn attempt(
     rate: f64,
     time: Duration,
 ) -> Fallible<(Step, u64)> {
-    let plan = Plan {
+    let plan = Phase {
         delay: &|id| workload.delay(id),
         most: (rate * time.as_secs_f64()) as u64,
         limit: time * 3 / 2,
@@ -88,9 +89,9 @@ fn attempt(
     let before = Cpu::now();
     let outcome = phase::run(&mut stand.vhost, layout, &plan)?;
     let stolen = Cpu::now().stolen_since(before);
-    let (achieved, p99_ms) = (outcome.published_per_s, outcome.verdict.late_ms(99.0));
-    let holds = outcome.verdict.missing == 0 && achieved >= ACHIEVED * rate && p99_ms < LIMIT_MS;
-    Ok((Step { rate, achieved, p99_ms, holds, stolen }, outcome.verdict.missing))
+    let (achieved, p99_ms) = (outcome.published_per_s, late_ms(&outcome.sums, 99.0));
+    let holds = outcome.sums.missing == 0 && achieved >= ACHIEVED * rate && p99_ms < LIMIT_MS;
+    Ok((Step { rate, achieved, p99_ms, holds, stolen }, outcome.sums.missing))
 }
 
 /// The highest rate that holds, to within a factor. Zero if none does.

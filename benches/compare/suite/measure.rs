@@ -2,14 +2,14 @@
 
 use std::{thread, time::Duration};
 
-use crate::rank;
+use delayline_measure::ledger::{Summary, percentile};
 
 use super::{
     Fallible,
     broker::{Broker, Vhost},
     layouts::Layout,
-    ledger::Verdict,
-    phase::{Outcome, per_second},
+    ledger::lateness,
+    phase::{PhaseFigures, per_second},
     reference::Reference,
     results::Cell,
     runs::{drain, flat_out, paced, per_1000, publish},
@@ -37,7 +37,7 @@ pub fn measure<'b>(
         ..Cell::default()
     };
     let mut measuring =
-        Measuring { broker, layout, workload, scale, reference, cell, total: Verdict::default() };
+        Measuring { broker, layout, workload, scale, reference, cell, total: Summary::default() };
     let failure = measuring.all().err().map(|error| error.to_string());
     let Measuring { cell, total, .. } = measuring;
     Cell {
@@ -58,7 +58,7 @@ struct Measuring<'a, 'b> {
     reference: &'a mut Reference<'b>,
     cell: Cell,
     /// Of all phases that wait for messages.
-    total: Verdict,
+    total: Summary,
 }
 
 impl<'b> Measuring<'_, 'b> {
@@ -84,7 +84,7 @@ impl<'b> Measuring<'_, 'b> {
         self.cell.offered_rate = Some(self.scale.rate);
         self.cell.achieved_rate = Some(paced.published_per_s);
         self.note(&paced, &stand.vhost)?;
-        self.count(&paced.verdict, &stand.vhost)
+        self.count(&paced.sums, &stand.vhost)
     }
 
     /// What messages cost the broker on their whole way, published as fast as they are
@@ -95,7 +95,7 @@ impl<'b> Measuring<'_, 'b> {
             let mut stand = self.stand(self.workload)?;
             let outcome = flat_out(&mut stand.vhost, self.layout, self.workload, self.scale)?;
             costs.push(per_1000(&outcome));
-            self.count(&outcome.verdict, &stand.vhost)?;
+            self.count(&outcome.sums, &stand.vhost)?;
         }
         self.cell.cpu_flat_out_s_per_1000 = middle(costs);
         Ok(())
@@ -116,8 +116,8 @@ impl<'b> Measuring<'_, 'b> {
                 if self.workload.is_burst {
                     self.note(&drained, &stand.vhost)?;
                 }
-                self.count(&drained.verdict, &stand.vhost)?;
-                if drained.verdict.missing > 0 {
+                self.count(&drained.sums, &stand.vhost)?;
+                if drained.sums.missing > 0 {
                     drop(stand);
                     stand = self.stand(&workload)?;
                 }
@@ -145,11 +145,11 @@ impl<'b> Measuring<'_, 'b> {
     }
 
     /// Notes what messages cost and how late they were.
-    fn note(&mut self, outcome: &Outcome, vhost: &Vhost<'_>) -> Fallible<()> {
+    fn note(&mut self, outcome: &PhaseFigures, vhost: &Vhost<'_>) -> Fallible<()> {
         let objects = vhost.objects()?;
         let cell = &mut self.cell;
-        cell.lateness = outcome.verdict.lateness();
-        cell.header_bytes = Some(outcome.verdict.header_bytes);
+        cell.lateness = lateness(&outcome.sums);
+        cell.header_bytes = Some(outcome.header_bytes);
         cell.cpu_s_per_1000 = Some(per_1000(outcome));
         (cell.queues, cell.bindings) = (objects.queues, objects.bindings);
         Ok(())
@@ -157,13 +157,13 @@ impl<'b> Measuring<'_, 'b> {
 
     /// Counts what became of messages. What did not come is lost, unless it is still in a
     /// queue.
-    fn count(&mut self, verdict: &Verdict, vhost: &Vhost<'_>) -> Fallible<()> {
-        self.total.add(verdict);
-        if verdict.missing > 0 {
+    fn count(&mut self, sums: &Summary, vhost: &Vhost<'_>) -> Fallible<()> {
+        self.total.add(sums);
+        if sums.missing > 0 {
             thread::sleep(STATISTICS_LAG);
-            let kept = vhost.objects()?.messages.min(verdict.missing);
+            let kept = vhost.objects()?.messages.min(sums.missing);
             self.cell.unfinished += kept;
-            self.cell.lost += verdict.missing - kept;
+            self.cell.lost += sums.missing - kept;
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl<'b> Measuring<'_, 'b> {
 
 fn middle(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
-    rank::at(&figures, 50.0)
+    percentile(&figures, 50.0)
 }
 
 /// What arrived, and in what time.
@@ -182,8 +182,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, outcome: &Outcome) {
-        self.arrived += outcome.verdict.confirmed - outcome.verdict.missing;
+    fn add(&mut self, outcome: &PhaseFigures) {
+        self.arrived += outcome.sums.confirmed - outcome.sums.missing;
         self.arriving += outcome.arriving;
     }
 

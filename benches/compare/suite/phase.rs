@@ -8,13 +8,14 @@ use std::{
 };
 
 use delayline::{message::Value, topology::ExchangeKind};
+use delayline_measure::ledger::Summary;
 
 use super::{
     Fallible,
     broker::{FILL, Vhost},
     inbox::{Arrival, Inbox, write_id},
     layouts::Layout,
-    ledger::{Sent, Verdict},
+    ledger::{self, Sent},
     outbox::{Address, Outbox},
 };
 
@@ -28,7 +29,7 @@ const RENEWAL: Duration = Duration::from_secs(1);
 const SPARE: Duration = Duration::from_millis(200);
 
 /// What to do.
-pub struct Plan<'a> {
+pub struct Phase<'a> {
     /// The delay of each message, in units.
     pub delay: &'a dyn Fn(u64) -> u64,
     pub most: u64,
@@ -43,8 +44,10 @@ pub struct Plan<'a> {
 }
 
 /// What came of it.
-pub struct Outcome {
-    pub verdict: Verdict,
+pub struct PhaseFigures {
+    pub sums: Summary,
+    /// How long the headers of a message were when it arrived, on average.
+    pub header_bytes: f64,
     /// Messages confirmed per second, from the first publish to the last confirm.
     pub published_per_s: f64,
     /// Messages per second, from the first arrival to the last.
@@ -56,7 +59,7 @@ pub struct Outcome {
 }
 
 /// Runs it.
-pub fn run(vhost: &mut Vhost<'_>, layout: &mut dyn Layout, plan: &Plan<'_>) -> Fallible<Outcome> {
+pub fn run(vhost: &mut Vhost<'_>, layout: &mut dyn Layout, plan: &Phase<'_>) -> Fallible<PhaseFigures> {
     static PHASES: AtomicU32 = AtomicU32::new(1);
     let phase = PHASES.fetch_add(1, Ordering::Relaxed);
     let inbox = plan.patience.map(|_| Inbox::open(&vhost.settings.broker, phase)).transpose()?;
@@ -106,8 +109,10 @@ pub fn run(vhost: &mut Vhost<'_>, layout: &mut dyn Layout, plan: &Plan<'_>) -> F
         (Some(first), Some(last)) => last.at - first.at,
         _ => Duration::ZERO,
     };
-    Ok(Outcome {
-        verdict: Verdict::new(&sent, outbox.book.answers(), &arrivals),
+    let bytes: usize = arrivals.iter().map(|arrival| arrival.header_bytes).sum();
+    Ok(PhaseFigures {
+        sums: ledger::sums(&sent, outbox.answers(), &arrivals),
+        header_bytes: bytes as f64 / arrivals.len().max(1) as f64,
         published_per_s: per_second(sent.len(), publishing),
         arrived_per_s: per_second(arrivals.len(), arriving),
         arriving,
@@ -118,7 +123,7 @@ pub fn run(vhost: &mut Vhost<'_>, layout: &mut dyn Layout, plan: &Plan<'_>) -> F
 /// Takes answers until it is time for the next message.
 fn keep_pace(outbox: &mut Outbox, planned: Instant) -> Fallible<()> {
     while let Some(ahead) = planned.checked_duration_since(Instant::now()).filter(|ahead| !ahead.is_zero()) {
-        if outbox.book.in_flight() == 0 {
+        if outbox.in_flight() == 0 {
             thread::sleep(ahead);
         } else {
             outbox.settle(0, planned)?;
@@ -149,7 +154,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn new(plan: &Plan<'_>, layout: &mut dyn Layout, vhost: &mut Vhost<'_>) -> Fallible<Self> {
+    fn new(plan: &Phase<'_>, layout: &mut dyn Layout, vhost: &mut Vhost<'_>) -> Fallible<Self> {
         let mut addresses = Self { known: HashMap::new(), fill: plan.fill, fills: BTreeSet::new() };
         if plan.fill {
             // Nothing is to be declared while it fills.

@@ -4,7 +4,7 @@ use super::{
     Fallible,
     broker::Broker,
     layouts::Straight,
-    phase::Outcome,
+    phase::PhaseFigures,
     runs::{drain, publish},
     scale::Scale,
     stand::Stand,
@@ -28,7 +28,7 @@ impl<'b> Reference<'b> {
         Ok(rate)
     }
 
-    pub fn drain(&mut self, count: u64, scale: &Scale) -> Fallible<Outcome> {
+    pub fn drain(&mut self, count: u64, scale: &Scale) -> Fallible<PhaseFigures> {
         drain(&mut self.stand.vhost, &mut Straight, 1, count, scale.patience)
     }
 }

@@ -6,7 +6,7 @@ use super::{
     Fallible,
     broker::Vhost,
     layouts::Layout,
-    phase::{self, Outcome, Plan},
+    phase::{self, Phase, PhaseFigures},
     scale::Scale,
     workload::Workload,
 };
@@ -17,9 +17,9 @@ pub fn paced(
     layout: &mut dyn Layout,
     workload: &Workload,
     scale: &Scale,
-) -> Fallible<Outcome> {
+) -> Fallible<PhaseFigures> {
     let most = (scale.rate * scale.paced.as_secs_f64()) as u64;
-    let plan = Plan {
+    let plan = Phase {
         delay: &|id| workload.delay(id),
         most,
         // A layout that is too slow publishes fewer.
@@ -37,8 +37,8 @@ pub fn flat_out(
     layout: &mut dyn Layout,
     workload: &Workload,
     scale: &Scale,
-) -> Fallible<Outcome> {
-    let plan = Plan {
+) -> Fallible<PhaseFigures> {
+    let plan = Phase {
         delay: &|id| workload.delay(id),
         most: scale.flat_out,
         limit: Duration::from_secs(20),
@@ -56,8 +56,8 @@ pub fn drain(
     delay: u64,
     count: u64,
     patience: Duration,
-) -> Fallible<Outcome> {
-    let plan = Plan {
+) -> Fallible<PhaseFigures> {
+    let plan = Phase {
         delay: &|_| delay,
         most: count,
         limit: Duration::from_secs(20),
@@ -68,8 +68,8 @@ pub fn drain(
     phase::run(vhost, layout, &plan)
 }
 
-pub fn per_1000(outcome: &Outcome) -> f64 {
-    outcome.cpu * 1_000.0 / outcome.verdict.confirmed.max(1) as f64
+pub fn per_1000(outcome: &PhaseFigures) -> f64 {
+    outcome.cpu * 1_000.0 / outcome.sums.confirmed.max(1) as f64
 }
 
 /// As fast as they are confirmed, through the entry. Returns how many per second.
@@ -80,6 +80,6 @@ pub fn publish(
     scale: &Scale,
 ) -> Fallible<f64> {
     let plan =
-        Plan { delay, most: scale.flood_most, limit: scale.flood, rate: None, fill: false, patience: None };
+        Phase { delay, most: scale.flood_most, limit: scale.flood, rate: None, fill: false, patience: None };
     Ok(phase::run(vhost, layout, &plan)?.published_per_s)
 }

@@ -6,8 +6,9 @@ use super::{
     Fallible,
     broker::Broker,
     layouts::{DelaylineSet, Layout, NServiceBus},
+    ledger::lateness,
     machine::quietest,
-    phase::{self, Plan},
+    phase::{self, Phase},
     results::{Hops, Waiting},
     runs::{drain, paced, per_1000},
     scale::Scale,
@@ -43,7 +44,7 @@ pub fn hops(broker: &Broker, scale: &Scale) -> Fallible<Vec<Hops>> {
                 hops: delay.count_ones(),
                 delay,
                 drain_rate: drained.arrived_per_s,
-                header_bytes: drained.verdict.header_bytes,
+                header_bytes: drained.header_bytes,
                 cpu_s_per_1000: per_1000(&drained),
                 stolen,
             });
@@ -62,7 +63,7 @@ pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
         for &waiting in &scale.waiting {
             let mut fill_rate = None;
             if waiting > there {
-                let plan = Plan {
+                let plan = Phase {
                     delay: &|_| FOR_EVER,
                     most: waiting - there,
                     limit: Duration::from_secs(120),
@@ -71,7 +72,7 @@ pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
                     patience: None,
                 };
                 let filled = phase::run(&mut stand.vhost, layout.as_mut(), &plan)?;
-                there += filled.verdict.confirmed;
+                there += filled.sums.confirmed;
                 fill_rate = Some(filled.published_per_s);
             }
             let (probe, stolen) = quietest(
@@ -80,7 +81,7 @@ pub fn waiting(broker: &Broker, scale: &Scale) -> Fallible<Vec<Waiting>> {
                 keep_failure,
             );
             let probe = probe?;
-            let lateness = probe.verdict.lateness().ok_or("nothing arrived")?;
+            let lateness = lateness(&probe.sums).ok_or("nothing arrived")?;
             let memory = broker.memory().saturating_sub(before);
             lines.push(Waiting { layout: id.into(), waiting: there, lateness, memory, fill_rate, stolen });
         }

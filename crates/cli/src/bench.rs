@@ -15,7 +15,7 @@ use delayline::{
     topology::{SetName, Unit},
 };
 use delayline_measure::{
-    bench::{self, BenchError, Late, Plan, Progress, Report, Sustained, Way},
+    bench::{self, BenchError, BenchPlan, Late, Progress, Report, Sustained, Way},
     capacity::Distribution,
 };
 use delayline_settings::Settings;
@@ -45,16 +45,16 @@ messages are depends on their number and their queues, not on how long a second 
 with 1 if a message was lost or early, or if the broker could not keep up.")]
 pub(super) struct Args {
     /// Messages per measurement; fewer if that would take too long
-    #[arg(long, value_name = "N", default_value_t = Plan::default().count, value_parser = args::whole::<u64>(0..))]
+    #[arg(long, value_name = "N", default_value_t = BenchPlan::default().count, value_parser = args::whole::<u64>(0..))]
     count: u64,
     /// Bytes per message
-    #[arg(long, value_name = "BYTES", default_value_t = Plan::default().size, value_parser = args::whole::<usize>(0..))]
+    #[arg(long, value_name = "BYTES", default_value_t = BenchPlan::default().size, value_parser = args::whole::<usize>(0..))]
     size: usize,
     /// How many queues the messages pass in each drain measurement
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,3,6", value_parser = args::whole::<u32>(0..))]
     hops: Vec<u32>,
     /// Messages per second of the steady load; 0 for none
-    #[arg(long, value_name = "N", default_value_t = Plan::default().rate, value_parser = args::whole::<u32>(0..))]
+    #[arg(long, value_name = "N", default_value_t = BenchPlan::default().rate, value_parser = args::whole::<u32>(0..))]
     rate: u32,
     /// Delays of the steady load: fixed:30s, uniform:1s..60s, exponential:5m, mix:1s=40%,5s=60%
     #[arg(long, value_name = "D", default_value = "uniform:1s..60s", value_parser = distribution)]
@@ -86,22 +86,19 @@ fn set_name(text: &str) -> Result<SetName, String> {
 }
 
 impl Args {
-    fn plan(&self) -> Result<Plan, Failure> {
+    fn plan(&self) -> Result<BenchPlan, Failure> {
         // Rounded to whole milliseconds, the resolution of a queue's TTL.
         let unit = (1_000 + u64::from(self.speed) / 2) / u64::from(self.speed);
-        Plan {
-            count: self.count,
-            size: self.size,
-            hops: self.hops.clone(),
-            rate: self.rate,
-            delays: self.delays.clone(),
-            duration: Duration::from_secs(self.duration.seconds().into()),
-            unit: Unit::from_millis(unit).map_err(Failure::usage)?,
-            knee: self.knee,
-            ..Plan::default()
-        }
-        .checked()
-        .map_err(Failure::usage)
+        let mut plan = BenchPlan::default();
+        plan.count = self.count;
+        plan.size = self.size;
+        plan.hops.clone_from(&self.hops);
+        plan.rate = self.rate;
+        plan.delays = self.delays.clone();
+        plan.duration = Duration::from_secs(self.duration.seconds().into());
+        plan.unit = Unit::from_millis(unit).map_err(Failure::usage)?;
+        plan.knee = self.knee;
+        plan.checked().map_err(Failure::usage)
     }
 }
 
@@ -278,7 +275,7 @@ fn show_drain(report: &Report, output: &mut Output) -> Result<(), Failure> {
 }
 
 fn steady_row(steady: &Sustained) -> Vec<String> {
-    let Late { p50, p90, p99, p999, max } = steady.late_ms;
+    let Late { p50, p90, p99, p999, max, .. } = steady.late_ms;
     let mut row = vec![format!("{}/s", grouped(steady.rate.into())), per_second(steady.per_second)];
     row.extend([p50, p90, p99, p999, max].map(milliseconds));
     row.extend([steady.lost, steady.duplicates, steady.early].map(grouped));

@@ -10,7 +10,7 @@ use serde::Serialize;
 use delayline::codec::{Level, Tolerance};
 use delayline_measure::{
     bench::Report,
-    capacity::{Distribution, Figures, Load, Outlook, SAFE_LOAD, Verdict},
+    capacity::{Distribution, Figures, Fit, Load, Outlook, SAFE_LOAD},
 };
 
 use crate::{
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     };
     // Nothing is known about a broker that was not measured.
     let code = match (&args.bench, outlook.verdict) {
-        (Some(_), Verdict::TooMuch) => Code::Problem,
+        (Some(_), Fit::TooMuch) => Code::Problem,
         _ => Code::Done,
     };
     if output.json {
@@ -211,9 +211,9 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
     let mut lines = vec![format!(
         "{} This broker carries {}/s of such messages safely (at {:.0}% of its limit), and {}/s at most.",
         match outlook.verdict {
-            Verdict::Holds => "It holds.",
-            Verdict::Tight => "It is tight: it holds only while nothing else uses the broker.",
-            Verdict::TooMuch => "It does not hold.",
+            Fit::Holds => "It holds.",
+            Fit::Tight => "It is tight: it holds only while nothing else uses the broker.",
+            Fit::TooMuch => "It does not hold.",
         },
         count(outlook.safe_rate),
         SAFE_LOAD * 100.0,
@@ -237,7 +237,7 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
         let what = first.map_or("", |limit| limit.what.as_str());
         lines.push(format!("You need {brokers} such brokers; the first limit is {what}."));
     }
-    if outlook.verdict != Verdict::Holds && shown.fullest_levels.len() < 28 && shown.waiting > 1e7 {
+    if outlook.verdict != Fit::Holds && shown.fullest_levels.len() < 28 && shown.waiting > 1e7 {
         let levels: Vec<_> = shown.fullest_levels.iter().map(|level| format!("{level:02}")).collect();
         lines.push(format!(
             "Levels {} hold {:.0}% of the waiting messages. Move these delays first: to sets of their own, \

@@ -18,4 +18,4 @@ mod wire;
 
 pub use foreign::Foreign;
 pub use oddity::Oddity;
-pub use receiver::{Outcome, Receiver};
+pub use receiver::{Disposition, Receiver};

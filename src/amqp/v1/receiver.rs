@@ -27,7 +27,7 @@ const WINDOW: u32 = i32::MAX.cast_unsigned();
 
 /// What to do with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Disposition {
     /// The queue deletes it.
     Accepted,
     /// The queue dead-letters it, or deletes it if it has no dead-letter exchange.
@@ -36,7 +36,7 @@ pub enum Outcome {
     Released,
 }
 
-impl Outcome {
+impl Disposition {
     fn code(self) -> u8 {
         match self {
             Self::Accepted => 0x24,
@@ -201,7 +201,11 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection is lost; the broker requeues the messages that it was not told about.
-    pub fn settle(&mut self, ids: impl IntoIterator<Item = u32>, outcome: Outcome) -> Result<(), AmqpError> {
+    pub fn settle(
+        &mut self,
+        ids: impl IntoIterator<Item = u32>,
+        outcome: Disposition,
+    ) -> Result<(), AmqpError> {
         for range in ranges(ids) {
             let disposition = Fields::default()
                 .flag(true)

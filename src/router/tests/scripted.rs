@@ -26,7 +26,7 @@ pub(super) struct Scripted {
     pub(super) published: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-pub(super) struct ScriptedWire {
+pub(super) struct ScriptedChannel {
     broker: Scripted,
     number: u32,
     tag: u64,
@@ -49,8 +49,8 @@ impl Scripted {
         self.start(builder().publish_timeout(timeout).window(window))
     }
 
-    pub(super) fn start(&self, how: RouterBuilder) -> Router {
-        Router::start(self.clone(), self.connect().ok(), how)
+    pub(super) fn start(&self, builder: RouterBuilder) -> Router {
+        Router::start(self.clone(), self.connect().ok(), builder)
     }
 
     pub(super) fn bodies(&self) -> Vec<String> {
@@ -60,19 +60,19 @@ impl Scripted {
 }
 
 impl Connector for Scripted {
-    type Wire = ScriptedWire;
+    type Channel = ScriptedChannel;
 
-    fn connect(&self) -> Result<ScriptedWire, AmqpError> {
+    fn connect(&self) -> Result<ScriptedChannel, AmqpError> {
         let number = self.connections.fetch_add(1, Ordering::SeqCst);
         if (self.refuse)(number) {
             return Err(AmqpError::Unreachable { address: "scripted".into(), reason: "down".into() });
         }
-        Ok(ScriptedWire { broker: self.clone(), number, tag: 0, events: unbounded() })
+        Ok(ScriptedChannel { broker: self.clone(), number, tag: 0, events: unbounded() })
     }
 }
 
-impl Wire for ScriptedWire {
-    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
+impl ConfirmChannel for ScriptedChannel {
+    fn publish(&mut self, exchange: &str, message: Wire, body: &[u8]) {
         assert_eq!(exchange, message.exchange.as_deref().unwrap_or("delay"));
         self.tag += 1;
         if (self.broker.returned)(exchange, body) {

@@ -15,12 +15,13 @@ use delayline::{
     amqp::{Delivery, Next, Session},
     message::Headers,
 };
+use delayline_measure::ledger::Answer;
 use delayline_settings::Settings;
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::{
     broker::INBOX,
-    outbox::{Answer, Outbox, WINDOW},
+    outbox::{Outbox, WINDOW},
 };
 
 const DUE: &str = "due";
@@ -96,7 +97,7 @@ impl Looker {
                 }
                 outbox.settle(WINDOW - 1, Instant::now() + Duration::from_secs(10))?;
                 while let Some((number, delivery)) = held.pop_front() {
-                    if outbox.book.answers()[number] == Answer::Confirmed {
+                    if outbox.answers()[number] == Some(Answer::Confirmed) {
                         consumer.ack(delivery)?;
                     } else {
                         held.push_front((number, delivery));

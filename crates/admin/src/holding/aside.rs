@@ -15,7 +15,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use delayline::{
     amqp::{
         AmqpError, Session,
-        v1::{Foreign, Oddity, Outcome, Receiver},
+        v1::{Disposition, Foreign, Oddity, Receiver},
     },
     topology::Queue,
 };
@@ -172,7 +172,7 @@ impl Aside {
                 break;
             }
         }
-        receiver.settle(others, Outcome::Released)?;
+        receiver.settle(others, Disposition::Released)?;
         if messages.is_empty() {
             receiver.close();
             return Ok(());
@@ -182,7 +182,7 @@ impl Aside {
             loop {
                 match asked.recv_timeout(TICK) {
                     Ok(Command::Accept(ids, done)) => {
-                        let _ = done.send(receiver.settle(ids, Outcome::Accepted));
+                        let _ = done.send(receiver.settle(ids, Disposition::Accepted));
                     }
                     // If the connection is lost, the broker requeues them.
                     Err(RecvTimeoutError::Timeout) if receiver.beat().is_ok() => {}

@@ -1,6 +1,7 @@
 //! The one operation: examine each message, and carry out a decision.
 
 use std::{
+    cell::OnceCell,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -9,6 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
+    Router,
     amqp::{AmqpError, Delivery, Place, Session},
     message::{self, Headers, Properties},
     topology::Queue,
@@ -19,7 +21,7 @@ use super::{
     HoldingError, guard,
     paging::Paging,
     reader::Reader,
-    sender::{Sender, Verdict, WINDOW},
+    sender::{self, Sender, Settled, WINDOW},
 };
 
 /// How long to wait for something before checking for an interrupt again.
@@ -27,6 +29,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// How long an interrupted run waits for outstanding confirms.
 const FINISH: Duration = Duration::from_secs(5);
+
+/// How long closing the connection may take on which messages were sent on.
+const CLOSE: Duration = Duration::from_secs(2);
 
 /// The most messages that are taken at a time, and the most bytes of their bodies.
 const PAGE: (u16, u64) = (1_000, 64 * 1024 * 1024);
@@ -202,10 +207,12 @@ impl<'a> Holding<'a> {
         let total = waiting.min(self.limit);
         let paging = Paging::new(self.page.0, self.page.1).of(bytes);
         let browser = session.browse()?;
+        let router = OnceCell::new();
         let mut run = Run {
             settings: self.settings,
             stop: self.stop,
             reader: Reader::new(session, &browser, self.queue.name.clone(), paging, total),
+            router: &router,
             sender: None,
             report: Sifted { waiting, ..Sifted::default() },
             decide,
@@ -215,28 +222,33 @@ impl<'a> Holding<'a> {
         if let Err(error) = run.all() {
             run.report.failure = Some(error.to_string());
         }
-        run.report.withheld = run.reader.withheld();
-        if let Some(sender) = run.sender.take() {
-            run.report.in_doubt += sender.in_flight() as u64;
-            sender.close();
+        let Run { reader, sender, mut report, .. } = run;
+        report.withheld = reader.withheld();
+        let in_flight = sender.map_or(0, |sender| sender.in_flight());
+        report.in_doubt += in_flight as u64;
+        // Before what is kept returns to the queue: no more copies of it are made from now on.
+        if let Some(router) = router.into_inner() {
+            let _ = router.close(if in_flight == 0 { CLOSE } else { Duration::ZERO });
         }
-        Ok(run.report)
+        Ok(report)
     }
 }
 
 /// One pass over the queue.
-struct Run<'a, D, P> {
+struct Run<'a, 'r, D, P> {
     settings: &'a Settings,
     stop: Option<&'a AtomicBool>,
     reader: Reader<'a>,
-    sender: Option<Sender>,
+    /// Connects when the first message is sent on.
+    router: &'r OnceCell<Router>,
+    sender: Option<Sender<'r>>,
     report: Sifted,
     decide: D,
     progress: P,
     total: u64,
 }
 
-impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
+impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, '_, D, P> {
     fn all(&mut self) -> Result<(), AmqpError> {
         let mut finish_by = None;
         loop {
@@ -265,28 +277,28 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
             }
             let wait = if room { Duration::ZERO } else { TICK };
             if let Some(sender) = &mut self.sender {
-                let mut verdicts = Vec::new();
-                let said = sender.verdicts(wait, &mut verdicts);
-                self.carry_out(verdicts)?;
+                let mut answers = Vec::new();
+                let said = sender.answers(wait, &mut answers);
+                self.carry_out(answers)?;
                 said?;
             }
             (self.progress)(Progress { total: self.total, settled: self.report.settled() });
         }
     }
 
-    fn carry_out(&mut self, verdicts: Vec<Verdict>) -> Result<(), AmqpError> {
-        let mut verdicts = verdicts.into_iter();
-        while let Some(verdict) = verdicts.next() {
-            match verdict {
-                Verdict::Confirmed(delivery) => {
+    fn carry_out(&mut self, answers: Vec<Settled>) -> Result<(), AmqpError> {
+        let mut answers = answers.into_iter();
+        while let Some(answer) = answers.next() {
+            match answer {
+                Settled::Confirmed(delivery) => {
                     if let Err(error) = self.reader.forget(delivery) {
-                        let others = verdicts.filter(|verdict| matches!(verdict, Verdict::Confirmed(_)));
+                        let others = answers.filter(|answer| matches!(answer, Settled::Confirmed(_)));
                         self.report.in_doubt += 1 + others.count() as u64;
                         return Err(error);
                     }
                     self.report.sent += 1;
                 }
-                Verdict::Refused(place, reason) => {
+                Settled::Refused(place, reason) => {
                     self.reader.keep_late(place);
                     self.report.refuse(reason);
                 }
@@ -308,12 +320,17 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, D, P> {
             }
             Decision::Send(outgoing) => match self.prepare(&delivery, *outgoing) {
                 Ok(outgoing) => {
-                    let (broker, router) = (&self.settings.broker, &self.settings.router);
                     let sender = match &mut self.sender {
                         Some(sender) => sender,
-                        none => none.insert(Sender::open(broker, router.publish_timeout)?),
+                        none => {
+                            let router = sender::router(self.settings)?;
+                            none.insert(Sender::new(self.router.get_or_init(|| router)))
+                        }
                     };
-                    sender.send(delivery, outgoing);
+                    let mut answers = Vec::new();
+                    let said = sender.send(delivery, outgoing, &mut answers);
+                    self.carry_out(answers)?;
+                    said?;
                 }
                 Err(reason) => {
                     self.reader.keep(Place::of(&delivery));

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use delayline::backoff::Doubling;
+
 /// How long a queue must have had dead letters without any being seen to leave. It is more
 /// than one renewal of the broker's counts, every five seconds.
 const STANDS: Duration = Duration::from_secs(6);
@@ -20,8 +22,8 @@ const LATER: Duration = Duration::from_secs(30);
 /// How many attempts are followed by the first pause.
 const FIRST: u32 = 5;
 
-/// The first and the longest pause for a queue that some leave; each is twice the one before.
-const MOVING: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
+/// The pauses for a queue that some leave.
+const MOVING: Doubling = Doubling::new(Duration::from_secs(60), Duration::from_secs(600));
 
 /// A queue that should be made to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +97,7 @@ impl Suspicion {
         let pause = match track.moves {
             false if track.attempts < FIRST => PAUSE,
             false => LATER,
-            true => MOVING[0].saturating_mul(2_u32.saturating_pow(track.attempts)).min(MOVING[1]),
+            true => MOVING.pause(track.attempts),
         };
         track.attempts = track.attempts.saturating_add(1);
         track.not_before = now + pause;

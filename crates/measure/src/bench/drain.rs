@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use delayline::amqp::{AmqpError, Consumer, Next, Session};
 use delayline_settings::Settings;
 
-use super::{BenchError, check, histogram, mark::Ledger};
+use super::{BenchError, check, histogram, mark::Account};
 
 /// How long nothing may arrive, beyond the messages' delay, before the missing ones count as
 /// lost.
@@ -32,7 +32,7 @@ pub(super) struct Intake {
 /// What arrived.
 pub(super) struct Taken {
     pub(super) histogram: Histogram<u64>,
-    pub(super) ledger: Ledger,
+    pub(super) account: Account,
     /// From the first arrival to the last.
     pub(super) took: Duration,
 }
@@ -48,7 +48,7 @@ impl Intake {
     /// meanwhile, or until none has come for somewhat longer than `wait`.
     pub(super) fn take(
         &self,
-        mut ledger: Ledger,
+        mut account: Account,
         expected: &AtomicU64,
         wait: Duration,
         stop: &AtomicBool,
@@ -57,20 +57,20 @@ impl Intake {
         let mut histogram = histogram::empty();
         let (mut first, mut last) = (None, Instant::now());
         let mut told = 0;
-        while ledger.arrived < expected.load(Ordering::Acquire) {
+        while arrived(&account) < expected.load(Ordering::Acquire) {
             check(stop)?;
             match self.consumer.next(TICK) {
                 Next::Delivery(delivery) => {
                     let now = Instant::now();
-                    if let Some(late) = ledger.note(&delivery.body, now) {
+                    if let Some(late) = account.note(&delivery.body, now) {
                         histogram.saturating_record(late.max(1));
                         first.get_or_insert(now);
                         last = now;
                     }
                     self.consumer.ack(delivery)?;
-                    if ledger.arrived >= told + 100 {
-                        progress(ledger.arrived - told);
-                        told = ledger.arrived;
+                    if arrived(&account) >= told + 100 {
+                        progress(arrived(&account) - told);
+                        told = arrived(&account);
                     }
                 }
                 Next::Timeout if last.elapsed() > wait + QUIET => break,
@@ -81,24 +81,29 @@ impl Intake {
                 }
             }
         }
-        progress(ledger.arrived - told);
+        progress(arrived(&account) - told);
         let took = first.map_or(Duration::ZERO, |first| last.saturating_duration_since(first));
-        Ok(Taken { histogram, ledger, took })
+        Ok(Taken { histogram, account, took })
     }
 
     /// Takes `count` messages.
     pub(super) fn take_all(
         &self,
-        ledger: Ledger,
+        account: Account,
         count: u64,
         wait: Duration,
         stop: &AtomicBool,
         progress: impl FnMut(u64),
     ) -> Result<Taken, BenchError> {
-        let taken = self.take(ledger, &AtomicU64::new(count), wait, stop, progress)?;
-        match count - taken.ledger.arrived.min(count) {
+        let taken = self.take(account, &AtomicU64::new(count), wait, stop, progress)?;
+        match count - arrived(&taken.account).min(count) {
             0 => Ok(taken),
             missing => Err(BenchError::Stalled { missing, count, seconds: (wait + QUIET).as_secs() }),
         }
     }
+}
+
+/// How many messages have arrived, each counted once.
+fn arrived(account: &Account) -> u64 {
+    account.ledger.arrived() as u64
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// How late messages were, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Late {
     /// Half of them at most.
     pub p50: f64,

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::ledger::Ledger;
+
 /// The length of a mark, in bytes: the shortest body.
 pub(super) const MARK: usize = 16;
 
@@ -23,52 +25,42 @@ pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Keeps account of the messages of one measurement: which arrived, how often, and
-/// how late. Times count from `epoch`, on the monotonic clock.
+/// The messages of one measurement. Times count from `epoch`, on the monotonic clock, in µs.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct Account {
     epoch: Instant,
     first: u64,
-    seen: Vec<bool>,
-    /// How long before its time a message does not count as early, in µs.
-    grain: u64,
-    pub(super) arrived: u64,
-    pub(super) duplicates: u64,
-    pub(super) early: u64,
+    /// How long before its time a message does not count as early.
+    grain: i64,
+    pub(super) ledger: Ledger,
 }
 
 /// The broker counts in whole milliseconds and rounds down at every level: a message may
 /// leave each level that much before its time.
-const CLOCK: u64 = 1_000;
+const CLOCK: i64 = 1_000;
 
-impl Ledger {
+/// More messages than any measurement has: a higher number is not one of ours.
+const MOST: u64 = 1_000_000_000;
+
+impl Account {
     /// An account of messages that are numbered from `first` and pass through so many levels
     /// at most.
     pub(super) fn new(epoch: Instant, first: u64, levels: u32) -> Self {
-        let grain = CLOCK * u64::from(levels.max(1));
-        Self { epoch, first, seen: Vec::new(), grain, arrived: 0, duplicates: 0, early: 0 }
+        let grain = CLOCK * i64::from(levels.max(1));
+        Self { epoch, first, grain, ledger: Ledger::default() }
     }
 
     /// Notes an arrival. Returns how late it is in µs, if it is the first of its
     /// number and one of this account.
     pub(super) fn note(&mut self, body: &[u8], now: Instant) -> Option<u64> {
         let (number, due) = read(body)?;
-        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        if index >= self.seen.len() {
-            // Numbers come nearly in order; one that is far off is not ours.
-            if index > self.seen.len() + 100_000_000 {
-                return None;
-            }
-            self.seen.resize(index + 1, false);
-        }
-        if std::mem::replace(&mut self.seen[index], true) {
-            self.duplicates += 1;
+        if !(self.first..self.first.saturating_add(MOST)).contains(&number) {
             return None;
         }
-        self.arrived += 1;
         let now = micros(now.saturating_duration_since(self.epoch));
-        self.early += u64::from(now + self.grain < due);
-        Some(now.saturating_sub(due))
+        let ticks = |time| i64::try_from(time).unwrap_or(i64::MAX);
+        self.ledger.promise(number, ticks(due), self.grain);
+        self.ledger.arrive(number, ticks(now)).then(|| now.saturating_sub(due))
     }
 }
 
@@ -79,19 +71,20 @@ mod tests {
     #[test]
     fn each_message_counts_once_and_never_before_its_time() {
         let epoch = Instant::now();
-        let mut ledger = Ledger::new(epoch, 100, 3);
+        let mut account = Account::new(epoch, 100, 3);
         let at = |ms| epoch + Duration::from_millis(ms);
         let mark = |number, ms| body(number, Duration::from_millis(ms), 64);
         assert_eq!(mark(7, 5).len(), 64);
-        assert_eq!(ledger.note(&mark(100, 50), at(53)), Some(3_000));
-        assert_eq!(ledger.note(&mark(102, 50), at(50)), Some(0));
-        assert_eq!(ledger.note(&mark(100, 50), at(60)), None);
-        assert_eq!(ledger.note(&mark(99, 50), at(60)), None);
-        assert_eq!(ledger.note(b"garbage", at(60)), None);
-        assert_eq!((ledger.arrived, ledger.duplicates, ledger.early), (2, 1, 0));
-        assert_eq!(ledger.note(&mark(101, 50), at(47)), Some(0));
-        assert_eq!(ledger.early, 0, "within the broker's clock");
-        ledger.note(&mark(103, 50), at(40));
-        assert_eq!(ledger.early, 1);
+        assert_eq!(account.note(&mark(100, 50), at(53)), Some(3_000));
+        assert_eq!(account.note(&mark(102, 50), at(50)), Some(0));
+        assert_eq!(account.note(&mark(100, 50), at(60)), None);
+        assert_eq!(account.note(&mark(99, 50), at(60)), None);
+        assert_eq!(account.note(b"garbage", at(60)), None);
+        let sums = account.ledger.summary();
+        assert_eq!((account.ledger.arrived(), sums.duplicated, sums.early), (2, 1, 0));
+        assert_eq!(account.note(&mark(101, 50), at(47)), Some(0));
+        assert_eq!(account.ledger.summary().early, 0, "within the broker's clock");
+        account.note(&mark(103, 50), at(40));
+        assert_eq!(account.ledger.summary().early, 1);
     }
 }

@@ -5,7 +5,7 @@
 //! they wait, and removes the set again, also when it is interrupted or fails. The
 //! broker does real work meanwhile: what else runs on it is slower.
 //!
-//! [`Plan`] says what to do and for how long at most; [`Report`] is what was found,
+//! [`BenchPlan`] says what to do and for how long at most; [`Report`] is what was found,
 //! as data; [`meaning`](Report::meaning) and [`advice`](Report::advice) put it into
 //! words without a broker.
 
@@ -27,7 +27,7 @@ use delayline::{amqp::AmqpError, router::PublishError};
 use delayline_admin::AdminError;
 
 pub use histogram::{Histograms, Late};
-pub use plan::{Plan, PlanError};
+pub use plan::{BenchPlan, PlanError};
 pub use report::{Broker, Conditions, Drained, Knee, Published, Report, Stock, Sustained, Way};
 pub use run::{Progress, run};
 

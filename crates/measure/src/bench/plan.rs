@@ -13,7 +13,8 @@ const MOST_HOPS: u32 = 12;
 
 /// What to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+#[non_exhaustive]
+pub struct BenchPlan {
     /// Messages per measurement; fewer if they would take too long.
     pub count: u64,
     /// The length of a body, in bytes.
@@ -79,7 +80,7 @@ pub enum PlanError {
     },
 }
 
-impl Plan {
+impl BenchPlan {
     /// The longest a delay may last while it is measured.
     pub const LONGEST: Duration = Duration::from_secs(120);
 
@@ -128,7 +129,7 @@ impl Plan {
     }
 }
 
-impl Default for Plan {
+impl Default for BenchPlan {
     /// Takes about a minute.
     fn default() -> Self {
         Self {
@@ -161,26 +162,29 @@ mod tests {
 
     #[test]
     fn the_default_can_be_carried_out() {
-        assert!(Plan::default().checked().is_ok());
+        assert!(BenchPlan::default().checked().is_ok());
     }
 
     #[test]
     fn says_what_cannot() {
-        let plan = Plan::default();
+        let plan = BenchPlan::default();
         for (plan, word) in [
-            (Plan { count: 5, ..plan.clone() }, "5 messages"),
-            (Plan { size: 1, ..plan.clone() }, "16 to"),
-            (Plan { hops: vec![1, 0], ..plan.clone() }, "0 queues"),
-            (Plan { hops: vec![13], ..plan.clone() }, "1 to 12"),
-            (Plan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() }, "of these delays lasts 4320 s"),
-            (Plan { rate: 1_000_000, duration: Duration::from_secs(60), ..plan.clone() }, "60000000"),
-            (Plan { duration: Duration::ZERO, ..plan.clone() }, "a second or more"),
+            (BenchPlan { count: 5, ..plan.clone() }, "5 messages"),
+            (BenchPlan { size: 1, ..plan.clone() }, "16 to"),
+            (BenchPlan { hops: vec![1, 0], ..plan.clone() }, "0 queues"),
+            (BenchPlan { hops: vec![13], ..plan.clone() }, "1 to 12"),
+            (
+                BenchPlan { delays: "fixed:1d".parse().unwrap(), ..plan.clone() },
+                "of these delays lasts 4320 s",
+            ),
+            (BenchPlan { rate: 1_000_000, duration: Duration::from_secs(60), ..plan.clone() }, "60000000"),
+            (BenchPlan { duration: Duration::ZERO, ..plan.clone() }, "a second or more"),
         ] {
             let error = plan.checked().expect_err(word).to_string();
             assert!(error.contains(word), "{word}: {error}");
         }
         // Without a steady load its delays do not matter.
-        assert!(Plan { rate: 0, delays: "fixed:1d".parse().unwrap(), ..plan }.checked().is_ok());
+        assert!(BenchPlan { rate: 0, delays: "fixed:1d".parse().unwrap(), ..plan }.checked().is_ok());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::Late;
 
 /// A broker's measured capacity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// The version of delayline that measured.
     pub delayline: String,
@@ -34,6 +35,7 @@ pub struct Report {
 
 /// A broker.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Broker {
     /// Its version.
     pub version: Option<String>,
@@ -51,6 +53,7 @@ pub struct Broker {
 
 /// The conditions of the measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Conditions {
     /// Bytes of a body.
     pub size: usize,
@@ -79,6 +82,7 @@ pub enum Way {
 
 /// How fast messages went in.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Published {
     /// The route.
     pub way: Way,
@@ -136,6 +140,7 @@ impl Sustained {
 
 /// The highest steady rate at which messages are in time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Knee {
     /// The limit for the 99th percentile of lateness, in ms.
     pub limit_ms: f64,

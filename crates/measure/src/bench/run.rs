@@ -16,10 +16,10 @@ use delayline::{
 use delayline_settings::Settings;
 
 use super::{
-    BenchError, Broker, Conditions, Drained, Histograms, Knee, Late, Plan, Published, Report, Stock,
+    BenchError, BenchPlan, Broker, Conditions, Drained, Histograms, Knee, Late, Published, Report, Stock,
     Sustained, Way,
     drain::Intake,
-    mark::Ledger,
+    mark::Account,
     plan::delay_of,
     publish::{Source, publish, rate},
     site::{Site, new_name},
@@ -71,7 +71,7 @@ pub enum Progress {
 /// carried out touches nothing.
 pub fn run(
     settings: &Settings,
-    plan: &Plan,
+    plan: &BenchPlan,
     name: Option<SetName>,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
@@ -104,7 +104,7 @@ pub fn run(
 
 struct Bench<'a> {
     settings: &'a Settings,
-    plan: &'a Plan,
+    plan: &'a BenchPlan,
     site: &'a Site,
     source: Source,
     stop: &'a AtomicBool,
@@ -228,8 +228,8 @@ impl Bench<'_> {
         let filling = entry.unwrap_or(1_000.0).max(1.0);
         self.begin("draining a plain queue", straight);
         // The messages that were published straight into it.
-        let ledger = Ledger::new(self.source.epoch, self.source.next - straight, 0);
-        let mut drained = vec![self.take(intake, ledger, 0, straight, Duration::ZERO)?];
+        let account = Account::new(self.source.epoch, self.source.next - straight, 0);
+        let mut drained = vec![self.take(intake, account, 0, straight, Duration::ZERO)?];
         // The first hop costs as much as publishing to the entry: a match and a stored copy.
         let mut passed = drained[0].per_second.min(entry.unwrap_or(f64::MAX));
         for &hops in &self.plan.hops {
@@ -243,12 +243,12 @@ impl Bench<'_> {
             let wait = delay.duration(self.plan.unit.duration());
             let queues = if hops == 1 { "1 queue".into() } else { format!("{hops} queues") };
             self.begin(&format!("draining through {queues}"), count);
-            let ledger = Ledger::new(self.source.epoch, self.source.next, hops);
+            let account = Account::new(self.source.epoch, self.source.next, hops);
             let router = self.site.settings().router().connect()?;
             let Self { source, stop, site, .. } = self;
             let make = || source.fixed(delay, site.entry());
             publish(&router, (count, Duration::MAX), make, stop, |_| ())?;
-            let one = self.take(intake, ledger, hops, count, wait)?;
+            let one = self.take(intake, account, hops, count, wait)?;
             // What a message through one queue would have come to.
             passed = one.per_second * f64::from(hops);
             drained.push(one);
@@ -259,13 +259,13 @@ impl Bench<'_> {
     fn take(
         &mut self,
         intake: &Intake,
-        ledger: Ledger,
+        account: Account,
         hops: u32,
         count: u64,
         wait: Duration,
     ) -> Result<Drained, BenchError> {
         let Self { stop, progress, .. } = self;
-        let taken = intake.take_all(ledger, count, wait, stop, |n| progress(Progress::Done(n)))?;
+        let taken = intake.take_all(account, count, wait, stop, |n| progress(Progress::Done(n)))?;
         let drained = Drained {
             hops,
             messages: count,
@@ -293,15 +293,17 @@ impl Bench<'_> {
         let Self { source, site, stop, progress, .. } = self;
         let found = steady.run(site.settings(), source, intake, stop, |n| progress(Progress::Done(n)))?;
         let taken = found.taken;
+        let sums = taken.account.ledger.summary();
+        let arrived = taken.account.ledger.arrived() as u64;
         let sustained = Sustained {
             rate: per_second,
             per_second: found.per_second,
             delays: plan.delays.to_string(),
             hops: found.hops,
             messages: found.published,
-            lost: found.published.saturating_sub(taken.ledger.arrived),
-            duplicates: taken.ledger.duplicates,
-            early: taken.ledger.early,
+            lost: found.published.saturating_sub(arrived),
+            duplicates: sums.duplicated,
+            early: sums.early,
             late_ms: Late::from(&taken.histogram),
         };
         self.histograms.add(format!("steady-{per_second}"), started.elapsed(), taken.histogram);

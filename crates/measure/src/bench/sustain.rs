@@ -13,7 +13,7 @@ use delayline_settings::Settings;
 use super::{
     BenchError, check,
     drain::{Intake, Taken},
-    mark::Ledger,
+    mark::Account,
     publish::{Source, rate},
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Steady<'a> {
 }
 
 /// The result.
-pub(super) struct Outcome {
+pub(super) struct SteadyRun {
     pub(super) published: u64,
     pub(super) per_second: f64,
     /// How many levels a message passed through, on average.
@@ -61,9 +61,9 @@ impl Steady<'_> {
         intake: &Intake,
         stop: &AtomicBool,
         progress: impl FnMut(u64),
-    ) -> Result<Outcome, BenchError> {
+    ) -> Result<SteadyRun, BenchError> {
         let router = settings.router().connect()?;
-        let ledger = Ledger::new(source.epoch, source.next, levels(self.longest, source.unit));
+        let account = Account::new(source.epoch, source.next, levels(self.longest, source.unit));
         let expected = AtomicU64::new(u64::MAX);
         let (taken, published) = thread::scope(|scope| {
             let publisher = scope.spawn(|| {
@@ -73,13 +73,13 @@ impl Steady<'_> {
                 expected.store(count, Ordering::Release);
                 published
             });
-            let taken = intake.take(ledger, &expected, self.duration + self.longest, stop, progress);
+            let taken = intake.take(account, &expected, self.duration + self.longest, stop, progress);
             (taken, publisher.join())
         });
         let Published { count, took, hops } = published.expect("the publisher does not panic")?;
         #[expect(clippy::cast_precision_loss, reason = "an average to look at")]
         let hops = hops as f64 / count.max(1) as f64;
-        Ok(Outcome { published: count, per_second: rate(count, took), hops, taken: taken? })
+        Ok(SteadyRun { published: count, per_second: rate(count, took), hops, taken: taken? })
     }
 
     /// Publishes by the clock; a backlog is made up for at once.

@@ -8,6 +8,7 @@ pub const SAFE_LOAD: f64 = 0.5;
 
 /// A broker's measured figures, as `delayline bench` finds them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Figures {
     /// What was measured, in words.
     pub broker: String,
@@ -31,6 +32,7 @@ pub struct Figures {
 
 /// The highest steady rate at which messages are in time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Knee {
     /// Messages per second, more than 0.
     pub rate: f64,

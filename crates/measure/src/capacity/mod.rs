@@ -25,4 +25,4 @@ mod outlook;
 pub use distribution::{Distribution, DistributionError};
 pub use figures::{Figures, Knee, SAFE_LOAD};
 pub use load::{LevelLoad, Load};
-pub use outlook::{Limit, Outlook, Verdict};
+pub use outlook::{Fit, Limit, Outlook};

@@ -9,7 +9,7 @@ use super::{Figures, Load, SAFE_LOAD};
 #[non_exhaustive]
 pub struct Outlook {
     /// Whether the broker can carry the load.
-    pub verdict: Verdict,
+    pub verdict: Fit,
     /// What can run out, the scarcest first.
     pub limits: Vec<Limit>,
     /// Messages per second of this kind that it carries at a safe load.
@@ -29,6 +29,7 @@ pub struct Outlook {
 
 /// A limited resource.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Limit {
     /// Its name.
     pub what: String,
@@ -39,7 +40,7 @@ pub struct Limit {
 /// The answer in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum Fit {
     /// With room to spare: nothing is used above [`SAFE_LOAD`].
     Holds,
     /// As long as nothing else uses the broker.
@@ -78,9 +79,9 @@ impl Outlook {
         let others = others.fold(0.0, f64::max);
         Self {
             verdict: match most {
-                used if used <= SAFE_LOAD => Verdict::Holds,
-                used if used <= 1.0 => Verdict::Tight,
-                _ => Verdict::TooMuch,
+                used if used <= SAFE_LOAD => Fit::Holds,
+                used if used <= 1.0 => Fit::Tight,
+                _ => Fit::TooMuch,
             },
             // All of it grows with the rate, and so do the waiting messages.
             safe_rate: part(load.rate * SAFE_LOAD, most),
@@ -140,7 +141,7 @@ mod tests {
     fn work_runs_out_before_a_level_does_and_each_level_needs_its_sets() {
         // 0.1 ms publishing, 0.1 ms for itself and 0.1 ms for each hop.
         let outlook = outlook(2_000.0, "fixed:1s");
-        assert_eq!(outlook.verdict, Verdict::Tight);
+        assert_eq!(outlook.verdict, Fit::Tight);
         assert_eq!(outlook.limits[0].what, "the broker's work");
         assert!((outlook.limits[0].used - 0.6).abs() < 1e-9, "{outlook:?}");
         assert!((outlook.full_rate - 3_333.3).abs() < 1.0 && outlook.brokers == 2 && outlook.sets == 1);
@@ -151,21 +152,21 @@ mod tests {
     #[test]
     fn what_waits_can_be_the_limit() {
         let outlook = outlook(100.0, "fixed:30d");
-        assert_eq!((outlook.verdict, outlook.sets), (Verdict::TooMuch, 1));
+        assert_eq!((outlook.verdict, outlook.sets), (Fit::TooMuch, 1));
         assert!(outlook.limits[0].what.starts_with("memory"), "{outlook:?}");
         let waiting = 100.0 * 30.0 * 86_400.0;
         assert_eq!((outlook.memory, outlook.disk), (waiting * 100.0, waiting * 456.0));
         assert_eq!(outlook.brokers, (waiting * 100.0 / 1e9 / SAFE_LOAD).ceil() as u64);
         // A rate that is said to be safe is one that holds.
         assert!(outlook.safe_rate < outlook.full_rate && outlook.full_rate < 100.0, "{outlook:?}");
-        assert_eq!(self::outlook(outlook.safe_rate * 0.999, "fixed:30d").verdict, Verdict::Holds);
+        assert_eq!(self::outlook(outlook.safe_rate * 0.999, "fixed:30d").verdict, Fit::Holds);
     }
 
     #[test]
     fn a_broker_that_hands_nothing_on_carries_nothing() {
         let figures = Figures { drain: vec![], publish: 0.0, ..figures() };
         let load = Load::new(1.0, &"fixed:1s".parse().unwrap(), Tolerance::NONE);
-        assert_eq!(Outlook::new(&load, 1.0, &figures).verdict, Verdict::TooMuch);
+        assert_eq!(Outlook::new(&load, 1.0, &figures).verdict, Fit::TooMuch);
     }
 
     proptest! {

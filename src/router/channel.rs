@@ -8,13 +8,13 @@ use crossbeam_channel::Receiver;
 use crate::{
     amqp::{AmqpError, Event, Publisher},
     broker::Broker,
-    message::Wire as Prepared,
+    message::Wire,
 };
 
 /// A channel in confirm mode.
-pub(super) trait Wire: Send + 'static {
+pub(super) trait ConfirmChannel: Send + 'static {
     /// Writes a message; an error shows as [`Event::Ended`].
-    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]);
+    fn publish(&mut self, exchange: &str, message: Wire, body: &[u8]);
     /// What the broker says.
     fn events(&self) -> &Receiver<Event>;
     /// Why it ended.
@@ -27,13 +27,13 @@ pub(super) trait Wire: Send + 'static {
 
 /// Where such channels come from.
 pub(super) trait Connector: Send + 'static {
-    type Wire: Wire;
-    fn connect(&self) -> Result<Self::Wire, AmqpError>;
+    type Channel: ConfirmChannel;
+    fn connect(&self) -> Result<Self::Channel, AmqpError>;
 }
 
-impl Wire for Publisher {
-    fn publish(&mut self, exchange: &str, message: Prepared, body: &[u8]) {
-        let Prepared { routing_key, properties, headers, .. } = message;
+impl ConfirmChannel for Publisher {
+    fn publish(&mut self, exchange: &str, message: Wire, body: &[u8]) {
+        let Wire { routing_key, properties, headers, .. } = message;
         Publisher::publish(self, exchange, routing_key, &properties, &headers, body);
     }
 
@@ -55,7 +55,7 @@ impl Wire for Publisher {
 }
 
 impl Connector for Broker {
-    type Wire = Publisher;
+    type Channel = Publisher;
 
     fn connect(&self) -> Result<Publisher, AmqpError> {
         Publisher::open(self)
