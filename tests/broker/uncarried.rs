@@ -112,15 +112,18 @@ fn unroutable_ones_are_listed_shown_left_and_purged() {
     assert_eq!((report.failure, report.examined, report.groups.len()), (None, all.into(), 1));
     assert_eq!(report.groups[0].group.count, u64::from(all));
     assert_eq!(report.groups[0].diagnosis.app.as_deref(), Some("nobody"));
+    ready(&settings, "delay.unroutable", all);
 
     let one = Selection { message_id: Some("longtype".into()), ..Selection::default() };
     let mut shown = 0;
     let sifted = admin::unroutable_messages(&settings, &topology, &one, (1, 100), |_| shown += 1).unwrap();
-    assert_eq!((sifted.failure, shown), (None, 1));
+    assert_eq!((&sifted.failure, shown), (&None, 1), "{sifted:?}");
+    ready(&settings, "delay.unroutable", all);
 
     let stop = AtomicBool::new(false);
     let report = admin::replay(&settings, &topology, &one, false, &stop, |_| {}).unwrap().unwrap();
     assert_eq!((report.sifted.failure, report.sifted.sent, report.sifted.refused), (None, 0, 2));
+    ready(&settings, "delay.unroutable", all);
     let everything = Selection::default();
     let sifted = admin::purge(&settings, &topology, &everything, &stop, |_| {}).unwrap();
     assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all)));
