@@ -9,7 +9,7 @@ use delayline::{
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::{
-    self as admin, AppQueue, AppSpec, AppUser, Delivery, Export, Outcome, RemoveOptions, RemoveRefusal,
+    self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery, Export, RemoveOptions, RemoveRefusal,
     RemoveReport, Target,
 };
 use delayline_settings::Settings;
@@ -40,14 +40,14 @@ fn add(settings: &Settings, spec: &AppSpec) -> admin::AddReport {
 
 fn added(settings: &Settings, spec: &AppSpec) {
     let report = add(settings, spec);
-    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
 }
 
 /// What stands in the way, if anything; and nothing was changed.
 fn conflicts(settings: &Settings, spec: &AppSpec) -> Vec<String> {
     let before = picture(settings);
     let report = add(settings, spec);
-    assert_eq!(report.outcome, Outcome::Conflict, "{report:?}");
+    assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
     assert_eq!(picture(settings), before);
     report.conflicts
 }
@@ -109,12 +109,12 @@ fn adding_again_changes_nothing_and_removing_leaves_nothing() {
     let before = picture(&settings);
     let spec = direct(&settings, "billing");
     let dry = admin::add_app(&settings, &topology(&settings), &spec, false, true).unwrap();
-    assert_eq!(dry.outcome, Outcome::DryRun);
+    assert_eq!(dry.outcome, Applied::DryRun);
     assert_eq!(picture(&settings), before);
     added(&settings, &spec);
     let registered = picture(&settings);
     let again = add(&settings, &spec);
-    assert_eq!(again.outcome, Outcome::Unchanged);
+    assert_eq!(again.outcome, Applied::Unchanged);
     assert!(again.steps.iter().all(|step| step.stood), "{again:?}");
     assert_eq!(picture(&settings), registered);
 
@@ -172,7 +172,7 @@ fn what_is_in_the_way_is_named_and_nothing_changes() {
     api("PUT", &path, &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
     named(&conflicts(&settings, &spec), &[&user, "configure `.*`", "--replace-permissions"]);
     let report = admin::add_app(&settings, &topology(&settings), &spec, true, false).unwrap();
-    assert_eq!(report.outcome, Outcome::Installed);
+    assert_eq!(report.outcome, Applied::Installed);
     assert_eq!(api("GET", &path, &json!(null))["configure"], "^$");
 
     let elsewhere = common::vhost().build().unwrap();
@@ -396,7 +396,7 @@ fn what_is_printed_does_the_same() {
     remove(&settings, &spec, RemoveOptions::default()).unwrap();
     api("POST", "definitions", &Export::new(vhost).with_app(&topology, &spec).definitions());
     let report = add(&settings, &spec);
-    assert_eq!(report.outcome, Outcome::Unchanged, "{report:?}");
+    assert_eq!(report.outcome, Applied::Unchanged, "{report:?}");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn a_user_that_may_bind_can_make_its_messages_go_round_and_verify_finds_it() {
     // What docs/security.md says of --may-bind.
     session.bind(&Binding { destination: Endpoint::Exchange("delay".into()), ..own }).unwrap();
     let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
-    assert!(findings.iter().any(|finding| finding.to_string().contains("exchange `delay`")), "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.subject.contains("exchange `delay`")), "{findings:?}");
 }
 
 #[test]

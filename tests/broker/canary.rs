@@ -10,24 +10,24 @@ use std::{
 };
 
 use delayline::{Message, amqp::Session, codec::Delay};
-use delayline_admin::{self as admin, Status};
+use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
-use delayline_watch::canary::{Canary, Figures, GRACE, Probe, State, Watched};
+use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, Watched};
 
 use crate::common::{
-    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, install, installed, permit, refusing,
+    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, install, installed, permit, refusing, status,
     topology,
 };
 
 /// A canary on a thread of its own.
-struct Flying {
+struct Running {
     watched: Arc<Watched>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Flying {
+impl Running {
     fn start(settings: &Settings) -> Self {
         let (watched, stop) = (Arc::new(Watched::default()), Arc::new(AtomicBool::new(false)));
         let mut settings = settings.clone();
@@ -60,21 +60,17 @@ impl Flying {
 
     fn slot(&self) -> Option<u8> {
         match self.watched.state() {
-            State::Flying(slot) => Some(slot),
+            CanaryState::Running(slot) => Some(slot),
             _ => None,
         }
     }
 }
 
-impl Drop for Flying {
+impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().unwrap().join();
     }
-}
-
-fn status(settings: &Settings) -> Status {
-    admin::status(settings, &topology(settings)).unwrap()
 }
 
 fn assert_clean(figures: &Figures) {
@@ -86,7 +82,7 @@ fn assert_clean(figures: &Figures) {
 fn every_level_alone_and_together_and_nobody_else_sees_it() {
     let settings = installed(20);
     let inbox = Inbox::open(&settings, "app");
-    let canary = Flying::start(&settings);
+    let canary = Running::start(&settings);
     let figures = canary.rounds(2);
     assert_clean(&figures);
     let names: Vec<_> = figures.probes.keys().map(ToString::to_string).collect();
@@ -106,11 +102,11 @@ fn every_level_alone_and_together_and_nobody_else_sees_it() {
 #[test]
 fn several_side_by_side_do_not_count_each_others() {
     let settings = installed(20);
-    let canaries = [Flying::start(&settings), Flying::start(&settings), Flying::start(&settings)];
+    let canaries = [Running::start(&settings), Running::start(&settings), Running::start(&settings)];
     for canary in &canaries {
         assert_clean(&canary.rounds(1));
     }
-    let mut slots: Vec<_> = canaries.iter().filter_map(Flying::slot).collect();
+    let mut slots: Vec<_> = canaries.iter().filter_map(Running::slot).collect();
     slots.sort_unstable();
     assert_eq!(slots, [0, 1, 2]);
 }
@@ -118,12 +114,12 @@ fn several_side_by_side_do_not_count_each_others() {
 #[test]
 fn what_was_on_its_way_when_a_daemon_ended_is_nobodys() {
     let settings = installed(20);
-    let first = Flying::start(&settings);
+    let first = Running::start(&settings);
     first.rounds(1);
     let sent = first.watched.handed_over();
     drop(first);
     // What the first one left arrives here, in the same slot.
-    let second = Flying::start(&settings);
+    let second = Running::start(&settings);
     let figures = second.rounds(2);
     assert_eq!(second.slot(), Some(0));
     assert_clean(&figures);
@@ -135,20 +131,20 @@ fn what_was_on_its_way_when_a_daemon_ended_is_nobodys() {
 fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "20").build().unwrap();
-    let canary = Flying::start(&settings);
-    let grounded = |words: &str| {
+    let canary = Running::start(&settings);
+    let paused = |words: &str| {
         eventually_seen(
             words,
             || canary.watched.state(),
-            |state| matches!(state, State::Grounded(reason) if reason.contains(words)),
+            |state| matches!(state, CanaryState::Paused(reason) if reason.contains(words)),
         );
     };
-    grounded("delayline install");
+    paused("delayline install");
     install(&settings);
     canary.rounds(1);
     node.write_down_queues().unwrap();
     node.kill();
-    grounded("cannot reach the broker");
+    paused("cannot reach the broker");
     assert_eq!(canary.watched.figures().total(|probe| probe.overdue), 0);
     node.restart().unwrap();
     // What the broker was handing on when it ended may come twice.
@@ -156,7 +152,7 @@ fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
     assert_eq!(missing(canary.rounds(2)), 0);
     // In order, too.
     node.stop().unwrap();
-    grounded("cannot reach the broker");
+    paused("cannot reach the broker");
     node.restart().unwrap();
     assert_eq!(missing(canary.rounds(1)), 0);
 }
@@ -164,7 +160,7 @@ fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
 #[test]
 fn a_level_that_is_held_up_is_overdue_and_named() {
     let settings = installed(100);
-    let canary = Flying::start(&settings);
+    let canary = Running::start(&settings);
     eventually("canaries come back", || canary.arrived() > 0);
     stall_level_0(&settings);
     let figures = eventually_seen(
@@ -204,15 +200,15 @@ fn without_the_permissions_it_says_which_it_needs() {
     let watcher = as_user(&settings, "watcher");
     let permit = |permissions| permit(&settings.broker.vhost, "watcher", permissions);
     permit(["^$", "^delay$", "^$"]);
-    let canary = Flying::start(&watcher);
+    let canary = Running::start(&watcher);
     eventually_seen(
         "it says what it needs",
         || canary.watched.state(),
-        |state| matches!(state, State::Grounded(reason) if reason.contains(r"`^delay\.canary\.`")),
+        |state| matches!(state, CanaryState::Paused(reason) if reason.contains(r"`^delay\.canary\.`")),
     );
     drop(canary);
     permit([r"^delay\.canary\.", r"^delay(\.canary\..*)?$", r"^delay\.(dispatch|canary\..*)$"]);
-    let canary = Flying::start(&watcher);
+    let canary = Running::start(&watcher);
     canary.rounds(1);
 }
 
@@ -225,11 +221,11 @@ fn one_that_may_not_publish_does_not_fly_and_flies_once_it_may() {
         permit(&settings.broker.vhost, "listener", [configure, write, read]);
     };
     permit(r"^delay\.canary\.");
-    let canary = Flying::start(&listener);
+    let canary = Running::start(&listener);
     eventually_seen(
         "it says that it may not",
         || canary.watched.state(),
-        |state| matches!(state, State::Grounded(reason) if reason.contains("exchange 'delay'")),
+        |state| matches!(state, CanaryState::Paused(reason) if reason.contains("exchange 'delay'")),
     );
     assert_eq!(canary.watched.figures().total(|probe| probe.sent), 0);
     permit(r"^delay(\.canary\..*)?$");
@@ -246,7 +242,7 @@ fn verify_and_the_doctor_have_nothing_against_it() {
         let findings = report.findings.into_iter();
         findings.filter(|finding| format!("{finding:?}").contains("canary")).collect::<Vec<_>>()
     };
-    let canary = Flying::start(&settings);
+    let canary = Running::start(&settings);
     eventually("it flies", || canary.arrived() > 0);
     eventually("the management API has its binding", || {
         status(&settings).apps.unwrap().iter().any(|app| app.app.as_deref() == Some("delayline-canary.0"))

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delayline::{Message, codec::Delay, message::Properties};
 use delayline_admin::{
-    self as admin, DoctorOptions, FindingCode, compare::Finding, management::ManagementApi,
+    self as admin, DoctorOptions, FindingCode, compare::Difference, management::ManagementApi,
 };
 use delayline_node::{ClusterOptions, PrivateCluster};
 
@@ -42,10 +42,10 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     for id in 50..100 {
         router.publish(message(id, 10)).unwrap();
     }
-    let findings = || admin::verify(&settings, &topology).unwrap().findings;
-    eventually_seen("the missing replicas are found", findings, |findings| {
-        let offline = |finding: &&Finding| matches!(finding, Finding::ReplicasOffline { stalled: false, .. });
-        findings.iter().filter(offline).count() == topology.queues().count()
+    let differences = || admin::verify(&settings, &topology).unwrap().differences;
+    eventually_seen("the missing replicas are found", differences, |found| {
+        let offline = |it: &&Difference| matches!(it, Difference::ReplicasOffline { stalled: false, .. });
+        found.iter().filter(offline).count() == topology.queues().count()
     });
     let codes = || -> BTreeSet<_> {
         let report = admin::doctor(&settings, &topology, &DoctorOptions::default()).unwrap();
@@ -61,7 +61,7 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     }
 
     cluster.node(0).restart().unwrap();
-    eventually_seen("all is well again", findings, Vec::is_empty);
+    eventually_seen("all is well again", differences, Vec::is_empty);
     // Its application's inbox has a consumer and is empty, so there is nothing else.
     eventually_seen("doctor says so too", codes, BTreeSet::is_empty);
 
@@ -71,8 +71,8 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     assert!(shrunk.status.success(), "{}", String::from_utf8_lossy(&shrunk.stderr));
     eventually_seen(
         "the queue with too few replicas is found",
-        findings,
-        |findings| matches!(&findings[..], [Finding::MissingReplicas { queue, wanted: 3, .. }] if queue == "delay.level.05"),
+        differences,
+        |found| matches!(&found[..], [Difference::MissingReplicas { queue, wanted: 3, .. }] if queue == "delay.level.05"),
     );
     assert_eq!(codes(), [FindingCode::TooFewReplicas].into());
 }

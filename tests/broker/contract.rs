@@ -4,9 +4,8 @@
 use std::process::Command;
 
 use delayline::codec::{Delay, RoutingKey};
-use delayline_admin as admin;
 
-use crate::common::{app, eventually, installed, raw, topology};
+use crate::common::{app, eventually, installed, raw, status};
 
 const CONTRACT: &str = include_str!("../../docs/wire-contract.md");
 const README: &str = include_str!("../../README.md");
@@ -84,7 +83,5 @@ fn a_delay_of_too_many_bits_is_unroutable_at_once() {
     ];
     let messages = keys.iter().map(|key| raw::message("delay", key, "x", &serde_json::json!({})));
     raw::publish(&settings, messages);
-    eventually("all of them are unroutable", || {
-        admin::status(&settings, &topology(&settings)).unwrap().unroutable == Some(keys.len() as u64)
-    });
+    eventually("all of them are unroutable", || status(&settings).unroutable == Some(keys.len() as u64));
 }

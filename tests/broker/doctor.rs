@@ -9,7 +9,7 @@ use delayline::{
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Names, Queue},
 };
 use delayline_admin::{
-    self as admin, DoctorOptions, DoctorReport, FindingCode, HealthFinding, management::ManagementApi,
+    self as admin, DoctorOptions, DoctorReport, Finding, FindingCode, management::ManagementApi,
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -33,13 +33,13 @@ fn codes(report: &DoctorReport) -> BTreeSet<FindingCode> {
 }
 
 /// The findings of one code, once there are some.
-fn found(settings: &Settings, code: FindingCode) -> Vec<HealthFinding> {
+fn found(settings: &Settings, code: FindingCode) -> Vec<Finding> {
     let report = eventually_seen(code.as_str(), || look(settings), |report| codes(report).contains(&code));
     report.findings.into_iter().filter(|finding| finding.code == code).collect()
 }
 
 /// Looks until all of these are found; returns the findings of each.
-fn found_all<const N: usize>(settings: &Settings, wanted: [FindingCode; N]) -> [Vec<HealthFinding>; N] {
+fn found_all<const N: usize>(settings: &Settings, wanted: [FindingCode; N]) -> [Vec<Finding>; N] {
     let all = |report: &DoctorReport| wanted.iter().all(|code| codes(report).contains(code));
     let report = eventually_seen("all are found", || look(settings), all);
     wanted.map(|code| report.findings.iter().filter(|finding| finding.code == code).cloned().collect())
@@ -237,7 +237,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
             WildcardBinding,
         ],
     );
-    let only = |findings: &[HealthFinding], subject: &str, text: &str, apps: &[&str]| {
+    let only = |findings: &[Finding], subject: &str, text: &str, apps: &[&str]| {
         let fits = findings.iter().any(|finding| {
             finding.subject.contains(subject) && finding.what.contains(text) && finding.apps == apps
         });

@@ -1,6 +1,6 @@
 //! What is exported, in the hands of the broker itself.
 
-use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Export, Outcome};
+use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, Export};
 
 use crate::common::{app, http, shared_node, topology, vhost};
 
@@ -22,10 +22,10 @@ fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
     let report = admin::install(&settings, &topology, false, || {}).unwrap();
     assert_eq!(
         (report.outcome, report.created, report.created_bindings),
-        (Outcome::Unchanged, vec![], Some(0))
+        (Applied::Unchanged, vec![], Some(0))
     );
     let report = admin::add_app(&settings, &topology, &spec, false, false).unwrap();
-    assert_eq!(report.outcome, Outcome::Unchanged, "{report:?}");
+    assert_eq!(report.outcome, Applied::Unchanged, "{report:?}");
 }
 
 #[test]
@@ -53,6 +53,6 @@ fn import_leaves_what_stands_and_verify_finds_it() {
     let export = Export::new(vhost).with_set(&topology(&settings));
     http(shared_node(), "POST", "definitions", &export.definitions());
     let report = admin::verify(&settings, &topology(&settings)).unwrap();
-    let texts: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    let texts: Vec<_> = report.differences.iter().map(ToString::to_string).collect();
     assert!(!texts.is_empty() && texts.iter().all(|text| text.contains("delay.level.05")), "{texts:?}");
 }

@@ -3,9 +3,10 @@ use delayline::{
     amqp::Session,
     codec::{AppKey, Delay},
 };
-use delayline_admin as admin;
 
-use crate::common::{Inbox, PATIENCE, app, eventually, http, installed, lateness, shared_node, topology};
+use crate::common::{
+    Inbox, PATIENCE, app, eventually, http, installed, lateness, shared_node, status, topology,
+};
 
 /// Publishes straight to an exchange, past the router, as a client with a bug
 /// would.
@@ -60,9 +61,7 @@ fn garbage_is_kept_counted_and_in_nobodys_way() {
             router.publish(Message::after(app("app"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
         }
     }
-    eventually("all garbage is in unroutable", || {
-        admin::status(&settings, &topology(&settings)).unwrap().unroutable == Some(expected)
-    });
+    eventually("all garbage is in unroutable", || status(&settings).unroutable == Some(expected));
     let good = inbox.join().unwrap();
     assert_eq!(good.len(), expected.div_ceil(4) as usize);
     println!("beside {expected} garbage messages: {}", lateness(&good));

@@ -8,11 +8,11 @@ use delayline::{
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Queue},
 };
-use delayline_admin::{self as admin, FindingCode, Status};
+use delayline_admin::{self as admin, FindingCode, Severity};
 use delayline_settings::Settings;
-use delayline_watch::picture::{Collector, Severity, Sources};
+use delayline_watch::picture::{Collector, Level, Picture, Sources};
 
-use crate::common::{PATIENCE, app, eventually, eventually_seen, installed, topology};
+use crate::common::{PATIENCE, app, eventually, eventually_seen, installed, status, topology};
 
 fn receives(session: &mut Session, key: &str, arguments: &[(&str, delayline::topology::Argument)]) {
     let mut all = vec![("x-queue-type".to_owned(), "quorum".into())];
@@ -33,7 +33,7 @@ fn publish(settings: &Settings, key: &str, seconds: u64, count: u64) {
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
 }
 
-fn sum(status: &Status, of: fn(&delayline_admin::LevelStatus) -> Option<u64>) -> u64 {
+fn sum(status: &Picture, of: fn(&Level) -> Option<u64>) -> u64 {
     status.levels.iter().map(|level| of(level).unwrap()).sum()
 }
 
@@ -53,7 +53,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
         let arrived = |session: &mut Session| u64::from(session.queue_depth("busy").unwrap().unwrap().ready);
         let (mut last, mut until) = (0, Instant::now() + PATIENCE);
         loop {
-            let status = admin::status(&settings, &topology).unwrap();
+            let status = status(&settings);
             assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
             most = most.max(sum(&status, |level| level.handing_on));
             let picture = collector.look();
@@ -91,14 +91,14 @@ fn what_does_not_move_is_stuck_in_every_answer() {
     publish(&settings, "full", 1, 9);
     let status = eventually_seen(
         "status says so",
-        || admin::status(&settings, &topology).unwrap(),
+        || status(&settings),
         |status| sum(status, |level| level.stuck) > 0,
     );
     let (stuck, due) = (sum(&status, |level| level.stuck), sum(&status, |level| level.handing_on));
     assert_eq!(stuck, due, "{:?}", status.levels);
     // Who looks once has what the broker remembers; who watches, what it saw.
     let once = Collector::new(settings.clone(), Sources::default()).look().clone();
-    assert_eq!((once.stuck, once.verdict.severity), (Some(stuck), Some(Severity::Error)), "{once:?}");
+    assert_eq!((once.stuck, once.verdict.severity), (Some(stuck), Some(Severity::Problem)), "{once:?}");
     let watched =
         eventually_seen("who watches says so", || collector.look().clone(), |it| it.stuck == Some(stuck));
     assert!(watched.verdict.headline.starts_with("Level 00 is stuck: "), "{:?}", watched.verdict);

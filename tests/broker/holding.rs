@@ -13,7 +13,7 @@ use delayline::{
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_admin::{
-    self as admin,
+    Kept,
     holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
 };
 use delayline_settings::Settings;
@@ -254,12 +254,13 @@ fn a_look_that_ends_early_says_so() {
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("all are unroutable", || ready(&mut session, "delay.unroutable") == 2_500);
     let mut gone = false;
-    let report = admin::unroutable(&settings, &topology(&settings), 10_000, |_| {
-        if !std::mem::replace(&mut gone, true) {
-            session.delete_queue("delay.unroutable").unwrap();
-        }
-    })
-    .unwrap();
+    let report = Kept::Unroutable
+        .list(&settings, &topology(&settings), 10_000, |_| {
+            if !std::mem::replace(&mut gone, true) {
+                session.delete_queue("delay.unroutable").unwrap();
+            }
+        })
+        .unwrap();
     assert!(report.failure.is_some() && report.unseen.is_empty(), "{report:?}");
     assert!(report.examined < 2_500, "{report:?}");
 }

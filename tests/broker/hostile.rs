@@ -12,7 +12,7 @@ use delayline::{
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, Outcome};
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;
@@ -127,7 +127,7 @@ fn register(settings: &Settings, app: &str, max_delay: Option<&str>) {
         }),
     };
     let report = admin::add_app(settings, &common::topology(settings), &spec, false, false).unwrap();
-    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
 }
 
 /// Whether the broker refused because the tenant may not, or because it does not offer that,
@@ -157,7 +157,7 @@ fn denied(attempt: &str, refusal: &str) -> bool {
 fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
     let topology = common::topology(settings);
     let mut harm: Vec<_> =
-        admin::verify(settings, &topology).unwrap().findings.iter().map(ToString::to_string).collect();
+        admin::verify(settings, &topology).unwrap().differences.iter().map(ToString::to_string).collect();
     for queue in ["orders", "delay.unroutable", "delay.retry", "delay.parked"] {
         match session.queue_depth(queue).unwrap() {
             Some(depth) if depth.ready == 0 => {}

@@ -5,7 +5,7 @@ use delayline::{
     codec::{Delay, Level},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, Outcome, compare::Finding, management::ManagementApi};
+use delayline_admin::{self as admin, Applied, compare::Difference, management::ManagementApi};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, raw, topology, vhost};
 
@@ -33,7 +33,7 @@ fn a_dry_run_touches_nothing() {
         let report = admin::install(&settings, &topology, true, || panic!("nothing is declared")).unwrap();
         assert_eq!(
             (report.outcome, report.created.len(), report.created_bindings),
-            (Outcome::DryRun, 63, Some(BINDINGS))
+            (Applied::DryRun, 63, Some(BINDINGS))
         );
     }
 }
@@ -49,7 +49,7 @@ fn many_may_install_at_once() {
         .collect();
     for report in reports {
         let outcome = report.join().unwrap().unwrap().outcome;
-        assert!(matches!(outcome, Outcome::Installed | Outcome::Unchanged), "{outcome:?}");
+        assert!(matches!(outcome, Applied::Installed | Applied::Unchanged), "{outcome:?}");
     }
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
 }
@@ -95,7 +95,7 @@ fn names_every_conflict_and_changes_nothing() {
 
         let report =
             admin::install(&settings, &topology(&settings), false, || panic!("nothing is declared")).unwrap();
-        assert_eq!(report.outcome, Outcome::Conflict);
+        assert_eq!(report.outcome, Applied::Conflict);
         let mut conflicts: Vec<_> = report
             .conflicts
             .iter()
@@ -154,7 +154,7 @@ fn asks_for_replicas() {
     // The broker would make one replica on one node and say nothing.
     let settings = replicas("3");
     let report = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
-    assert_eq!(report.outcome, Outcome::Unsuitable);
+    assert_eq!(report.outcome, Applied::Unsuitable);
     assert!(report.unsuitable[0].to_string().contains("the number of nodes is 1"), "{report:?}");
     assert_eq!(Session::open(&settings.broker).unwrap().queue_depth("delay.level.00").unwrap(), None);
 }
@@ -219,11 +219,11 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     let before = bindings();
     for dry_run in [true, false] {
         let report = admin::install(&settings, &topology, dry_run, || panic!("nothing is declared")).unwrap();
-        assert_eq!(report.outcome, Outcome::EarlierVersion);
+        assert_eq!(report.outcome, Applied::EarlierVersion);
         assert!(report.earlier.unwrap().to_string().contains("this is a set of an earlier version"));
     }
-    match &admin::verify(&settings, &topology).unwrap().findings[..] {
-        [Finding::EarlierVersion { bindings: 8 }] => {}
+    match &admin::verify(&settings, &topology).unwrap().differences[..] {
+        [Difference::EarlierVersion { bindings: 8 }] => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(bindings(), before, "something was changed");
@@ -239,5 +239,5 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     // Once it is empty it can go, and today's takes its place.
     eventually("its levels are empty", || admin::uninstall(&settings, &topology, false).unwrap().is_ok());
     let report = admin::install(&settings, &topology, false, || {}).unwrap();
-    assert_eq!((report.outcome, report.created.len()), (Outcome::Installed, 63));
+    assert_eq!((report.outcome, report.created.len()), (Applied::Installed, 63));
 }

@@ -13,7 +13,7 @@ use delayline::{
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_admin::{
-    self as admin, FindingCode, ParkedSelection, Selection,
+    self as admin, FindingCode, Kept, Selection,
     holding::{Decision, Holding, Outgoing, Sifted},
 };
 use delayline_settings::Settings;
@@ -165,32 +165,32 @@ fn what_cannot_be_read_is_counted_shown_and_discarded_by_app() {
         ready(&mut session, "delay.parked") == 25 && ready(&mut session, "delay.unroutable") == 12
     });
 
-    let parked = admin::parked(&settings, &topology, 10_000, |_| {}).unwrap();
+    let parked = Kept::Parked.list(&settings, &topology, 10_000, |_| {}).unwrap();
     assert_eq!((parked.waiting, parked.examined, parked.withheld), (25, 25, 0), "{parked:?}");
     let counts =
         parked.groups.iter().map(|it| (it.cause.app.as_deref(), it.group.count, it.group.unreadable));
     assert_eq!(counts.collect::<Vec<_>>(), [(Some("billing"), 23, 20), (Some("mail"), 2, 2)]);
-    let unroutable = admin::unroutable(&settings, &topology, 10_000, |_| {}).unwrap();
+    let unroutable = Kept::Unroutable.list(&settings, &topology, 10_000, |_| {}).unwrap();
     let counts =
-        unroutable.groups.iter().map(|it| (it.diagnosis.app.as_deref(), it.group.count, it.group.unreadable));
+        unroutable.groups.iter().map(|it| (it.cause.app.as_deref(), it.group.count, it.group.unreadable));
     assert_eq!(counts.collect::<Vec<_>>(), [(Some("billing"), 10, 10), (Some("mail"), 2, 2)]);
 
     let mut samples = Vec::new();
     let one = Selection { app: Some(app("mail")), ..Selection::default() };
-    admin::unroutable_messages(&settings, &topology, &one, (1, 10), |it| samples.push(it.sample)).unwrap();
+    Kept::Unroutable.messages(&settings, &topology, &one, (1, 10), |it| samples.push(it.sample)).unwrap();
     let [sample] = &samples[..] else { panic!("{samples:?}") };
     assert!(sample.unreadable && sample.headers.is_empty(), "{sample:?}");
     assert_eq!((&sample.exchange, &sample.routing_key), (&"delay.dispatch".to_owned(), &mail));
     assert_eq!(sample.body.as_deref(), Some("body"));
 
     let stop = AtomicBool::new(false);
-    let of = ParkedSelection { app: Some(app("billing")), ..ParkedSelection::default() };
+    let of = Selection { app: Some(app("billing")), ..Selection::default() };
     eventually("all are back", || ready(&mut session, "delay.parked") == 25);
-    let gone = admin::discard_parked(&settings, &topology, &of, &stop, |_| {}).unwrap();
+    let gone = Kept::Parked.discard(&settings, &topology, &of, &stop, |_| {}).unwrap();
     assert_eq!((gone.discarded, gone.kept, gone.withheld), (23, 2, 0), "{gone:?}");
     let of = Selection { app: Some(app("billing")), ..Selection::default() };
     eventually("all are back", || ready(&mut session, "delay.unroutable") == 12);
-    let gone = admin::purge(&settings, &topology, &of, &stop, |_| {}).unwrap();
+    let gone = Kept::Unroutable.discard(&settings, &topology, &of, &stop, |_| {}).unwrap();
     assert_eq!((gone.discarded, gone.kept, gone.withheld), (10, 2, 0), "{gone:?}");
     eventually("the others stay", || {
         ready(&mut session, "delay.parked") == 2 && ready(&mut session, "delay.unroutable") == 2
@@ -226,12 +226,12 @@ fn a_time_that_a_quorum_queue_would_wait_for_is_never_sent_on() {
 
     let inbox = Inbox::open(&settings, "billing");
     let stop = AtomicBool::new(false);
-    let all = (Selection::default(), ParkedSelection::default());
+    let all = Selection::default();
     eventually("all are back", || {
         ready(&mut session, "delay.parked") == 3 && ready(&mut session, "delay.unroutable") == 4
     });
-    admin::replay(&settings, &topology, &all.0, false, &stop, |_| {}).unwrap().unwrap();
-    admin::replay_parked(&settings, &topology, &all.1, &stop, |_| {}).unwrap();
+    Kept::Unroutable.replay(&settings, &topology, &all, false, &stop, |_| {}).unwrap().unwrap();
+    Kept::Parked.replay(&settings, &topology, &all, true, &stop, |_| {}).unwrap().unwrap();
     let router = settings.router().connect().unwrap();
     let mut message = Message::after(app("billing"), Delay::from_seconds(1).unwrap(), "routed");
     for name in ["x-opt-delivery-time", "x-opt-delivery-delay"] {

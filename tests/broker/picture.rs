@@ -7,10 +7,10 @@ use delayline::{
     amqp::{Next, Session},
     codec::Delay,
 };
-use delayline_admin::{self as admin, ParkedSelection, Selection, management::ManagementApi};
+use delayline_admin::{Kept, Selection, Severity, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
-use delayline_watch::picture::{Collector, Kept, Picture, Severity, Sources, Watch};
+use delayline_watch::picture::{Collector, KeptView, Picture, Sources, Watch};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -88,24 +88,26 @@ fn kept_messages_are_grouped_and_stay() {
     let settings = installed(1_000);
     send(&settings, "nobody", 0, 7);
     send(&settings, "noone.else", 0, 2);
-    let report = Kept::Unroutable.look(&settings, &topology(&settings)).unwrap();
-    assert_eq!((report.waiting, report.examined, report.others), (9, 9, 0));
-    let groups: Vec<_> = report.groups.iter().map(|group| (group.app.as_deref(), group.count)).collect();
+    let look = |kept| KeptView::look(&kept, &settings, &topology(&settings)).unwrap();
+    let view = look(Kept::Unroutable);
+    assert_eq!((view.report.waiting, view.report.examined, view.others), (9, 9, 0));
+    let groups: Vec<_> =
+        view.report.groups.iter().map(|it| (it.cause.app.as_deref(), it.group.count)).collect();
     assert_eq!(groups, [(Some("nobody"), 7), (Some("noone.else"), 2)]);
-    assert_eq!(Kept::Parked.look(&settings, &topology(&settings)).unwrap().waiting, 0);
+    assert_eq!(look(Kept::Parked).report.waiting, 0);
 
     // Looked at again and again, none is gone, and the count does not dip.
     let watch = Watch::start(settings, Sources::default());
     let live = watch.live();
     eventually("it is counted", || live.picture().unroutable == Some(9));
     for _ in 0..2 {
-        let before = live.kept(Kept::Unroutable).map(|report| report.at);
+        let before = live.kept(&Kept::Unroutable).map(|report| report.at);
         eventually("it is looked at again", || {
             assert_eq!(live.picture().unroutable, Some(9));
-            live.kept(Kept::Unroutable).is_some_and(|report| Some(report.at) != before)
+            live.kept(&Kept::Unroutable).is_some_and(|report| Some(report.at) != before)
         });
     }
-    let report = live.kept(Kept::Unroutable).unwrap();
+    let report = live.kept(&Kept::Unroutable).unwrap().report;
     assert_eq!((report.waiting, report.unseen), (9, Vec::new()));
 }
 
@@ -115,10 +117,10 @@ fn who_looks_for_one_message_takes_one_out_of_the_queue() {
     let topology = topology(&settings);
     publish(&settings, (0..30).map(|_| message("delay", "nonsense", "x", &json!({}))).collect::<Vec<_>>());
     publish(&settings, (0..30).map(|_| message("delay.parked", "app", "x", &json!({}))).collect::<Vec<_>>());
-    let (all_unroutable, all_parked) = (Selection::default(), ParkedSelection::default());
+    let all = Selection::default();
     let looks = [
-        admin::unroutable_messages(&settings, &topology, &all_unroutable, (1, 0), |_| {}).unwrap(),
-        admin::parked_messages(&settings, &topology, &all_parked, (1, 0), |_| {}).unwrap(),
+        Kept::Unroutable.messages(&settings, &topology, &all, (1, 0), |_| {}).unwrap(),
+        Kept::Parked.messages(&settings, &topology, &all, (1, 0), |_| {}).unwrap(),
     ];
     for (look, queue) in looks.iter().zip(["delay.unroutable", "delay.parked"]) {
         assert_eq!((look.waiting, look.examined, &look.failure), (30, 1, &None), "{queue}");
@@ -152,7 +154,7 @@ fn the_age_of_the_oldest_is_found_out_for_whoever_wants_it() {
         let picture = live.picture();
         assert_eq!((picture.unroutable, picture.unroutable_last_minute.unwrap_or(0)), (Some(3), 0));
         assert!(picture.unroutable_oldest.is_some_and(|oldest| oldest <= sent));
-        live.kept(Kept::Unroutable).is_some_and(|report| report.examined == 3 && report.first.is_some())
+        live.kept(&Kept::Unroutable).is_some_and(|view| view.report.examined == 3 && view.first.is_some())
     });
 }
 
@@ -206,7 +208,7 @@ fn says_what_cannot_be_seen() {
     unreachable.broker.port = 1;
     let mut collector = Collector::new(unreachable, Sources::default());
     let first = collector.look().clone();
-    assert_eq!(first.verdict.severity, Some(Severity::Error));
+    assert_eq!(first.verdict.severity, Some(Severity::Problem));
     assert!(
         first.broker.problem.as_ref().is_some_and(|problem| problem.contains("127.0.0.1:1")),
         "{first:?}"

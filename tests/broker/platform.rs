@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use delayline::{amqp::Session, topology::Topology};
-use delayline_admin::{self as admin, ApplyOptions, ApplyReport, Outcome, Platform, compare::Finding};
+use delayline_admin::{self as admin, Applied, ApplyOptions, ApplyReport, Platform, compare::Difference};
 use delayline_settings::Settings;
 use serde_json::json;
 
@@ -54,16 +54,16 @@ fn a_vhost_becomes_what_the_file_says_and_stays_so() {
     let settings = vhost().build().unwrap();
     let text = many(&settings, 3);
     let dry = difference(&settings, &text);
-    assert_eq!(dry.outcome, Outcome::DryRun, "{dry:?}");
+    assert_eq!(dry.outcome, Applied::DryRun, "{dry:?}");
     assert_eq!((dry.sets[0].install.created.len(), differing(&dry).len()), (63, 3 * 5 + 2));
     let untouched = difference(&settings, &text);
     assert_eq!(untouched.sets[0].install.created.len(), 63, "a dry run changed something");
 
-    assert_eq!(applied(&settings, &text).outcome, Outcome::Installed);
+    assert_eq!(applied(&settings, &text).outcome, Applied::Installed);
     let findings = admin::verify(&settings, &Topology::new(settings.topology.clone())).unwrap().findings;
     assert!(findings.is_empty(), "{findings:?}");
     for report in [difference(&settings, &text), applied(&settings, &text), pruned(&settings, &text)] {
-        assert_eq!(report.outcome, Outcome::Unchanged, "{report:?}");
+        assert_eq!(report.outcome, Applied::Unchanged, "{report:?}");
     }
 }
 
@@ -82,7 +82,7 @@ fn what_was_changed_by_hand_is_found_and_repaired() {
     session.delete_exchange("delay.level.03").unwrap();
 
     let found = difference(&settings, &text);
-    assert_eq!(found.outcome, Outcome::DryRun, "{found:?}");
+    assert_eq!(found.outcome, Applied::DryRun, "{found:?}");
     assert_eq!(found.sets[0].install.created, ["exchange `delay.level.03`"]);
     let texts = differing(&found);
     assert_eq!(texts.len(), 3, "{texts:?}");
@@ -93,9 +93,9 @@ fn what_was_changed_by_hand_is_found_and_repaired() {
         found.sets[0].apps.iter().flat_map(|app| &app.steps).filter_map(|it| it.replaces.as_ref()).collect();
     assert!(replaced.len() == 1 && replaced[0].contains("configure `.*`"), "{replaced:?}");
 
-    assert_eq!(applied(&settings, &text).outcome, Outcome::Installed);
+    assert_eq!(applied(&settings, &text).outcome, Applied::Installed);
     assert_eq!(http(shared_node(), "GET", &path, &json!(null))["configure"], "^$");
-    assert_eq!(difference(&settings, &text).outcome, Outcome::Unchanged);
+    assert_eq!(difference(&settings, &text).outcome, Applied::Unchanged);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn if_one_thing_is_in_the_way_nothing_is_changed() {
     let text = "[sets.delay.apps.first]\nno_user = true\n[sets.delay.apps.second]\nno_user = true\n\
                 [sets.other]\n";
     let report = applied(&settings, text);
-    assert_eq!(report.outcome, Outcome::Conflict, "{report:?}");
+    assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
     let conflicts: Vec<_> = report.conflicts().collect();
     assert!(conflicts.len() == 1 && conflicts[0].contains("application `second`"), "{conflicts:?}");
     let mut session = Session::open(&settings.broker).unwrap();
@@ -121,7 +121,7 @@ fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
     let two = "[sets.delay.apps.kept]\nno_user = true\n[sets.delay.apps.old]\nno_user = true\n";
     let one = "[sets.delay.apps.kept]\nno_user = true\n";
     applied(&settings, two);
-    assert_eq!(applied(&settings, one).outcome, Outcome::Unchanged);
+    assert_eq!(applied(&settings, one).outcome, Applied::Unchanged);
     // A message waits in it.
     let router = settings.router().connect().unwrap();
     let message = delayline::Message::after("old".parse().unwrap(), "1".parse().unwrap(), "x");
@@ -130,19 +130,19 @@ fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
     let depth = |session: &mut Session| session.queue_depth("old").unwrap().map_or(0, |depth| depth.ready);
     eventually_seen("it arrives", || depth(&mut session), |ready| *ready == 1);
     let report = pruned(&settings, one);
-    assert_eq!(report.outcome, Outcome::Conflict, "{report:?}");
+    assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
     let conflicts: Vec<_> = report.conflicts().collect();
     assert!(conflicts[0].contains("application `old` cannot be removed"), "{conflicts:?}");
-    assert_eq!(applied(&settings, two).outcome, Outcome::Unchanged);
+    assert_eq!(applied(&settings, two).outcome, Applied::Unchanged);
 
     session.purge_queue("old").unwrap();
     let options = ApplyOptions { prune: true, dry_run: true };
-    eventually("it is seen to be empty", || apply(&settings, one, options).outcome == Outcome::DryRun);
+    eventually("it is seen to be empty", || apply(&settings, one, options).outcome == Applied::DryRun);
     let report = pruned(&settings, one);
-    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
     let removed = &report.sets[0].pruned[0].report.as_ref().unwrap().removed;
     assert!(removed.contains(&"queue `old`".to_owned()), "{removed:?}");
-    assert_eq!(pruned(&settings, one).outcome, Outcome::Unchanged);
+    assert_eq!(pruned(&settings, one).outcome, Applied::Unchanged);
 }
 
 #[test]
@@ -155,18 +155,18 @@ fn two_hundred_applications_are_one_file() {
         println!("200 applications, {what}: {:.1} s", start.elapsed().as_secs_f64());
         report
     };
-    assert_eq!(timed("from nothing").outcome, Outcome::Installed);
-    assert_eq!(timed("again").outcome, Outcome::Unchanged);
+    assert_eq!(timed("from nothing").outcome, Applied::Installed);
+    assert_eq!(timed("again").outcome, Applied::Unchanged);
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_queue("app-77").unwrap();
     let report = timed("one repaired");
     assert_eq!(
         (report.outcome, differing(&report).len()),
-        (Outcome::Installed, 2),
+        (Applied::Installed, 2),
         "{:?}",
         differing(&report)
     );
     let verified = admin::verify(&settings, &Topology::new(settings.topology.clone())).unwrap();
-    let missing = |finding: &&Finding| matches!(finding, Finding::Missing { .. });
-    assert_eq!(verified.findings.iter().filter(missing).count(), 0, "{verified:?}");
+    let missing = |it: &&Difference| matches!(it, Difference::Missing { .. });
+    assert_eq!(verified.differences.iter().filter(missing).count(), 0, "{verified:?}");
 }

@@ -8,7 +8,7 @@ use std::{
 
 use delayline_admin::{
     self as admin, FindingCode,
-    compare::Finding,
+    compare::Difference,
     management::{ManagementApi, PolicyKind},
 };
 use delayline_settings::Settings;
@@ -27,8 +27,8 @@ fn clear(settings: &Settings, kind: &str, name: &str) {
 /// The queues that a policy is said to change, and by which.
 fn changed(settings: &Settings) -> Vec<(String, String, Vec<String>)> {
     let report = admin::verify(settings, &topology(settings)).unwrap();
-    let policies = report.findings.into_iter().filter_map(|finding| match finding {
-        Finding::Policy { queue, key, origins, .. } => Some((queue, key, origins)),
+    let policies = report.differences.into_iter().filter_map(|difference| match difference {
+        Difference::Policy { queue, key, origins, .. } => Some((queue, key, origins)),
         _ => None,
     });
     policies.collect()
@@ -50,17 +50,17 @@ fn a_policy_is_found_right_after_it_was_set_and_not_after_it_was_taken_away() {
     );
     assert_eq!(changed(&settings).len(), queues);
     let report = admin::verify(&settings, &topology).unwrap();
-    assert_eq!(report.causes.len(), 1, "{:#?}", report.causes);
+    assert_eq!(report.findings.len(), 1, "{:#?}", report.findings);
     assert!(
-        report.causes[0].what.contains("policy `short` sets `expires` to 3600000"),
+        report.findings[0].what.contains("policy `short` sets `expires` to 3600000"),
         "{:?}",
-        report.causes
+        report.findings
     );
     // The other command says the same, once.
     let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
     let said: Vec<_> = doctor.findings.iter().filter(|it| it.code == FindingCode::PolicyOnSet).collect();
     assert_eq!((said.len(), said[0].details.len()), (1, queues), "{said:#?}");
-    assert_eq!((&said[0].what, &said[0].advice), (&report.causes[0].what, &report.causes[0].remedy));
+    assert_eq!((&said[0].what, &said[0].advice), (&report.findings[0].what, &report.findings[0].advice));
     clear(&settings, "policies", "short");
     assert_eq!(changed(&settings), []);
 

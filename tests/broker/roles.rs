@@ -10,7 +10,7 @@ use delayline::{
     retry::{Service, SharedPolicies},
     topology::{Queue, Topology},
 };
-use delayline_admin::{self as admin, Outcome, Selection};
+use delayline_admin::{self as admin, Applied, Kept, Selection};
 use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
@@ -70,7 +70,7 @@ fn an_installer_can_install_verify_and_uninstall_and_touches_nothing_else() {
     let settings = settings_as("installer", on(&root), &vhost_of(&root));
     let topology = Topology::new(settings.topology.clone());
     let report = admin::install(&settings, &topology, false, || {}).unwrap();
-    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
     let mut session = Session::open(&settings.broker).unwrap();
     let foreign = Queue { name: "orders".into(), level: None, arguments: [].into() };
@@ -86,22 +86,22 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let topology = common::topology(&settings);
     let key = |app: &str| delayline::codec::RoutingKey::new(Delay::ZERO, common::app(app)).encode();
     raw::publish(&root, (0..2).map(|n| raw::message("delay", &key(&format!("app{n}")), n, &json!({}))));
-    let unroutable = || admin::status(&settings, &topology).unwrap().unroutable;
+    let unroutable = || common::status(&settings).unroutable;
     common::eventually("both are unroutable", || unroutable() == Some(2));
     assert!(admin::verify(&settings, &topology).is_ok());
-    let report = admin::unroutable(&settings, &topology, 10, |_| {}).unwrap();
+    let report = Kept::Unroutable.list(&settings, &topology, 10, |_| {}).unwrap();
     assert_eq!(report.groups.len(), 2);
     let inbox = common::Inbox::open(&root, "app0");
     let stop = AtomicBool::new(false);
     let of = |app: &str| Selection { app: Some(common::app(app)), ..Selection::default() };
-    admin::replay(&settings, &topology, &of("app0"), true, &stop, |_| {}).unwrap().unwrap();
+    Kept::Unroutable.replay(&settings, &topology, &of("app0"), true, &stop, |_| {}).unwrap().unwrap();
     assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
     // What the replay looked at and left comes back to the queue in its own time.
     common::eventually("both are gone", || {
-        admin::purge(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
+        Kept::Unroutable.discard(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
         unroutable() == Some(0)
     });
-    assert!(admin::parked(&settings, &topology, 10, |_| {}).is_ok());
+    assert!(Kept::Parked.list(&settings, &topology, 10, |_| {}).is_ok());
     // Who may do what is for administrators; the rest it sees.
     let list = admin::list_apps(&settings, &topology).unwrap();
     assert!(list.apps[0].users.is_none() && list.unseen[0].contains("administrator"), "{list:?}");
@@ -170,9 +170,7 @@ fn a_retry_service_can_take_send_back_and_park_and_nothing_else() {
             ["billing", "hopeless"].map(|app| raw::message("delay.retry", app, "failed", &json!({}))),
         );
         assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
-        common::eventually("one is parked", || {
-            admin::status(&root, &common::topology(&root)).unwrap().parked == Some(1)
-        });
+        common::eventually("one is parked", || common::status(&root).parked == Some(1));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     refused("consuming what is parked", session.consume("delay.parked", 1));

@@ -1,6 +1,6 @@
 //! A broker that cannot carry a set is told so before anything is changed.
 
-use delayline_admin::{self as admin, Outcome, compare::Finding, management::ManagementApi};
+use delayline_admin::{self as admin, Applied, compare::Difference, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{not_tested::not_tested, topology};
@@ -23,21 +23,21 @@ fn a_feature_flag_that_is_off_is_named() {
         // Newer brokers cannot be without it.
         assert_eq!(
             (report.outcome, report.unsuitable, verified.findings),
-            (Outcome::Installed, vec![], vec![])
+            (Applied::Installed, vec![], vec![])
         );
         not_tested("a feature flag that is off: this broker cannot be without stream_queue");
         return;
     }
-    assert_eq!(report.outcome, Outcome::Unsuitable);
+    assert_eq!(report.outcome, Applied::Unsuitable);
     let text = report.unsuitable[0].to_string();
     assert!(text.contains("rabbitmqctl enable_feature_flag stream_queue"), "{text}");
     assert!(
         api.queues("/").unwrap().is_empty() && !api.exchanges("/").unwrap().iter().any(|x| x.name == "delay")
     );
-    assert!(verified.findings.iter().any(|finding| matches!(finding, Finding::Unsuitable { .. })));
+    assert!(verified.differences.iter().any(|it| matches!(it, Difference::Unsuitable { .. })));
 
     // What it says to do helps.
     assert!(node.ctl(&["enable_feature_flag", "stream_queue"]).unwrap().status.success());
-    assert_eq!(admin::install(&settings, &topology, false, || {}).unwrap().outcome, Outcome::Installed);
+    assert_eq!(admin::install(&settings, &topology, false, || {}).unwrap().outcome, Applied::Installed);
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
 }

@@ -10,8 +10,8 @@ use delayline::{
     message::{Properties, Value},
 };
 use delayline_admin::{
-    self as admin, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, FindingCode,
-    HealthFinding, holding::HoldingError,
+    self as admin, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, Finding, FindingCode,
+    holding::HoldingError,
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -24,7 +24,7 @@ pub(crate) fn key(units: u64, whose: &str) -> String {
 }
 
 /// Findings of a code.
-fn found(settings: &Settings, code: FindingCode) -> Vec<HealthFinding> {
+fn found(settings: &Settings, code: FindingCode) -> Vec<Finding> {
     let report = admin::doctor(settings, &topology(settings), &DoctorOptions::default()).unwrap();
     report.findings.into_iter().filter(|finding| finding.code == code).collect()
 }
@@ -112,7 +112,7 @@ fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
         if turn == 0 {
             send(&settings, "orders");
             // Level by level, as the broker counts them.
-            let is_there = |found: &Vec<HealthFinding>| {
+            let is_there = |found: &Vec<Finding>| {
                 found.first().is_some_and(|finding| finding.what.contains("`delay.level.00`"))
             };
             let look = || self::found(&settings, FindingCode::DeadLetteringEnded);
@@ -139,7 +139,7 @@ fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
     assert_eq!(orders.collect(6, PATIENCE).len(), 6);
     assert_eq!(billing.collect(4, PATIENCE).len(), 4);
     assert_eq!(eval(&node, "length(supervisor:which_children(rabbit_fifo_dlx_sup))."), "29");
-    let gone = |found: &Vec<HealthFinding>| found.is_empty();
+    let gone = |found: &Vec<Finding>| found.is_empty();
     let look = || self::found(&settings, FindingCode::DeadLetteringEnded);
     eventually_seen("nothing is found any more", look, gone);
 }
@@ -196,7 +196,7 @@ fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
     let (node, vhost) = (common::shared_node(), settings.broker.vhost.clone());
     let user = format!("{vhost}-billing");
     let report = admin::add_app(&settings, &topology, &spec(&user), false, false).unwrap();
-    assert_eq!(report.outcome, admin::Outcome::Installed, "{report:?}");
+    assert_eq!(report.outcome, admin::Applied::Installed, "{report:?}");
     let orders = Inbox::open(&settings, "orders");
     let ctl = |arguments: &[&str]| {
         let answer = node.ctl(arguments).unwrap();
@@ -212,7 +212,7 @@ fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
     assert_eq!(found(&settings, FindingCode::MultipliedMessages), []);
 
     let multiplying = multiply(&common::as_user(&settings, &user));
-    let is_there = |found: &Vec<HealthFinding>| !found.is_empty();
+    let is_there = |found: &Vec<Finding>| !found.is_empty();
     let look = || found(&settings, FindingCode::MultipliedMessages);
     let findings = eventually_seen("the copies are found", look, is_there);
     drop(multiplying);

@@ -7,7 +7,7 @@ use delayline::{
     amqp::Session,
     codec::{Delay, RoutingKey},
 };
-use delayline_admin::{self as admin, ParkedSelection, Selection};
+use delayline_admin::{self as admin, Kept, Selection};
 use delayline_settings::Settings;
 use serde_json::json;
 
@@ -58,17 +58,17 @@ fn parked_ones_are_listed_shown_left_and_discarded() {
     let all = 1_503 + foreign;
     ready(&settings, "delay.parked", all);
 
-    let report = admin::parked(&settings, &topology, u64::MAX, |_| {}).unwrap();
+    let report = Kept::Parked.list(&settings, &topology, u64::MAX, |_| {}).unwrap();
     assert_eq!((report.failure, report.waiting, report.examined), (None, all.into(), all.into()));
     let counted: u64 = report.groups.iter().map(|group| group.group.count).sum();
     assert_eq!(counted, u64::from(all));
     assert!(report.groups.iter().all(|group| group.cause.app.as_deref() == Some("noisy")));
     ready(&settings, "delay.parked", all);
 
-    let one = ParkedSelection { message_id: Some("longtype".into()), ..ParkedSelection::default() };
+    let one = Selection { message_id: Some("longtype".into()), ..Selection::default() };
     let mut shown = Vec::new();
     let sifted =
-        admin::parked_messages(&settings, &topology, &one, (10, 100), |message| shown.push(message)).unwrap();
+        Kept::Parked.messages(&settings, &topology, &one, (10, 100), |message| shown.push(message)).unwrap();
     assert_eq!((&sifted.failure, shown.len()), (&None, 2), "{sifted:?}");
     let sample = &shown[0].sample;
     assert_eq!((sample.routing_key.as_str(), sample.body.as_deref()), ("noisy", Some("longtype")));
@@ -80,21 +80,22 @@ fn parked_ones_are_listed_shown_left_and_discarded() {
     ready(&settings, "delay.parked", all);
 
     let stop = AtomicBool::new(false);
-    let sifted = admin::replay_parked(&settings, &topology, &one, &stop, |_| {}).unwrap();
+    let sifted =
+        Kept::Parked.replay(&settings, &topology, &one, true, &stop, |_| {}).unwrap().unwrap().sifted;
     assert_eq!((sifted.failure, sifted.sent, sifted.refused), (None, 0, 2));
     assert!(sifted.refusal.unwrap().contains("property `content-type` is longer than 255 bytes"));
 
     // An innocent one behind all of them, and then the two.
-    let last = ParkedSelection { message_id: Some("1502".into()), ..ParkedSelection::default() };
+    let last = Selection { message_id: Some("1502".into()), ..Selection::default() };
     let mut left = all;
     for (selection, gone) in [(last, 1), (one, 2)] {
-        let sifted = admin::discard_parked(&settings, &topology, &selection, &stop, |_| {}).unwrap();
+        let sifted = Kept::Parked.discard(&settings, &topology, &selection, &stop, |_| {}).unwrap();
         assert_eq!((&sifted.failure, sifted.discarded), (&None, u64::from(gone)), "{sifted:?}");
         left -= gone;
         ready(&settings, "delay.parked", left);
     }
-    let everything = ParkedSelection::default();
-    let sifted = admin::discard_parked(&settings, &topology, &everything, &stop, |_| {}).unwrap();
+    let everything = Selection::default();
+    let sifted = Kept::Parked.discard(&settings, &topology, &everything, &stop, |_| {}).unwrap();
     assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all - 3)));
     ready(&settings, "delay.parked", 0);
 }
@@ -108,24 +109,24 @@ fn unroutable_ones_are_listed_shown_left_and_purged() {
     let all = 1_503 + foreign;
     ready(&settings, "delay.unroutable", all);
 
-    let report = admin::unroutable(&settings, &topology, u64::MAX, |_| {}).unwrap();
+    let report = Kept::Unroutable.list(&settings, &topology, u64::MAX, |_| {}).unwrap();
     assert_eq!((report.failure, report.examined, report.groups.len()), (None, all.into(), 1));
     assert_eq!(report.groups[0].group.count, u64::from(all));
-    assert_eq!(report.groups[0].diagnosis.app.as_deref(), Some("nobody"));
+    assert_eq!(report.groups[0].cause.app.as_deref(), Some("nobody"));
     ready(&settings, "delay.unroutable", all);
 
     let one = Selection { message_id: Some("longtype".into()), ..Selection::default() };
     let mut shown = 0;
-    let sifted = admin::unroutable_messages(&settings, &topology, &one, (1, 100), |_| shown += 1).unwrap();
+    let sifted = Kept::Unroutable.messages(&settings, &topology, &one, (1, 100), |_| shown += 1).unwrap();
     assert_eq!((&sifted.failure, shown), (&None, 1), "{sifted:?}");
     ready(&settings, "delay.unroutable", all);
 
     let stop = AtomicBool::new(false);
-    let report = admin::replay(&settings, &topology, &one, false, &stop, |_| {}).unwrap().unwrap();
+    let report = Kept::Unroutable.replay(&settings, &topology, &one, false, &stop, |_| {}).unwrap().unwrap();
     assert_eq!((report.sifted.failure, report.sifted.sent, report.sifted.refused), (None, 0, 2));
     ready(&settings, "delay.unroutable", all);
     let everything = Selection::default();
-    let sifted = admin::purge(&settings, &topology, &everything, &stop, |_| {}).unwrap();
+    let sifted = Kept::Unroutable.discard(&settings, &topology, &everything, &stop, |_| {}).unwrap();
     assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all)));
     ready(&settings, "delay.unroutable", 0);
 }

@@ -17,7 +17,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing, topology,
+    Inbox, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing, status, topology,
 };
 
 #[test]
@@ -77,7 +77,7 @@ fn refuses_while_messages_are_stuck() {
     eventually("it is full", || session.queue_depth("full").unwrap().unwrap().ready > 0);
     send();
     eventually("messages are stuck", || {
-        let status = admin::status(&settings, &topology(&settings)).unwrap();
+        let status = status(&settings);
         status.levels.iter().any(|level| level.level == 0 && level.stuck.is_some_and(|stuck| stuck > 0))
     });
     let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
@@ -105,7 +105,7 @@ fn status_shows_the_levels_the_apps_and_the_unroutable() {
     let _inbox = Inbox::open(&settings, "bound");
     router.publish(Message::after(app("bound"), Delay::from_seconds(1 << 20).unwrap(), "x")).unwrap();
     router.publish(Message::after(app("nobody"), Delay::ZERO, "x")).unwrap();
-    let status = admin::status(&settings, &topology(&settings)).unwrap();
+    let status = status(&settings);
     assert_eq!(status.levels.len(), 28);
     assert_eq!(status.levels[0].level, 27);
     let twenty = status.levels.iter().find(|level| level.level == 20).unwrap();
@@ -116,7 +116,7 @@ fn status_shows_the_levels_the_apps_and_the_unroutable() {
     assert_eq!(apps[0].app.as_deref(), Some("bound"));
 
     let absent = crate::common::vhost().set("management_url", "none").build().unwrap();
-    let status = admin::status(&absent, &topology(&absent)).unwrap();
+    let status = crate::common::status(&absent);
     assert!(status.levels.iter().all(|level| level.ready.is_none()) && status.unroutable.is_none());
     assert!(status.apps.is_none() && !status.unseen.is_empty());
 }

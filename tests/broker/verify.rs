@@ -5,18 +5,19 @@ use delayline::{
     codec::RoutingKey,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, DoctorOptions, FindingCode};
+use delayline_admin::{self as admin, DoctorOptions, FindingCode, Kept};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::common::{
-    app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node, topology,
+    app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node, status,
+    topology,
 };
 
-fn findings(settings: &Settings) -> Vec<String> {
+fn differences(settings: &Settings) -> Vec<String> {
     let report = admin::verify(settings, &topology(settings)).unwrap();
-    report.findings.iter().map(ToString::to_string).collect()
+    report.differences.iter().map(ToString::to_string).collect()
 }
 
 fn queue(session: &mut Session, name: &str) {
@@ -39,14 +40,14 @@ fn finds_what_is_missing_and_what_is_too_many() {
 
     // What applications are meant to do is no finding.
     bind(&mut session, "delay.dispatch", "orders", &RoutingKey::binding_pattern(&app("eu.orders")));
-    assert_eq!(findings(&settings), [""; 0]);
+    assert_eq!(differences(&settings), [""; 0]);
 
     let removed = topology.bindings().nth(200).unwrap();
     session.unbind(removed).unwrap();
     session.delete_queue("delay.level.27").unwrap();
     bind(&mut session, "delay", "spy", "#");
     bind(&mut session, "delay.dispatch", "orders", "#.orders");
-    let found = findings(&settings);
+    let found = differences(&settings);
     for part in [
         format!("{removed} is missing"),
         "queue `delay.level.27` is missing".into(),
@@ -82,11 +83,11 @@ fn another_way_into_the_levels_is_found_and_left_alone() {
     let says_so = |found: &String| {
         found.contains("`delay.aside`") && found.contains("did not come through the entry exchange")
     };
-    let found = findings(&settings);
+    let found = differences(&settings);
     assert!(found.len() == 29 && found.iter().all(says_so), "{found:#?}");
     // It stands in nobody's way.
     install(&settings);
-    assert_eq!(findings(&settings), found);
+    assert_eq!(differences(&settings), found);
     let removed = admin::uninstall(&settings, &topology, false).unwrap().unwrap();
     assert!(removed.removed.len() == 63 && removed.foreign.is_empty(), "{removed:?}");
     assert!(session.exchange_exists("delay.aside").unwrap());
@@ -109,7 +110,7 @@ fn finds_an_argument_that_differs() {
     let exchange =
         Exchange { name: "delay.dispatch".into(), kind: ExchangeKind::Topic, arguments: [].into() };
     session.declare_exchange(&exchange).unwrap();
-    let found = findings(&settings);
+    let found = differences(&settings);
     for part in [
         "queue `delay.level.03`: `x-message-ttl` should be 8000, but is 9000",
         "queue `delay.level.03`: `x-dead-letter-strategy` should be at-least-once, but is not set",
@@ -122,7 +123,7 @@ fn finds_an_argument_that_differs() {
     let mut blind = settings.clone();
     blind.management = None;
     let report = admin::verify(&blind, &topology(&blind)).unwrap();
-    assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
+    assert_eq!(report.differences.len(), 2, "{:?}", report.differences);
     assert!(report.unchecked.iter().any(|text| text.starts_with("bindings")), "{:?}", report.unchecked);
     assert_eq!(report.bindings, 0);
 }
@@ -137,8 +138,8 @@ fn finds_policies_that_change_a_level() {
     });
     http(shared_node(), "PUT", &format!("policies/{vhost}/all"), &policy);
     // The API shows policies with its statistics, so a little later.
-    eventually("the policy shows", || findings(&settings).len() >= 10);
-    let found = findings(&settings);
+    eventually("the policy shows", || differences(&settings).len() >= 10);
+    let found = differences(&settings);
     assert!(
         found.iter().any(|finding| finding.contains("level.19")
             && finding.contains("`all`")
@@ -157,10 +158,10 @@ fn finds_policies_that_change_a_level() {
 fn an_absent_set_is_all_missing() {
     let settings = crate::common::vhost().build().unwrap();
     let report = admin::verify(&settings, &topology(&settings)).unwrap();
-    assert_eq!(report.findings.len(), topology(&settings).objects().len());
+    assert_eq!(report.differences.len(), topology(&settings).objects().len());
     let mut blind = settings.clone();
     blind.management = None;
-    assert_eq!(admin::verify(&blind, &topology(&blind)).unwrap().findings.len(), 63);
+    assert_eq!(admin::verify(&blind, &topology(&blind)).unwrap().differences.len(), 63);
 }
 
 #[test]
@@ -175,11 +176,11 @@ fn a_management_api_that_cannot_be_reached_is_done_without_whoever_named_it() {
         let report = admin::verify(&blind, &topology).unwrap();
         assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
         assert_eq!(report.findings, []);
-        let status = admin::status(&blind, &topology).unwrap();
+        let status = status(&blind);
         assert!(status.unseen.iter().any(|unseen| unseen.contains("cannot be reached")), "{status:?}");
         admin::install(&blind, &topology, false, || {}).unwrap();
         // This looks at the queue's limit of deliveries first.
-        admin::unroutable(&blind, &topology, 10, |_| {}).unwrap();
+        Kept::Unroutable.list(&blind, &topology, 10, |_| {}).unwrap();
     }
 }
 

@@ -90,7 +90,7 @@ fn what_is_old_or_unknown_is_said_in_words() {
             if (path === 'api/picture') { \
                 seen.at = new Date(Date.parse(headers.date) - 60000).toISOString(); \
                 seen.verified = { ...seen.verified, ok: false, problems: ['one is missing', 'two differs'], unchecked: ['three'] }; \
-                seen.canary = { flying: true, problem: null, sent: 1, arrived: 0, overdue: 1, missing: 0, twice: 0, lateness: [], \
+                seen.canary = { running: true, problem: null, sent: 1, arrived: 0, overdue: 1, missing: 0, twice: 0, lateness: [], \
                     probes: [{ levels: '06+04', late_ms: null, overdue: 1, missing: 0 }] }; \
             } else if (seen) { seen.failure = 'the queue is gone'; } \
             return new Response(JSON.stringify(seen), { headers }); }; return 0; })()",

@@ -40,7 +40,8 @@ fn install_verify_status_and_uninstall() {
         .arg("status")
         .assert()
         .success()
-        .stdout(contains("4.3 y").and(contains("unroutable  0 messages")));
+        .stdout(contains("28 levels empty").and(contains("unroutable   0\n")));
+    on(&settings).args(["status", "-v"]).assert().success().stdout(contains("4.3 y"));
     assert_eq!(json(on(&settings).args(["status", "--json"]))["levels"].as_array().unwrap().len(), 28);
 
     on(&settings).args(["send", "--app", "app", "--delay", "1d", "--body", "x"]).assert().success();

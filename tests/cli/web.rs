@@ -46,7 +46,7 @@ fn metrics_are_what_the_broker_has() {
         ("delayline_parked_messages", 0.0),
         ("delayline_broker_reachable", 1.0),
         ("delayline_set_verified", 1.0),
-        ("delayline_canary_flying", 1.0),
+        ("delayline_canary_running", 1.0),
     ] {
         eventually_seen(series, || daemon.metric(series), |found| *found == Some(value));
     }

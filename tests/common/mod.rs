@@ -22,10 +22,11 @@ use delayline::{
     message::{Headers, Properties, Value},
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
-use delayline_admin::{self as admin, Outcome};
+use delayline_admin::{self as admin, Applied};
 use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
+use delayline_watch::picture::{Collector, Picture, Sources};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
@@ -56,7 +57,12 @@ pub fn topology(settings: &Settings) -> Topology {
 
 pub fn install(settings: &Settings) {
     let report = admin::install(settings, &topology(settings), false, || {}).unwrap();
-    assert_eq!(report.outcome, Outcome::Installed, "{report:?}");
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+}
+
+/// What `delayline status` shows.
+pub fn status(settings: &Settings) -> Picture {
+    Collector::new(settings.clone(), Sources { apps: true, ..Sources::default() }).look().clone()
 }
 
 /// `guest:guest`

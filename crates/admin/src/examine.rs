@@ -14,7 +14,7 @@ const PRECONDITION_FAILED: u16 = 406;
 
 /// The state of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum ObjectState {
     /// It does not exist.
     Missing,
     /// It exists, as it should be.
@@ -50,33 +50,33 @@ impl fmt::Display for Conflict {
 }
 
 /// Examines an exchange: does it exist, and if so, would declaring it change nothing?
-pub(super) fn exchange(session: &mut Session, exchange: &Exchange) -> Result<State, AmqpError> {
+pub(super) fn exchange(session: &mut Session, exchange: &Exchange) -> Result<ObjectState, AmqpError> {
     if !session.exchange_exists(&exchange.name)? {
-        return Ok(State::Missing);
+        return Ok(ObjectState::Missing);
     }
     let declared = session.declare_exchange(exchange);
     state(format!("exchange `{}`", exchange.name), declared)
 }
 
 /// Examines a queue.
-pub(super) fn queue(session: &mut Session, queue: &Queue) -> Result<State, AmqpError> {
+pub(super) fn queue(session: &mut Session, queue: &Queue) -> Result<ObjectState, AmqpError> {
     if session.queue_depth(&queue.name)?.is_none() {
-        return Ok(State::Missing);
+        return Ok(ObjectState::Missing);
     }
     let declared = session.declare_queue(queue);
     state(format!("queue `{}`", queue.name), declared)
 }
 
 /// The finding for an object that does not exist.
-pub(super) fn missing(object: &Object) -> Option<State> {
+pub(super) fn missing(object: &Object) -> Option<ObjectState> {
     match object {
-        Object::Exchange(_) | Object::Queue(_) => Some(State::Missing),
+        Object::Exchange(_) | Object::Queue(_) => Some(ObjectState::Missing),
         Object::Binding(_) => None,
     }
 }
 
 /// Examines an object; bindings cannot be examined over AMQP.
-pub(super) fn object(session: &mut Session, object: &Object) -> Result<Option<State>, AmqpError> {
+pub(super) fn object(session: &mut Session, object: &Object) -> Result<Option<ObjectState>, AmqpError> {
     match object {
         Object::Exchange(wanted) => exchange(session, wanted).map(Some),
         Object::Queue(wanted) => queue(session, wanted).map(Some),
@@ -84,11 +84,11 @@ pub(super) fn object(session: &mut Session, object: &Object) -> Result<Option<St
     }
 }
 
-fn state(object: String, declared: Result<(), AmqpError>) -> Result<State, AmqpError> {
+fn state(object: String, declared: Result<(), AmqpError>) -> Result<ObjectState, AmqpError> {
     match declared {
-        Ok(()) => Ok(State::Same),
+        Ok(()) => Ok(ObjectState::Same),
         Err(AmqpError::Channel { code: PRECONDITION_FAILED, text }) => {
-            Ok(State::Different(Conflict::new(object, text)))
+            Ok(ObjectState::Different(Conflict::new(object, text)))
         }
         Err(error) => Err(error),
     }

@@ -2,23 +2,23 @@
 
 use serde::Serialize;
 
-use crate::compare::{Finding, forgery, unsuitable};
+use crate::compare::{Difference, forgery, unsuitable};
 use delayline::{
     amqp::Session,
     topology::{Object, Topology},
 };
 use delayline_settings::Settings;
 
-use crate::{AdminError, Conflict, State, about::about, doing, examine, observe};
+use crate::{AdminError, Conflict, ObjectState, about::about, doing, examine, observe};
 
 /// What installing would do.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct InstallPlan {
     /// Exchanges and queues that exist with other arguments. If there are any, nothing may be
     /// changed.
     pub conflicts: Vec<Conflict>,
     /// A set of an earlier version that is installed. Then, too, nothing may be changed.
-    pub earlier: Option<Finding>,
+    pub earlier: Option<Difference>,
     /// Exchanges and queues to declare.
     pub missing: Vec<String>,
     /// How many exchanges and queues exist already.
@@ -34,11 +34,11 @@ pub struct Plan {
 #[derive(Debug, Clone, Serialize)]
 pub struct InstallReport {
     /// Whether anything may have changed.
-    pub outcome: Outcome,
+    pub outcome: Applied,
     /// What keeps the broker from carrying a set.
-    pub unsuitable: Vec<Finding>,
+    pub unsuitable: Vec<Difference>,
     /// A set of an earlier version that is installed.
-    pub earlier: Option<Finding>,
+    pub earlier: Option<Difference>,
     /// Objects that are in the way.
     pub conflicts: Vec<Conflict>,
     /// Exchanges and queues that were created.
@@ -55,10 +55,10 @@ pub struct InstallReport {
     pub warnings: Vec<String>,
 }
 
-/// How an installation ended.
+/// How far an installation, or the registration of an application, went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum Applied {
     /// The set is installed.
     Installed,
     /// Nothing was changed, because everything is there already.
@@ -77,9 +77,13 @@ pub enum Outcome {
 ///
 /// # Errors
 /// If the broker cannot be asked.
-pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> Result<Plan, AdminError> {
+pub fn plan(
+    settings: &Settings,
+    topology: &Topology,
+    session: &mut Session,
+) -> Result<InstallPlan, AdminError> {
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
-    let mut plan = Plan {
+    let mut plan = InstallPlan {
         conflicts: Vec::new(),
         earlier: None,
         missing: Vec::new(),
@@ -97,18 +101,18 @@ pub fn plan(settings: &Settings, topology: &Topology, session: &mut Session) -> 
             false => examine::object(session, object).map_err(doing(format!("looking at {name}")))?,
         };
         match state {
-            Some(State::Missing) => plan.missing.push(name),
-            Some(State::Same) => plan.standing += 1,
-            Some(State::Different(conflict)) => plan.conflicts.push(conflict),
+            Some(ObjectState::Missing) => plan.missing.push(name),
+            Some(ObjectState::Same) => plan.standing += 1,
+            Some(ObjectState::Different(conflict)) => plan.conflicts.push(conflict),
             None => {}
         }
     }
     match observed {
         Ok(observed) => {
-            let findings = observed.compare(topology);
-            let missing = |finding: &&Finding| matches!(finding, Finding::MissingBinding { .. });
-            plan.missing_bindings = Some(findings.iter().filter(missing).count());
-            plan.earlier = findings.into_iter().find(|it| matches!(it, Finding::EarlierVersion { .. }));
+            let differences = observed.compare(topology);
+            let missing = |it: &&Difference| matches!(it, Difference::MissingBinding { .. });
+            plan.missing_bindings = Some(differences.iter().filter(missing).count());
+            plan.earlier = differences.into_iter().find(|it| matches!(it, Difference::EarlierVersion { .. }));
         }
         // If nothing exists, no binding can.
         Err(_) if plan.standing == 0 => plan.missing_bindings = Some(topology.bindings().count()),
@@ -143,14 +147,14 @@ pub fn install(
     let unsuitable = unsuitable(&settings.topology, &about);
     let plan = plan(settings, topology, &mut session)?;
     let outcome = match dry_run {
-        _ if !unsuitable.is_empty() => Outcome::Unsuitable,
-        _ if plan.earlier.is_some() => Outcome::EarlierVersion,
-        _ if !plan.conflicts.is_empty() => Outcome::Conflict,
-        _ if plan.missing.is_empty() && plan.missing_bindings == Some(0) => Outcome::Unchanged,
-        true => Outcome::DryRun,
-        false => Outcome::Installed,
+        _ if !unsuitable.is_empty() => Applied::Unsuitable,
+        _ if plan.earlier.is_some() => Applied::EarlierVersion,
+        _ if !plan.conflicts.is_empty() => Applied::Conflict,
+        _ if plan.missing.is_empty() && plan.missing_bindings == Some(0) => Applied::Unchanged,
+        true => Applied::DryRun,
+        false => Applied::Installed,
     };
-    if outcome == Outcome::Installed {
+    if outcome == Applied::Installed {
         for object in topology.objects() {
             let declared = match object {
                 Object::Exchange(exchange) => session.declare_exchange(exchange),

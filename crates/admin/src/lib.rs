@@ -10,18 +10,17 @@ mod contents;
 mod doctor;
 mod examine;
 mod export;
+mod finding;
 pub mod handover;
 pub mod holding;
 mod install;
+mod kept;
 mod leader;
 mod limit;
 pub mod management;
-mod parked;
 mod permitted;
 mod platform;
-mod status;
 mod uninstall;
-mod unroutable;
 mod unstick;
 mod verify;
 
@@ -34,29 +33,25 @@ use delayline::amqp::AmqpError;
 use delayline_settings::Management;
 
 pub use apps::{
-    AddReport, AddedStep, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError, AppSpec,
-    AppSpecError, AppUser, AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry, Probe,
-    RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app, discard_app, list_apps,
+    AddReport, AddedStep, AppBinding, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError,
+    AppSpec, AppSpecError, AppUser, AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry,
+    Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app, discard_app, list_apps,
     remove_app,
 };
 pub use contents::Waiting;
-pub use doctor::{DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, doctor};
-pub use examine::{Conflict, State};
+pub use doctor::{DoctorOptions, DoctorReport, doctor};
+pub use examine::{Conflict, ObjectState};
 pub use export::Export;
-pub use install::{InstallReport, Outcome, Plan, install, plan};
-pub use parked::{
-    ParkedCause, ParkedGroup, ParkedMessage, ParkedReport, ParkedSelection, discard_parked, parked,
-    parked_messages, replay_parked,
+pub use finding::{Finding, FindingCode, Severity};
+pub use install::{Applied, InstallPlan, InstallReport, install, plan};
+pub use kept::{
+    Diagnosis, Kept, KeptCause, KeptGroup, KeptMessage, KeptReport, Reason, ReplayRefusal, ReplayReport,
+    Selection, diagnose,
 };
 pub use platform::{
     ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, SetReport, apply,
 };
-pub use status::{AppBinding, LevelStatus, Status, status};
 pub use uninstall::{Refusal, UninstallReport, uninstall};
-pub use unroutable::{
-    Diagnosis, Reason, ReplayRefusal, ReplayReport, Selection, UnroutableGroup, UnroutableMessage,
-    UnroutableReport, diagnose, purge, replay, unroutable, unroutable_messages,
-};
 pub use unstick::{
     Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, UnstickStats, Unsticker, unstick,
 };

@@ -1,8 +1,32 @@
-//! What permissions allow, as the broker interprets them: pure.
+//! Permissions, and what they allow as the broker interprets them.
 
 use regex::Regex;
 
-use crate::management::TopicPermission;
+use crate::management::{ManagementApi, ManagementError, Permission, TopicPermission, UserInfo};
+
+/// All permissions in a vhost, and all users.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    pub(super) users: Vec<UserInfo>,
+    pub(super) permissions: Vec<Permission>,
+    pub(super) topics: Vec<TopicPermission>,
+}
+
+impl Grants {
+    /// Asks the broker, which tells only administrators.
+    pub(super) fn ask(api: &ManagementApi, vhost: &str) -> Result<Self, ManagementError> {
+        Ok(Self {
+            users: api.users()?,
+            permissions: api.permissions(vhost)?,
+            topics: api.topic_permissions(vhost)?,
+        })
+    }
+
+    /// Whether a user has a tag, as far as the user is known.
+    pub(super) fn has_tag(&self, user: &str, tag: &str) -> bool {
+        self.users.iter().any(|known| known.name == user && known.has_tag(tag))
+    }
+}
 
 /// A pattern that uses PCRE syntax we do not know.
 #[derive(Debug, Clone, PartialEq, Eq)]

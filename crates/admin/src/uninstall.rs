@@ -13,7 +13,7 @@ use delayline::{
 use delayline_settings::Settings;
 
 use crate::{
-    AdminError, Conflict, State, Waiting,
+    AdminError, Conflict, ObjectState, Waiting,
     contents::{self, SETTLE, contents},
     doing, examine, observe,
 };
@@ -107,9 +107,9 @@ pub fn uninstall(
     let mut ours: Vec<&Object> = landing.iter().collect();
     for object in topology.objects() {
         match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
-            Some(State::Same) => ours.push(object),
-            Some(State::Different(conflict)) => report.foreign.push(conflict),
-            Some(State::Missing) | None => {}
+            Some(ObjectState::Same) => ours.push(object),
+            Some(ObjectState::Different(conflict)) => report.foreign.push(conflict),
+            Some(ObjectState::Missing) | None => {}
         }
     }
     let waiting = count(&mut session, &ours, observed.as_ref())?;

@@ -3,14 +3,15 @@
 use serde::Serialize;
 
 use crate::{
-    compare::{Cause, Finding, causes, unsuitable},
+    compare::{Difference, findings, unsuitable},
+    finding::Finding,
     management::ManagementApi,
 };
 use delayline::{amqp::Session, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{
-    AdminError, State,
+    AdminError, ObjectState,
     about::about,
     doing, examine,
     leader::{IfNew, Leaders, mark_leaderless},
@@ -20,10 +21,10 @@ use crate::{
 /// What was found, and what could not be checked.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerifyReport {
-    /// Everything that differs.
+    /// What is wrong, by cause, and what to do.
     pub findings: Vec<Finding>,
-    /// The same grouped by cause, each with what to do.
-    pub causes: Vec<Cause>,
+    /// Everything that differs: each place of each finding.
+    pub differences: Vec<Difference>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
     /// Whether some of that can be checked in a few seconds.
@@ -46,7 +47,7 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
     let objects = topology.exchanges().count() + topology.queues().count();
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
     let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));
-    let mut findings = unsuitable(&settings.topology, &about);
+    let mut differences = unsuitable(&settings.topology, &about);
     match observed {
         Ok(mut observed) => {
             observed.nodes = about.nodes;
@@ -59,10 +60,10 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
             }
             unchecked.extend(leaders.unchecked());
             unchecked.extend(observed.unsettled.iter().cloned());
-            findings.extend(observed.compare(topology));
+            differences.extend(observed.compare(topology));
             Ok(VerifyReport {
-                causes: causes(&settings.topology.set, &findings),
-                findings,
+                findings: findings(&settings.topology.set, &differences),
+                differences,
                 unchecked,
                 not_yet: leaders == Leaders::NotYet,
                 objects,
@@ -72,16 +73,16 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
         Err(reason) => {
             for object in topology.objects() {
                 match examine::object(&mut session, object).map_err(doing("looking at the set"))? {
-                    Some(State::Missing) => {
-                        findings.push(Finding::Missing { object: super::install::describe(object) })
+                    Some(ObjectState::Missing) => {
+                        differences.push(Difference::Missing { object: super::install::describe(object) })
                     }
-                    Some(State::Different(conflict)) => findings.push(Finding::Different {
+                    Some(ObjectState::Different(conflict)) => differences.push(Difference::Different {
                         object: conflict.object,
                         argument: conflict.argument,
                         wanted: conflict.wanted,
                         found: conflict.found,
                     }),
-                    Some(State::Same) | None => {}
+                    Some(ObjectState::Same) | None => {}
                 }
             }
             unchecked = vec![
@@ -91,8 +92,8 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                     .into(),
                 "further arguments of objects that differ: AMQP names only the first one".into(),
             ];
-            let causes = causes(&settings.topology.set, &findings);
-            Ok(VerifyReport { findings, causes, unchecked, not_yet: false, objects, bindings: 0 })
+            let findings = findings(&settings.topology.set, &differences);
+            Ok(VerifyReport { findings, differences, unchecked, not_yet: false, objects, bindings: 0 })
         }
     }
 }

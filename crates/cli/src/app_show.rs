@@ -4,7 +4,7 @@ use owo_colors::OwoColorize;
 
 use delayline::{codec::AppKey, topology::SetName};
 use delayline_admin::{
-    AddReport, AppCheck, AppEntry, AppList, AppUserEntry, DiscardReport, Outcome, Probe, RemoveRefusal,
+    AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Applied, DiscardReport, Probe, RemoveRefusal,
     RemoveReport,
 };
 
@@ -17,9 +17,9 @@ use crate::{
 pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Failure> {
     let code = match report.outcome {
         // Adding needs the set, as publishing does.
-        Outcome::Conflict if report.no_set => Code::Broker,
-        Outcome::Conflict if report.no_password => Code::Usage,
-        Outcome::Conflict => Code::Problem,
+        Applied::Conflict if report.no_set => Code::Broker,
+        Applied::Conflict if report.no_password => Code::Usage,
+        Applied::Conflict => Code::Problem,
         _ => Code::Done,
     };
     if output.json {
@@ -27,7 +27,7 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
         return Ok(code);
     }
     let app = &report.app;
-    if report.outcome == Outcome::Conflict {
+    if report.outcome == Applied::Conflict {
         output.line(format!(
             "{} application `{app}`: nothing was changed, because something else is in the way",
             "conflict".red().bold()
@@ -38,8 +38,8 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
         return Ok(code);
     }
     let (head, verb) = match report.outcome {
-        Outcome::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
-        Outcome::Unchanged => ("unchanged".green().bold().to_string(), "made"),
+        Applied::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
+        Applied::Unchanged => ("unchanged".green().bold().to_string(), "made"),
         _ => ("registered".green().bold().to_string(), "made"),
     };
     output.line(format!("{head} application `{app}`"))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use owo_colors::OwoColorize;
 
 use delayline_admin::{
-    self as admin, AddReport, ApplyOptions, ApplyReport, Outcome, Platform, PrunedApp, SetReport,
+    self as admin, AddReport, Applied, ApplyOptions, ApplyReport, Platform, PrunedApp, SetReport,
 };
 use delayline_settings::Settings;
 
@@ -77,13 +77,13 @@ impl Source {
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let report = args.source.apply(settings, args.dry_run, output)?;
     show(&report, output)?;
-    Ok(if report.outcome == Outcome::Conflict { Code::Problem } else { Code::Done })
+    Ok(if report.outcome == Applied::Conflict { Code::Problem } else { Code::Done })
 }
 
 pub(super) fn diff(args: &DiffArgs, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let report = args.source.apply(settings, true, output)?;
     show(&report, output)?;
-    Ok(if report.outcome == Outcome::Unchanged { Code::Done } else { Code::Problem })
+    Ok(if report.outcome == Applied::Unchanged { Code::Done } else { Code::Problem })
 }
 
 fn show(report: &ApplyReport, output: &mut Output) -> Result<(), Failure> {
@@ -96,21 +96,21 @@ fn show(report: &ApplyReport, output: &mut Output) -> Result<(), Failure> {
     for conflict in report.conflicts() {
         output.line(format!("{} {}", "✗".red(), printable(&conflict)))?;
     }
-    let changed = |app: &&AddReport| app.outcome != Outcome::Unchanged;
+    let changed = |app: &&AddReport| app.outcome != Applied::Unchanged;
     let apps = || report.sets.iter().flat_map(|set| &set.apps);
     let number =
         apps().filter(changed).count() + report.sets.iter().map(|set| set.pruned.len()).sum::<usize>();
     let head = match report.outcome {
-        Outcome::Unchanged => "unchanged".green().bold().to_string(),
-        Outcome::DryRun => "dry run".yellow().bold().to_string(),
-        Outcome::Conflict => "conflict".red().bold().to_string(),
+        Applied::Unchanged => "unchanged".green().bold().to_string(),
+        Applied::DryRun => "dry run".yellow().bold().to_string(),
+        Applied::Conflict => "conflict".red().bold().to_string(),
         _ => "applied".green().bold().to_string(),
     };
     output.line(format!(
         "{head} {}, {}: {} of them differ",
         counted(report.sets.len() as u64, "set"),
         counted(apps().count() as u64, "application"),
-        if report.outcome == Outcome::Unchanged { 0 } else { number },
+        if report.outcome == Applied::Unchanged { 0 } else { number },
     ))?;
     Ok(())
 }

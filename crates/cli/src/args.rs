@@ -188,10 +188,11 @@ Examples:
     Unstick(unstick::Args),
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
-    /// Show what waits where
+    /// Show what waits where, once
     #[command(after_help = "\
 Examples:
   delayline status
+  delayline status -v                           with the levels that are empty
   delayline status --json | jq '[.levels[].ready] | add'")]
     Status,
     /// Watch a set: what waits where, what flows, what is stuck

@@ -5,15 +5,10 @@ use std::collections::BTreeMap;
 use owo_colors::OwoColorize;
 
 use delayline::topology::Topology;
-use delayline_admin::{
-    self as admin, DoctorOptions, DoctorReport, FindingCode, HealthFinding, Severity, compare::named,
-};
+use delayline_admin::{self as admin, DoctorOptions, DoctorReport, FindingCode, Severity};
 use delayline_settings::Settings;
 
-use crate::{
-    Code, Failure, Output,
-    output::{counted, printable},
-};
+use crate::{Code, Failure, Output, findings, output::counted};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,33 +54,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 }
 
 fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<(), Failure> {
-    for same in alike(&report.findings) {
-        let finding = same[0];
-        let sign = match finding.severity {
-            Severity::Problem => "✗".red().to_string(),
-            Severity::Advice => "!".yellow().to_string(),
-        };
-        output.line(format!("{sign} {}  {}", finding.code.bold(), printable(&finding.subject)))?;
-        output.line(format!("    {}", printable(&finding.what)))?;
-        if let [_, others @ ..] = same.as_slice()
-            && !others.is_empty()
-        {
-            let subjects = others.iter().map(|other| printable(&other.subject));
-            let shown =
-                if output.verbose { subjects.collect::<Vec<_>>().join(", ") } else { named(subjects) };
-            output.line(format!("    the same: {shown}"))?;
-        }
-        let details = if output.verbose { finding.details.as_slice() } else { &[] };
-        for detail in details {
-            output.line(format!("    - {}", printable(detail)))?;
-        }
-        output.line(format!("    {} {}", "to do:".dimmed(), printable(&finding.advice)))?;
-    }
-    for unchecked in &report.unchecked {
-        output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
-    }
+    findings::show(&report.findings, output)?;
+    findings::unchecked(&report.unchecked, output)?;
     let ignored = if ignored > 0 { format!(", {ignored} ignored") } else { String::new() };
-    let verdict = if report.findings.is_empty() {
+    let summary = if report.findings.is_empty() {
         match report.unchecked.is_empty() {
             true => "nothing found".green().to_string(),
             false => "nothing found in what could be checked".yellow().to_string(),
@@ -98,29 +70,13 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
         let parts: Vec<_> = counts
             .into_iter()
             .map(|(severity, count)| match severity {
-                // It has no plural.
-                Severity::Advice => format!("{count} advice"),
-                severity => counted(count, &severity.to_string()),
+                Severity::Problem => counted(count, "problem"),
+                // These have no plural.
+                other => format!("{count} {other}"),
             })
             .collect();
         format!("{} (docs/doctor.md explains each)", parts.join(", ").red())
     };
-    output.line(format!("set `{}`: {verdict}{ignored}", report.set))?;
+    output.line(format!("set `{}`: {summary}{ignored}", report.set))?;
     Ok(())
-}
-
-/// Groups findings that differ only in their subject: a policy can apply to all 28 levels.
-fn alike(findings: &[HealthFinding]) -> Vec<Vec<&HealthFinding>> {
-    let mut groups: Vec<Vec<&HealthFinding>> = Vec::new();
-    for finding in findings {
-        let same = |group: &&mut Vec<&HealthFinding>| {
-            let first = group[0];
-            (first.code, &first.what, &first.advice) == (finding.code, &finding.what, &finding.advice)
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(finding),
-            None => groups.push(vec![finding]),
-        }
-    }
-    groups
 }

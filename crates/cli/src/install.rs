@@ -3,7 +3,7 @@
 use owo_colors::OwoColorize;
 
 use delayline::topology::Topology;
-use delayline_admin::{self as admin, InstallReport, Outcome, compare::EARLIER_REMEDY};
+use delayline_admin::{self as admin, Applied, InstallReport, compare::EARLIER_REMEDY};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, output::counted};
@@ -37,15 +37,15 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         show(&report, settings, output)?;
     }
     Ok(match report.outcome {
-        Outcome::Installed | Outcome::Unchanged | Outcome::DryRun => Code::Done,
-        Outcome::Conflict | Outcome::Unsuitable | Outcome::EarlierVersion => Code::Problem,
+        Applied::Installed | Applied::Unchanged | Applied::DryRun => Code::Done,
+        Applied::Conflict | Applied::Unsuitable | Applied::EarlierVersion => Code::Problem,
     })
 }
 
 fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Result<(), Failure> {
     let set = &settings.topology.set;
     let place = format!("set `{set}` in vhost `{}` of {}", settings.broker.vhost, settings.broker);
-    if report.outcome == Outcome::Unsuitable {
+    if report.outcome == Applied::Unsuitable {
         output.line(format!(
             "{} {place}: nothing was changed, because this broker cannot carry a set as it is",
             "unsuitable".red().bold()
@@ -61,7 +61,7 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         output.line(format!("  to do: {EARLIER_REMEDY}"))?;
         return Ok(());
     }
-    if report.outcome == Outcome::Conflict {
+    if report.outcome == Applied::Conflict {
         output.line(format!(
             "{} {place}: nothing was changed, because something else is in the way",
             "conflict".red().bold()
@@ -72,10 +72,10 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         output.line("Choose another name with --set, or remove these objects if they are not in use.")?;
         return Ok(());
     }
-    let dry_run = report.outcome == Outcome::DryRun;
+    let dry_run = report.outcome == Applied::DryRun;
     let (head, verb) = match report.outcome {
-        Outcome::DryRun => ("dry run".yellow().bold().to_string(), "would create"),
-        Outcome::Unchanged => ("unchanged".green().bold().to_string(), "created"),
+        Applied::DryRun => ("dry run".yellow().bold().to_string(), "would create"),
+        Applied::Unchanged => ("unchanged".green().bold().to_string(), "created"),
         _ => ("installed".green().bold().to_string(), "created"),
     };
     output.line(format!("{head} {place}"))?;

@@ -13,6 +13,7 @@ mod doctor;
 mod ending;
 mod export;
 mod failure;
+mod findings;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -32,6 +33,7 @@ mod send;
 mod serve;
 mod status;
 mod table;
+mod text;
 mod time;
 mod top;
 mod uninstall;
@@ -81,7 +83,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Diff(args) => apply::diff(args, &settings()?, output),
         Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
-        Command::Status => status::run(&settings()?, output),
+        Command::Status => status::run(settings()?, output),
         Command::Export(args) => export::run(args, &settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),
         Command::Decode(args) => decode::run(args, output),

@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let mut session = Session::open(&settings.broker)?;
     // From here on there is something to clean up.
     let interrupted = ending::on_signal_or_without_reader()?;
-    let target = Target::set_up(args, settings, &mut session)?;
+    let target = Listening::set_up(args, settings, &mut session)?;
     if !output.json {
         aside(format!("listening for `{}` on queue `{}`; press Ctrl-C to stop", args.app, target.queue));
     }
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
 
 fn receive(
     args: &Args,
-    target: &Target,
+    target: &Listening,
     session: &mut Session,
     output: &mut Output,
     interrupted: &AtomicBool,
@@ -161,14 +161,14 @@ impl Arrival {
 }
 
 /// The queue we consume from, and which parts of it we made.
-struct Target {
+struct Listening {
     queue: String,
     binding: Binding,
     made_queue: bool,
     made_binding: bool,
 }
 
-impl Target {
+impl Listening {
     fn set_up(args: &Args, settings: &Settings, session: &mut Session) -> Result<Self, Failure> {
         let names = Names::new(settings.topology.set.clone());
         let (queue, made_queue) = match &args.queue {

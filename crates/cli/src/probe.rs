@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use delayline::{histogram::Counted, router::Stats};
 use delayline_settings::Settings;
-use delayline_watch::canary::{Canary, Probe, ProbeFigures, State, Watched};
+use delayline_watch::canary::{Canary, CanaryState, Probe, ProbeFigures, Watched};
 
 use crate::{Code, Failure, Output, args, ending, output::counted, table::table};
 
@@ -98,27 +98,27 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     }
     let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), ending::on_signal_or_without_reader()?);
     let bar = output.progress(total, "arrived");
-    let flying = {
+    let running = {
         let stop = Arc::clone(&stop);
         thread::spawn(move || canary.run(&stop))
     };
-    let mut was_flying = false;
-    let mut grounded = None;
+    let mut was_running = false;
+    let mut paused = None;
     let mut down = Down::default();
-    while !interrupted.load(Ordering::Relaxed) && !flying.is_finished() {
+    while !interrupted.load(Ordering::Relaxed) && !running.is_finished() {
         let figures = watched.figures();
         bar.set_position(figures.total(|probe| probe.arrived));
         match watched.state() {
-            State::Flying(_) => was_flying = true,
+            CanaryState::Running(_) => was_running = true,
             // A message that was never sent will not arrive by waiting.
-            State::Grounded(reason) if !was_flying && reason != Canary::UNTRIED => {
-                grounded = Some(reason);
+            CanaryState::Paused(reason) if !was_running && reason != Canary::UNTRIED => {
+                paused = Some(reason);
                 break;
             }
-            State::Grounded(_) | State::Off => {}
+            CanaryState::Paused(_) | CanaryState::Off => {}
         }
         // With --forever, it goes on through that, too.
-        if was_flying && down.for_long(&watched.state(), Instant::now()) && !args.forever {
+        if was_running && down.for_long(&watched.state(), Instant::now()) && !args.forever {
             break;
         }
         let on_the_way = figures.expected as u64 - figures.total(|probe| probe.missing);
@@ -128,12 +128,12 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);
-    let _ = flying.join();
+    let _ = running.join();
     bar.finish_and_clear();
-    if let Some(reason) = grounded {
+    if let Some(reason) = paused {
         return Err(Failure::new(Code::Broker, reason));
     }
-    if interrupted.load(Ordering::Relaxed) && !was_flying {
+    if interrupted.load(Ordering::Relaxed) && !was_running {
         return Ok(Code::Interrupted);
     }
     let report = Report::new(&probes, &watched);
@@ -157,10 +157,10 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
 struct Down(Option<Instant>);
 
 impl Down {
-    fn for_long(&mut self, state: &State, now: Instant) -> bool {
+    fn for_long(&mut self, state: &CanaryState, now: Instant) -> bool {
         match state {
-            State::Grounded(_) => now.saturating_duration_since(*self.0.get_or_insert(now)) >= PATIENCE,
-            State::Flying(_) | State::Off => {
+            CanaryState::Paused(_) => now.saturating_duration_since(*self.0.get_or_insert(now)) >= PATIENCE,
+            CanaryState::Running(_) | CanaryState::Off => {
                 self.0 = None;
                 false
             }
@@ -199,8 +199,8 @@ impl Report {
             worst_late_seconds: worst.values().max().map(Duration::as_secs_f64),
             probes,
             problem: match watched.state() {
-                State::Grounded(reason) => Some(reason),
-                State::Flying(_) | State::Off => watched.refusal(),
+                CanaryState::Paused(reason) => Some(reason),
+                CanaryState::Running(_) | CanaryState::Off => watched.refusal(),
             },
         }
     }
@@ -280,9 +280,15 @@ mod tests {
     #[test]
     fn a_broker_that_is_gone_is_not_waited_for_without_end() {
         let (mut down, start) = (Down::default(), Instant::now());
-        let mut long = |state: State, seconds| down.for_long(&state, start + Duration::from_secs(seconds));
-        let gone = || State::Grounded("gone".into());
+        let mut long =
+            |state: CanaryState, seconds| down.for_long(&state, start + Duration::from_secs(seconds));
+        let gone = || CanaryState::Paused("gone".into());
         assert!(!long(gone(), 0) && !long(gone(), 59) && long(gone(), 60));
-        assert!(!long(State::Flying(0), 61) && !long(gone(), 62) && !long(gone(), 121) && long(gone(), 122));
+        assert!(
+            !long(CanaryState::Running(0), 61)
+                && !long(gone(), 62)
+                && !long(gone(), 121)
+                && long(gone(), 122)
+        );
     }
 }

@@ -7,7 +7,7 @@ use delayline::{amqp::Session, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{
-    AdminError, Outcome,
+    AdminError, Applied,
     apps::{
         AppSpec, Delivery, api, limits,
         steps::{self, Found, Standing, Step, steps},
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Clone, Serialize)]
 pub struct AddReport {
     /// Whether anything may have changed.
-    pub outcome: Outcome,
+    pub outcome: Applied,
     /// The application.
     pub app: String,
     /// What the application has now, in the order in which it was made.
@@ -63,9 +63,9 @@ pub fn add_app(
     let mut adding = Adding::start(settings, spec.user.is_some())?;
     adding.replace_permissions = replace_permissions;
     let mut planned = adding.plan(topology, spec)?;
-    if planned.report.outcome == Outcome::Installed {
+    if planned.report.outcome == Applied::Installed {
         match dry_run {
-            true => planned.report.outcome = Outcome::DryRun,
+            true => planned.report.outcome = Applied::DryRun,
             false => adding.make(&planned)?,
         }
     }
@@ -103,7 +103,7 @@ impl Adding {
         let Self { session, standing, .. } = self;
         let version = session.server_version();
         let mut report = AddReport {
-            outcome: Outcome::Installed,
+            outcome: Applied::Installed,
             app: spec.app.to_string(),
             steps: Vec::new(),
             conflicts: Vec::new(),
@@ -143,10 +143,10 @@ impl Adding {
             }
         }
         if !report.conflicts.is_empty() {
-            report.outcome = Outcome::Conflict;
+            report.outcome = Applied::Conflict;
             report.no_password = report.conflicts.len() == passwords;
         } else if to_make.is_empty() {
-            report.outcome = Outcome::Unchanged;
+            report.outcome = Applied::Unchanged;
         }
         Ok(PlannedApp { report, to_make })
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     compare::Observed,
-    management::{ManagementError, Permission, QueueInfo, TopicPermission, UserInfo},
+    management::{ManagementError, Permission, QueueInfo, TopicPermission},
 };
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
@@ -18,7 +18,7 @@ use crate::{
     AdminError,
     apps::api,
     observe_with,
-    permitted::{key_matches, matches},
+    permitted::{Grants, key_matches, matches},
 };
 
 /// The applications of a set.
@@ -93,9 +93,8 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
     let observed = observe_with(&api, vhost)?;
-    let access = (|| Ok((api.users()?, api.permissions(vhost)?, api.topic_permissions(vhost)?)))();
-    let (access, unseen) = match access {
-        Ok((users, permissions, topics)) => (Some(Access { vhost, users, permissions, topics }), Vec::new()),
+    let (access, unseen) = match Grants::ask(&api, vhost) {
+        Ok(grants) => (Some(VhostUsers { vhost, grants }), Vec::new()),
         Err(error @ ManagementError::Refused { .. }) => {
             (None, vec![format!("users and permissions: {error}")])
         }
@@ -127,7 +126,7 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
 fn entry(
     topology: &Topology,
     observed: &Observed,
-    access: Option<&Access<'_>>,
+    access: Option<&VhostUsers<'_>>,
     app: Option<String>,
     binding: Option<String>,
     bound: Endpoint,
@@ -190,20 +189,17 @@ fn receiving(observed: &Observed, landing: &LandingEntry) -> Option<String> {
     }
 }
 
-struct Access<'a> {
+struct VhostUsers<'a> {
     vhost: &'a str,
-    users: Vec<UserInfo>,
-    permissions: Vec<Permission>,
-    topics: Vec<TopicPermission>,
+    grants: Grants,
 }
 
-impl Access<'_> {
+impl VhostUsers<'_> {
     fn users_of(&self, topology: &Topology, app: Option<&AppKey>, queue: Option<&str>) -> Vec<AppUserEntry> {
         let entry = topology.names().entry();
         let mut users = Vec::new();
-        for permission in &self.permissions {
-            let known = self.users.iter().find(|user| user.name == permission.user);
-            if known.is_some_and(|user| user.has_tag("administrator")) {
+        for permission in &self.grants.permissions {
+            if self.grants.has_tag(&permission.user, "administrator") {
                 continue;
             }
             let of_user = |topic: &&TopicPermission| topic.user == permission.user;
@@ -214,7 +210,7 @@ impl Access<'_> {
                 }
                 let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
                 let user = (permission.user.as_str(), self.vhost);
-                key_matches(&self.topics, user, &entry, &key, |topic| &topic.write).ok()
+                key_matches(&self.grants.topics, user, &entry, &key, |topic| &topic.write).ok()
             });
             if consumes == Some(false) && publishes == Some(false) {
                 continue;
@@ -225,6 +221,7 @@ impl Access<'_> {
                 publishes,
                 permission: permission.clone(),
                 topic_permissions: self
+                    .grants
                     .topics
                     .iter()
                     .filter(of_user)

@@ -5,6 +5,7 @@
 //! broker are the registration.
 
 mod add;
+mod binding;
 mod check;
 mod discard;
 mod list;
@@ -16,6 +17,7 @@ mod steps;
 
 pub use add::{AddReport, AddedStep, add_app};
 pub(crate) use add::{Adding, PlannedApp};
+pub use binding::AppBinding;
 pub use check::{AppCheck, Probe, check_app};
 pub use discard::{DiscardReport, DiscardedFrom, discard_app};
 pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, list_apps};

@@ -13,7 +13,7 @@ use delayline::{
 use delayline_settings::Settings;
 
 use crate::{
-    AdminError, State, Waiting,
+    AdminError, ObjectState, Waiting,
     apps::{api, list::landing, rights::NOTHING, steps::Standing},
     contents::{self, SETTLE, contents},
     doing, examine,
@@ -261,7 +261,7 @@ fn stays(
     for retry in [false, true] {
         let wanted = topology.app_queue(app, name, retry);
         let state = examine::queue(session, &wanted).map_err(doing(format!("looking at queue `{name}`")))?;
-        if state == State::Same {
+        if state == ObjectState::Same {
             return Ok(None);
         }
     }

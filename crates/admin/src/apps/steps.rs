@@ -15,7 +15,7 @@ use delayline::{
 };
 
 use crate::{
-    AdminError, State,
+    AdminError, ObjectState,
     apps::{AppSpec, Delivery, Target, rights::rights},
     doing, examine, observe_with,
 };
@@ -147,9 +147,9 @@ impl Step {
             Self::Queue(queue) if !standing.has_queue(&queue.name) => Found::Missing,
             Self::Queue(queue) => {
                 match examine::queue(session, queue).map_err(doing(format!("looking at {self}")))? {
-                    State::Missing => Found::Missing,
-                    State::Same => Found::Same,
-                    State::Different(conflict) => {
+                    ObjectState::Missing => Found::Missing,
+                    ObjectState::Same => Found::Same,
+                    ObjectState::Different(conflict) => {
                         Found::Different(format!("{conflict}; {}", remedy(queue, standing, topology, app)))
                     }
                 }

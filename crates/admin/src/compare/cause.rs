@@ -1,57 +1,44 @@
-//! Findings grouped by cause: one fault shows in many places and is fixed once. Pure.
+//! Differences grouped by cause: one fault shows in many places and is fixed once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-
-use crate::compare::{EARLIER_REMEDY, Finding};
+use crate::{
+    compare::{Difference, EARLIER_REMEDY},
+    finding::{Finding, FindingCode},
+};
 use delayline::topology::{Binding, Endpoint, SetName};
 
 /// How many places of a cause are named before the list is cut short.
 const NAMED: usize = 3;
 
-/// One fault, with all the places where it shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Cause {
-    /// What it is about: an object, or the first few of several.
-    pub subject: String,
-    /// What is wrong.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-    /// The findings that it explains, at least one.
-    #[serde(skip)]
-    pub findings: Vec<Finding>,
-}
-
-/// Groups findings by cause, in the order in which each cause appears first.
+/// One finding for each cause, in the order in which each cause appears first.
 #[must_use]
-pub fn causes(set: &SetName, findings: &[Finding]) -> Vec<Cause> {
-    let missing: BTreeSet<&str> = findings
+pub fn findings(set: &SetName, differences: &[Difference]) -> Vec<Finding> {
+    let missing: BTreeSet<&str> = differences
         .iter()
-        .filter_map(|finding| match finding {
-            Finding::Missing { object } => Some(object.as_str()),
+        .filter_map(|difference| match difference {
+            Difference::Missing { object } => Some(object.as_str()),
             _ => None,
         })
         .collect();
     let mut differing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for finding in findings {
-        if let Finding::Different { object, argument, .. } = finding {
+    for difference in differences {
+        if let Difference::Different { object, argument, .. } = difference {
             differing.entry(object).or_default().insert(argument);
         }
     }
-    let mut groups: Vec<(Key<'_>, Vec<&Finding>)> = Vec::new();
-    for finding in findings {
-        let key = Key::of(finding, &missing, &differing);
+    let mut groups: Vec<(Key<'_>, Vec<&Difference>)> = Vec::new();
+    for difference in differences {
+        let key = Key::of(difference, &missing, &differing);
         match groups.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, group)) => group.push(finding),
-            None => groups.push((key, vec![finding])),
+            Some((_, group)) => group.push(difference),
+            None => groups.push((key, vec![difference])),
         }
     }
-    groups.into_iter().map(|(key, group)| key.cause(set, &group)).collect()
+    groups.into_iter().map(|(key, group)| key.finding(set, &group)).collect()
 }
 
-/// What findings with the same cause have in common.
+/// What differences with the same cause have in common.
 #[derive(Debug, PartialEq, Eq)]
 enum Key<'a> {
     /// Objects are missing, and their bindings with them.
@@ -72,41 +59,41 @@ enum Key<'a> {
 
 impl<'a> Key<'a> {
     fn of(
-        finding: &'a Finding,
+        difference: &'a Difference,
         missing: &BTreeSet<&str>,
         differing: &BTreeMap<&'a str, BTreeSet<&'a str>>,
     ) -> Self {
-        match finding {
-            Finding::Missing { .. } => Self::Missing,
-            Finding::MissingBinding { binding: Binding { source, destination, .. } } => {
+        match difference {
+            Difference::Missing { .. } => Self::Missing,
+            Difference::MissingBinding { binding: Binding { source, destination, .. } } => {
                 let ends = [Endpoint::Exchange(source.clone()), destination.clone()];
                 match ends.iter().any(|end| missing.contains(end.to_string().as_str())) {
                     true => Self::Missing,
                     false => Self::MissingBindings,
                 }
             }
-            Finding::Different { object, .. } => {
+            Difference::Different { object, .. } => {
                 Self::Different(differing.get(object.as_str()).cloned().unwrap_or_default())
             }
-            Finding::EarlierVersion { .. } => Self::EarlierVersion,
-            Finding::ExtraBinding { binding, effect } => Self::ExtraBindings(&binding.destination, effect),
-            Finding::Unsuitable { reason, remedy } => Self::Unsuitable(reason, remedy),
-            Finding::MissingReplicas { members, wanted, .. } => Self::MissingReplicas(members, *wanted),
-            Finding::ReplicasOffline { offline, stalled, .. } => Self::ReplicasOffline(offline, *stalled),
-            Finding::NoLeader { .. } => Self::NoLeader,
-            Finding::Policy { origins, .. } => Self::Policy(origins),
+            Difference::EarlierVersion { .. } => Self::EarlierVersion,
+            Difference::ExtraBinding { binding, effect } => Self::ExtraBindings(&binding.destination, effect),
+            Difference::Unsuitable { reason, remedy } => Self::Unsuitable(reason, remedy),
+            Difference::MissingReplicas { members, wanted, .. } => Self::MissingReplicas(members, *wanted),
+            Difference::ReplicasOffline { offline, stalled, .. } => Self::ReplicasOffline(offline, *stalled),
+            Difference::NoLeader { .. } => Self::NoLeader,
+            Difference::Policy { origins, .. } => Self::Policy(origins),
         }
     }
 
-    fn cause(self, set: &SetName, group: &[&Finding]) -> Cause {
-        let subjects: Vec<_> = group.iter().map(|finding| subject(finding)).collect();
+    fn finding(self, set: &SetName, group: &[&Difference]) -> Finding {
+        let subjects: Vec<_> = group.iter().map(|difference| subject(difference)).collect();
         let it = |one: &'static str, many: &'static str| if group.len() == 1 { one } else { many };
-        let (subject, what, remedy) = match self {
+        let (subject, what, advice) = match self {
             Self::Missing => {
-                let (bindings, objects): (Vec<&Finding>, Vec<&Finding>) = group
+                let (bindings, objects): (Vec<&Difference>, Vec<&Difference>) = group
                     .iter()
                     .copied()
-                    .partition(|finding| matches!(finding, Finding::MissingBinding { .. }));
+                    .partition(|difference| matches!(difference, Difference::MissingBinding { .. }));
                 let objects: Vec<_> = objects.into_iter().map(self::subject).collect();
                 let (they, them) = if objects.len() == 1 { ("it is", "it") } else { ("they are", "them") };
                 let what = match bindings.len() {
@@ -171,20 +158,42 @@ impl<'a> Key<'a> {
             ),
             Self::Policy(_) => (named(subjects), policy(group), policy_remedy(set, group)),
         };
-        Cause { subject, what, remedy, findings: group.iter().map(|&finding| finding.clone()).collect() }
+        let details = match group {
+            [_] => Vec::new(),
+            several => several.iter().map(ToString::to_string).collect(),
+        };
+        Finding { details, ..Finding::new(code(group[0]), subject, what, advice) }
     }
 }
 
-fn subject(finding: &Finding) -> String {
-    match finding {
-        Finding::Missing { object } | Finding::Different { object, .. } => object.clone(),
-        Finding::MissingBinding { binding } | Finding::ExtraBinding { binding, .. } => binding.to_string(),
-        Finding::Unsuitable { .. } => "broker".into(),
-        Finding::EarlierVersion { .. } => "the set".into(),
-        Finding::MissingReplicas { queue, .. }
-        | Finding::ReplicasOffline { queue, .. }
-        | Finding::NoLeader { queue }
-        | Finding::Policy { queue, .. } => format!("queue `{queue}`"),
+fn code(difference: &Difference) -> FindingCode {
+    match difference {
+        Difference::Missing { .. }
+        | Difference::EarlierVersion { .. }
+        | Difference::MissingBinding { .. }
+        | Difference::Different { .. }
+        | Difference::ExtraBinding { .. } => FindingCode::SetDiffers,
+        Difference::Unsuitable { .. } => FindingCode::BrokerUnsuitable,
+        Difference::MissingReplicas { .. } => FindingCode::TooFewReplicas,
+        Difference::ReplicasOffline { stalled: true, .. } => FindingCode::NoMajority,
+        Difference::ReplicasOffline { stalled: false, .. } => FindingCode::ReplicaOffline,
+        Difference::NoLeader { .. } => FindingCode::NoLeader,
+        Difference::Policy { .. } => FindingCode::PolicyOnSet,
+    }
+}
+
+fn subject(difference: &Difference) -> String {
+    match difference {
+        Difference::Missing { object } | Difference::Different { object, .. } => object.clone(),
+        Difference::MissingBinding { binding } | Difference::ExtraBinding { binding, .. } => {
+            binding.to_string()
+        }
+        Difference::Unsuitable { .. } => "broker".into(),
+        Difference::EarlierVersion { .. } => "the set".into(),
+        Difference::MissingReplicas { queue, .. }
+        | Difference::ReplicasOffline { queue, .. }
+        | Difference::NoLeader { queue }
+        | Difference::Policy { queue, .. } => format!("queue `{queue}`"),
     }
 }
 
@@ -203,10 +212,10 @@ pub fn named(subjects: impl IntoIterator<Item = String>) -> String {
 }
 
 /// What differs: everything on one object, or the same arguments on several.
-fn different(group: &[&Finding]) -> String {
+fn different(group: &[&Difference]) -> String {
     let mut by_argument: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
-    for finding in group {
-        if let Finding::Different { argument, wanted, found, .. } = finding {
+    for difference in group {
+        if let Difference::Different { argument, wanted, found, .. } = difference {
             by_argument.entry(argument).or_default().insert((wanted, found));
         }
     }
@@ -220,10 +229,10 @@ fn different(group: &[&Finding]) -> String {
 }
 
 /// What a policy sets, and the effect.
-fn policy(group: &[&Finding]) -> String {
+fn policy(group: &[&Difference]) -> String {
     let mut seen = BTreeSet::new();
-    let texts = group.iter().filter_map(|finding| match finding {
-        Finding::Policy { policy, effect, .. } => {
+    let texts = group.iter().filter_map(|difference| match difference {
+        Difference::Policy { policy, effect, .. } => {
             seen.insert((policy, effect)).then(|| format!("{policy}: {effect}"))
         }
         _ => None,
@@ -231,9 +240,9 @@ fn policy(group: &[&Finding]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-fn policy_remedy(set: &SetName, group: &[&Finding]) -> String {
-    let by_operator = group.iter().any(|finding| match finding {
-        Finding::Policy { origins, .. } => origins.iter().any(|origin| origin.starts_with("operator ")),
+fn policy_remedy(set: &SetName, group: &[&Difference]) -> String {
+    let by_operator = group.iter().any(|difference| match difference {
+        Difference::Policy { origins, .. } => origins.iter().any(|origin| origin.starts_with("operator ")),
         _ => false,
     });
     let operator = match by_operator {
@@ -260,12 +269,17 @@ mod tests {
         (topology, observed)
     }
 
-    fn grouped(topology: &Topology, observed: &Observed) -> Vec<Cause> {
-        let findings = observed.compare(topology);
-        let causes = causes(&topology.settings().set, &findings);
-        // Every finding is in one of them.
-        assert_eq!(causes.iter().map(|cause| cause.findings.len()).sum::<usize>(), findings.len());
-        causes
+    /// How many places a finding has.
+    fn places(finding: &Finding) -> usize {
+        finding.details.len().max(1)
+    }
+
+    fn grouped(topology: &Topology, observed: &Observed) -> Vec<Finding> {
+        let differences = observed.compare(topology);
+        let findings = findings(&topology.settings().set, &differences);
+        // Every difference is in one of them.
+        assert_eq!(findings.iter().map(places).sum::<usize>(), differences.len());
+        findings
     }
 
     #[test]
@@ -287,7 +301,7 @@ mod tests {
         for part in ["queue `delay.level.03`", "exchange `delay.level.05`"] {
             assert!(causes[0].subject.contains(part), "{}", causes[0].subject);
         }
-        assert_eq!(causes[0].remedy, "delayline install");
+        assert_eq!(causes[0].advice, "delayline install");
         // A binding that is gone although both its ends stand is another matter.
         let between = observed
             .bindings
@@ -310,19 +324,19 @@ mod tests {
         let causes = grouped(&topology, &observed);
         assert_eq!(causes.len(), 2, "{causes:#?}");
         let (all, tight) = (&causes[0], &causes[1]);
-        assert!(all.findings.len() > 28 && all.subject.ends_with("more"), "{all:#?}");
+        assert!(places(all) > 28 && all.subject.ends_with("more"), "{all:#?}");
         for part in ["policy `all` sets `expires` to 60000: the broker deletes", "`dead-letter-routing-key`"]
         {
             assert_eq!(all.what.matches(part).count(), 1, "{}", all.what);
         }
         assert!(
-            all.remedy.contains("leaves `delay` and all names that begin with `delay.`"),
+            all.advice.contains("leaves `delay` and all names that begin with `delay.`"),
             "{}",
-            all.remedy
+            all.advice
         );
         assert_eq!(tight.subject, "queue `delay.parked`");
         assert!(tight.what.starts_with("operator policy `tight` sets"), "{}", tight.what);
-        assert!(tight.remedy.contains("operator"), "{}", tight.remedy);
+        assert!(tight.advice.contains("operator"), "{}", tight.advice);
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn one_bit_to_a_word(binding: &Binding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::{Finding, causes, standing::info};
+    use crate::compare::{Difference, findings, standing::info};
     use delayline::topology::{Endpoint, TopologySettings};
 
     /// The bindings of that version, of one level.
@@ -57,11 +57,11 @@ mod tests {
         observed.bindings.extend(earlier(&topology, 5.try_into().unwrap()).map(|binding| info(&binding)));
         assert_eq!(observed.earlier_bindings(&topology), 6);
         observed.bindings = Level::all().flat_map(|l| earlier(&topology, l)).map(|b| info(&b)).collect();
-        let causes = causes(&topology.settings().set, &observed.compare(&topology));
-        assert!(causes.len() == 1 && causes[0].remedy.contains("delayline uninstall"), "{causes:?}");
+        let found = findings(&topology.settings().set, &observed.compare(&topology));
+        assert!(found.len() == 1 && found[0].advice.contains("delayline uninstall"), "{found:?}");
         match &observed.compare(&topology)[..] {
-            [finding @ Finding::EarlierVersion { bindings: 406 }] => {
-                let text = finding.to_string();
+            [difference @ Difference::EarlierVersion { bindings: 406 }] => {
+                let text = difference.to_string();
                 assert!(text.contains("this is a set of an earlier version"), "{text}");
             }
             other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use crate::management::QueueInfo;
 
-use crate::compare::{Finding, observed::text};
+use crate::compare::{Difference, observed::text};
 
 /// Policy keys that affect a level queue even though its arguments are right: of two limits
 /// the lower applies, and what no argument sets is the policy's alone.
@@ -37,13 +37,13 @@ const HARMFUL_TO_LANDING: [(&str, &str); 2] = [
 ];
 
 /// What policies do to a queue of the set: a level, or a queue that keeps messages.
-pub(super) fn harmful_policies(info: &QueueInfo, is_level: bool) -> impl Iterator<Item = Finding> + '_ {
+pub(super) fn harmful_policies(info: &QueueInfo, is_level: bool) -> impl Iterator<Item = Difference> + '_ {
     policies(info, if is_level { &HARMFUL_POLICIES } else { &HARMFUL_TO_KEEPING })
 }
 
 /// The policies that change how a landing queue works, except limits on its length: those are
 /// checked as for every queue at the end of a route.
-pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Finding> {
+pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Difference> {
     policies(info, &HARMFUL_TO_LANDING).collect()
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn landing_policies(info: &QueueInfo) -> Vec<Finding> {
 fn policies<'a>(
     queue: &'a QueueInfo,
     harmful: &'static [(&str, &'static str)],
-) -> impl Iterator<Item = Finding> + 'a {
+) -> impl Iterator<Item = Difference> + 'a {
     harmful.iter().filter_map(|&(key, effect)| {
         let value = queue.policy_value(key)?;
         if key == "delivery-limit" && value.as_i64().is_some_and(|limit| limit < 0) {
@@ -77,7 +77,7 @@ fn policies<'a>(
             names.into_iter().filter_map(named).collect()
         };
         let origins = queue.policy_origins.get(key).cloned().unwrap_or_else(shown);
-        Some(Finding::Policy {
+        Some(Difference::Policy {
             queue: queue.name.clone(),
             policy: format!("{} sets `{key}` to {}", origins.join(" and "), text(value)),
             origins,

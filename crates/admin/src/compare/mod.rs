@@ -1,12 +1,12 @@
 //! Comparing a broker with the wanted set.
 //!
 //! [`Observed`] is what a vhost holds; comparing it with a
-//! [`Topology`](delayline::topology::Topology) gives [`Finding`]s, and [`causes`] groups
-//! those that have one fault behind them.
+//! [`Topology`](delayline::topology::Topology) gives [`Difference`]s, and [`findings`] makes
+//! one finding of those that have one fault behind them.
 
 mod cause;
+mod difference;
 mod earlier;
-mod finding;
 mod harm;
 mod observed;
 mod policy;
@@ -14,9 +14,8 @@ mod policy;
 mod standing;
 mod suitable;
 
-pub use cause::{Cause, causes, named};
-pub use finding::EARLIER_REMEDY;
-pub use finding::Finding;
+pub use cause::{findings, named};
+pub use difference::{Difference, EARLIER_REMEDY};
 pub(crate) use harm::landing_policies;
 pub use observed::Observed;
 pub use suitable::{About, forgery, unsuitable};

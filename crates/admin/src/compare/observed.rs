@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
 use delayline::codec::RoutingKey;
 
-use crate::compare::{Finding, harm::harmful_policies};
+use crate::compare::{Difference, harm::harmful_policies};
 use delayline::topology::{Argument, Binding, Endpoint, Object, Topology};
 
 /// The contents of a vhost, as the management API reports them.
@@ -33,27 +33,27 @@ impl Observed {
     /// Compares a vhost with what is wanted: argument by argument, binding by
     /// binding. Empty if everything is as it should be.
     #[must_use]
-    pub fn compare(&self, topology: &Topology) -> Vec<Finding> {
-        let mut findings = Vec::new();
+    pub fn compare(&self, topology: &Topology) -> Vec<Difference> {
+        let mut differences = Vec::new();
         let earlier = self.earlier_bindings(topology);
         if earlier > 0 {
-            findings.push(Finding::EarlierVersion { bindings: earlier });
+            differences.push(Difference::EarlierVersion { bindings: earlier });
         }
-        self.compare_exchanges(topology, &mut findings);
-        self.compare_queues(topology, &mut findings);
+        self.compare_exchanges(topology, &mut differences);
+        self.compare_queues(topology, &mut differences);
         // All bindings of an earlier version differ, so listing them adds nothing.
         if earlier == 0 {
-            self.compare_bindings(topology, &mut findings);
+            self.compare_bindings(topology, &mut differences);
         }
-        findings
+        differences
     }
 
-    fn compare_exchanges(&self, topology: &Topology, findings: &mut Vec<Finding>) {
+    fn compare_exchanges(&self, topology: &Topology, differences: &mut Vec<Difference>) {
         let found: HashMap<_, _> = self.exchanges.iter().map(|info| (info.name.as_str(), info)).collect();
         for wanted in topology.exchanges() {
             let object = format!("exchange `{}`", wanted.name);
             let Some(info) = found.get(wanted.name.as_str()) else {
-                findings.push(Finding::Missing { object });
+                differences.push(Difference::Missing { object });
                 continue;
             };
             let properties = [
@@ -62,31 +62,31 @@ impl Observed {
                 ("auto-delete", "false".into(), info.auto_delete.to_string()),
                 ("internal", "false".into(), info.internal.to_string()),
             ];
-            compare_properties(&object, properties, findings);
-            compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
+            compare_properties(&object, properties, differences);
+            compare_arguments(&object, &wanted.arguments, &info.arguments, differences);
         }
     }
 
-    fn compare_queues(&self, topology: &Topology, findings: &mut Vec<Finding>) {
+    fn compare_queues(&self, topology: &Topology, differences: &mut Vec<Difference>) {
         let found: HashMap<_, _> = self.queues.iter().map(|info| (info.name.as_str(), info)).collect();
         for wanted in topology.queues() {
             let object = format!("queue `{}`", wanted.name);
             let Some(info) = found.get(wanted.name.as_str()) else {
-                findings.push(Finding::Missing { object });
+                differences.push(Difference::Missing { object });
                 continue;
             };
             let properties = [
                 ("durable", "true".to_owned(), info.durable.to_string()),
                 ("auto-delete", "false".into(), info.auto_delete.to_string()),
             ];
-            compare_properties(&object, properties, findings);
-            compare_arguments(&object, &wanted.arguments, &info.arguments, findings);
-            findings.extend(harmful_policies(info, wanted.level.is_some()));
-            self.compare_replicas(topology, info, findings);
+            compare_properties(&object, properties, differences);
+            compare_arguments(&object, &wanted.arguments, &info.arguments, differences);
+            differences.extend(harmful_policies(info, wanted.level.is_some()));
+            self.compare_replicas(topology, info, differences);
         }
     }
 
-    fn compare_replicas(&self, topology: &Topology, info: &QueueInfo, findings: &mut Vec<Finding>) {
+    fn compare_replicas(&self, topology: &Topology, info: &QueueInfo, differences: &mut Vec<Difference>) {
         if info.members.is_empty() {
             // Not replicated, or still being declared.
             return;
@@ -95,24 +95,24 @@ impl Observed {
             info.members.iter().filter(|member| !info.online.contains(member)).cloned().collect();
         if !offline.is_empty() {
             let stalled = !info.has_majority();
-            findings.push(Finding::ReplicasOffline { queue: info.name.clone(), offline, stalled });
+            differences.push(Difference::ReplicasOffline { queue: info.name.clone(), offline, stalled });
         }
         if info.leaderless {
-            findings.push(Finding::NoLeader { queue: info.name.clone() });
+            differences.push(Difference::NoLeader { queue: info.name.clone() });
         }
         let asked = topology.settings().replicas.map_or(DEFAULT_REPLICAS, |number| number.get().into());
         let wanted = self.nodes.map_or(0, |nodes| asked.min(nodes));
         if info.members.len() < wanted {
             let (queue, members) = (info.name.clone(), info.members.clone());
-            findings.push(Finding::MissingReplicas { queue, members, wanted });
+            differences.push(Difference::MissingReplicas { queue, members, wanted });
         }
     }
 
-    fn compare_bindings(&self, topology: &Topology, findings: &mut Vec<Finding>) {
+    fn compare_bindings(&self, topology: &Topology, differences: &mut Vec<Difference>) {
         let wanted: BTreeSet<&Binding> = topology.bindings().collect();
         let found: HashSet<Binding> = self.bindings.iter().filter_map(binding).collect();
         let missing = wanted.iter().filter(|binding| !found.contains(binding));
-        findings.extend(missing.map(|&binding| Finding::MissingBinding { binding: binding.clone() }));
+        differences.extend(missing.map(|&binding| Difference::MissingBinding { binding: binding.clone() }));
 
         let exchanges: HashSet<_> = topology.exchanges().map(|exchange| exchange.name.as_str()).collect();
         let queues: HashSet<_> = topology.queues().map(|queue| queue.name.as_str()).collect();
@@ -143,7 +143,7 @@ impl Observed {
                 }
                 "it lets messages in that did not come through the entry exchange"
             };
-            findings.push(Finding::ExtraBinding { binding: binding.clone(), effect });
+            differences.push(Difference::ExtraBinding { binding: binding.clone(), effect });
         }
     }
 }
@@ -151,11 +151,11 @@ impl Observed {
 fn compare_properties<const N: usize>(
     object: &str,
     properties: [(&str, String, String); N],
-    findings: &mut Vec<Finding>,
+    differences: &mut Vec<Difference>,
 ) {
     for (argument, wanted, found) in properties {
         if wanted != found {
-            findings.push(Finding::Different {
+            differences.push(Difference::Different {
                 object: object.into(),
                 argument: argument.into(),
                 wanted,
@@ -169,7 +169,7 @@ fn compare_arguments(
     object: &str,
     wanted: &BTreeMap<String, Argument>,
     found: &BTreeMap<String, Json>,
-    findings: &mut Vec<Finding>,
+    differences: &mut Vec<Difference>,
 ) {
     let names: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
     for name in names {
@@ -180,7 +180,7 @@ fn compare_arguments(
             _ => false,
         };
         if !same {
-            findings.push(Finding::Different {
+            differences.push(Difference::Different {
                 object: object.into(),
                 argument: name.clone(),
                 wanted: wanted.map_or_else(|| "not set".into(), ToString::to_string),
@@ -302,7 +302,7 @@ mod tests {
             let mut observed = observed.clone();
             let gone = observed.bindings.remove(index);
             match &observed.compare(&topology)[..] {
-                [Finding::MissingBinding { binding }] => assert_eq!(info(binding), gone),
+                [Difference::MissingBinding { binding }] => assert_eq!(info(binding), gone),
                 other => panic!("{other:?}"),
             }
         }
@@ -317,10 +317,10 @@ mod tests {
         queue.arguments.insert("x-expires".into(), 5.into());
         queue.durable = false;
         observed.exchanges[1].kind = "direct".into();
-        let mut findings: Vec<_> = observed.compare(&topology).iter().map(ToString::to_string).collect();
-        findings.sort();
+        let mut differences: Vec<_> = observed.compare(&topology).iter().map(ToString::to_string).collect();
+        differences.sort();
         assert_eq!(
-            findings,
+            differences,
             [
                 "exchange `delay.dispatch`: `type` should be topic, but is direct",
                 "queue `delay.level.03`: `durable` should be true, but is false",
@@ -347,9 +347,9 @@ mod tests {
         ] {
             let mut observed = observed.clone();
             observed.bindings.push(queue_binding(source, queue, key));
-            let findings = observed.compare(&topology);
-            assert_eq!(findings.len(), 1, "{source} -> {queue}");
-            assert!(findings[0].to_string().contains(effect), "{}", findings[0]);
+            let differences = observed.compare(&topology);
+            assert_eq!(differences.len(), 1, "{source} -> {queue}");
+            assert!(differences[0].to_string().contains(effect), "{}", differences[0]);
         }
     }
 

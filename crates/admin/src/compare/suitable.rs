@@ -2,7 +2,7 @@
 
 use crate::management::FeatureFlag;
 
-use crate::compare::Finding;
+use crate::compare::Difference;
 use delayline::topology::{QueueType, TopologySettings};
 
 /// The first version whose quorum queues dead-letter at least once.
@@ -27,15 +27,15 @@ pub struct About {
 /// What prevents a set with these settings from working on this broker. Empty if nothing is
 /// known to.
 #[must_use]
-pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Difference> {
+    let mut found = Vec::new();
     if settings.queue_type == QueueType::Classic {
-        return findings;
+        return found;
     }
     if let Some(version) = &about.version
         && series(version).is_some_and(|series| series < OLDEST)
     {
-        findings.push(Finding::Unsuitable {
+        found.push(Difference::Unsuitable {
             reason: format!("RabbitMQ {version} cannot dead-letter at least once"),
             remedy: "upgrade it to 3.10 or later, or choose --queue-type classic, which loses messages \
                      when a node fails"
@@ -44,7 +44,7 @@ pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
     }
     for flag in about.flags.iter().flatten() {
         if NEEDED.contains(&flag.name.as_str()) && flag.state != "enabled" {
-            findings.push(Finding::Unsuitable {
+            found.push(Difference::Unsuitable {
                 reason: format!(
                     "the feature flag `{}` is {}, and without it quorum queues cannot dead-letter at least once",
                     flag.name, flag.state
@@ -56,12 +56,12 @@ pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Finding> {
     if let (Some(replicas), Some(nodes)) = (settings.replicas, about.nodes)
         && usize::from(replicas.get()) > nodes
     {
-        findings.push(Finding::Unsuitable {
+        found.push(Difference::Unsuitable {
             reason: format!("{replicas} replicas are wanted, but the number of nodes is {nodes}"),
             remedy: "add nodes, or ask for fewer with --replicas".into(),
         });
     }
-    findings
+    found
 }
 
 /// What any publisher can do to everybody on a broker of this version: one message with a

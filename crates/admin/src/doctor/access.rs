@@ -7,17 +7,14 @@ use std::collections::BTreeMap;
 
 use crate::{
     compare::forgery,
+    doctor::{DoctorOptions, facts::Facts},
+    finding::{Finding, FindingCode},
     management::{Permission, TopicPermission},
-    permitted::{May, Unreadable, key_matches, matches},
+    permitted::{Grants, May, Unreadable, key_matches, matches},
 };
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
-};
-
-use crate::doctor::{
-    DoctorOptions, FindingCode, HealthFinding,
-    facts::{Access, Facts},
 };
 
 /// An app key that no application has: a rule that permits it permits any.
@@ -43,7 +40,7 @@ enum Power {
 /// A user without the tag `administrator`, and what it may do.
 struct User<'a> {
     permission: &'a Permission,
-    access: &'a Access,
+    grants: &'a Grants,
     vhost: &'a str,
     makes_policies: bool,
     forgeable: bool,
@@ -52,7 +49,7 @@ struct User<'a> {
 impl User<'_> {
     /// Whether a topic permission allows a key.
     fn key(&self, exchange: &str, key: &str, which: fn(&TopicPermission) -> &String) -> May {
-        key_matches(&self.access.topics, (&self.permission.user, self.vhost), exchange, key, which)
+        key_matches(&self.grants.topics, (&self.permission.user, self.vhost), exchange, key, which)
     }
 }
 
@@ -62,18 +59,17 @@ pub(super) fn check(
     options: &DoctorOptions,
     vhost: &str,
     unchecked: &mut Vec<String>,
-) -> Vec<HealthFinding> {
-    let Some(access) = &facts.access else { return Vec::new() };
+) -> Vec<Finding> {
+    let Some(grants) = &facts.grants else { return Vec::new() };
     let forgery = forgery(facts.about.version.as_deref());
     let mut found: BTreeMap<Power, Vec<String>> = BTreeMap::new();
-    for permission in &access.permissions {
-        let known = access.users.iter().find(|user| user.name == permission.user);
-        let has_tag = |tag: &str| known.is_some_and(|user| user.has_tag(tag));
+    for permission in &grants.permissions {
+        let has_tag = |tag: &str| grants.has_tag(&permission.user, tag);
         if options.trusted.contains(&permission.user) || has_tag("administrator") {
             continue;
         }
         let makes_policies = has_tag("policymaker");
-        let user = User { permission, access, vhost, makes_policies, forgeable: forgery.is_some() };
+        let user = User { permission, grants, vhost, makes_policies, forgeable: forgery.is_some() };
         for (power, may) in powers(topology, &user) {
             match may {
                 Ok(true) => found.entry(power).or_default().push(permission.user.clone()),
@@ -135,7 +131,7 @@ fn powers(topology: &Topology, user: &User<'_>) -> Vec<(Power, May)> {
     ]
 }
 
-fn finding(topology: &Topology, power: Power, users: &[String], forgery: &str) -> HealthFinding {
+fn finding(topology: &Topology, power: Power, users: &[String], forgery: &str) -> Finding {
     let names = topology.names();
     let exchange = |name: String| format!("exchange `{name}`");
     let set = || format!("set `{}`", topology.settings().set);
@@ -182,5 +178,5 @@ fn finding(topology: &Topology, power: Power, users: &[String], forgery: &str) -
              give the rest a broker of their own",
         ),
     };
-    HealthFinding::new(code, subject, what, advice)
+    Finding::new(code, subject, what, advice)
 }

@@ -8,10 +8,10 @@ use delayline::{
     topology::{Topology, topic_matches},
 };
 
-use crate::doctor::{FindingCode, HealthFinding};
+use crate::finding::{Finding, FindingCode};
 
 /// Bindings that catch other applications' messages, or can.
-pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFinding> {
+pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<Finding> {
     let bindings = observed.dispatch_bindings(topology);
     let exact: Vec<_> = bindings
         .iter()
@@ -33,7 +33,7 @@ pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFindi
         let advice = "bind with `delay.`, seven times `*.` and the app key, then remove this binding; \
                       delayline app add makes the exact one";
         findings.push(if caught.is_empty() {
-            HealthFinding::new(
+            Finding::new(
                 FindingCode::WildcardBinding,
                 binding.to_string(),
                 "it can catch messages of other applications",
@@ -41,7 +41,7 @@ pub(super) fn check(topology: &Topology, observed: &Observed) -> Vec<HealthFindi
             )
         } else {
             let names: Vec<_> = caught.iter().map(|app| format!("`{app}`")).collect();
-            HealthFinding::new(
+            Finding::new(
                 FindingCode::BindingCollision,
                 binding.to_string(),
                 format!("it also receives the messages of {}", names.join(", ")),

@@ -3,9 +3,12 @@
 use crate::compare::unsuitable;
 use delayline::topology::Topology;
 
-use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
+use crate::{
+    doctor::facts::Facts,
+    finding::{Finding, FindingCode},
+};
 
-pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for node in facts.nodes.iter().flatten() {
         for (on, what, helps) in [
@@ -13,7 +16,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
             (node.disk_free_alarm, "disk space", "free some space, or enlarge the disk"),
         ] {
             if on {
-                findings.push(HealthFinding::new(
+                findings.push(Finding::new(
                     FindingCode::BrokerAlarm,
                     format!("node {}", node.name),
                     format!("it is short of {what}, and the whole cluster accepts no messages"),
@@ -27,7 +30,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
         let off = flag.state == "disabled" && matches!(flag.stability.as_str(), "stable" | "required");
         let said = needed.iter().any(|finding| finding.to_string().contains(&format!("`{}`", flag.name)));
         if off && !said {
-            findings.push(HealthFinding::new(
+            findings.push(Finding::new(
                 FindingCode::FeatureFlagOff,
                 format!("feature flag `{}`", flag.name),
                 "it is stable but off; the next version may refuse to start without it",
@@ -36,7 +39,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
         }
     }
     for feature in facts.deprecated.iter().flatten() {
-        findings.push(HealthFinding::new(
+        findings.push(Finding::new(
             FindingCode::DeprecatedFeature,
             format!("deprecated feature `{}`", feature.name),
             format!("something on this broker uses it ({})", feature.deprecation_phase.replace('_', " ")),

@@ -11,18 +11,14 @@ use serde_json::Value as Json;
 
 use crate::{
     compare::Observed,
+    doctor::{facts::Facts, walk::Route},
+    finding::{Finding, FindingCode},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
-    permitted::{key_matches, matches},
+    permitted::{Grants, key_matches, matches},
 };
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
-};
-
-use crate::doctor::{
-    FindingCode, HealthFinding,
-    facts::{Access, Facts},
-    walk::Target,
 };
 
 /// The period to look back over, in seconds; brokers keep such figures for this long by
@@ -111,16 +107,16 @@ fn compare(ways: &[&ExchangeInfo], levels: &[&QueueInfo]) -> (u64, u64) {
 pub(super) fn check(
     topology: &Topology,
     facts: &Facts,
-    targets: &[Target<'_>],
+    targets: &[Route<'_>],
     vhost: &str,
-) -> Option<HealthFinding> {
+) -> Option<Finding> {
     let copies = facts.copies.as_ref()?;
     let apps: BTreeSet<_> = targets.iter().filter_map(|target| AppKey::new(&target.app).ok()).collect();
     let mut users: Vec<_> = copies.users.iter().collect();
     users.sort_by_key(|(_, published)| std::cmp::Reverse(**published));
     let (mut who, mut concerned) = (Vec::new(), BTreeSet::new());
     for (user, published) in users {
-        let of = publishes(topology, facts.access.as_ref(), (user, vhost), &apps);
+        let of = publishes(topology, facts.grants.as_ref(), (user, vhost), &apps);
         if of.as_ref().is_some_and(BTreeSet::is_empty) {
             continue;
         }
@@ -142,7 +138,7 @@ pub(super) fn check(
     };
     let Copies { published, extra, .. } = copies;
     Some(
-        HealthFinding::new(
+        Finding::new(
             FindingCode::MultipliedMessages,
             format!("exchange `{}`", topology.names().entry()),
             format!(
@@ -161,19 +157,19 @@ pub(super) fn check(
 /// The applications that a user may publish for; `None` if that is not known.
 fn publishes(
     topology: &Topology,
-    access: Option<&Access>,
+    grants: Option<&Grants>,
     user: (&str, &str),
     apps: &BTreeSet<AppKey>,
 ) -> Option<BTreeSet<AppKey>> {
-    let access = access?;
-    let Some(permission) = access.permissions.iter().find(|permission| permission.user == user.0) else {
+    let grants = grants?;
+    let Some(permission) = grants.permissions.iter().find(|permission| permission.user == user.0) else {
         return Some(BTreeSet::new());
     };
     let entry = topology.names().entry();
     let may = matches(&permission.write, &entry).unwrap_or(true);
     let key = |app: &AppKey| {
         let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
-        key_matches(&access.topics, user, &entry, &key, |topic| &topic.write).unwrap_or(true)
+        key_matches(&grants.topics, user, &entry, &key, |topic| &topic.write).unwrap_or(true)
     };
     Some(apps.iter().filter(|app| may && key(app)).cloned().collect())
 }

@@ -1,24 +1,24 @@
 //! Dead letters on their way from one queue to the next.
 
 use crate::{
+    doctor::{
+        DoctorOptions, ended,
+        facts::Facts,
+        walk::{Route, refuses},
+    },
+    finding::{Finding, FindingCode},
     handover::{PREFETCH, Sign},
     management::PolicyKind,
     unstick::NAME,
 };
 use delayline::topology::Topology;
 
-use crate::doctor::{
-    DoctorOptions, FindingCode, HealthFinding, ended,
-    facts::Facts,
-    walk::{Target, refuses},
-};
-
 pub(super) fn check(
     topology: &Topology,
     facts: &Facts,
-    targets: &[Target<'_>],
+    targets: &[Route<'_>],
     options: &DoctorOptions,
-) -> Vec<HealthFinding> {
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (mut backlog, mut unexplained) = (None, Vec::new());
     for (queue, looks) in &facts.dead_letters {
@@ -53,10 +53,10 @@ struct Holder {
 }
 
 impl Holder {
-    fn find(topology: &Topology, facts: &Facts, queue: &str, targets: &[Target<'_>]) -> Self {
+    fn find(topology: &Topology, facts: &Facts, queue: &str, targets: &[Route<'_>]) -> Self {
         let landing = topology.names().app_of_landing(queue);
         // A level waits for the first queue behind dispatch, a landing queue for the next.
-        let reason = |target: &Target<'_>| match (target.landing, landing) {
+        let reason = |target: &Route<'_>| match (target.landing, landing) {
             (None, None) => target.blocked(),
             (Some(first), None) => refuses(first),
             (Some(first), Some(_)) if first.name == queue => target.blocked(),
@@ -111,7 +111,7 @@ impl Holder {
     }
 }
 
-fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFinding {
+fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> Finding {
     let them = if count == 1 { "1 dead letter goes".to_owned() } else { format!("{count} dead letters go") };
     let mut effect = match holder.landing {
         Some(_) => "only this application waits for them",
@@ -121,7 +121,7 @@ fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFindin
     if rising && holder.blocked.is_empty() {
         effect = "their number keeps growing: either nothing moves, or more falls due than can be passed on";
     }
-    HealthFinding::new(
+    Finding::new(
         FindingCode::StuckDeadLetters,
         format!("queue `{queue}`"),
         format!("{them} nowhere, and {effect}; {}", holder.text()),
@@ -131,9 +131,9 @@ fn stuck(queue: &str, count: u64, rising: bool, holder: &Holder) -> HealthFindin
 }
 
 /// Policies of ours that an interrupted run left behind.
-pub(super) fn left_behind(facts: &Facts) -> Vec<HealthFinding> {
+pub(super) fn left_behind(facts: &Facts) -> Vec<Finding> {
     let finding = |kind: &PolicyKind| {
-        HealthFinding::new(
+        Finding::new(
             FindingCode::PolicyLeftBehind,
             format!("{kind} `{NAME}`"),
             "delayline unstick sets it for a moment and was interrupted before it deleted it; it does no harm",
@@ -148,7 +148,7 @@ fn prefetch(
     facts: &Facts,
     backlog: Option<(u64, &String)>,
     options: &DoctorOptions,
-) -> Option<HealthFinding> {
+) -> Option<Finding> {
     let entry = topology.names().entry();
     let rate = facts.observed.exchanges.iter().find(|exchange| exchange.name == entry)?.publish_rate();
     let reason = match backlog {
@@ -158,7 +158,7 @@ fn prefetch(
         None if rate > 0.0 && rate >= options.busy_rate => format!("{rate:.0} messages per second come in"),
         None => return None,
     };
-    Some(HealthFinding::new(
+    Some(Finding::new(
         FindingCode::DeadLetterPrefetch,
         "broker",
         format!(

@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 
 use crate::compare::forgery;
 
-use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
+use crate::{
+    doctor::facts::Facts,
+    finding::{Finding, FindingCode},
+};
 
 /// Looks at the queues whose dead letters are stuck for no known reason.
-pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<HealthFinding> {
+pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<Finding> {
     let forgeable = forgery(facts.about.version.as_deref()).is_some();
     let mut nodes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for &name in unexplained {
@@ -23,7 +26,7 @@ pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<HealthFinding> {
     nodes.into_iter().map(|(node, queues)| finding(node, &queues, forgeable)).collect()
 }
 
-fn finding(node: &str, queues: &[String], forgeable: bool) -> HealthFinding {
+fn finding(node: &str, queues: &[String], forgeable: bool) -> Finding {
     let subject = if node.is_empty() { "broker".into() } else { format!("node {node}") };
     let mut advice =
         "check it: on that node, rabbitmqctl eval 'whereis(rabbit_fifo_dlx_sup).' prints undefined. The \
@@ -32,7 +35,7 @@ fn finding(node: &str, queues: &[String], forgeable: bool) -> HealthFinding {
     if forgeable {
         advice += "; a restart does not help if a forged header `x-death` ended it";
     }
-    HealthFinding::new(
+    Finding::new(
         FindingCode::DeadLetteringEnded,
         subject,
         format!(

@@ -7,17 +7,15 @@ use std::{
 };
 
 use crate::{
-    AdminError, ParkedReport, UnroutableReport,
+    AdminError, Kept, KeptReport,
     about::about,
     compare::{About, Observed},
     doing,
     handover::{Look, remembered},
     leader::{IfNew, mark_leaderless},
-    management::{
-        DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, Permission, PolicyKind, QueueInfo,
-        TopicPermission, UserInfo,
-    },
-    observe, parked as parked_census, unroutable as census,
+    management::{DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, PolicyKind, QueueInfo},
+    observe,
+    permitted::Grants,
     unstick::left_behind,
 };
 use delayline::{amqp::Session, topology::Topology};
@@ -48,21 +46,13 @@ pub(super) struct Facts {
     pub(super) dead_letters: BTreeMap<String, Vec<Look>>,
     /// How many messages were unroutable over time, the oldest first.
     pub(super) unroutable_history: Vec<u64>,
-    pub(super) unroutable: Option<UnroutableReport>,
-    pub(super) parked: Option<ParkedReport>,
+    /// The kept messages, as far as they were examined.
+    pub(super) kept: BTreeMap<Kept, KeptReport>,
     /// The kinds of policies of ours that exist for longer than they should.
     pub(super) left_behind: Vec<PolicyKind>,
-    pub(super) access: Option<Access>,
+    pub(super) grants: Option<Grants>,
     /// What was copied in the levels.
     pub(super) copies: Option<Copies>,
-}
-
-/// Who may do what in the vhost.
-#[derive(Debug, Default)]
-pub(super) struct Access {
-    pub(super) users: Vec<UserInfo>,
-    pub(super) permissions: Vec<Permission>,
-    pub(super) topics: Vec<TopicPermission>,
 }
 
 impl Facts {
@@ -90,11 +80,10 @@ pub(super) fn gather(
     let api = ManagementApi::new(management)?;
     let (about, mut unchecked) = about(&session, Some(management));
     observed.nodes = about.nodes;
-    let (unroutable, parked) = (topology.names().unroutable(), topology.names().parked());
     // The API's count is some seconds old; it is used where we lack the right to read the
     // queue.
     let mut waits = |name: &str| matches!(session.queue_depth(name), Ok(Some(depth)) if depth.ready > 0);
-    let (waits, waits_parked) = (waits(&unroutable), waits(&parked));
+    let waiting = Kept::ALL.map(|kept| (waits(&kept.queue(topology).name), kept));
     drop(session);
     let queues = queues_on_the_way(topology, &observed);
     let leaders = mark_leaderless(&api, vhost, &mut observed, &queues, IfNew::Wait)?;
@@ -107,33 +96,27 @@ pub(super) fn gather(
     known.deprecated =
         or_unchecked(api.deprecated_features_used(), "deprecated features in use", &mut unchecked)
             .map(Option::unwrap_or_default);
-    known.access = or_unchecked(access(&api, vhost), "who may publish, bind and purge", &mut unchecked);
+    known.grants = or_unchecked(Grants::ask(&api, vhost), "who may publish, bind and purge", &mut unchecked);
     if known.installed(topology) {
-        let history = api.queue_history(vhost, &unroutable, HISTORY);
+        let history = api.queue_history(vhost, &topology.names().unroutable(), HISTORY);
         known.unroutable_history =
             or_unchecked(history, "whether the number of unroutable messages grows", &mut unchecked)
                 .flatten()
                 .map(|queue| queue.history())
                 .unwrap_or_default();
-        let counted = |queue: &QueueInfo| queue.name == unroutable && queue.messages > 0;
-        let kept = waits || known.observed.queues.iter().any(counted);
-        if kept && options.sample > 0 {
-            let report = census(settings, topology, options.sample, |_| {});
-            let what = "which applications the unroutable messages are for";
-            known.unroutable = or_unchecked(report, what, &mut unchecked);
-            if let Some(report) = &known.unroutable {
+        for (waits, kept) in waiting {
+            let name = &kept.queue(topology).name;
+            let counted = |queue: &QueueInfo| queue.name == *name && queue.messages > 0;
+            if options.sample == 0 || !(waits || known.observed.queues.iter().any(counted)) {
+                continue;
+            }
+            let report = kept.list(settings, topology, options.sample, |_| {});
+            let what = format!("which applications the {} messages are for", kept.as_str());
+            if let Some(report) = or_unchecked(report, &what, &mut unchecked) {
                 let unseen = report.unseen.iter().chain(&report.failure);
                 unchecked.extend(unseen.map(|reason| format!("{what}: {reason}")));
+                known.kept.insert(kept, report);
             }
-        }
-        let counted = |queue: &QueueInfo| queue.name == parked && queue.messages > 0;
-        let kept = waits_parked || known.observed.queues.iter().any(counted);
-        if kept && options.sample > 0 {
-            let report = parked_census(settings, topology, options.sample, |_| {});
-            let what = "which headers the parked messages have";
-            known.parked = or_unchecked(report, what, &mut unchecked);
-            let failure = known.parked.as_ref().and_then(|report| report.failure.as_ref());
-            unchecked.extend(failure.map(|reason| format!("{what}: {reason}")));
         }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
         known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
@@ -165,14 +148,6 @@ fn queues_on_the_way(topology: &Topology, observed: &Observed) -> BTreeSet<Strin
         }
     }
     names
-}
-
-fn access(api: &ManagementApi, vhost: &str) -> Result<Access, ManagementError> {
-    Ok(Access {
-        users: api.users()?,
-        permissions: api.permissions(vhost)?,
-        topics: api.topic_permissions(vhost)?,
-    })
 }
 
 /// The dead letters that are on their way from the set's own queues and from landing

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use crate::KeptGroup;
 use delayline::topology::Topology;
 
-use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
+use crate::{
+    doctor::facts::Facts,
+    finding::{Finding, FindingCode},
+};
 
 /// Which publishers send headers that make a quorum queue of a coming version hold messages
 /// back, as far as such messages are unroutable or parked. Delivered messages are not
 /// examined.
-pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
-    let names = topology.names();
-    let unroutable = facts.unroutable.iter().flat_map(|report| &report.groups);
-    let unroutable =
-        unroutable.map(|group| (&group.diagnosis.app, names.unroutable(), group.group.held_back));
-    let parked = facts.parked.iter().flat_map(|report| &report.groups);
-    let parked = parked.map(|group| (&group.cause.app, names.parked(), group.group.held_back));
+pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     let mut carriers: BTreeMap<_, BTreeMap<_, u64>> = BTreeMap::new();
-    for (app, queue, count) in unroutable.chain(parked).filter(|(.., count)| *count > 0) {
-        *carriers.entry(app.as_deref()).or_default().entry(queue).or_default() += count;
+    let groups = facts.kept.iter().flat_map(|(kept, report)| report.groups.iter().map(move |it| (kept, it)));
+    for (kept, KeptGroup { cause, group, .. }) in groups.filter(|(_, it)| it.group.held_back > 0) {
+        let places = carriers.entry(cause.app.as_deref()).or_default();
+        *places.entry(kept.queue(topology).name.as_str()).or_default() += group.held_back;
     }
     carriers
         .into_iter()
@@ -27,7 +27,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
                 queues.iter().map(|(queue, count)| format!("{count} in `{queue}`")).collect();
             let subject =
                 app.map_or_else(|| "messages without an app key".into(), |app| format!("app key `{app}`"));
-            HealthFinding::new(
+            Finding::new(
                 FindingCode::DeliveryTimeHeader,
                 subject,
                 format!(
@@ -47,41 +47,21 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Diagnosis, ParkedCause, ParkedGroup, ParkedReport, Reason, UnroutableGroup, UnroutableReport,
-        holding::Group,
-    };
+    use crate::{Kept, KeptReport, holding::Group};
     use delayline::topology::TopologySettings;
 
-    fn group(held_back: u64) -> Group {
-        Group { count: 9, held_back, ..Group::default() }
+    fn groups(held_back: &[(Option<&str>, u64)]) -> KeptReport {
+        let group = |held_back| Group { count: 9, held_back, ..Group::default() };
+        let groups = held_back.iter().map(|(app, count)| KeptGroup::new(*app, "age", group(*count)));
+        KeptReport::new((9, 9), groups.collect())
     }
 
     #[test]
     fn each_application_is_named_once_with_where_its_messages_are() {
-        let unroutable = [("billing", 2), ("mail", 0), ("billing", 1)].map(|(app, count)| UnroutableGroup {
-            diagnosis: Diagnosis { app: Some(app.into()), reason: Reason::NobodyBound, detail: None },
-            bound: None,
-            group: group(count),
-        });
-        let parked = [(Some("billing"), 4), (None, 5)].map(|(app, count)| ParkedGroup {
-            cause: ParkedCause { app: app.map(str::to_owned), reason: "age".into(), failure: None },
-            group: group(count),
-        });
-        let (waiting, examined, other, withheld, failure) = (9, 9, None, 0, None);
-        let facts = Facts {
-            unroutable: Some(UnroutableReport {
-                waiting,
-                examined,
-                groups: unroutable.into(),
-                other: other.clone(),
-                unseen: Vec::new(),
-                withheld,
-                failure: failure.clone(),
-            }),
-            parked: Some(ParkedReport { waiting, examined, groups: parked.into(), other, withheld, failure }),
-            ..Facts::default()
-        };
+        let unroutable = groups(&[(Some("billing"), 2), (Some("mail"), 0), (Some("billing"), 1)]);
+        let parked = groups(&[(Some("billing"), 4), (None, 5)]);
+        let kept = [(Kept::Unroutable, unroutable), (Kept::Parked, parked)].into();
+        let facts = Facts { kept, ..Facts::default() };
         let topology = Topology::new(TopologySettings::default());
         let findings = check(&topology, &facts);
         let found: Vec<_> = findings.iter().map(|it| (it.subject.as_str(), it.apps.as_slice())).collect();

@@ -5,7 +5,6 @@
 mod access;
 mod bindings;
 mod broker;
-mod code;
 mod copies;
 mod dead_letters;
 mod ended;
@@ -21,11 +20,9 @@ use serde::Serialize;
 use delayline::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::AdminError;
+use crate::{AdminError, finding::Finding};
 
 use facts::Facts;
-
-pub use code::{FindingCode, Severity};
 
 /// How thoroughly to look.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,58 +46,13 @@ impl Default for DoctorOptions {
     }
 }
 
-/// A problem, or something that could become one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct HealthFinding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What kind of finding it is; stable.
-    pub code: FindingCode,
-    /// What it is about: a queue, an exchange, a binding, a user, the broker.
-    pub subject: String,
-    /// What is wrong.
-    pub what: String,
-    /// What to do about it.
-    pub advice: String,
-    /// The applications that are affected, as far as they are known.
-    pub apps: Vec<String>,
-    /// All the places where it shows, if there are several.
-    pub details: Vec<String>,
-}
-
-impl HealthFinding {
-    fn new(
-        code: FindingCode,
-        subject: impl Into<String>,
-        what: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self {
-            severity: code.severity(),
-            code,
-            subject: subject.into(),
-            what: what.into(),
-            advice: advice.into(),
-            apps: Vec::new(),
-            details: Vec::new(),
-        }
-    }
-
-    fn about<T: ToString>(mut self, apps: impl IntoIterator<Item = T>) -> Self {
-        self.apps = apps.into_iter().map(|app| app.to_string()).collect();
-        self.apps.sort();
-        self.apps.dedup();
-        self
-    }
-}
-
 /// The findings, and what could not be checked.
 #[derive(Debug, Clone, Serialize)]
 pub struct DoctorReport {
     /// The name of the set.
     pub set: String,
     /// The findings, the worst first.
-    pub findings: Vec<HealthFinding>,
+    pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
 }
@@ -130,7 +82,7 @@ fn examine(
     options: &DoctorOptions,
     vhost: &str,
     unchecked: &mut Vec<String>,
-) -> Vec<HealthFinding> {
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(set::check(topology, facts));
     if facts.installed(topology) {
@@ -155,6 +107,7 @@ mod tests {
     use super::*;
     use crate::{
         compare::Observed,
+        finding::FindingCode,
         handover::Look,
         management::{BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, QueueInfo},
     };
@@ -186,7 +139,7 @@ mod tests {
         Facts { observed, ..Facts::default() }
     }
 
-    fn found(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+    fn found(topology: &Topology, facts: &Facts) -> Vec<Finding> {
         examine(topology, facts, &DoctorOptions::default(), "/", &mut Vec::new())
     }
 
@@ -196,7 +149,7 @@ mod tests {
         facts.dead_letters.insert(queue.into(), looks.collect());
     }
 
-    fn codes(findings: &[HealthFinding]) -> Vec<(&str, &str)> {
+    fn codes(findings: &[Finding]) -> Vec<(&str, &str)> {
         findings.iter().map(|finding| (finding.code.as_str(), finding.subject.as_str())).collect()
     }
 

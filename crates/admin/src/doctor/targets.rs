@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::{compare::landing_policies, limit::limit, management::QueueInfo};
+use crate::{
+    compare::{self, landing_policies},
+    doctor::walk::{End, Route},
+    finding::{Finding, FindingCode},
+    limit::limit,
+    management::QueueInfo,
+};
 use delayline::topology::{Endpoint, QueueType, Topology};
 
-use crate::doctor::{
-    FindingCode, HealthFinding, set,
-    walk::{End, Target},
-};
-
 /// Checks every queue that messages end up in.
-pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFinding> {
+pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut seen = BTreeSet::new();
     for target in targets {
@@ -21,8 +22,8 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
             // What it refuses returns to the levels, whatever is behind it.
             findings.extend(refusals(landing, &target.app));
             findings.extend(replicas(landing, STOPS).into_iter().map(|finding| finding.about([&target.app])));
-            let policies = landing_policies(landing);
-            let policies = set::health(topology, &policies).into_iter();
+            let policies =
+                compare::findings(&topology.settings().set, &landing_policies(landing)).into_iter();
             findings.extend(policies.map(|finding| finding.about([&target.app])));
         }
         let queue = match &target.end {
@@ -42,7 +43,7 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
         let apps = || targets.iter().filter(|other| is_at(other, queue)).map(|other| &other.app);
         let subject = format!("queue `{}`", queue.name);
         let finding = |code, what: String, advice: &str| {
-            HealthFinding::new(code, subject.clone(), what, advice).about(apps())
+            Finding::new(code, subject.clone(), what, advice).about(apps())
         };
         if target.landing.is_none() {
             findings.extend(refusals(queue, &target.app).map(|finding| finding.about(apps())));
@@ -82,14 +83,14 @@ pub(super) fn check(topology: &Topology, targets: &[Target<'_>]) -> Vec<HealthFi
     findings
 }
 
-fn is_at(target: &Target<'_>, queue: &QueueInfo) -> bool {
+fn is_at(target: &Route<'_>, queue: &QueueInfo) -> bool {
     matches!(&target.end, End::Queue(other) if other.name == queue.name)
 }
 
 /// What happens to messages that the first queue behind dispatch refuses.
 const STOPS: &str = "32 messages due for it block a level for every application";
 
-fn stalls(target: &Target<'_>) -> &'static str {
+fn stalls(target: &Route<'_>) -> &'static str {
     match target.landing {
         Some(_) => "its landing queue keeps them",
         None => STOPS,
@@ -97,11 +98,11 @@ fn stalls(target: &Target<'_>) -> &'static str {
 }
 
 /// Whether the state of its replicas keeps a queue from working.
-fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
+fn replicas(queue: &QueueInfo, effect: &str) -> Option<Finding> {
     let subject = format!("queue `{}`", queue.name);
     if !queue.has_majority() {
         let (online, members) = (queue.online.len(), queue.members.len());
-        return Some(HealthFinding::new(
+        return Some(Finding::new(
             FindingCode::NoMajority,
             subject,
             format!("{online} of {members} replicas run: it accepts no messages, and {effect}"),
@@ -109,7 +110,7 @@ fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
         ));
     }
     queue.leaderless.then(|| {
-        HealthFinding::new(
+        Finding::new(
             FindingCode::NoLeader,
             subject,
             format!("its replicas run but none of them leads: it accepts no messages, and {effect}"),
@@ -119,8 +120,8 @@ fn replicas(queue: &QueueInfo, effect: &str) -> Option<HealthFinding> {
     })
 }
 
-fn dead_end(target: &Target<'_>, exchange: &str) -> HealthFinding {
-    HealthFinding::new(
+fn dead_end(target: &Route<'_>, exchange: &str) -> Finding {
+    Finding::new(
         FindingCode::TargetDeadEnd,
         format!("exchange `{exchange}`"),
         format!("`{}` leads to it, and it leads to no queue: {}", target.app, stalls(target)),
@@ -130,8 +131,8 @@ fn dead_end(target: &Target<'_>, exchange: &str) -> HealthFinding {
     .about([&target.app])
 }
 
-fn loops(target: &Target<'_>, to: &Endpoint) -> HealthFinding {
-    HealthFinding::new(
+fn loops(target: &Route<'_>, to: &Endpoint) -> Finding {
+    Finding::new(
         FindingCode::TargetLoop,
         to.to_string(),
         format!(
@@ -144,7 +145,7 @@ fn loops(target: &Target<'_>, to: &Endpoint) -> HealthFinding {
     .about([&target.app])
 }
 
-fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = HealthFinding> {
+fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = Finding> {
     let advice = "consume from it; then remove the limit, or let the queue drop the oldest messages \
                   (x-overflow: drop-head), or put a landing queue in front of it (delayline app add \
                   --landing)";
@@ -167,7 +168,7 @@ fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = HealthFinding>
                 ),
             ),
         };
-        HealthFinding::new(code, format!("queue `{}`", queue.name), what, advice).about([app])
+        Finding::new(code, format!("queue `{}`", queue.name), what, advice).about([app])
     });
     finding.into_iter()
 }

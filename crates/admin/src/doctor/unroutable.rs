@@ -1,27 +1,31 @@
 //! Unroutable messages.
 
-use crate::{Reason, UnroutableGroup};
+use crate::{Kept, KeptGroup, Reason};
 use delayline::topology::Topology;
 
-use crate::doctor::{FindingCode, HealthFinding, facts::Facts};
+use crate::{
+    doctor::facts::Facts,
+    finding::{Finding, FindingCode},
+};
 
-pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
+pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let name = topology.names().unroutable();
     let queue = format!("queue `{name}`");
     let waiting =
         facts.observed.queues.iter().find(|queue| queue.name == name).map_or(0, |queue| queue.messages);
-    let groups = facts.unroutable.as_ref().map(|report| report.groups.as_slice()).unwrap_or_default();
-    let count_of = |wanted: fn(&&UnroutableGroup) -> bool| -> u64 {
+    let report = facts.kept.get(&Kept::Unroutable);
+    let groups = report.map(|report| report.groups.as_slice()).unwrap_or_default();
+    let count_of = |wanted: fn(&&KeptGroup) -> bool| -> u64 {
         groups.iter().filter(wanted).map(|group| group.group.count).sum()
     };
     // Only the first messages are examined.
-    let all_seen = facts.unroutable.as_ref().is_some_and(|report| report.examined >= report.waiting);
+    let all_seen = report.is_some_and(|report| report.examined >= report.waiting);
     let at_least = if all_seen { "" } else { "at least " };
     for group in groups.iter().filter(|group| is_for_nobody(group)) {
-        let Some(app) = &group.diagnosis.app else { continue };
+        let Some(app) = &group.cause.app else { continue };
         findings.push(
-            HealthFinding::new(
+            Finding::new(
                 FindingCode::NobodyBound,
                 format!("app key `{app}`"),
                 format!("nobody is bound for it, and {at_least}{} unroutable", messages(group.group.count)),
@@ -34,9 +38,9 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
             .about([app]),
         );
     }
-    let malformed = count_of(|group| group.diagnosis.reason == Reason::Malformed);
+    let malformed = count_of(|group| group.cause.reason == Reason::Malformed.as_str());
     if malformed > 0 {
-        findings.push(HealthFinding::new(
+        findings.push(Finding::new(
             FindingCode::MalformedMessages,
             queue.clone(),
             format!("{at_least}{} a malformed routing key", have(malformed)),
@@ -46,7 +50,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     }
     let known = malformed + count_of(|group| is_for_nobody(group));
     // Without a sample there is only the count, which is a little older.
-    let (others, whose) = match &facts.unroutable {
+    let (others, whose) = match report {
         Some(_) if all_seen => {
             (count_of(|_| true).saturating_sub(known), "for applications that are bound now, or ")
         }
@@ -54,7 +58,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
         None => (waiting, ""),
     };
     if others > 0 {
-        findings.push(HealthFinding::new(
+        findings.push(Finding::new(
             FindingCode::UnroutableWaiting,
             queue.clone(),
             format!("{} kept {whose}for reasons that `delayline unroutable list` shows", are(others)),
@@ -64,7 +68,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     if let (Some(first), Some(last)) = (facts.unroutable_history.first(), facts.unroutable_history.last())
         && last > first
     {
-        findings.push(HealthFinding::new(
+        findings.push(Finding::new(
             FindingCode::UnroutableGrowing,
             queue,
             format!("it grew from {first} to {last} messages in the last ten minutes"),
@@ -74,8 +78,8 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<HealthFinding> {
     findings
 }
 
-fn is_for_nobody(group: &UnroutableGroup) -> bool {
-    group.diagnosis.reason == Reason::NobodyBound && group.bound == Some(false)
+fn is_for_nobody(group: &KeptGroup) -> bool {
+    group.cause.reason == Reason::NobodyBound.as_str() && group.bound == Some(false)
 }
 
 fn messages(count: u64) -> String {

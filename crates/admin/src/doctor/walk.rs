@@ -17,7 +17,7 @@ use delayline::{
 
 /// A queue at the end of an application's route, or an exchange that leads to none.
 #[derive(Debug, Clone)]
-pub(super) struct Target<'a> {
+pub(super) struct Route<'a> {
     /// The app key, or the binding key if it is not an exact one.
     pub(super) app: String,
     pub(super) end: End<'a>,
@@ -47,7 +47,7 @@ pub(super) fn refuses(queue: &QueueInfo) -> Option<String> {
         .map(|limit| format!("queue `{}` is full ({})", queue.name, limit.text))
 }
 
-impl Target<'_> {
+impl Route<'_> {
     /// Why the target does not accept messages now, if that is known.
     pub(super) fn blocked(&self) -> Option<String> {
         match &self.end {
@@ -59,7 +59,7 @@ impl Target<'_> {
 }
 
 /// Everything bound to dispatch, followed to its end.
-pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Target<'a>> {
+pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Route<'a>> {
     let mut targets = Vec::new();
     for binding in observed.dispatch_bindings(topology) {
         let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
@@ -75,11 +75,11 @@ pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Ta
             Endpoint::Exchange(exchange) => walk.publish(exchange, &key),
         }
         let ends = walk.ends.into_iter();
-        targets.extend(ends.map(|(end, landing)| (key.clone(), Target { app: app.clone(), end, landing })));
+        targets.extend(ends.map(|(end, landing)| (key.clone(), Route { app: app.clone(), end, landing })));
     }
     // A message follows all bindings that match its key. It matters that one leads nowhere
     // only if no other leads to a queue.
-    let dead_end = |target: &Target<'_>| target.landing.is_none() && matches!(target.end, End::Nowhere(_));
+    let dead_end = |target: &Route<'_>| target.landing.is_none() && matches!(target.end, End::Nowhere(_));
     let arriving: BTreeSet<_> = targets
         .iter()
         .filter(|(_, target)| !dead_end(target))

@@ -67,6 +67,15 @@ impl ManagementApi {
         self.get(&format!("bindings/{}", segment(vhost)))
     }
 
+    /// The bindings from an exchange of a vhost; none if there is no such exchange.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn bindings_from(&self, vhost: &str, exchange: &str) -> Result<Vec<BindingInfo>, ManagementError> {
+        let (vhost, exchange) = (segment(vhost), segment(exchange));
+        Ok(self.find(&format!("exchanges/{vhost}/{exchange}/bindings/source"))?.unwrap_or_default())
+    }
+
     /// One queue with how many messages it had in the last `age` seconds; `None` if
     /// there is none of this name.
     ///

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Platform, PlatformSet};
 use crate::{
-    AddReport, AdminError, AppUserEntry, InstallReport, Outcome, RemoveOptions, RemoveRefusal, RemoveReport,
+    AddReport, AdminError, AppUserEntry, Applied, InstallReport, RemoveOptions, RemoveRefusal, RemoveReport,
     apps::{Adding, PlannedApp},
     install, list_apps, remove_app,
 };
@@ -28,7 +28,7 @@ pub struct ApplyOptions {
 pub struct ApplyReport {
     /// Whether anything was changed. After a conflict, nothing was, unless it came up on the
     /// way: then only what is named in `refused` was not removed.
-    pub outcome: Outcome,
+    pub outcome: Applied,
     /// The sets of the file.
     pub sets: Vec<SetReport>,
 }
@@ -83,7 +83,7 @@ impl SetReport {
 
     fn unchanged(&self) -> bool {
         let added = self.apps.iter().map(|app| app.outcome).chain([self.install.outcome]);
-        self.pruned.is_empty() && added.into_iter().all(|outcome| outcome == Outcome::Unchanged)
+        self.pruned.is_empty() && added.into_iter().all(|outcome| outcome == Applied::Unchanged)
     }
 }
 
@@ -115,7 +115,7 @@ pub fn apply(
     let users: BTreeSet<&str> = specs().filter_map(|spec| Some(spec.user.as_ref()?.name.as_str())).collect();
     let mut adding = Adding::start(settings, !users.is_empty())?;
     (adding.replace_permissions, adding.sets_follow) = (true, true);
-    let mut report = ApplyReport { outcome: Outcome::Installed, sets: Vec::new() };
+    let mut report = ApplyReport { outcome: Applied::Installed, sets: Vec::new() };
     let mut planned = Vec::new();
     for set in &platform.sets {
         let (plan, of_set) = look(settings, set, &mut adding, options.prune, &users)?;
@@ -123,12 +123,12 @@ pub fn apply(
         report.sets.push(of_set);
     }
     report.outcome = match options.dry_run {
-        _ if report.conflicts().next().is_some() => Outcome::Conflict,
-        _ if report.sets.iter().all(SetReport::unchanged) => Outcome::Unchanged,
-        true => Outcome::DryRun,
-        false => Outcome::Installed,
+        _ if report.conflicts().next().is_some() => Applied::Conflict,
+        _ if report.sets.iter().all(SetReport::unchanged) => Applied::Unchanged,
+        true => Applied::DryRun,
+        false => Applied::Installed,
     };
-    if report.outcome != Outcome::Installed {
+    if report.outcome != Applied::Installed {
         return Ok(report);
     }
     let total = planned.iter().map(|plan| plan.apps.len() + plan.prune.len()).sum();
@@ -138,7 +138,7 @@ pub fn apply(
         progress(done, total);
     };
     for (plan, of_set) in planned.iter().zip(&mut report.sets) {
-        if of_set.install.outcome != Outcome::Unchanged {
+        if of_set.install.outcome != Applied::Unchanged {
             of_set.install = install(&plan.settings, &plan.wanted.topology, false, || {})?;
         }
         for app in &plan.apps {
@@ -153,7 +153,7 @@ pub fn apply(
     }
     // Somebody may have sent messages to an application while it was being removed.
     if report.conflicts().next().is_some() {
-        report.outcome = Outcome::Conflict;
+        report.outcome = Applied::Conflict;
     }
     Ok(report)
 }

@@ -12,9 +12,9 @@ use std::{
 use jiff::Timestamp;
 
 use delayline::topology::Topology;
-use delayline_admin::{self as admin, DoctorOptions, DoctorReport};
+use delayline_admin::{self as admin, DoctorOptions};
 use delayline_settings::Settings;
-use delayline_watch::picture::{Findings, Note, Severity};
+use delayline_watch::picture::Checkup;
 
 /// How often the doctor runs. It asks the management API for all queues and bindings of the
 /// vhost.
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(250);
 
 /// Runs the doctor at intervals until `stop` is set.
-pub(super) fn start(settings: Settings, found: Arc<Mutex<Option<Findings>>>, stop: Arc<AtomicBool>) {
+pub(super) fn start(settings: Settings, found: Arc<Mutex<Option<Checkup>>>, stop: Arc<AtomicBool>) {
     // Nobody waits for it to end: it changes nothing.
     thread::spawn(move || {
         let topology = Topology::new(settings.topology.clone());
@@ -41,31 +41,15 @@ pub(super) fn start(settings: Settings, found: Arc<Mutex<Option<Findings>>>, sto
             }
             let report = admin::doctor(&settings, &topology, &options);
             next = Instant::now() + if report.is_ok() { EVERY } else { AGAIN };
-            let findings = match report {
-                Ok(report) => findings(report),
-                Err(error) => Findings { at: None, notes: Vec::new(), unchecked: vec![error.to_string()] },
+            let checkup = match report {
+                Ok(report) => Checkup {
+                    at: Some(Timestamp::now()),
+                    findings: report.findings,
+                    unchecked: report.unchecked,
+                },
+                Err(error) => Checkup { unchecked: vec![error.to_string()], ..Checkup::default() },
             };
-            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(findings);
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);
         }
     });
-}
-
-fn findings(report: DoctorReport) -> Findings {
-    let mut notes: Vec<_> = report
-        .findings
-        .into_iter()
-        .map(|finding| Note {
-            severity: match finding.severity {
-                admin::Severity::Problem => Severity::Error,
-                admin::Severity::Advice => Severity::Warning,
-            },
-            code: finding.code.to_string(),
-            subject: finding.subject,
-            text: finding.what,
-            advice: finding.advice,
-            apps: finding.apps,
-        })
-        .collect();
-    notes.sort_by_key(|note| note.severity);
-    Findings { at: Some(Timestamp::now()), notes, unchecked: report.unchecked }
 }

@@ -118,7 +118,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         })
     };
     let counters = site::Counters::new(!args.no_retry);
-    let canary = settings.canary.enabled.then(|| fly(&settings, &counters, &stop));
+    let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &stop));
     let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
@@ -149,7 +149,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     Ok(if clean { Code::Done } else { Code::Problem })
 }
 
-fn fly(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+fn run_canary(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (stats, watched) = counters.of_canary();
     let canary = Canary::new(settings.clone(), stats, watched);
     let stop = Arc::clone(stop);

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use delayline::{retry::RetryStats, router::Stats};
-use delayline_admin::UnstickStats;
+use delayline_admin::{Kept, UnstickStats};
 use delayline_settings::Settings;
 use delayline_watch::{
     canary::Watched,
     metrics::{Exposition, Inside},
-    picture::{Kept, Live, Picture, Sources, Watch},
+    picture::{Live, Picture, Sources, Watch},
     web::{Check, DASHBOARD, Readiness, Site},
 };
 
@@ -63,7 +63,7 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
         ages: true,
         ..Sources::default()
     };
-    checkup::start(settings.clone(), Arc::clone(&sources.findings), Arc::clone(stop));
+    checkup::start(settings.clone(), Arc::clone(&sources.checkup), Arc::clone(stop));
     Watch::start(settings.clone(), sources)
 }
 
@@ -73,8 +73,8 @@ pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
     let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
     Site::new(DASHBOARD)
         .with_json("/api/picture", move || json!(picture.picture()))
-        .with_json("/api/unroutable", move || json!(unroutable.kept(Kept::Unroutable)))
-        .with_json("/api/parked", move || json!(parked.kept(Kept::Parked)))
+        .with_json("/api/unroutable", move || json!(unroutable.kept(&Kept::Unroutable)))
+        .with_json("/api/parked", move || json!(parked.kept(&Kept::Parked)))
         .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())
         .with_readiness(move || readiness(&ready.latest()))
 }

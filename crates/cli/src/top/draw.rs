@@ -9,9 +9,10 @@ use ratatui::{
 };
 
 use crate::output::{counted, grouped};
-use delayline_watch::picture::{Level, Picture, Severity};
+use delayline_admin::Severity;
+use delayline_watch::picture::{Level, Picture};
 
-use crate::top::text;
+use crate::text;
 
 /// The width of the column beside the levels, and the width of screen that it needs.
 const ASIDE: u16 = 40;
@@ -71,8 +72,8 @@ fn sign(severity: Option<Severity>) -> (&'static str, Style) {
     match severity {
         None => ("✓", colour(Color::Cyan).add_modifier(Modifier::BOLD)),
         Some(Severity::Info) => ("i", dim()),
-        Some(Severity::Warning) => ("▲", alarm()),
-        Some(Severity::Error) => ("■", colour(Color::LightRed).add_modifier(Modifier::BOLD)),
+        Some(Severity::Advice) => ("▲", alarm()),
+        Some(Severity::Problem) => ("■", colour(Color::LightRed).add_modifier(Modifier::BOLD)),
     }
 }
 
@@ -186,7 +187,7 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
     for (name, count, new) in [
         ("unroutable", picture.unroutable, picture.unroutable_last_minute),
         ("parked", picture.parked, picture.parked_last_minute),
-        ("failed", picture.retry_queue, None),
+        ("failed", picture.retry, None),
     ] {
         let style = if new.is_some_and(|new| new > 0) { alarm() } else { Style::new() };
         lines.push(Line::styled(format!("  {name:12}{}", text::kept(count, new)), style));
@@ -203,8 +204,7 @@ fn summary(picture: &Picture) -> Vec<Line<'static>> {
     let waiting = format!("{} waiting, {stuck} stuck", counted(picture.waiting, "message"));
     let due = picture.forecast.iter().map(|due| format!("{} ≈ {}", due.within, grouped(due.estimate)));
     let due = due.collect::<Vec<_>>().join(", ");
-    let kept =
-        [("unroutable", picture.unroutable), ("parked", picture.parked), ("failed", picture.retry_queue)];
+    let kept = [("unroutable", picture.unroutable), ("parked", picture.parked), ("failed", picture.retry)];
     let kept = kept.map(|(name, count)| format!("{name} {}", text::number(count))).join(", ");
     vec![
         Line::default(),

@@ -1,8 +1,6 @@
 //! `delayline top`
 
 mod draw;
-mod plain;
-mod text;
 
 use std::{
     fs::File,
@@ -18,9 +16,9 @@ use ratatui::{
 };
 
 use delayline_settings::Settings;
-use delayline_watch::picture::{Collector, Picture, Severity, Sources, Watch};
+use delayline_watch::picture::{Sources, Watch};
 
-use crate::{Code, Failure, Output, ending};
+use crate::{Code, Failure, Output, ending, status};
 
 /// How often to check for keys and signals.
 const TICK: Duration = Duration::from_millis(200);
@@ -33,8 +31,8 @@ Examples:
   delayline top --once --json | jq '.levels[] | select(.stuck > 0)'
 
 In a pipe it looks once. Rates appear after ten seconds, since they are measured from
-changes. The lateness of messages is measured by the daemon and shown on its page. When it
-looks once, it exits with 1 if something is wrong.")]
+changes. The lateness of messages is measured by the daemon and shown on its page. Looking
+once is what `delayline status` does; it exits with 1 if something is wrong.")]
 pub(super) struct Args {
     /// Look once, print the result, and end
     #[arg(long)]
@@ -43,7 +41,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Result<Code, Failure> {
     if args.once || output.json || !output.is_terminal() {
-        return once(settings, output);
+        return status::run(settings, output);
     }
     let stop = ending::on_signal()?;
     // Once the terminal is gone, reading keys never ends and no flag is checked.
@@ -62,25 +60,6 @@ fn on_screen(work: impl FnOnce(&mut DefaultTerminal) -> io::Result<()>) -> io::R
     let ended = work(&mut ratatui::try_init()?);
     ratatui::try_restore()?;
     ended
-}
-
-fn once(settings: Settings, output: &mut Output) -> Result<Code, Failure> {
-    let mut collector = Collector::new(settings, Sources::default());
-    let picture = collector.look();
-    if output.json {
-        output.json(picture)?;
-    } else {
-        plain::print(picture, output)?;
-    }
-    Ok(code(picture))
-}
-
-fn code(picture: &Picture) -> Code {
-    match picture.verdict.severity {
-        _ if !picture.broker.reachable => Code::Broker,
-        Some(Severity::Error | Severity::Warning) => Code::Problem,
-        Some(Severity::Info) | None => Code::Done,
-    }
 }
 
 fn show(terminal: &mut DefaultTerminal, watch: &Watch, stop: &AtomicBool) -> io::Result<()> {

@@ -7,7 +7,7 @@ use delayline::{
     codec::{AppKey, Level, RoutingKey},
     topology::{Binding, Endpoint, Queue, QueueType, SetName, Topology, Unit},
 };
-use delayline_admin::{self as admin, compare::Finding};
+use delayline_admin::{self as admin, compare::Difference};
 use delayline_settings::Settings;
 
 use super::BenchError;
@@ -67,7 +67,7 @@ impl Site {
         if let Some(finding) = report.unsuitable.first() {
             self.stands = false;
             return Err(match finding {
-                Finding::Unsuitable { reason, remedy } => {
+                Difference::Unsuitable { reason, remedy } => {
                     BenchError::Unsuitable { reason: reason.clone(), remedy: remedy.clone() }
                 }
                 other => BenchError::Unsuitable { reason: other.to_string(), remedy: String::new() },

@@ -2,7 +2,7 @@
 //!
 //! A [`Canary`] keeps sending probes through the levels and measures how late each
 //! comes back, which do not, and which come twice. What it sends is fixed by a
-//! [`Plan`], how often by a [`Pace`], and what it concludes by a [`Ledger`]: all three
+//! [`ProbePlan`], how often by a [`Pace`], and what it concludes by a [`Ledger`]: all three
 //! are pure. Its messages have an app key and a queue of their own, so that no
 //! application ever sees one.
 //!
@@ -15,7 +15,7 @@
 //! unroutable messages. A canary that starts knows nothing of what an earlier one sent, expects
 //! none of it, and leaves it out of its figures.
 
-mod flight;
+mod connection;
 mod ledger;
 mod plan;
 mod runner;
@@ -23,11 +23,11 @@ mod watched;
 
 use std::time::Duration;
 
-pub use flight::{Flight, FlightError, Received};
+pub use connection::{CanaryConnection, CanaryError, Received};
 pub use ledger::{Arrival, Figures, Ledger, ProbeFigures};
-pub use plan::{HORIZON, Pace, Plan, Probe};
+pub use plan::{HORIZON, Pace, Probe, ProbePlan};
 pub use runner::Canary;
-pub use watched::{State, Watched};
+pub use watched::{CanaryState, Watched};
 
 /// How long after it was due a message counts as overdue.
 pub const GRACE: Duration = Duration::from_secs(5);

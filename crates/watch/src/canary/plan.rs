@@ -42,11 +42,11 @@ impl fmt::Display for Probe {
 /// stuck can be named; all of them together; and every other one, twice, so that each
 /// is also entered from above over zeros.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct ProbePlan {
     probes: Vec<Probe>,
 }
 
-impl Plan {
+impl ProbePlan {
     /// The probes for all levels up to `horizon`, which is 27 at most.
     #[must_use]
     pub fn up_to(horizon: u8) -> Self {
@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn a_round_has_each_level_alone_and_combinations() {
-        let plan = Plan::up_to(HORIZON);
+        let plan = ProbePlan::up_to(HORIZON);
         let names: Vec<_> = plan.probes().iter().map(Probe::to_string).collect();
         let expected =
             ["00", "01", "02", "03", "04", "05", "06", "06+05+04+03+02+01+00", "06+04+02+00", "05+03+01"];
         assert_eq!(names, expected);
-        assert_eq!(Plan::up_to(0).probes().len(), 1);
-        assert_eq!(Plan::up_to(200), Plan::up_to(27));
+        assert_eq!(ProbePlan::up_to(0).probes().len(), 1);
+        assert_eq!(ProbePlan::up_to(200), ProbePlan::up_to(27));
     }
 }

@@ -14,7 +14,7 @@ use log::{debug, info, warn};
 use delayline::router::{Outcome, Pipeline, Stats};
 use delayline_settings::Settings;
 
-use super::{Flight, FlightError, Pace, Plan, State, Watched, watched::Inner};
+use super::{CanaryConnection, CanaryError, CanaryState, Pace, ProbePlan, Watched, watched::Inner};
 
 /// How often it checks whether to stop.
 const TICK: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ const FINISH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Canary {
     settings: Settings,
-    plan: Plan,
+    plan: ProbePlan,
     pace: Pace,
     /// How many messages it sends.
     most: u64,
@@ -50,8 +50,8 @@ impl Canary {
     /// what it sees in `watched`.
     #[must_use]
     pub fn new(settings: Settings, stats: Arc<Stats>, watched: Arc<Watched>) -> Self {
-        watched.with(|inner| inner.state = State::Grounded(Self::UNTRIED.into()));
-        let plan = Plan::up_to(settings.canary.horizon);
+        watched.with(|inner| inner.state = CanaryState::Paused(Self::UNTRIED.into()));
+        let plan = ProbePlan::up_to(settings.canary.horizon);
         let pace = Pace::new(settings.canary.interval);
         Self { settings, plan, pace, most: u64::MAX, stats, watched }
     }
@@ -65,7 +65,7 @@ impl Canary {
 
     /// What it sends.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &ProbePlan {
         &self.plan
     }
 
@@ -75,18 +75,18 @@ impl Canary {
         let mut next_id = 0;
         let mut last_reason = String::new();
         while !stop.load(Ordering::Relaxed) {
-            let Err(error) = self.fly(&run, &mut next_id, stop) else { break };
+            let Err(error) = self.run_once(&run, &mut next_id, stop) else { break };
             let reason = error.to_string();
             self.watched.with(|inner| {
                 inner.ledger.disconnected(inner.started.elapsed());
-                inner.state = State::Grounded(reason.clone());
+                inner.state = CanaryState::Paused(reason.clone());
             });
             // The same line every few seconds would fill a log while a broker is down.
             if reason != last_reason {
                 warn!("canary: {reason}; trying again");
                 last_reason = reason;
             }
-            let pause = if matches!(error, FlightError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
+            let pause = if matches!(error, CanaryError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
             let until = Instant::now() + pause;
             while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 thread::sleep(TICK);
@@ -94,15 +94,15 @@ impl Canary {
         }
     }
 
-    fn fly(&mut self, run: &str, next_id: &mut u64, stop: &AtomicBool) -> Result<(), FlightError> {
-        let flight = Flight::open(&self.settings, run)?;
-        let router = Flight::router(&self.settings, Arc::clone(&self.stats))?;
+    fn run_once(&mut self, run: &str, next_id: &mut u64, stop: &AtomicBool) -> Result<(), CanaryError> {
+        let connection = CanaryConnection::open(&self.settings, run)?;
+        let router = CanaryConnection::router(&self.settings, Arc::clone(&self.stats))?;
         let mut pipeline = router.pipeline();
         let started = self.watched.with(|inner| {
-            inner.take_off(flight.slot());
+            inner.connected(connection.slot());
             inner.started
         });
-        info!("canary: one message every {:?}, in slot {}", self.settings.canary.interval, flight.slot());
+        info!("canary: one message every {:?}, in slot {}", self.settings.canary.interval, connection.slot());
         let mut looked = started.elapsed();
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
@@ -117,13 +117,13 @@ impl Canary {
                 });
             }
             looked = now;
-            self.send(&flight, &mut pipeline, next_id, started);
+            self.send(&connection, &mut pipeline, next_id, started);
             while let Some(outcome) = pipeline.try_next() {
-                self.settle(&outcome, flight.slot());
+                self.settle(&outcome, connection.slot());
             }
             self.watched.with(|inner| inner.note_silence(started.elapsed()));
             let wait = self.pace.wait(started.elapsed()).min(TICK);
-            match flight.next(&pipeline, wait) {
+            match connection.next(&pipeline, wait) {
                 Ok(Some(received)) => self.watched.with(|inner| inner.arrive(received, &self.plan)),
                 Ok(None) => self.watched.with(Inner::note_overdue),
                 Err(error) => break Err(error),
@@ -138,7 +138,7 @@ impl Canary {
     /// Sends the next probe if it is time.
     fn send(
         &mut self,
-        flight: &Flight,
+        connection: &CanaryConnection,
         pipeline: &mut Pipeline<'_, u64>,
         next_id: &mut u64,
         started: Instant,
@@ -158,8 +158,8 @@ impl Canary {
             inner.unanswered.get_or_insert(started.elapsed());
             inner.ledger.sent(id, probe, due);
         });
-        if let Some(outcome) = flight.send(pipeline, id, probe) {
-            self.settle(&outcome, flight.slot());
+        if let Some(outcome) = connection.send(pipeline, id, probe) {
+            self.settle(&outcome, connection.slot());
         }
     }
 

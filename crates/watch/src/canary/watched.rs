@@ -11,7 +11,7 @@ use log::{debug, info, warn};
 
 use delayline::histogram::{Counted, Histogram};
 
-use super::{Arrival, Figures, Ledger, Plan, Probe, Received};
+use super::{Arrival, Figures, Ledger, Probe, ProbePlan, Received};
 
 /// How long nothing may be confirmed before the canary counts as unable to send.
 const MUTE: Duration = Duration::from_secs(30);
@@ -29,13 +29,13 @@ const SAMPLES: usize = 64;
 
 /// Whether it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum CanaryState {
     /// It is switched off.
     Off,
     /// It runs, in this slot.
-    Flying(u8),
+    Running(u8),
     /// It does not run, and this is why.
-    Grounded(String),
+    Paused(String),
 }
 
 /// What is known about a canary; shared by the canary and everybody who looks at it.
@@ -44,7 +44,7 @@ pub struct Watched(Mutex<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) state: State,
+    pub(super) state: CanaryState,
     pub(super) started: Instant,
     pub(super) ledger: Ledger,
     /// When the first of the unconfirmed messages was sent, and why the last of them was
@@ -73,7 +73,7 @@ pub(crate) struct Moment {
 impl Default for Watched {
     fn default() -> Self {
         Self(Mutex::new(Inner {
-            state: State::Off,
+            state: CanaryState::Off,
             started: Instant::now(),
             ledger: Ledger::default(),
             unanswered: None,
@@ -94,7 +94,7 @@ impl Watched {
 
     /// Whether it runs.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CanaryState {
         self.with(|inner| inner.state.clone())
     }
 
@@ -164,8 +164,8 @@ impl Inner {
     }
 
     /// It is connected, in this slot.
-    pub(super) fn take_off(&mut self, slot: u8) {
-        self.state = State::Flying(slot);
+    pub(super) fn connected(&mut self, slot: u8) {
+        self.state = CanaryState::Running(slot);
         (self.unanswered, self.refusal) = (None, None);
         self.ledger.connected(self.started.elapsed());
     }
@@ -173,24 +173,24 @@ impl Inner {
     /// The broker has accepted a message.
     pub(super) fn answered(&mut self, slot: u8) {
         (self.unanswered, self.refusal) = (None, None);
-        if self.state != State::Flying(slot) {
+        if self.state != CanaryState::Running(slot) {
             info!("canary: its messages are confirmed again");
-            self.state = State::Flying(slot);
+            self.state = CanaryState::Running(slot);
         }
     }
 
     /// A canary that has sent for so long without an answer cannot send.
     pub(super) fn note_silence(&mut self, now: Duration) {
         let silent = self.unanswered.is_some_and(|since| now.saturating_sub(since) > MUTE);
-        if silent && matches!(self.state, State::Flying(_)) {
+        if silent && matches!(self.state, CanaryState::Running(_)) {
             let reason = self.refusal.clone().unwrap_or_else(|| "the broker confirms nothing".into());
             warn!("canary: {reason}; trying again");
-            self.state = State::Grounded(reason);
+            self.state = CanaryState::Paused(reason);
         }
     }
 
     pub(super) fn note_overdue(&mut self) {
-        if self.state == State::Off {
+        if self.state == CanaryState::Off {
             return;
         }
         let oldest = self.ledger.figures(self.started.elapsed()).oldest_overdue.unwrap_or_default();
@@ -198,7 +198,7 @@ impl Inner {
         moment.overdue = moment.overdue.max(oldest);
     }
 
-    pub(super) fn arrive(&mut self, received: Received, plan: &Plan) {
+    pub(super) fn arrive(&mut self, received: Received, plan: &ProbePlan) {
         match self.ledger.arrived(received.id, self.started.elapsed()) {
             Arrival::Late(probe, late) => {
                 self.lateness.entry(probe).or_insert_with(|| Histogram::new(LATENESS_BOUNDS)).observe(late);
@@ -227,9 +227,9 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn grounded(inner: &Inner) -> Option<&str> {
+    fn paused(inner: &Inner) -> Option<&str> {
         match &inner.state {
-            State::Grounded(reason) => Some(reason),
+            CanaryState::Paused(reason) => Some(reason),
             _ => None,
         }
     }
@@ -238,20 +238,20 @@ mod tests {
     fn who_is_never_answered_does_not_fly() {
         let watched = Watched::default();
         watched.with(|inner| {
-            inner.take_off(3);
+            inner.connected(3);
             inner.note_silence(s(1_000));
-            assert_eq!(grounded(inner), None, "who has sent nothing waits for no answer");
+            assert_eq!(paused(inner), None, "who has sent nothing waits for no answer");
             inner.unanswered = Some(s(1_000));
             inner.note_silence(s(1_030));
-            assert_eq!(grounded(inner), None);
+            assert_eq!(paused(inner), None);
             inner.note_silence(s(1_031));
-            assert_eq!(grounded(inner), Some("the broker confirms nothing"));
+            assert_eq!(paused(inner), Some("the broker confirms nothing"));
             inner.answered(3);
-            assert_eq!((inner.state.clone(), inner.unanswered), (State::Flying(3), None));
+            assert_eq!((inner.state.clone(), inner.unanswered), (CanaryState::Running(3), None));
             inner.unanswered = Some(s(2_000));
             inner.refusal = Some("403".into());
             inner.note_silence(s(2_031));
-            assert_eq!(grounded(inner), Some("403"));
+            assert_eq!(paused(inner), Some("403"));
         });
         assert_eq!(watched.refusal().as_deref(), Some("403"));
     }

@@ -15,11 +15,11 @@ use prometheus_client::{
 };
 
 use crate::{
-    canary::{State, Watched},
-    picture::{Findings, Level, Picture, Severity},
+    canary::{CanaryState, Watched},
+    picture::{Checkup, Level, Picture},
 };
 use delayline::{histogram::Counted, retry::RetryStats, router::Stats};
-use delayline_admin::UnstickStats;
+use delayline_admin::{Severity, UnstickStats};
 
 use super::{
     Kind,
@@ -98,12 +98,12 @@ impl Exposition {
         out.number(f::SET_VERIFIED, compared.map(flag))?;
         out.number(f::SET_PROBLEMS, compared.map(|_| count(verified.problems.len())))?;
         // A check that could not look has found nothing out.
-        let looked = self.picture.findings.as_ref();
-        let looked = looked.filter(|findings| findings.at.is_some() && broker.reachable);
-        let findings = looked.map(|findings| {
-            [(Severity::Error, "problem"), (Severity::Warning, "advice")].map(|(severity, name)| {
-                let found = findings.notes.iter().filter(|note| note.severity == severity).count();
-                (name.to_owned(), count(found))
+        let looked = self.picture.checkup.as_ref();
+        let looked = looked.filter(|checkup| checkup.at.is_some() && broker.reachable);
+        let findings = looked.map(|checkup| {
+            [Severity::Problem, Severity::Advice].map(|severity| {
+                let found = checkup.findings.iter().filter(|finding| finding.severity == severity).count();
+                (severity.to_string(), count(found))
             })
         });
         out.labelled(f::FINDINGS, "severity", findings.into_iter().flatten())?;
@@ -136,7 +136,7 @@ impl Exposition {
     }
 
     fn kept(&self, out: &mut Out<'_>) -> Result<(), Error> {
-        let Picture { broker, at, unroutable, parked, retry_queue, .. } = &self.picture;
+        let Picture { broker, at, unroutable, parked, retry, .. } = &self.picture;
         let Picture { unroutable_oldest, parked_oldest, .. } = &self.picture;
         let known = |depth: &Option<u64>| depth.filter(|_| broker.reachable).map(number);
         let age = |depth: &Option<u64>, oldest: Option<Timestamp>| match known(depth)? {
@@ -147,7 +147,7 @@ impl Exposition {
         out.number(f::UNROUTABLE_AGE, age(unroutable, *unroutable_oldest))?;
         out.number(f::PARKED, known(parked))?;
         out.number(f::PARKED_AGE, age(parked, *parked_oldest))?;
-        out.number(f::RETRY_QUEUE, known(retry_queue))
+        out.number(f::RETRY_QUEUE, known(retry))
     }
 
     fn retries(&self, out: &mut Out<'_>) -> Result<(), Error> {
@@ -171,8 +171,8 @@ impl Exposition {
 
     fn canary(&self, out: &mut Out<'_>) -> Result<(), Error> {
         let watched = self.inside.canary.as_ref().map(|(watched, _)| watched);
-        let state = watched.map(|watched| watched.state()).filter(|state| *state != State::Off);
-        out.number(f::CANARY_FLYING, state.map(|state| flag(matches!(state, State::Flying(_)))))?;
+        let state = watched.map(|watched| watched.state()).filter(|state| *state != CanaryState::Off);
+        out.number(f::CANARY_RUNNING, state.map(|state| flag(matches!(state, CanaryState::Running(_)))))?;
         let lateness = watched.map(|watched| watched.lateness()).unwrap_or_default();
         let mut metric = out.family(f::CANARY_LATENESS)?;
         for (probe, counted) in &lateness {
@@ -290,12 +290,12 @@ fn histogram(metric: &mut MetricEncoder<'_>, counted: &Counted) -> Result<(), Er
 }
 
 /// What was found, by code and application; an empty one where none is known.
-fn kinds(findings: &Findings) -> BTreeSet<(&str, &str)> {
-    let notes = findings.notes.iter();
-    notes
-        .flat_map(|note| {
-            let unknown = note.apps.is_empty().then_some("");
-            note.apps.iter().map(String::as_str).chain(unknown).map(|app| (note.code.as_str(), app))
+fn kinds(checkup: &Checkup) -> BTreeSet<(&str, &str)> {
+    let findings = checkup.findings.iter();
+    findings
+        .flat_map(|finding| {
+            let unknown = finding.apps.is_empty().then_some("");
+            finding.apps.iter().map(String::as_str).chain(unknown).map(|app| (finding.code.as_str(), app))
         })
         .collect()
 }
@@ -321,13 +321,14 @@ fn seconds(time: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::{Note, SetView, sample};
+    use crate::picture::{SetView, sample};
+    use delayline_admin::{Finding, FindingCode};
 
     fn seen() -> Picture {
         let mut picture = sample::nothing();
         picture.broker.reachable = true;
         picture.verified = SetView { ok: Some(true), bindings_compared: true, ..SetView::default() };
-        picture.findings = Some(Findings { at: Some(picture.at), ..Findings::default() });
+        picture.checkup = Some(Checkup { at: Some(picture.at), ..Checkup::default() });
         picture
     }
 
@@ -363,25 +364,19 @@ mod tests {
 
     #[test]
     fn what_was_found_is_told_by_code_and_application() {
-        let note = |code: &str, apps: &[&str]| Note {
-            severity: Severity::Error,
-            code: code.into(),
-            subject: "exchange `delay`".into(),
-            text: String::new(),
-            advice: String::new(),
-            apps: apps.iter().map(|app| (*app).to_owned()).collect(),
-        };
+        let (loops, differs) = (FindingCode::TargetLoop, FindingCode::SetDiffers);
+        let finding = |code, apps: &[&str]| Finding::new(code, "exchange `delay`", "", "").about(apps);
         let mut picture = seen();
-        let found = picture.findings.as_mut().unwrap();
-        found.notes = vec![note("a", &["x", "y"]), note("a", &["y"]), note("b", &[])];
+        let found = picture.checkup.as_mut().unwrap();
+        found.findings = vec![finding(loops, &["x", "y"]), finding(loops, &["y"]), finding(differs, &[])];
         let text = Exposition { picture, inside: Inside::default() }.text();
         let told: Vec<_> = text.lines().filter(|line| line.starts_with("delayline_found{")).collect();
         assert_eq!(
             told,
             [
-                "delayline_found{code=\"a\",app=\"x\"} 1.0",
-                "delayline_found{code=\"a\",app=\"y\"} 1.0",
-                "delayline_found{code=\"b\",app=\"\"} 1.0",
+                "delayline_found{code=\"set-differs\",app=\"\"} 1.0",
+                "delayline_found{code=\"target-loop\",app=\"x\"} 1.0",
+                "delayline_found{code=\"target-loop\",app=\"y\"} 1.0",
             ]
         );
     }

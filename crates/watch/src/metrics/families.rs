@@ -84,7 +84,7 @@ families! {
     RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
     RETRIES: Counter "delayline_retries" None, "Failed messages that were sent back to be tried again";
     PARKINGS: Counter "delayline_parkings" None, "Failed messages that were parked, by reason";
-    CANARY_FLYING: Gauge "delayline_canary_flying" None,
+    CANARY_RUNNING: Gauge "delayline_canary_running" None,
         "1 if the canary can send and receive and gets confirms, 0 if not";
     CANARY_LATENESS: Histogram "delayline_canary_lateness" Some("seconds"),
         "How late canary messages arrived, by the levels they pass through";

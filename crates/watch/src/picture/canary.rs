@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use crate::canary::{State, Watched};
+use crate::canary::{CanaryState, Watched};
 
 use super::{CanaryView, Lateness, ProbeView};
 
 impl CanaryView {
     /// `None` if there is no canary.
     pub(super) fn of(watched: &Watched) -> Option<Self> {
-        let (flying, problem) = match watched.state() {
-            State::Off => return None,
-            State::Flying(_) => (true, None),
-            State::Grounded(reason) => (false, Some(reason)),
+        let (running, problem) = match watched.state() {
+            CanaryState::Off => return None,
+            CanaryState::Running(_) => (true, None),
+            CanaryState::Paused(reason) => (false, Some(reason)),
         };
         let (figures, last) = (watched.figures(), watched.last());
         let probes = figures.probes.iter().map(|(probe, figures)| ProbeView {
@@ -33,7 +33,7 @@ impl CanaryView {
             }
         });
         Some(Self {
-            flying,
+            running,
             problem,
             sent: figures.total(|probe| probe.sent),
             arrived: figures.total(|probe| probe.arrived),

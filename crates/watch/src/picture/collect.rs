@@ -16,14 +16,15 @@ use delayline::{
     topology::Topology,
 };
 use delayline_admin::{
+    AppBinding, Kept,
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
 use delayline_settings::Settings;
 
 use super::{
-    AppRetries, BrokerView, CanaryView, Depths, Findings, History, Kept, Level, Picture, Rates, SetView,
-    Verdict, forecast,
+    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, Level, Picture, Rates, SetView, Verdict,
+    forecast,
 };
 use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 
@@ -52,8 +53,10 @@ pub struct Sources {
     pub retries: Option<Arc<RetryStats>>,
     /// What the canary saw.
     pub canary: Option<Arc<Watched>>,
-    /// The findings of the last check of the whole broker, put here by whoever does it.
-    pub findings: Arc<Mutex<Option<Findings>>>,
+    /// The last check of the whole broker, put here by whoever does it.
+    pub checkup: Arc<Mutex<Option<Checkup>>>,
+    /// Whether to ask who is bound to the dispatch exchange: one more request.
+    pub apps: bool,
     /// Whether to find out how long the oldest kept messages have been there. That takes the
     /// first message of a queue out for a moment, every five minutes and whenever there may
     /// be a new one.
@@ -226,13 +229,13 @@ impl Collector {
         let of = |name: &str| ready.get(name).copied().flatten();
         self.last.counted = Some(self.last.at);
         // Messages that somebody is looking at are held for a moment, but still there.
-        let kept = |which: Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
+        let kept = |which: &Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
             true => last.or(of(name)),
             false => of(name).max(of(name).and(self.in_hands.get(name).copied())),
         };
-        self.last.unroutable = kept(Kept::Unroutable, &names.unroutable(), self.last.unroutable);
-        self.last.parked = kept(Kept::Parked, &names.parked(), self.last.parked);
-        self.last.retry_queue = of(&names.retry());
+        self.last.unroutable = kept(&Kept::Unroutable, &names.unroutable(), self.last.unroutable);
+        self.last.parked = kept(&Kept::Parked, &names.parked(), self.last.parked);
+        self.last.retry = of(&names.retry());
         let mut depths = Depths::unknown(now);
         for level in &mut self.last.levels {
             level.ready = of(&level.queue);
@@ -270,6 +273,11 @@ impl Collector {
         let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
         let totals = api.queue_totals(vhost).map_err(|error| error.to_string())?;
         let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
+        if self.sources.apps {
+            let bindings = api.bindings_from(vhost, &self.topology.names().dispatch());
+            let bindings = bindings.map_err(|error| error.to_string())?;
+            self.last.apps = Some(AppBinding::all(&self.topology, bindings));
+        }
         self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
         let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
         self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
@@ -304,6 +312,7 @@ impl Collector {
     }
 
     fn forget_api(&mut self) {
+        self.last.apps = None;
         self.entered = None;
         self.in_hands.clear();
         self.published = [None; COUNT];
@@ -350,9 +359,9 @@ impl Collector {
 
     fn note_sources(&mut self, now: Duration) {
         self.last.canary = self.sources.canary.as_deref().and_then(CanaryView::of);
-        let findings = self.sources.findings.lock().unwrap_or_else(PoisonError::into_inner);
-        self.last.findings.clone_from(&findings);
-        drop(findings);
+        let checkup = self.sources.checkup.lock().unwrap_or_else(PoisonError::into_inner);
+        self.last.checkup.clone_from(&checkup);
+        drop(checkup);
         let Some(retries) = self.sources.retries.as_deref() else { return };
         let counts = retries.by_app();
         while self.retried.len() > 1 && now.saturating_sub(self.retried[1].0) >= MINUTE {
@@ -432,10 +441,11 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         parked: None,
         parked_last_minute: None,
         parked_oldest: None,
-        retry_queue: None,
+        retry: None,
         retries: None,
         canary: None,
-        findings: None,
+        checkup: None,
+        apps: None,
         unseen: Vec::new(),
         verdict: Verdict::default(),
     }

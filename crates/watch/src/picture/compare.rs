@@ -82,10 +82,10 @@ impl SetView {
         let at = Timestamp::now();
         match admin::verify(settings, topology) {
             Ok(report) => Self {
-                ok: Some(report.findings.is_empty()),
+                ok: Some(report.differences.is_empty()),
                 at: Some(at),
                 bindings_compared: report.bindings > 0,
-                problems: report.findings.iter().map(ToString::to_string).collect(),
+                problems: report.differences.iter().map(ToString::to_string).collect(),
                 unchecked: report.unchecked,
                 not_yet: report.not_yet,
             },

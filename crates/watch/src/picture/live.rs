@@ -12,9 +12,10 @@ use std::{
 use jiff::Timestamp;
 
 use delayline::topology::Topology;
+use delayline_admin::Kept;
 use delayline_settings::Settings;
 
-use super::{Collector, Kept, KeptReport, Picture, SetView, Sources};
+use super::{Collector, KeptView, Picture, SetView, Sources, kept};
 use super::{
     compare::Turn,
     peeking::Peeking,
@@ -119,9 +120,9 @@ impl Live {
     /// The contents of a queue that keeps messages, as last seen; also asks for a new look.
     /// `None` until it was seen once.
     #[must_use]
-    pub fn kept(&self, which: Kept) -> Option<KeptReport> {
+    pub fn kept(&self, which: &Kept) -> Option<KeptView> {
         let mut state = self.lock();
-        let peek = state.kept.entry(which).or_default();
+        let peek = state.kept.entry(which.clone()).or_default();
         peek.wanted = true;
         let report = peek.report.clone();
         self.changed.notify_all();
@@ -185,16 +186,16 @@ fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) 
             live.wait(TICK);
             continue;
         };
-        peeking.begin(which);
+        peeking.begin(&which);
         let (report, first) = match task {
             Task::All => {
-                let report = which.look(settings, &topology).map_err(|error| error.to_string());
+                let report = KeptView::look(&which, settings, &topology).map_err(|error| error.to_string());
                 let first = report.as_ref().map(|report| report.first).map_err(Clone::clone);
                 (Some(report), first)
             }
-            Task::First => (None, which.first(settings, &topology)),
+            Task::First => (None, kept::first(&which, settings, &topology)),
         };
-        peeking.end(which);
+        peeking.end(&which);
         live.lock().kept.entry(which).or_default().found(report, first, Instant::now());
     }
 }

@@ -43,10 +43,10 @@ mod verdict;
 pub use collect::{Collector, Sources};
 pub use forecast::forecast;
 pub use history::{Depths, History};
-pub use kept::{Kept, KeptGroup, KeptReport};
+pub use kept::KeptView;
 pub use live::{Live, Watch};
 pub use model::{
-    AppRetries, BrokerView, CanaryView, Findings, Forecast, Lateness, Level, Note, Picture, ProbeView, Rates,
-    SetView, Severity,
+    AppRetries, BrokerView, CanaryView, Checkup, Forecast, Lateness, Level, Picture, ProbeView, Rates,
+    SetView,
 };
 pub use verdict::{Remark, Verdict};

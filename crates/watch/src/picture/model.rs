@@ -1,12 +1,14 @@
 //! The parts of a picture.
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+
+use delayline_admin::{AppBinding, Finding};
 
 use super::Verdict;
 
 /// A set at one moment. Rates are per second.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Picture {
     /// When it was taken.
     pub at: Timestamp,
@@ -52,14 +54,17 @@ pub struct Picture {
     /// Since when the oldest has been there, likewise.
     pub parked_oldest: Option<Timestamp>,
     /// Failed messages that no retry service has taken yet; `None` if unknown.
-    pub retry_queue: Option<u64>,
+    pub retry: Option<u64>,
     /// What the retry service of this process did, by app, the busiest first; `None` without
     /// one.
     pub retries: Option<Vec<AppRetries>>,
     /// What the canary of this process saw; `None` without one.
     pub canary: Option<CanaryView>,
-    /// The findings of the last check of the whole broker; `None` if there was none yet.
-    pub findings: Option<Findings>,
+    /// The last check of the whole broker; `None` if there was none yet.
+    pub checkup: Option<Checkup>,
+    /// Who is bound to the dispatch exchange; `None` without the management API, or if
+    /// [`Sources::apps`](super::Sources) is off.
+    pub apps: Option<Vec<AppBinding>>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
     /// What all this means, in words.
@@ -67,7 +72,7 @@ pub struct Picture {
 }
 
 /// Whether the broker answers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct BrokerView {
     /// Whether it does.
     pub reachable: bool,
@@ -82,7 +87,7 @@ pub struct BrokerView {
 }
 
 /// Whether the set is as it should be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SetView {
     /// Whether nothing differs; `None` if it was not compared yet.
     pub ok: Option<bool>,
@@ -99,7 +104,7 @@ pub struct SetView {
 }
 
 /// One level.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Level {
     /// 27 to 0: the bit.
     pub level: u8,
@@ -134,7 +139,7 @@ pub struct Level {
 }
 
 /// What comes in and what goes out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Rates {
     /// Messages published to the entry exchange, including those without a delay; as far as
     /// the broker says.
@@ -144,7 +149,7 @@ pub struct Rates {
 }
 
 /// What falls due within some time. Stuck messages are not included: they are due already.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Forecast {
     /// `minute`, `hour`, `day`.
     pub within: String,
@@ -159,7 +164,7 @@ pub struct Forecast {
 }
 
 /// What happened to an app's failed messages since this process started.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AppRetries {
     /// The app key, or `(other)`, or `(unreadable)`.
     pub app: String,
@@ -172,10 +177,10 @@ pub struct AppRetries {
 }
 
 /// What a canary saw.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CanaryView {
     /// Whether it runs.
-    pub flying: bool,
+    pub running: bool,
     /// Why it does not run.
     pub problem: Option<String>,
     /// Messages it sent.
@@ -195,7 +200,7 @@ pub struct CanaryView {
 }
 
 /// One route through the levels.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProbeView {
     /// The levels it passes through: `06+04+02+00`.
     pub levels: String,
@@ -208,7 +213,7 @@ pub struct ProbeView {
 }
 
 /// The lateness of canary messages in ten seconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Lateness {
     /// When these ten seconds began.
     pub at: Timestamp,
@@ -222,43 +227,13 @@ pub struct Lateness {
     pub overdue_ms: f64,
 }
 
-/// How bad something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Messages are being delayed, or go where they should not.
-    Error,
-    /// It could lead to that.
-    Warning,
-    /// Something could be better.
-    Info,
-}
-
-/// The findings of a check of the whole broker.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Findings {
-    /// When the check was done.
+/// The result of a check of the whole broker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Checkup {
+    /// When the check was done; `None` if it failed.
     pub at: Option<Timestamp>,
-    /// The findings, the worst first.
-    pub notes: Vec<Note>,
+    /// What was found, the worst first.
+    pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
-}
-
-/// One finding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
-    /// How bad it is.
-    pub severity: Severity,
-    /// The kind of finding.
-    pub code: String,
-    /// What it is about.
-    pub subject: String,
-    /// What is wrong.
-    pub text: String,
-    /// What to do about it.
-    pub advice: String,
-    /// The applications that are affected, as far as they are known.
-    #[serde(default)]
-    pub apps: Vec<String>,
 }

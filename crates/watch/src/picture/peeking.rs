@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Kept;
+use delayline_admin::Kept;
 
 /// How long a broker may take to requeue what was looked at.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -23,25 +23,25 @@ enum Peek {
 }
 
 impl Peeking {
-    pub(super) fn begin(&self, which: Kept) {
+    pub(super) fn begin(&self, which: &Kept) {
         self.note(which, Peek::Running);
     }
 
-    pub(super) fn end(&self, which: Kept) {
+    pub(super) fn end(&self, which: &Kept) {
         self.note(which, Peek::Ended(Instant::now()));
     }
 
     /// Whether a count of its messages may be too low.
-    pub(super) fn is_at(&self, which: Kept) -> bool {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&which) {
+    pub(super) fn is_at(&self, which: &Kept) -> bool {
+        match self.0.lock().unwrap_or_else(PoisonError::into_inner).get(which) {
             Some(Peek::Running) => true,
             Some(Peek::Ended(at)) => at.elapsed() < SETTLE,
             None => false,
         }
     }
 
-    fn note(&self, which: Kept, peek: Peek) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(which, peek);
+    fn note(&self, which: &Kept, peek: Peek) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(which.clone(), peek);
     }
 }
 
@@ -52,13 +52,13 @@ mod tests {
     #[test]
     fn counts_are_doubted_while_somebody_looks_and_a_moment_longer() {
         let peeking = Peeking::default();
-        assert!(!peeking.is_at(Kept::Unroutable));
-        peeking.begin(Kept::Unroutable);
-        assert!(peeking.is_at(Kept::Unroutable) && !peeking.is_at(Kept::Parked));
-        peeking.end(Kept::Unroutable);
-        assert!(peeking.is_at(Kept::Unroutable));
+        assert!(!peeking.is_at(&Kept::Unroutable));
+        peeking.begin(&Kept::Unroutable);
+        assert!(peeking.is_at(&Kept::Unroutable) && !peeking.is_at(&Kept::Parked));
+        peeking.end(&Kept::Unroutable);
+        assert!(peeking.is_at(&Kept::Unroutable));
         let long_ago = Instant::now().checked_sub(SETTLE).expect("the machine is up for a second");
-        peeking.note(Kept::Unroutable, Peek::Ended(long_ago));
-        assert!(!peeking.is_at(Kept::Unroutable));
+        peeking.note(&Kept::Unroutable, Peek::Ended(long_ago));
+        assert!(!peeking.is_at(&Kept::Unroutable));
     }
 }

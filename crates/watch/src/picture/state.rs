@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use log::debug;
 
 use delayline::amqp::Line;
+use delayline_admin::Kept;
 
-use super::{Kept, KeptReport, Picture, Verdict, head::Head};
+use super::{KeptView, Picture, Verdict, head::Head};
 
 /// How long a look may take before the broker counts as silent.
 const SILENT: Duration = Duration::from_secs(5);
@@ -36,7 +37,7 @@ pub(super) struct Peek {
     /// Whether somebody wants to know its contents.
     pub(super) wanted: bool,
     ended: Option<Instant>,
-    pub(super) report: Option<KeptReport>,
+    pub(super) report: Option<KeptView>,
     /// What is known about its first message, if that is wanted.
     head: Option<Head>,
 }
@@ -54,7 +55,7 @@ impl State {
     /// With `ages`, also finds out how long the oldest messages have been there.
     pub(super) fn new(picture: Picture, ages: bool) -> Self {
         let peek = || Peek { head: ages.then(Head::default), ..Peek::default() };
-        let kept = [Kept::Unroutable, Kept::Parked].map(|which| (which, peek()));
+        let kept = Kept::ALL.map(|which| (which, peek()));
         Self { picture, line: None, looking: None, asked: None, kept: kept.into() }
     }
 
@@ -73,8 +74,8 @@ impl State {
             picture.broker.problem = Some(problem.into());
             picture.verdict = Verdict::of(&picture);
         }
-        picture.unroutable_oldest = self.oldest(Kept::Unroutable);
-        picture.parked_oldest = self.oldest(Kept::Parked);
+        picture.unroutable_oldest = self.oldest(&Kept::Unroutable);
+        picture.parked_oldest = self.oldest(&Kept::Parked);
         picture
     }
 
@@ -83,16 +84,16 @@ impl State {
         self.line.as_ref().is_some_and(|line| !line.stands())
     }
 
-    fn oldest(&self, which: Kept) -> Option<Timestamp> {
-        self.kept.get(&which)?.head.as_ref()?.since()
+    fn oldest(&self, which: &Kept) -> Option<Timestamp> {
+        self.kept.get(which)?.head.as_ref()?.since()
     }
 
     /// Takes in the depths of a new picture that can be trusted.
-    pub(super) fn note_depths(&mut self, trusted: impl Fn(Kept) -> bool) {
+    pub(super) fn note_depths(&mut self, trusted: impl Fn(&Kept) -> bool) {
         let Picture { at, unroutable, parked, .. } = self.picture;
         for (which, depth) in [(Kept::Unroutable, unroutable), (Kept::Parked, parked)] {
             let head = self.kept.get_mut(&which).and_then(|peek| peek.head.as_mut());
-            if let (Some(head), Some(depth)) = (head, depth.filter(|_| trusted(which))) {
+            if let (Some(head), Some(depth)) = (head, depth.filter(|_| trusted(&which))) {
                 head.note(depth, at);
             }
         }
@@ -103,12 +104,12 @@ impl State {
         let rested =
             |peek: &Peek| peek.ended.is_none_or(|ended| now.saturating_duration_since(ended) >= PEEK);
         let mut peeks = self.kept.iter().filter(|(_, peek)| rested(peek));
-        let all = peeks.clone().find(|(_, peek)| peek.wanted).map(|(which, _)| (*which, Task::All));
+        let all = peeks.clone().find(|(_, peek)| peek.wanted).map(|(which, _)| (which.clone(), Task::All));
         let due = |peek: &Peek| peek.head.as_ref().is_some_and(|head| head.is_due(now));
         all.or_else(|| {
             // Nobody answers while the broker is away.
             let (which, _) = peeks.find(|(_, peek)| self.picture.broker.reachable && due(peek))?;
-            Some((*which, Task::First))
+            Some((which.clone(), Task::First))
         })
     }
 }
@@ -117,7 +118,7 @@ impl Peek {
     /// Notes the result of a look at its messages.
     pub(super) fn found(
         &mut self,
-        report: Option<Result<KeptReport, String>>,
+        report: Option<Result<KeptView, String>>,
         first: Result<Option<Timestamp>, String>,
         now: Instant,
     ) {
@@ -125,7 +126,7 @@ impl Peek {
         if let Some(report) = report {
             self.wanted = false;
             let last = self.report.take();
-            self.report = Some(report.unwrap_or_else(|reason| KeptReport::failed(last, reason)));
+            self.report = Some(report.unwrap_or_else(|reason| KeptView::failed(last, reason)));
         }
         match (&mut self.head, first) {
             (Some(head), Ok(came)) => head.found(came, now),

@@ -1,8 +1,10 @@
 //! The meaning of a picture in a sentence: pure.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{Lateness, Level, Picture, Severity};
+use delayline_admin::Severity;
+
+use super::{Lateness, Level, Picture};
 
 /// The lateness of a canary from which on it is mentioned, in ms.
 const LATE_MS: f64 = 5_000.0;
@@ -11,7 +13,7 @@ const LATE_MS: f64 = 5_000.0;
 const MANY: u64 = 1_000;
 
 /// What a picture means.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// How bad it is; `None` if nothing is wrong.
     pub severity: Option<Severity>,
@@ -22,7 +24,7 @@ pub struct Verdict {
 }
 
 /// A sentence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
     /// How bad it is.
     pub severity: Severity,
@@ -54,7 +56,7 @@ fn remark(severity: Severity, text: impl Into<String>) -> Remark {
 
 fn well(picture: &Picture) -> String {
     match &picture.canary {
-        Some(canary) if canary.flying && canary.arrived > 0 => "Delays are on time.".into(),
+        Some(canary) if canary.running && canary.arrived > 0 => "Delays are on time.".into(),
         _ if picture.stuck.is_none() => {
             "Nothing is known to be held up; stuck messages cannot be seen.".into()
         }
@@ -65,8 +67,8 @@ fn well(picture: &Picture) -> String {
 fn broker(picture: &Picture) -> Option<Remark> {
     let broker = &picture.broker;
     (!broker.reachable).then(|| match broker.since {
-        Some(_) => remark(Severity::Error, "The broker cannot be reached."),
-        None => remark(Severity::Warning, "The broker has not been asked yet."),
+        Some(_) => remark(Severity::Problem, "The broker cannot be reached."),
+        None => remark(Severity::Advice, "The broker has not been asked yet."),
     })
 }
 
@@ -74,7 +76,7 @@ fn set(picture: &Picture) -> Option<Remark> {
     let (set, problems) = (&picture.set, &picture.verified.problems);
     let none_seen = || picture.levels.iter().all(|level| level.ready.is_none());
     if picture.verified.ok.is_none() && picture.counted.is_some() && none_seen() {
-        return Some(remark(Severity::Warning, format!("No queue of the set `{set}` can be seen.")));
+        return Some(remark(Severity::Advice, format!("No queue of the set `{set}` can be seen.")));
     }
     if picture.verified.ok != Some(false) {
         return None;
@@ -82,13 +84,13 @@ fn set(picture: &Picture) -> Option<Remark> {
     Some(match problems.as_slice() {
         [] | [_] => {
             let what = problems.first().map_or("something differs", String::as_str);
-            remark(Severity::Error, format!("The set `{set}` is not as it should be: {what}."))
+            remark(Severity::Problem, format!("The set `{set}` is not as it should be: {what}."))
         }
-        [_, ..] if none_seen() => remark(Severity::Error, format!("The set `{set}` is not installed.")),
+        [_, ..] if none_seen() => remark(Severity::Problem, format!("The set `{set}` is not installed.")),
         all => {
             let count = all.len();
             remark(
-                Severity::Error,
+                Severity::Problem,
                 format!("The set `{set}` differs in {count} places from what it should be."),
             )
         }
@@ -101,11 +103,11 @@ fn stuck(picture: &Picture) -> Option<Remark> {
     match stuck.as_slice() {
         [] => None,
         [level] => Some(remark(
-            Severity::Error,
+            Severity::Problem,
             format!("Level {:02} is stuck: {} cannot move on.", level.level, messages(count)),
         )),
         several => Some(remark(
-            Severity::Error,
+            Severity::Problem,
             format!("{} levels are stuck: {} cannot move on.", several.len(), messages(count)),
         )),
     }
@@ -130,19 +132,19 @@ fn canary(picture: &Picture) -> Option<Remark> {
             1 => "1 canary message is".into(),
             many => format!("{many} canary messages are"),
         };
-        return Some(remark(Severity::Error, format!("{count} missing.")));
+        return Some(remark(Severity::Problem, format!("{count} missing.")));
     }
     if canary.overdue > 0 {
-        return Some(remark(Severity::Warning, "Canary messages are overdue."));
+        return Some(remark(Severity::Advice, "Canary messages are overdue."));
     }
     if let Some(reason) = &canary.problem {
-        return Some(remark(Severity::Warning, format!("The canary is not running: {reason}.")));
+        return Some(remark(Severity::Advice, format!("The canary is not running: {reason}.")));
     }
     let worst = |moment: &Lateness| moment.worst_ms.unwrap_or(0.0);
     let latest = canary.lateness.iter().rev().take(6).map(worst).fold(0.0, f64::max);
     (latest >= LATE_MS).then(|| {
         remark(
-            Severity::Warning,
+            Severity::Advice,
             format!("Delays are late: by up to {:.0} s in the last minute.", latest / 1_000.0),
         )
     })
@@ -153,7 +155,7 @@ fn unroutable(picture: &Picture) -> Option<Remark> {
     Some(match picture.unroutable_last_minute {
         Some(new @ 1..) => {
             let new = u64::try_from(new).unwrap_or(0);
-            remark(Severity::Warning, format!("{} for nobody{}.", messages(count), lately(new, count)))
+            remark(Severity::Advice, format!("{} for nobody{}.", messages(count), lately(new, count)))
         }
         _ => remark(Severity::Info, format!("{} for nobody are kept as unroutable.", messages(count))),
     })
@@ -164,20 +166,20 @@ fn parked(picture: &Picture) -> Option<Remark> {
     Some(match picture.parked_last_minute {
         Some(new @ 1..) => {
             let new = u64::try_from(new).unwrap_or(0);
-            remark(Severity::Warning, format!("{} parked{}.", messages(count), lately(new, count)))
+            remark(Severity::Advice, format!("{} parked{}.", messages(count), lately(new, count)))
         }
         _ => remark(Severity::Info, format!("{} parked.", messages(count))),
     })
 }
 
 fn findings(picture: &Picture) -> Option<Remark> {
-    let notes = &picture.findings.as_ref()?.notes;
-    let worst = notes.iter().min_by_key(|note| note.severity)?;
-    let more = match notes.len() - 1 {
+    let findings = &picture.checkup.as_ref()?.findings;
+    let worst = findings.iter().min_by_key(|finding| finding.severity)?;
+    let more = match findings.len() - 1 {
         0 => String::new(),
         more => format!(" ({more} more below)"),
     };
-    Some(remark(worst.severity, format!("{}: {}{more}", worst.subject, worst.text)))
+    Some(remark(worst.severity, format!("{}: {}{more}", worst.subject, worst.what)))
 }
 
 fn messages(count: u64) -> String {
@@ -201,7 +203,8 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::{CanaryView, Findings, Note, sample};
+    use crate::picture::{CanaryView, Checkup, sample};
+    use delayline_admin::{Finding, FindingCode};
 
     fn seen() -> Picture {
         let mut picture = sample::nothing();
@@ -220,7 +223,7 @@ mod tests {
         assert_eq!(said.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
         assert_eq!(said.severity, None);
         // What arrives says more than a count.
-        picture.canary = Some(CanaryView { flying: true, arrived: 3, ..CanaryView::default() });
+        picture.canary = Some(CanaryView { running: true, arrived: 3, ..CanaryView::default() });
         assert_eq!(Verdict::of(&picture).headline, "Delays are on time.");
         // Before it was compared with what it should be.
         picture.verified.ok = None;
@@ -233,7 +236,7 @@ mod tests {
     fn says_what_is_worst_and_then_the_rest() {
         let mut picture = seen();
         assert_eq!(Verdict::of(&picture).headline, "Nothing is held up.");
-        picture.canary = Some(CanaryView { flying: true, arrived: 3, ..CanaryView::default() });
+        picture.canary = Some(CanaryView { running: true, arrived: 3, ..CanaryView::default() });
         assert_eq!(Verdict::of(&picture).headline, "Delays are on time.");
         picture.unroutable = Some(12_345);
         let verdict = Verdict::of(&picture);
@@ -245,7 +248,7 @@ mod tests {
         // However many there are: they move.
         level.handing_on = Some(143_997);
         let verdict = Verdict::of(&picture);
-        assert_eq!(verdict.severity, Some(Severity::Warning), "of the unroutable ones: {verdict:?}");
+        assert_eq!(verdict.severity, Some(Severity::Advice), "of the unroutable ones: {verdict:?}");
         let last = verdict.more.last().unwrap();
         assert_eq!(last.text, "143,997 messages fell due together and are being handed on.");
         assert_eq!(last.severity, Severity::Info);
@@ -253,7 +256,7 @@ mod tests {
         (level.handing_on, level.stuck, level.stuck_since) = (Some(20), Some(20), Some(at));
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "Level 03 is stuck: 20 messages cannot move on.");
-        assert_eq!((verdict.severity, verdict.more.len()), (Some(Severity::Error), 1));
+        assert_eq!((verdict.severity, verdict.more.len()), (Some(Severity::Problem), 1));
         picture.broker.reachable = false;
         assert_eq!(Verdict::of(&picture).headline, "The broker cannot be reached.");
     }
@@ -261,23 +264,18 @@ mod tests {
     #[test]
     fn says_what_canaries_and_checks_found() {
         let mut picture = seen();
-        let canary = CanaryView { flying: true, arrived: 9, missing: 1, ..CanaryView::default() };
+        let canary = CanaryView { running: true, arrived: 9, missing: 1, ..CanaryView::default() };
         picture.canary = Some(canary.clone());
         assert_eq!(Verdict::of(&picture).headline, "1 canary message is missing.");
         picture.canary = Some(CanaryView { missing: 0, ..canary });
-        let note = |severity, code: &str| Note {
-            severity,
-            code: code.into(),
-            subject: "queue `q`".into(),
-            text: code.into(),
-            advice: String::new(),
-            apps: Vec::new(),
-        };
-        let notes = vec![note(Severity::Info, "small"), note(Severity::Warning, "full")];
-        picture.findings = Some(Findings { notes, ..Findings::default() });
+        let finding = |code, what: &str| Finding::new(code, "queue `q`", what, "");
+        let mut small = finding(FindingCode::TargetClassic, "small");
+        small.severity = Severity::Info;
+        let findings = vec![small, finding(FindingCode::TargetCanRefuse, "full")];
+        picture.checkup = Some(Checkup { findings, ..Checkup::default() });
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "queue `q`: full (1 more below)");
-        assert_eq!(verdict.severity, Some(Severity::Warning));
+        assert_eq!(verdict.severity, Some(Severity::Advice));
     }
 
     #[test]

@@ -12,7 +12,7 @@ const MIN_TOKEN: usize = 16;
 
 /// Who may send requests to a server.
 #[derive(Debug, Default)]
-pub enum Access {
+pub enum PageAccess {
     /// Anybody on this machine. Requests for another host name are refused: they come from a
     /// page in a browser whose name only pretends to be ours.
     #[default]
@@ -65,9 +65,9 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The verdict on a request.
+/// The admission on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Admission {
     Allowed,
     /// It has no token, or not the right one.
     Unauthorized,
@@ -75,14 +75,14 @@ pub(super) enum Verdict {
     WrongHost,
 }
 
-impl Access {
-    pub(super) fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Verdict {
+impl PageAccess {
+    pub(super) fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Admission {
         match self {
-            Self::Local if is_local(uri, headers) => Verdict::Allowed,
-            Self::Local => Verdict::WrongHost,
+            Self::Local if is_local(uri, headers) => Admission::Allowed,
+            Self::Local => Admission::WrongHost,
             Self::Token(token) => match presented(headers) {
-                Some(presented) if token.is(&presented) => Verdict::Allowed,
-                _ => Verdict::Unauthorized,
+                Some(presented) if token.is(&presented) => Admission::Allowed,
+                _ => Admission::Unauthorized,
             },
         }
     }
@@ -123,14 +123,14 @@ mod tests {
 
     use super::*;
 
-    fn judge(access: &Access, name: header::HeaderName, value: &str) -> Verdict {
+    fn judge(access: &PageAccess, name: header::HeaderName, value: &str) -> Admission {
         let headers = HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())]);
         access.judge(&Uri::from_static("/metrics"), &headers)
     }
 
     #[test]
     fn a_token_comes_as_bearer_or_as_a_password() {
-        let access = Access::Token(Token::new("0123456789abcdef").unwrap());
+        let access = PageAccess::Token(Token::new("0123456789abcdef").unwrap());
         let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
         for right in [
             "Bearer 0123456789abcdef".into(),
@@ -138,7 +138,7 @@ mod tests {
             basic("prometheus:0123456789abcdef"),
             basic(":0123456789abcdef"),
         ] {
-            assert_eq!(judge(&access, header::AUTHORIZATION, &right), Verdict::Allowed, "{right}");
+            assert_eq!(judge(&access, header::AUTHORIZATION, &right), Admission::Allowed, "{right}");
         }
         for wrong in [
             "Bearer 0123456789abcdeF".into(),
@@ -152,24 +152,24 @@ mod tests {
             basic("0123456789abcdef:"),
             basic("a:b:0123456789abcdef"),
         ] {
-            assert_eq!(judge(&access, header::AUTHORIZATION, &wrong), Verdict::Unauthorized, "{wrong}");
+            assert_eq!(judge(&access, header::AUTHORIZATION, &wrong), Admission::Unauthorized, "{wrong}");
         }
-        assert_eq!(access.judge(&Uri::from_static("/"), &HeaderMap::new()), Verdict::Unauthorized);
+        assert_eq!(access.judge(&Uri::from_static("/"), &HeaderMap::new()), Admission::Unauthorized);
     }
 
     #[test]
     fn without_a_token_only_this_machine_may_ask() {
         for host in ["localhost", "localhost:15628", "LOCALHOST", "127.0.0.1:1", "127.8.8.8", "[::1]:15628"] {
-            assert_eq!(judge(&Access::Local, header::HOST, host), Verdict::Allowed, "{host}");
+            assert_eq!(judge(&PageAccess::Local, header::HOST, host), Admission::Allowed, "{host}");
         }
         for host in
             ["evil.example", "localhost.evil.example", "10.0.0.1", "[::]", "127.0.0.1.evil.example", "@", ""]
         {
-            assert_eq!(judge(&Access::Local, header::HOST, host), Verdict::WrongHost, "{host}");
+            assert_eq!(judge(&PageAccess::Local, header::HOST, host), Admission::WrongHost, "{host}");
         }
         let elsewhere = Uri::from_static("http://evil.example/metrics");
-        assert_eq!(Access::Local.judge(&elsewhere, &HeaderMap::new()), Verdict::WrongHost);
-        assert_eq!(Access::Local.judge(&Uri::from_static("/"), &HeaderMap::new()), Verdict::Allowed);
+        assert_eq!(PageAccess::Local.judge(&elsewhere, &HeaderMap::new()), Admission::WrongHost);
+        assert_eq!(PageAccess::Local.judge(&Uri::from_static("/"), &HeaderMap::new()), Admission::Allowed);
     }
 
     #[test]

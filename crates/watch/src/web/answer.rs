@@ -8,7 +8,7 @@ use hyper::{
 };
 use serde_json::json;
 
-use super::{Access, Site, access::Verdict};
+use super::{PageAccess, Site, access::Admission};
 
 pub(super) type Answer = Response<Full<Bytes>>;
 
@@ -34,7 +34,7 @@ const SECURITY: [(HeaderName, &str); 7] = [
 /// Answers one request.
 pub(super) fn answer(
     site: &Site,
-    access: &Access,
+    access: &PageAccess,
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
@@ -47,20 +47,20 @@ pub(super) fn answer(
         answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
     }
-    let verdict = access.judge(uri, headers);
+    let admission = access.judge(uri, headers);
     // Supervisors have no token, and learn nothing else.
-    match (uri.path(), verdict) {
+    match (uri.path(), admission) {
         ("/healthz", _) => return json(StatusCode::OK, &json!({ "status": "ok" })),
-        ("/readyz", verdict) => return readiness(site, verdict == Verdict::Allowed),
-        (_, Verdict::Allowed) => {}
-        (_, Verdict::WrongHost) => {
+        ("/readyz", admission) => return readiness(site, admission == Admission::Allowed),
+        (_, Admission::Allowed) => {}
+        (_, Admission::WrongHost) => {
             return text(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this server answers only requests for `localhost`; to reach it by another name, give it a \
                  token (web_token_file)\n",
             );
         }
-        (_, Verdict::Unauthorized) => {
+        (_, Admission::Unauthorized) => {
             let mut answer = text(
                 StatusCode::UNAUTHORIZED,
                 "a token is needed, as bearer token or as the password of basic authentication\n",
@@ -129,7 +129,7 @@ mod tests {
             .with_readiness(move || Readiness { checks: vec![check(true), check(false)] })
     }
 
-    fn ask(access: &Access, method: Method, path: &'static str) -> (u16, HeaderMap, String) {
+    fn ask(access: &PageAccess, method: Method, path: &'static str) -> (u16, HeaderMap, String) {
         let answer = answer(&site(), access, &method, &Uri::from_static(path), &HeaderMap::new());
         let (parts, body) = answer.into_parts();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -149,14 +149,14 @@ mod tests {
             ("//", 404, "nothing"),
             ("/../etc/passwd", 404, "nothing"),
         ] {
-            let (found, headers, text) = ask(&Access::Local, Method::GET, path);
+            let (found, headers, text) = ask(&PageAccess::Local, Method::GET, path);
             assert!(found == status && text.contains(body), "{path}: {found} {text}");
             assert_eq!(headers["x-content-type-options"], "nosniff");
             assert!(headers["content-security-policy"].to_str().unwrap().contains("default-src 'none'"));
             assert!(!headers.contains_key("access-control-allow-origin"));
         }
         assert!(
-            ask(&Access::Local, Method::GET, "/").1["content-security-policy"]
+            ask(&PageAccess::Local, Method::GET, "/").1["content-security-policy"]
                 .to_str()
                 .unwrap()
                 .contains("sha256-")
@@ -166,14 +166,14 @@ mod tests {
     #[test]
     fn changes_nothing() {
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::TRACE] {
-            let (status, headers, _) = ask(&Access::Local, method, "/");
+            let (status, headers, _) = ask(&PageAccess::Local, method, "/");
             assert_eq!((status, &headers["allow"]), (405, &HeaderValue::from_static("GET, HEAD")));
         }
     }
 
     #[test]
     fn without_the_token_only_health_is_told_and_no_reason() {
-        let access = Access::Token(Token::new("0123456789abcdef").unwrap());
+        let access = PageAccess::Token(Token::new("0123456789abcdef").unwrap());
         for path in ["/", "/metrics", "/api/picture", "/nowhere"] {
             let (status, headers, _) = ask(&access, Method::GET, path);
             assert!(status == 401 && headers.contains_key("www-authenticate"), "{path}: {status}");

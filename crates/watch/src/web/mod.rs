@@ -2,7 +2,7 @@
 //!
 //! It answers `GET` and `HEAD` and changes nothing. A [`Site`] is what it serves: a page,
 //! JSON, metrics, and whether the daemon is ready, each from a function that has its answer
-//! at hand and never waits for a broker. [`Access`] says who may send requests.
+//! at hand and never waits for a broker. [`PageAccess`] says who may send requests.
 //!
 //! # Slow and malformed clients
 //!
@@ -30,7 +30,7 @@ use std::{fmt, time::Duration};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-pub use access::{Access, Token, TokenError};
+pub use access::{PageAccess, Token, TokenError};
 pub use server::{Bound, Server, WebError};
 
 use page::Page;

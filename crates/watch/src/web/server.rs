@@ -18,7 +18,7 @@ use tokio::{net::TcpStream, sync::oneshot, task::AbortHandle, time};
 use delayline_settings::WebSettings;
 
 use super::{
-    Access, CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, Site, Token, TokenError, answer::answer,
+    CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, PageAccess, Site, Token, TokenError, answer::answer,
 };
 
 /// The pause after a connection could not be accepted, for example because file descriptors
@@ -71,7 +71,7 @@ impl WebError {
 pub struct Bound {
     address: SocketAddr,
     listener: TcpListener,
-    access: Access,
+    access: PageAccess,
 }
 
 /// A running server; it stops when it is dropped.
@@ -88,8 +88,8 @@ impl Bound {
     /// # Errors
     /// The address cannot be had, or it is not a loopback address and there is no
     /// token.
-    pub fn new(address: SocketAddr, access: Access) -> Result<Self, WebError> {
-        if matches!(access, Access::Local) && !address.ip().is_loopback() {
+    pub fn new(address: SocketAddr, access: PageAccess) -> Result<Self, WebError> {
+        if matches!(access, PageAccess::Local) && !address.ip().is_loopback() {
             return Err(WebError::NoToken { address });
         }
         let listen = |source| WebError::Listen { address, source };
@@ -106,8 +106,8 @@ impl Bound {
     pub fn of(settings: &WebSettings) -> Result<Option<Self>, WebError> {
         let Some(address) = settings.listen else { return Ok(None) };
         let access = || match &settings.token {
-            Some(token) => Token::new(token.expose()).map(Access::Token).map_err(WebError::Token),
-            None => Ok(Access::Local),
+            Some(token) => Token::new(token.expose()).map(PageAccess::Token).map_err(WebError::Token),
+            None => Ok(PageAccess::Local),
         };
         let mut bound = Self::new(address, access()?);
         let mut port = address.port();
@@ -169,7 +169,7 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<(Site, Access)>) {
+async fn accept(listener: TcpListener, shared: Arc<(Site, PageAccess)>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return warn!("the web server cannot listen: {error}"),
@@ -194,7 +194,7 @@ async fn accept(listener: TcpListener, shared: Arc<(Site, Access)>) {
     }
 }
 
-async fn serve(mut stream: TcpStream, shared: Arc<(Site, Access)>) {
+async fn serve(mut stream: TcpStream, shared: Arc<(Site, PageAccess)>) {
     let service = service_fn(|request: Request<Incoming>| {
         let (site, access) = &*shared;
         let answer = answer(site, access, request.method(), request.uri(), request.headers());

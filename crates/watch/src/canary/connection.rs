@@ -25,7 +25,7 @@ const ACCESS_REFUSED: u16 = 403;
 /// Why a canary cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FlightError {
+pub enum CanaryError {
     /// The broker cannot be reached, or has another problem.
     #[error(transparent)]
     Broker(#[from] AmqpError),
@@ -56,7 +56,7 @@ pub enum FlightError {
 }
 
 /// A canary's connection to its own queue. To send, it needs a [`Router`].
-pub struct Flight {
+pub struct CanaryConnection {
     consumer: Consumer,
     app: AppKey,
     slot: u8,
@@ -76,19 +76,22 @@ pub struct Received {
     pub redelivered: bool,
 }
 
-impl std::fmt::Debug for Flight {
+impl std::fmt::Debug for CanaryConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Flight").field("slot", &self.slot).field("run", &self.run).finish_non_exhaustive()
+        f.debug_struct("CanaryConnection")
+            .field("slot", &self.slot)
+            .field("run", &self.run)
+            .finish_non_exhaustive()
     }
 }
 
-impl Flight {
+impl CanaryConnection {
     /// Takes the first free slot. `run` marks the messages of one canary through all
     /// its connections.
     ///
     /// # Errors
-    /// See [`FlightError`].
-    pub fn open(settings: &Settings, run: &str) -> Result<Self, FlightError> {
+    /// See [`CanaryError`].
+    pub fn open(settings: &Settings, run: &str) -> Result<Self, CanaryError> {
         let names = Names::new(settings.topology.set.clone());
         let mut session = Session::open_for(&settings.broker, "canary")?;
         for slot in 0..SLOTS {
@@ -100,14 +103,14 @@ impl Flight {
                 Err(error) => return Err(explain(error, &names)),
             }
         }
-        Err(FlightError::Full)
+        Err(CanaryError::Full)
     }
 
     /// A router that counts in `stats`.
     ///
     /// # Errors
-    /// See [`FlightError`].
-    pub fn router(settings: &Settings, stats: Arc<Stats>) -> Result<Router, FlightError> {
+    /// See [`CanaryError`].
+    pub fn router(settings: &Settings, stats: Arc<Stats>) -> Result<Router, CanaryError> {
         Ok(settings.router().counting(stats).connect()?)
     }
 
@@ -138,7 +141,7 @@ impl Flight {
         &self,
         pipeline: &Pipeline<'_, u64>,
         limit: Duration,
-    ) -> Result<Option<Received>, FlightError> {
+    ) -> Result<Option<Received>, CanaryError> {
         let found = self.poll()?;
         if found.is_some() || limit.is_zero() {
             return Ok(found);
@@ -150,7 +153,7 @@ impl Flight {
         self.poll()
     }
 
-    fn poll(&self) -> Result<Option<Received>, FlightError> {
+    fn poll(&self) -> Result<Option<Received>, CanaryError> {
         loop {
             match self.consumer.next(Duration::ZERO) {
                 Next::Delivery(delivery) => {
@@ -221,16 +224,16 @@ fn is_down(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))
 }
 
-fn explain(error: AmqpError, names: &Names) -> FlightError {
+fn explain(error: AmqpError, names: &Names) -> CanaryError {
     let reason = error.to_string();
     match error {
-        AmqpError::Channel { code: ACCESS_REFUSED, .. } => FlightError::NotAllowed {
+        AmqpError::Channel { code: ACCESS_REFUSED, .. } => CanaryError::NotAllowed {
             reason,
             queues: format!("^{}\\.canary\\.", names.entry()),
             entry: names.entry(),
             dispatch: names.dispatch(),
         },
-        AmqpError::Channel { code: 404, .. } => FlightError::NoSet { reason },
+        AmqpError::Channel { code: 404, .. } => CanaryError::NoSet { reason },
         error => error.into(),
     }
 }

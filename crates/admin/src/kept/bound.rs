@@ -1,12 +1,13 @@
-//! Which applications have a binding on dispatch: pure.
+//! Which applications have a binding on dispatch.
 
 use std::collections::BTreeSet;
 
-use crate::compare::Observed;
+use crate::{AdminError, compare::Observed, observe};
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
     topology::{Topology, topic_matches},
 };
+use delayline_settings::Settings;
 
 /// The bindings of a dispatch exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,7 +19,13 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    pub(super) fn new(topology: &Topology, observed: &Observed) -> Self {
+    /// Asks the management API who is bound. The inner error is why it cannot be asked.
+    pub(super) fn ask(settings: &Settings, topology: &Topology) -> Result<Result<Self, String>, AdminError> {
+        let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+        Ok(observed.map(|observed| Self::new(topology, &observed)))
+    }
+
+    fn new(topology: &Topology, observed: &Observed) -> Self {
         let mut bound = Self::default();
         for binding in observed.dispatch_bindings(topology) {
             match RoutingKey::app_of_pattern(&binding.key) {

@@ -8,9 +8,9 @@ use delayline::topology::Binding;
 
 /// A difference between the set and what it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "finding", rename_all = "kebab-case")]
+#[serde(tag = "difference", rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Finding {
+pub enum Difference {
     /// An exchange or queue is not there.
     Missing {
         /// The exchange or queue.
@@ -97,7 +97,7 @@ pub const EARLIER_REMEDY: &str = "stop its publishers, wait until its levels are
      then run `delayline uninstall`, `delayline install`, and `delayline app add` for each application; \
      until then it delivers what it holds. Or install another set beside it with --set";
 
-impl fmt::Display for Finding {
+impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { object } => write!(f, "{object} is missing"),

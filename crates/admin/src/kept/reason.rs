@@ -4,10 +4,14 @@ use std::{fmt, str::FromStr};
 
 use serde::{Serialize, Serializer};
 
+use crate::holding::Outgoing;
 use delayline::{
+    amqp::Delivery,
     codec::{Level, RoutingKey},
     topology::Names,
 };
+
+use super::{Bound, KeptCause, WayOn};
 
 /// Why a message could not be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +109,24 @@ pub fn diagnose(names: &Names, exchange: &str, routing_key: &str) -> Diagnosis {
 /// The bits at or below a level.
 const fn below(level: Level) -> u32 {
     level.units() | (level.units() - 1)
+}
+
+impl From<Diagnosis> for KeptCause {
+    fn from(Diagnosis { app, reason, detail }: Diagnosis) -> Self {
+        Self { app, reason: reason.to_string(), detail }
+    }
+}
+
+/// Where an unroutable message goes. Without knowing who is bound, everybody may be.
+pub(super) fn way_on(names: &Names, bound: Option<&Bound>, delivery: &Delivery) -> WayOn {
+    let diagnosis = diagnose(names, &delivery.exchange, &delivery.routing_key);
+    let (Some(exchange), Some(app)) = (diagnosis.way_on(names, &delivery.exchange), diagnosis.app) else {
+        return WayOn::Nowhere;
+    };
+    if diagnosis.reason == Reason::NobodyBound && bound.is_some_and(|bound| !bound.has(&app)) {
+        return WayOn::Unbound(app);
+    }
+    WayOn::To(Outgoing::of(delivery, exchange, delivery.routing_key.as_str()).into())
 }
 
 impl Diagnosis {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// How bad a finding is.
+/// How bad something is, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -12,6 +12,8 @@ pub enum Severity {
     Problem,
     /// Something that could lead to that, or could be better.
     Advice,
+    /// Worth knowing; nothing is wrong.
+    Info,
 }
 
 impl fmt::Display for Severity {
@@ -19,6 +21,7 @@ impl fmt::Display for Severity {
         f.write_str(match self {
             Self::Problem => "problem",
             Self::Advice => "advice",
+            Self::Info => "info",
         })
     }
 }

@@ -1,0 +1,144 @@
+//! Sending kept messages on, and discarding them.
+
+use std::{collections::BTreeMap, sync::atomic::AtomicBool};
+
+use serde::Serialize;
+
+use crate::{
+    AdminError, doing,
+    holding::{Decision, Holding, Progress, Sifted, past},
+};
+use delayline::{
+    amqp::{Delivery, Session, v1::Foreign},
+    codec::AppKey,
+    topology::Topology,
+};
+use delayline_settings::Settings;
+
+use super::{Bound, Kept, Seen, Selection, WayOn};
+
+/// The result of a replay.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ReplayReport {
+    /// What happened to the messages.
+    #[serde(flatten)]
+    pub sifted: Sifted,
+    /// Selected messages that stay because nobody is bound for them yet, by app.
+    pub unbound: BTreeMap<String, u64>,
+    /// Selected messages that stay because no exchange would route their key.
+    pub hopeless: u64,
+}
+
+/// Why nothing was sent on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayRefusal {
+    /// The messages would only come back.
+    #[error("nobody is bound for `{app}`, so its messages would only come back; bind its queue first")]
+    NobodyBound {
+        /// The app.
+        app: AppKey,
+    },
+    /// Only the management API knows bindings.
+    #[error(
+        "cannot tell who is bound ({reason}); give the URL of the management API (--management-url), or \
+         skip the check (--unchecked)"
+    )]
+    Unknown {
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl Kept {
+    /// Sends selected messages on, each removed only after the broker has confirmed its copy:
+    ///
+    /// - unroutable ones back on their way, to dispatch with the routing key they came with,
+    ///   once somebody is bound for them;
+    /// - parked ones to their applications at once, with the full number of attempts before
+    ///   them again.
+    ///
+    /// Messages that no exchange would route stay, and so do those that nobody is bound for
+    /// yet. `check` asks the management API who is bound; without that check, unroutable
+    /// messages that nobody is bound for come back to the end of the queue, once.
+    ///
+    /// # Errors
+    /// If the broker cannot be asked, or looking is not safe.
+    pub fn replay(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+        selection: &Selection,
+        check: bool,
+        stop: &AtomicBool,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Result<ReplayReport, ReplayRefusal>, AdminError> {
+        let bound = match self {
+            Self::Unroutable if check => match Bound::ask(settings, topology)? {
+                Ok(bound) => Some(bound),
+                Err(reason) => {
+                    // Without the broker's own count, this is all we know.
+                    Session::open(&settings.broker).map_err(doing("connecting"))?;
+                    return Ok(Err(ReplayRefusal::Unknown { reason }));
+                }
+            },
+            Self::Unroutable | Self::Parked => None,
+        };
+        if let (Some(bound), Some(app)) = (&bound, &selection.app)
+            && !bound.has(app.as_str())
+        {
+            return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
+        }
+        let queue = self.queue(topology);
+        let mut passed = past(settings, queue, u64::MAX, || {
+            let (mut unbound, mut hopeless) = (BTreeMap::new(), 0);
+            let decide = |delivery: &Delivery| {
+                if !self.selects(topology, selection, delivery.into()) {
+                    return Decision::Keep;
+                }
+                match self.way_on(topology, bound.as_ref(), delivery) {
+                    WayOn::To(outgoing) => return Decision::Send(outgoing),
+                    WayOn::Unbound(app) => *unbound.entry(app).or_insert(0) += 1,
+                    WayOn::Nowhere => hopeless += 1,
+                }
+                Decision::Keep
+            };
+            let sifted = Holding::new(settings, queue).until(stop).sift(decide, &mut progress)?;
+            Ok((sifted, (unbound, hopeless)))
+        })?;
+        let fits = |message: &Foreign| self.selects(topology, selection, message.into());
+        passed.aside.refuse(&mut passed.sifted, fits);
+        let (unbound, hopeless) = passed.value;
+        Ok(Ok(ReplayReport { sifted: passed.sifted, unbound, hopeless }))
+    }
+
+    /// Discards selected messages, for good.
+    ///
+    /// # Errors
+    /// If the broker cannot be asked, or looking is not safe.
+    pub fn discard(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+        selection: &Selection,
+        stop: &AtomicBool,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Sifted, AdminError> {
+        let queue = self.queue(topology);
+        let decide = |delivery: &Delivery| match self.selects(topology, selection, delivery.into()) {
+            true => Decision::Discard,
+            false => Decision::Keep,
+        };
+        let mut passed = past(settings, queue, u64::MAX, || {
+            Ok((Holding::new(settings, queue).until(stop).sift(decide, &mut progress)?, ()))
+        })?;
+        let fits = |message: &Foreign| self.selects(topology, selection, message.into());
+        passed.aside.discard(&mut passed.sifted, fits);
+        Ok(passed.sifted)
+    }
+
+    fn selects(&self, topology: &Topology, selection: &Selection, seen: Seen<'_>) -> bool {
+        selection.fits(&self.cause(topology, &seen), &seen)
+    }
+}

@@ -1,0 +1,175 @@
+//! Looking at kept messages, which changes nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+
+use crate::{
+    AdminError,
+    holding::{Decision, Group, Holding, Progress, Sample, Sifted, count, past},
+};
+use delayline::{
+    amqp::{Delivery, v1::Foreign},
+    topology::Topology,
+};
+use delayline_settings::Settings;
+
+use super::{Bound, Kept, KeptCause, Seen, Selection};
+
+/// The most groups that are kept apart: publishers can write anything into a key, and
+/// applications may make up reasons of their own.
+const GROUPS: usize = 500;
+
+/// Kept messages, in groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeptReport {
+    /// Messages in the queue.
+    pub waiting: u64,
+    /// How many of them were examined; the first ones, if not all.
+    pub examined: u64,
+    /// The groups, by app and reason.
+    pub groups: Vec<KeptGroup>,
+    /// Messages that found no group because there are too many.
+    pub other: Option<Group>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+    /// How many the broker should have delivered but did not.
+    pub withheld: u64,
+    /// What ended the run early.
+    pub failure: Option<String>,
+}
+
+/// The messages of one app with one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeptGroup {
+    /// Whose they are, and why they are here.
+    #[serde(flatten)]
+    pub cause: KeptCause,
+    /// Whether somebody is bound for the app now; `None` if that is unknown or makes no
+    /// difference.
+    pub bound: Option<bool>,
+    /// How many, and since when.
+    #[serde(flatten)]
+    pub group: Group,
+}
+
+/// One message, and why it is here.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct KeptMessage {
+    /// Whose it is, and why it is here.
+    #[serde(flatten)]
+    pub cause: KeptCause,
+    /// The message.
+    #[serde(flatten)]
+    pub sample: Sample,
+}
+
+impl KeptReport {
+    /// A report of so many messages, of which so many were examined, in these groups.
+    #[must_use]
+    pub fn new((waiting, examined): (u64, u64), groups: Vec<KeptGroup>) -> Self {
+        Self { waiting, examined, groups, other: None, unseen: Vec::new(), withheld: 0, failure: None }
+    }
+}
+
+impl KeptGroup {
+    /// Messages for this app, with this reason.
+    #[must_use]
+    pub fn new(app: Option<&str>, reason: &str, group: Group) -> Self {
+        let cause = KeptCause { app: app.map(str::to_owned), reason: reason.into(), detail: None };
+        Self { cause, bound: None, group }
+    }
+}
+
+impl Kept {
+    /// Counts the messages by app and reason. Looks at `limit` messages at most.
+    ///
+    /// # Errors
+    /// If the broker cannot be asked, or looking is not safe.
+    pub fn list(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+        limit: u64,
+        progress: impl FnMut(Progress),
+    ) -> Result<KeptReport, AdminError> {
+        let bound = match self {
+            Self::Unroutable => Some(Bound::ask(settings, topology)?),
+            Self::Parked => None,
+        };
+        let of = |delivery: &Delivery| self.cause(topology, &delivery.into());
+        let of_foreign = |message: &Foreign| self.cause(topology, &message.into());
+        let queue = self.queue(topology);
+        let (sifted, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)?;
+        let groups = census.groups().iter().map(|(cause, group)| KeptGroup {
+            bound: match (&bound, &cause.app) {
+                (Some(Ok(bound)), Some(app)) => Some(bound.has(app)),
+                _ => None,
+            },
+            cause: cause.clone(),
+            group: group.clone(),
+        });
+        let unseen = match &bound {
+            Some(Err(reason)) => vec![format!("who is bound now: {reason}")],
+            _ => Vec::new(),
+        };
+        Ok(KeptReport {
+            waiting: sifted.waiting,
+            examined: sifted.examined,
+            groups: groups.collect(),
+            other: census.other().cloned(),
+            unseen,
+            withheld: sifted.withheld,
+            failure: sifted.failure,
+        })
+    }
+
+    /// Hands `count` selected messages to `each`, with `body_bytes` of their bodies. Reads no
+    /// further than it must.
+    ///
+    /// # Errors
+    /// If the broker cannot be asked, or looking is not safe.
+    pub fn messages(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+        selection: &Selection,
+        (count, body_bytes): (usize, usize),
+        each: impl FnMut(KeptMessage),
+    ) -> Result<Sifted, AdminError> {
+        let queue = self.queue(topology);
+        let selected = |seen: Seen<'_>| {
+            let cause = self.cause(topology, &seen);
+            selection.fits(&cause, &seen).then_some(cause)
+        };
+        // No more are taken out of the queue and sent to us than necessary.
+        let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
+        let mut passed = past(settings, queue, limit, || {
+            let enough = AtomicBool::new(count == 0);
+            let mut found = Vec::new();
+            let sifted = Holding::new(settings, queue).at_most(limit).until(&enough).sift(
+                |delivery| {
+                    if found.len() < count
+                        && let Some(cause) = selected(delivery.into())
+                    {
+                        found.push(KeptMessage { cause, sample: Sample::new(delivery, body_bytes) });
+                        enough.store(found.len() == count, Ordering::Relaxed);
+                    }
+                    Decision::Keep
+                },
+                |_| {},
+            )?;
+            Ok((sifted, found))
+        })?;
+        passed.aside.keep(&mut passed.sifted);
+        let foreign = passed.aside.messages().filter_map(|message| {
+            let sample = || Sample::of_foreign(message, body_bytes);
+            selected(message.into()).map(|cause| KeptMessage { cause, sample: sample() })
+        });
+        foreign.chain(passed.value).take(count).for_each(each);
+        Ok(passed.sifted)
+    }
+}

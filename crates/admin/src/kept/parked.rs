@@ -1,0 +1,60 @@
+//! Why a message is in the parked queue, and its way back to its application: pure.
+
+use jiff::Timestamp;
+
+use crate::holding::Outgoing;
+use delayline::{
+    amqp::Delivery,
+    codec::{AppKey, Delay, RoutingKey},
+    message::{Value, headers},
+    topology::Names,
+};
+
+use super::{KeptCause, Seen, WayOn};
+
+/// The reason for a message that the service could not read, and that the broker moved here
+/// as it was.
+const UNREADABLE: &str = "unreadable";
+
+/// Headers that a message does not take with it when it starts over.
+const USED_UP: [&str; 6] = [
+    headers::ATTEMPT,
+    headers::FIRST_FAILED,
+    headers::LAST_FAILED,
+    headers::FAILURE,
+    headers::REASON,
+    headers::DUE,
+];
+
+pub(super) fn cause(seen: &Seen<'_>) -> KeptCause {
+    let text = |name: &str| match seen.headers?.get(name) {
+        Some(Value::Text(text)) => Some(text.clone()),
+        _ => None,
+    };
+    KeptCause {
+        app: app(seen.routing_key).map(|app| app.to_string()),
+        reason: text(headers::REASON).unwrap_or_else(|| UNREADABLE.into()),
+        detail: text(headers::FAILURE),
+    }
+}
+
+pub(super) fn way_on(names: &Names, delivery: &Delivery) -> WayOn {
+    let Some(app) = app(&delivery.routing_key) else { return WayOn::Nowhere };
+    let key = RoutingKey::new(Delay::ZERO, app).encode();
+    let mut outgoing = Outgoing::of(delivery, names.entry(), key);
+    for name in USED_UP {
+        outgoing.headers.remove(name);
+    }
+    // Whoever replays an expired message wants it delivered all the same.
+    let now = Timestamp::now().as_millisecond();
+    if outgoing.headers.get(headers::EXPIRES).and_then(Value::as_i64).is_some_and(|time| time <= now) {
+        outgoing.headers.remove(headers::EXPIRES);
+    }
+    WayOn::To(outgoing.into())
+}
+
+/// Messages are parked under their app key; those that the broker moved may have a delayed
+/// key.
+fn app(key: &str) -> Option<AppKey> {
+    key.parse::<RoutingKey>().map(|key| key.app).ok().or_else(|| AppKey::new(key).ok())
+}

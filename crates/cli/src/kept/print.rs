@@ -1,0 +1,306 @@
+//! What commands on kept messages print.
+
+use jiff::{Timestamp, Unit};
+use owo_colors::OwoColorize;
+
+use delayline::message::headers;
+use delayline_admin::{
+    Kept, KeptMessage, KeptReport, ReplayReport,
+    holding::{Sample, Sifted},
+};
+
+use crate::{
+    Code, Failure, Output,
+    output::{aside, counted},
+    table::table,
+    time::date,
+};
+
+/// The exit code of a command that changes something.
+fn code(sifted: &Sifted) -> Code {
+    match sifted {
+        Sifted { failure: Some(_), .. } => Code::Broker,
+        Sifted { interrupted: true, .. } => Code::Interrupted,
+        Sifted { refused: 1.., .. } | Sifted { withheld: 1.., .. } => Code::Problem,
+        _ => Code::Done,
+    }
+}
+
+fn age(now: Timestamp, then: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    let span = jiff::SignedDuration::from_secs(seconds);
+    let unit = if seconds >= 86_400 {
+        Unit::Hour
+    } else if seconds >= 3_600 {
+        Unit::Minute
+    } else {
+        Unit::Second
+    };
+    let rounded = span.round(unit).unwrap_or(span);
+    format!("{rounded:#}")
+}
+
+/// Prints a message in detail.
+fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
+    output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
+    output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
+    if sample.unreadable {
+        output.line("  unreadable   its headers and properties; it can be discarded but not sent on")?;
+    }
+    if let Some(arrived) = sample.arrived {
+        output.line(format!("  since        {}", date(arrived)))?;
+    }
+    for (name, value) in &sample.properties {
+        output.line(format!("  {name:<12} {value}"))?;
+    }
+    for (name, value) in &sample.headers {
+        output.line(format!("  header       {} = {value}{}", escaped(name), moment(name, value)))?;
+    }
+    let (kind, body) = match (&sample.body, &sample.body_base64) {
+        (Some(text), _) => ("", escaped(text)),
+        (None, Some(base64)) => (" in Base64", base64.clone()),
+        (None, None) => ("", String::new()),
+    };
+    let cut = if sample.truncated { ", cut" } else { "" };
+    output.line(format!("  body         ({} bytes{kind}{cut}) {body}", sample.bytes))?;
+    Ok(())
+}
+
+/// The date that one of our time headers stands for.
+fn moment(name: &str, value: &serde_json::Value) -> String {
+    let times = [headers::DUE, headers::EXPIRES, headers::FIRST_FAILED, headers::LAST_FAILED];
+    let time = value.as_i64().filter(|_| times.contains(&name));
+    time.and_then(|time| Timestamp::from_millisecond(time).ok())
+        .map_or_else(String::new, |time| format!(" ({})", date(time)))
+}
+
+/// One line, without anything that could control the terminal.
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(char::escape_debug).collect()
+}
+
+pub(super) fn list(kept: &Kept, report: &KeptReport, output: &mut Output) -> Result<Code, Failure> {
+    let cut = Cut::new(report.withheld, report.failure.as_ref());
+    if output.json {
+        output.json(report)?;
+        return Ok(cut.code());
+    }
+    let now = Timestamp::now();
+    let age = |time: Option<Timestamp>| time.map_or_else(|| "?".into(), |time| age(now, time));
+    let optional = |text: &Option<String>| text.as_deref().map_or_else(|| "-".into(), escaped);
+    let (reason, detail) = match kept {
+        Kept::Parked => ("parked because of", "last failure"),
+        _ => ("reason", "what is wrong"),
+    };
+    let mut header = vec!["app key", reason, ">messages", ">unreadable", ">oldest", ">newest", detail];
+    let bound_matters = report.groups.iter().any(|it| it.bound.is_some());
+    if bound_matters {
+        header.push("bound now");
+    }
+    let rows = report.groups.iter().map(|it| {
+        let mut row = vec![
+            optional(&it.cause.app),
+            escaped(&it.cause.reason),
+            it.group.count.to_string(),
+            it.group.unreadable.to_string(),
+            age(it.group.oldest),
+            age(it.group.newest),
+            optional(&it.cause.detail),
+        ];
+        if bound_matters {
+            row.push(it.bound.map_or("", |bound| if bound { "yes" } else { "no" }).into());
+        }
+        row
+    });
+    if report.waiting == 0 {
+        output.line(format!("nothing is {}", kept.as_str()))?;
+    } else {
+        output.line(table(&header, rows))?;
+        if let Some(other) = &report.other {
+            output.line(format!("and {} of other kinds", counted(other.count, "message")))?;
+        }
+        output.line(total(report.waiting, report.examined, cut, kept.as_str()))?;
+    }
+    for unseen in &report.unseen {
+        output.line(format!("not seen: {unseen}"))?;
+    }
+    if let Some(failure) = &report.failure {
+        aside(format!("{} {failure}", "ended early:".red().bold()));
+    }
+    Ok(cut.code())
+}
+
+pub(super) fn show(
+    kept: &Kept,
+    messages: &[KeptMessage],
+    sifted: &Sifted,
+    output: &mut Output,
+) -> Result<Code, Failure> {
+    for message in messages {
+        if output.json {
+            output.json(message)?;
+            continue;
+        }
+        let (reason, detail) = (&message.cause.reason, message.cause.detail.as_deref());
+        let head = match kept {
+            Kept::Parked => {
+                let failure = detail.unwrap_or("not noted");
+                format!("parked because of `{reason}`, last failure `{failure}`")
+            }
+            _ => format!("{reason} {}", detail.unwrap_or_default()),
+        };
+        output.line(format!("{} {}", "●".yellow(), escaped(head.trim()).bold()))?;
+        sample(&message.sample, output)?;
+    }
+    shown(!messages.is_empty(), sifted, output)
+}
+
+pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) -> Result<Code, Failure> {
+    let code = match code(&report.sifted) {
+        Code::Done if !report.unbound.is_empty() => Code::Problem,
+        code => code,
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    changed("sent on", report.sifted.sent, &report.sifted, output)?;
+    for (app, count) in &report.unbound {
+        output.line(format!(
+            "{} {} for `{app}` stay: nobody is bound for it",
+            "!".yellow(),
+            counted(*count, "message")
+        ))?;
+    }
+    if report.hopeless > 0 {
+        output.line(format!(
+            "{} stay: no exchange would route their keys (`delayline {} list`)",
+            counted(report.hopeless, "message"),
+            kept.as_str()
+        ))?;
+    }
+    ending(&report.sifted, output)?;
+    Ok(code)
+}
+
+pub(super) fn discarded(sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
+    if output.json {
+        output.json(sifted)?;
+    } else {
+        changed("discarded", sifted.discarded, sifted, output)?;
+        ending(sifted, output)?;
+    }
+    Ok(code(sifted))
+}
+
+fn changed(what: &str, gone: u64, sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
+    output.line(format!("{} {what}, {} kept", counted(gone, "message"), sifted.waiting - gone))?;
+    Ok(())
+}
+
+/// The exit code of a command that shows single messages.
+fn shown(found: bool, sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
+    if !found && !output.json {
+        output.line("no such message")?;
+    }
+    if sifted.withheld > 0 && !output.json {
+        output.line(format!("{} were not looked at: {WITHHELD}", counted(sifted.withheld, "message")))?;
+    }
+    match &sifted.failure {
+        Some(failure) => Err(Failure::new(Code::Broker, failure)),
+        None if !found || sifted.withheld > 0 => Ok(Code::Problem),
+        None => Ok(Code::Done),
+    }
+}
+
+/// Why not all messages were looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// By choice.
+    Limit,
+    /// The broker did not hand them out.
+    Withheld,
+    /// An error, which is reported beside it.
+    Failure,
+}
+
+impl Cut {
+    fn new(withheld: u64, failure: Option<&String>) -> Self {
+        match (failure, withheld) {
+            (Some(_), _) => Self::Failure,
+            (None, 1..) => Self::Withheld,
+            (None, 0) => Self::Limit,
+        }
+    }
+
+    /// The exit code of a list.
+    fn code(self) -> Code {
+        match self {
+            Self::Limit => Code::Done,
+            Self::Withheld => Code::Problem,
+            Self::Failure => Code::Broker,
+        }
+    }
+}
+
+/// How many there are, and how many of those were examined.
+fn total(waiting: u64, examined: u64, cut: Cut, what: &str) -> String {
+    let looked = match (waiting.saturating_sub(examined), cut) {
+        (0, _) => String::new(),
+        (_, Cut::Limit) => format!(", of which the first {examined} were looked at (--limit)"),
+        (_, Cut::Withheld) => format!(", of which {examined} were looked at: {WITHHELD}"),
+        (_, Cut::Failure) => format!(", of which {examined} were looked at before it ended early"),
+    };
+    format!("{} {what}{looked}", counted(waiting, "message"))
+}
+
+const WITHHELD: &str = "the broker handed out no more for 10 s: another consumer has them or took them, or \
+                        the broker is slow";
+
+/// Prints what went wrong, if anything did.
+fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
+    if let Some(reason) = &sifted.refusal {
+        output.line(format!(
+            "{} {} kept and not sent on, the first because {reason}",
+            "!".yellow(),
+            counted(sifted.refused, "message")
+        ))?;
+    }
+    if sifted.withheld > 0 {
+        output.line(format!(
+            "{} {} not looked at: {WITHHELD}",
+            "!".yellow(),
+            counted(sifted.withheld, "message")
+        ))?;
+    }
+    if sifted.in_doubt > 0 {
+        output.line(format!(
+            "{} sent but not confirmed: still in the queue, may arrive twice",
+            counted(sifted.in_doubt, "message")
+        ))?;
+    }
+    if let Some(failure) = &sifted.failure {
+        aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
+    } else if sifted.interrupted {
+        output.line("interrupted; run it again to continue")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_ended_early_is_a_failure() {
+        for json in [false, true] {
+            let code = |failure: Option<&str>| {
+                let mut report = KeptReport::new((5, 2), Vec::new());
+                report.failure = failure.map(str::to_owned);
+                list(&Kept::Unroutable, &report, &mut Output::new(json)).unwrap()
+            };
+            assert_eq!(code(None), Code::Done);
+            assert_eq!(code(Some("the connection was lost")), Code::Broker);
+        }
+    }
+}
