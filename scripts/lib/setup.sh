@@ -101,16 +101,21 @@ need_chromium() {
     }
 }
 
-# cargo-deny of our own; nobody's ~/.cargo is touched. It is kept where the brokers are, for
-# the next clone. It runs for some seconds, which is not worth minutes of optimizing it.
-need_cargo_deny() {
+# A tool of our own that cargo runs; nobody's ~/.cargo is touched. It is kept where the brokers
+# are, for the next clone. It runs for some seconds, which is not worth minutes of optimizing it.
+need_cargo_tool() {
     local tools="${XDG_CACHE_HOME:-$HOME/.cache}/delayline/tools"
     export PATH="$PWD/.cache/tools/bin:$tools/bin:$PATH"
-    command -v cargo-deny >/dev/null && return
-    say "building cargo-deny (a few minutes, once)"
+    command -v "$1" >/dev/null && return
+    say "building $1 (a few minutes, once)"
     CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        CARGO_PROFILE_RELEASE_DEBUG=none cargo install --quiet --locked --root "$tools" cargo-deny
+        CARGO_PROFILE_RELEASE_DEBUG=none cargo install --quiet --locked --root "$tools" "$1"
 }
+
+need_cargo_deny() { need_cargo_tool cargo-deny; }
+
+# Lists the public API.
+need_cargo_public_api() { need_cargo_tool cargo-public-api; }
 
 # cargo-fuzz of our own, and what it builds with.
 need_cargo_fuzz() {

@@ -158,6 +158,8 @@ impl Consumer {
 
     /// Lets a `select` wake up when there may be something for
     /// [`next`](Self::next).
+    // For the other crates of this workspace; nothing is promised about it.
+    #[doc(hidden)]
     pub fn watch<'a>(&'a self, select: &mut Select<'a>) {
         for lane in &self.lanes {
             select.recv(&lane.messages);

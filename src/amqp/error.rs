@@ -100,6 +100,8 @@ impl AmqpError {
 }
 
 /// Translates an error on an open connection.
+// Nothing is promised about the client library, so it is not in the documentation.
+#[doc(hidden)]
 impl From<Error> for AmqpError {
     fn from(error: Error) -> Self {
         match error {
