@@ -17,7 +17,8 @@ use crate::{
 fn install_verify_status_and_uninstall() {
     let settings = vhost().build().unwrap();
     on(&settings).arg("verify").assert().code(1).stdout(contains("not installed"));
-    on(&settings).arg("status").assert().code(1).stdout(contains("not installed"));
+    let not_installed = contains("not installed").and(contains("run `delayline install`"));
+    on(&settings).arg("status").assert().code(1).stdout(not_installed);
     on(&settings)
         .args(["install", "--dry-run"])
         .assert()

@@ -19,6 +19,7 @@ const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// Messages in a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Waiting {
     /// The queue.
     pub queue: String,

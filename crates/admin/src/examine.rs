@@ -25,6 +25,7 @@ pub enum ObjectState {
 
 /// An object that has other properties or arguments. The broker names the first that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Conflict {
     /// The exchange or queue.
     pub object: String,

@@ -13,6 +13,7 @@ use crate::{AdminError, Conflict, ObjectState, about::about, doing, examine, obs
 
 /// What installing would do.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct InstallPlan {
     /// Exchanges and queues that exist with other arguments. If there are any, nothing may be
     /// changed.
@@ -32,6 +33,7 @@ pub struct InstallPlan {
 
 /// The result of an installation.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct InstallReport {
     /// Whether anything may have changed.
     pub outcome: Applied,

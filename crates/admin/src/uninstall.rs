@@ -20,6 +20,7 @@ use crate::{
 
 /// The result of removing a set.
 #[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
 pub struct UninstallReport {
     /// Exchanges and queues that were removed.
     pub removed: Vec<String>,
@@ -35,6 +36,7 @@ pub struct UninstallReport {
 
 /// Why nothing was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Refusal {
     /// Where messages wait, and how many.
     pub waiting: Vec<Waiting>,

@@ -20,6 +20,7 @@ use crate::{
 
 /// What was found, and what could not be checked.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// What is wrong, by cause, and what to do.
     pub findings: Vec<Finding>,

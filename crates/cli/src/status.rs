@@ -36,6 +36,10 @@ fn print(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
     if picture.counted.is_none() {
         return Ok(());
     }
+    if picture.levels.iter().all(|level| level.ready.is_none()) {
+        output.line("no level can be seen; if the set is not installed, run `delayline install`")?;
+        return Ok(());
+    }
     levels(picture, output)?;
     let all = [
         ("waiting", counted(picture.waiting, "message")),

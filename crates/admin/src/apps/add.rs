@@ -18,6 +18,7 @@ use crate::{
 
 /// What was done, or would be.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct AddReport {
     /// Whether anything may have changed.
     pub outcome: Applied,
@@ -37,6 +38,7 @@ pub struct AddReport {
 
 /// One thing that an application has.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct AddedStep {
     /// The queue, binding, user or permission, in words.
     pub what: String,

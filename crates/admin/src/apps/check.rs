@@ -23,6 +23,7 @@ const STRANGER: &str = "delayline-check.nobody";
 
 /// What was found out about a user.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct AppCheck {
     /// The user.
     pub user: String,

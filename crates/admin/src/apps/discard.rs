@@ -23,6 +23,7 @@ const ROUNDS: u32 = 10;
 
 /// What was discarded.
 #[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
 pub struct DiscardReport {
     /// The application.
     pub app: String,
@@ -41,6 +42,7 @@ pub struct DiscardReport {
 
 /// What was discarded from one level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct DiscardedFrom {
     /// The level's queue.
     pub queue: String,

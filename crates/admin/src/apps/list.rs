@@ -23,6 +23,7 @@ use crate::{
 
 /// The applications of a set.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct AppList {
     /// Whether the set is installed at all.
     pub installed: bool,
@@ -35,6 +36,7 @@ pub struct AppList {
 
 /// An application.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct AppEntry {
     /// Its key; `None` if its binding is not an exact one.
     pub app: Option<String>,
@@ -57,6 +59,7 @@ pub struct AppEntry {
 
 /// A landing queue.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct LandingEntry {
     /// Its name.
     pub queue: String,
@@ -70,6 +73,7 @@ pub struct LandingEntry {
 
 /// A user of an application.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct AppUserEntry {
     /// Its name.
     pub name: String,

@@ -38,6 +38,7 @@ pub struct RemoveOptions {
 
 /// What was removed, or would be.
 #[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
 pub struct RemoveReport {
     /// Whether nothing was changed.
     pub dry_run: bool,
@@ -51,6 +52,7 @@ pub struct RemoveReport {
 
 /// Why nothing was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RemoveRefusal {
     /// Where messages wait, and how many.
     pub waiting: Vec<Waiting>,

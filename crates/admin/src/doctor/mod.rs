@@ -48,6 +48,7 @@ impl Default for DoctorOptions {
 
 /// The findings, and what could not be checked.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct DoctorReport {
     /// The name of the set.
     pub set: String,

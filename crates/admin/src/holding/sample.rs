@@ -16,6 +16,7 @@ use super::arrived;
 
 /// A message and its contents; the body only as far as asked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Sample {
     /// The exchange it came through.
     pub exchange: String,

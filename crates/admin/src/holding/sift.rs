@@ -75,6 +75,7 @@ impl Outgoing {
 
 /// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// Messages to be examined.
     pub total: u64,

@@ -68,6 +68,7 @@ impl Serialize for Reason {
 
 /// What is known about an unroutable message.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
 pub struct Diagnosis {
     /// The app it is for; `None` if its key does not say.
     pub app: Option<String>,

@@ -97,6 +97,7 @@ impl Default for UnstickOptions {
 
 /// A queue that was made to try again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct TouchedQueue {
     /// Its name.
     pub queue: String,
@@ -110,6 +111,7 @@ pub struct TouchedQueue {
 
 /// The result of an unsticking.
 #[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
 pub struct UnstickReport {
     /// Whether nothing was changed.
     pub dry_run: bool,

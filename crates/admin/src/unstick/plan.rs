@@ -13,6 +13,7 @@ pub(crate) const NAME: &str = "delayline-unstick";
 
 /// A queue with dead letters that cannot be touched without replacing somebody's policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Occupied {
     /// The queue.
     pub queue: String,

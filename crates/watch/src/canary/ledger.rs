@@ -54,6 +54,7 @@ struct ProbeCounts {
 
 /// The kind of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Arrival {
     /// One that was expected, with its lateness.
     Late(Probe, Duration),
@@ -65,6 +66,7 @@ pub enum Arrival {
 
 /// The figures at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Figures {
     /// On their way, the overdue and missing ones included.
     pub expected: usize,
@@ -76,6 +78,7 @@ pub struct Figures {
 
 /// The figures of one probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProbeFigures {
     /// Sent and confirmed.
     pub sent: u64,

@@ -9,6 +9,7 @@ use super::Verdict;
 
 /// A set at one moment. Rates are per second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Picture {
     /// When it was taken.
     pub at: Timestamp,
@@ -73,6 +74,7 @@ pub struct Picture {
 
 /// Whether the broker answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct BrokerView {
     /// Whether it does.
     pub reachable: bool,
@@ -88,6 +90,7 @@ pub struct BrokerView {
 
 /// Whether the set is as it should be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct SetView {
     /// Whether nothing differs; `None` if it was not compared yet.
     pub ok: Option<bool>,
@@ -105,6 +108,7 @@ pub struct SetView {
 
 /// One level.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Level {
     /// 27 to 0: the bit.
     pub level: u8,
@@ -140,6 +144,7 @@ pub struct Level {
 
 /// What comes in and what goes out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Rates {
     /// Messages published to the entry exchange, including those without a delay; as far as
     /// the broker says.
@@ -165,6 +170,7 @@ pub struct Forecast {
 
 /// What happened to an app's failed messages since this process started.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct AppRetries {
     /// The app key, or `(other)`, or `(unreadable)`.
     pub app: String,
@@ -178,6 +184,7 @@ pub struct AppRetries {
 
 /// What a canary saw.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct CanaryView {
     /// Whether it runs.
     pub running: bool,
@@ -201,6 +208,7 @@ pub struct CanaryView {
 
 /// One route through the levels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ProbeView {
     /// The levels it passes through: `06+04+02+00`.
     pub levels: String,
@@ -214,6 +222,7 @@ pub struct ProbeView {
 
 /// The lateness of canary messages in ten seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Lateness {
     /// When these ten seconds began.
     pub at: Timestamp,

@@ -14,6 +14,7 @@ const MANY: u64 = 1_000;
 
 /// What a picture means.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Verdict {
     /// How bad it is; `None` if nothing is wrong.
     pub severity: Option<Severity>,
@@ -25,6 +26,7 @@ pub struct Verdict {
 
 /// A sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Remark {
     /// How bad it is.
     pub severity: Severity,
