@@ -57,7 +57,7 @@ fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
     let report = thread::scope(|scope| {
         let run = scope.spawn(|| {
             let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
-            Holding::new(&settings, &queue("kept")).until(&stop).sift(send, |_| {})
+            Holding::new(&settings, &queue("kept")).until(&stop).drain(send, |_| {})
         });
         let blocked = |all: &Vec<(String, String)>| all.iter().any(|(_, state)| state == "blocked");
         let (first, _) = eventually_seen("it is told of the alarm", || senders(&node), blocked).remove(0);

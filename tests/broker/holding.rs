@@ -14,7 +14,7 @@ use delayline::{
 };
 use delayline_admin::{
     Kept,
-    holding::{Decision, Holding, HoldingError, Outgoing, Sample, Sifted},
+    holding::{Decision, Drained, Holding, HoldingError, Outgoing, Sample},
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -67,7 +67,7 @@ fn looking_takes_nothing_away_however_often() {
     for _ in 0..25 {
         let report = Holding::new(&settings, &kept())
             .at_most(10)
-            .sift(|_| Decision::Keep, |at| progress.push(at))
+            .drain(|_| Decision::Keep, |at| progress.push(at))
             .unwrap();
         assert_eq!((report.examined, report.unexamined()), (10, 2_490));
         eventually("all are back", || ready(&mut session, "kept") == 2_500);
@@ -80,7 +80,7 @@ fn what_is_selected_goes_and_the_rest_stays_in_order() {
     let (settings, mut session) = holding(2_500);
     session.declare_queue(&queue("target", &[])).unwrap();
     let report = Holding::new(&settings, &kept())
-        .sift(
+        .drain(
             |delivery| match number(delivery) % 5 {
                 0 => Decision::Discard,
                 1 | 2 => Decision::Send(Outgoing::of(delivery, "", "target").into()),
@@ -89,13 +89,13 @@ fn what_is_selected_goes_and_the_rest_stays_in_order() {
             |_| {},
         )
         .unwrap();
-    let expected = Sifted {
+    let expected = Drained {
         waiting: 2_500,
         examined: 2_500,
         kept: 1_000,
         discarded: 500,
         sent: 1_000,
-        ..Sifted::default()
+        ..Drained::default()
     };
     assert_eq!(report, expected);
     eventually("the rest is back", || ready(&mut session, "kept") == 1_000);
@@ -115,7 +115,7 @@ fn what_comes_back_is_not_sent_round_and_round() {
     let (settings, mut session) = holding(300);
     let mut origins = 0;
     let report = Holding::new(&settings, &kept())
-        .sift(
+        .drain(
             |delivery| {
                 origins += usize::from(delivery.headers.contains_key("delayline-routing-key"));
                 Decision::Send(Outgoing::of(delivery, "", "kept").into())
@@ -131,7 +131,7 @@ fn what_comes_back_is_not_sent_round_and_round() {
         samples.push(Sample::new(delivery, 1));
         Decision::Keep
     };
-    Holding::new(&settings, &kept()).sift(keep, |_| {}).unwrap();
+    Holding::new(&settings, &kept()).drain(keep, |_| {}).unwrap();
     let again =
         |sample: &&Sample| sample.headers.get("delayline-routing-key").is_some_and(|key| key == "kept");
     assert_eq!(samples.iter().filter(again).count(), 300);
@@ -160,7 +160,7 @@ fn what_is_refused_stays_and_the_others_go() {
         }
         Decision::Send(outgoing.into())
     };
-    let report = Holding::new(&settings, &kept()).sift(decide, |_| {}).unwrap();
+    let report = Holding::new(&settings, &kept()).drain(decide, |_| {}).unwrap();
     assert_eq!((report.sent, report.refused, &report.failure), (46, 4, &None), "{report:?}");
     eventually("they are back", || ready(&mut session, "kept") == 4);
     assert_eq!(look(&settings, &kept()), [5, 15, 25, 35]);
@@ -170,7 +170,7 @@ fn what_is_refused_stays_and_the_others_go() {
     // Where nothing is taken it ends instead of trying each.
     let mut refused = 0;
     let report = Holding::new(&settings, &kept())
-        .sift(
+        .drain(
             |delivery| {
                 refused += 1;
                 Decision::Send(Outgoing::of(delivery, "", "nowhere").into())
@@ -187,7 +187,7 @@ fn what_is_refused_stays_and_the_others_go() {
 fn where_nothing_is_taken_it_ends_and_tells_of_all_it_sent() {
     let (settings, mut session) = holding(30);
     let report = Holding::new(&settings, &kept())
-        .sift(|delivery| Decision::Send(Outgoing::of(delivery, "", "nowhere").into()), |_| {})
+        .drain(|delivery| Decision::Send(Outgoing::of(delivery, "", "nowhere").into()), |_| {})
         .unwrap();
     assert!(report.failure.as_ref().unwrap().contains("10 messages in a row"), "{report:?}");
     assert!(report.refused >= 10 && report.sent == 0, "{report:?}");
@@ -229,7 +229,7 @@ fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
         http(node, "DELETE", &format!("connections/{name}"), &json!(null));
     };
     let report = Holding::new(&settings, &kept())
-        .sift(
+        .drain(
             |delivery| {
                 // Sent into a connection that is closed already, and no other can be opened.
                 if number(delivery) == LAST {
@@ -273,7 +273,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
     let mut seen = 0;
     let report = Holding::new(&settings, &kept())
         .until(&stop)
-        .sift(
+        .drain(
             |delivery| {
                 seen += 1;
                 stop.store(seen == 700, Ordering::Relaxed);
@@ -286,7 +286,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
     assert_eq!((report.sent, report.examined), (700, 700));
     eventually("the rest is back", || ready(&mut session, "kept") == 1_300);
     let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
-    assert_eq!(Holding::new(&settings, &kept()).sift(send, |_| {}).unwrap().sent, 1_300);
+    assert_eq!(Holding::new(&settings, &kept()).drain(send, |_| {}).unwrap().sent, 1_300);
     assert_eq!(look(&settings, &queue_unlimited("target")), (0..2_000).collect::<Vec<_>>());
 }
 
@@ -295,7 +295,7 @@ fn a_queue_that_counts_looks_is_not_touched() {
     let settings = vhost().build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let error = |settings: &Settings, queue: &Queue| {
-        Holding::new(settings, queue).sift(|_| panic!("it was read"), |_| {}).unwrap_err()
+        Holding::new(settings, queue).drain(|_| panic!("it was read"), |_| {}).unwrap_err()
     };
     assert!(matches!(error(&settings, &kept()), HoldingError::Missing { .. }));
     session.declare_queue(&queue("kept", &[("x-delivery-limit", 3.into())])).unwrap();
@@ -314,7 +314,7 @@ fn a_queue_that_counts_looks_is_not_touched() {
     let policy = json!({"pattern": "^kept$", "definition": {"delivery-limit": 5}, "apply-to": "queues"});
     http(shared_node(), "PUT", &format!("policies/{}/five", settings.broker.vhost), &policy);
     eventually("the policy applies", || {
-        let result = Holding::new(&settings, &kept()).at_most(0).sift(|_| Decision::Keep, |_| {});
+        let result = Holding::new(&settings, &kept()).at_most(0).drain(|_| Decision::Keep, |_| {});
         matches!(result, Err(HoldingError::DeliveryLimit { limit: 5, .. }))
     });
     assert_eq!(ready(&mut session, "kept"), 1);

@@ -14,7 +14,7 @@ use delayline::{
 };
 use delayline_admin::{
     self as admin, FindingCode, Kept, Selection,
-    holding::{Decision, Holding, Outgoing, Sifted},
+    holding::{Decision, Drained, Holding, Outgoing},
 };
 use delayline_settings::Settings;
 use serde_json::json;
@@ -74,7 +74,7 @@ fn some_go_and_the_others_stay_in_order_over_many_pages() {
         1 | 2 => Decision::Send(Outgoing::of(delivery, "", "target").into()),
         _ => Decision::Keep,
     };
-    let report = Holding::new(&settings, &kept()).in_pages(90, u64::MAX).sift(&mut decide, |_| {}).unwrap();
+    let report = Holding::new(&settings, &kept()).in_pages(90, u64::MAX).drain(&mut decide, |_| {}).unwrap();
     assert_eq!((report.refused, report.withheld, &report.failure), (5, 0, &None), "{report:?}");
     let stay: Vec<_> = (0..COUNT).filter(|n| n % 7 > 2 || n % 700 == 1).collect();
     eventually("the rest is back", || ready(&mut session, "kept") == stay.len());
@@ -90,7 +90,7 @@ fn large_bodies_are_taken_a_few_at_a_time() {
     let (mut seen, mut most) = (0, 0);
     let report = Holding::new(&settings, &kept())
         .in_pages(1_000, 4 * MIB as u64)
-        .sift(
+        .drain(
             |_| {
                 // Handed out and not decided yet, this one with it.
                 most = most.max(COUNT - ready(&mut session, "kept") - seen);
@@ -113,7 +113,7 @@ fn what_somebody_else_holds_is_said_to_be_withheld() {
     let mut thief = None;
     let report = Holding::new(&settings, &kept())
         .in_pages(1, u64::MAX)
-        .sift(
+        .drain(
             |_| {
                 let taken = thief.get_or_insert_with(|| other.consume("kept", 100).unwrap());
                 let first = taken.next(PATIENCE);
@@ -123,7 +123,7 @@ fn what_somebody_else_holds_is_said_to_be_withheld() {
             |_| {},
         )
         .unwrap();
-    let expected = Sifted { waiting: 20, examined: 1, discarded: 1, withheld: 19, ..Sifted::default() };
+    let expected = Drained { waiting: 20, examined: 1, discarded: 1, withheld: 19, ..Drained::default() };
     assert_eq!(report, expected);
 }
 

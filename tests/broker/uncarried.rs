@@ -67,9 +67,9 @@ fn parked_ones_are_listed_shown_left_and_discarded() {
 
     let one = Selection { message_id: Some("longtype".into()), ..Selection::default() };
     let mut shown = Vec::new();
-    let sifted =
+    let drained =
         Kept::Parked.messages(&settings, &topology, &one, (10, 100), |message| shown.push(message)).unwrap();
-    assert_eq!((&sifted.failure, shown.len()), (&None, 2), "{sifted:?}");
+    assert_eq!((&drained.failure, shown.len()), (&None, 2), "{drained:?}");
     let sample = &shown[0].sample;
     assert_eq!((sample.routing_key.as_str(), sample.body.as_deref()), ("noisy", Some("longtype")));
     assert_eq!(sample.properties["content-type"], "x".repeat(300));
@@ -80,23 +80,23 @@ fn parked_ones_are_listed_shown_left_and_discarded() {
     ready(&settings, "delay.parked", all);
 
     let stop = AtomicBool::new(false);
-    let sifted =
-        Kept::Parked.replay(&settings, &topology, &one, true, &stop, |_| {}).unwrap().unwrap().sifted;
-    assert_eq!((sifted.failure, sifted.sent, sifted.refused), (None, 0, 2));
-    assert!(sifted.refusal.unwrap().contains("property `content-type` is longer than 255 bytes"));
+    let drained =
+        Kept::Parked.replay(&settings, &topology, &one, true, &stop, |_| {}).unwrap().unwrap().drained;
+    assert_eq!((drained.failure, drained.sent, drained.refused), (None, 0, 2));
+    assert!(drained.refusal.unwrap().contains("property `content-type` is longer than 255 bytes"));
 
     // An innocent one behind all of them, and then the two.
     let last = Selection { message_id: Some("1502".into()), ..Selection::default() };
     let mut left = all;
     for (selection, gone) in [(last, 1), (one, 2)] {
-        let sifted = Kept::Parked.discard(&settings, &topology, &selection, &stop, |_| {}).unwrap();
-        assert_eq!((&sifted.failure, sifted.discarded), (&None, u64::from(gone)), "{sifted:?}");
+        let drained = Kept::Parked.discard(&settings, &topology, &selection, &stop, |_| {}).unwrap();
+        assert_eq!((&drained.failure, drained.discarded), (&None, u64::from(gone)), "{drained:?}");
         left -= gone;
         ready(&settings, "delay.parked", left);
     }
     let everything = Selection::default();
-    let sifted = Kept::Parked.discard(&settings, &topology, &everything, &stop, |_| {}).unwrap();
-    assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all - 3)));
+    let drained = Kept::Parked.discard(&settings, &topology, &everything, &stop, |_| {}).unwrap();
+    assert_eq!((drained.failure, drained.discarded), (None, u64::from(all - 3)));
     ready(&settings, "delay.parked", 0);
 }
 
@@ -117,17 +117,17 @@ fn unroutable_ones_are_listed_shown_left_and_purged() {
 
     let one = Selection { message_id: Some("longtype".into()), ..Selection::default() };
     let mut shown = 0;
-    let sifted = Kept::Unroutable.messages(&settings, &topology, &one, (1, 100), |_| shown += 1).unwrap();
-    assert_eq!((&sifted.failure, shown), (&None, 1), "{sifted:?}");
+    let drained = Kept::Unroutable.messages(&settings, &topology, &one, (1, 100), |_| shown += 1).unwrap();
+    assert_eq!((&drained.failure, shown), (&None, 1), "{drained:?}");
     ready(&settings, "delay.unroutable", all);
 
     let stop = AtomicBool::new(false);
     let report = Kept::Unroutable.replay(&settings, &topology, &one, false, &stop, |_| {}).unwrap().unwrap();
-    assert_eq!((report.sifted.failure, report.sifted.sent, report.sifted.refused), (None, 0, 2));
+    assert_eq!((report.drained.failure, report.drained.sent, report.drained.refused), (None, 0, 2));
     ready(&settings, "delay.unroutable", all);
     let everything = Selection::default();
-    let sifted = Kept::Unroutable.discard(&settings, &topology, &everything, &stop, |_| {}).unwrap();
-    assert_eq!((sifted.failure, sifted.discarded), (None, u64::from(all)));
+    let drained = Kept::Unroutable.discard(&settings, &topology, &everything, &stop, |_| {}).unwrap();
+    assert_eq!((drained.failure, drained.discarded), (None, u64::from(all)));
     ready(&settings, "delay.unroutable", 0);
 }
 

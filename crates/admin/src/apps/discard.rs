@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::holding::{Decision, Holding, Progress, Sifted, past};
+use crate::holding::{Decision, Drained, Holding, Progress, past};
 use delayline::{
     amqp::v1::Foreign,
     codec::{AppKey, RoutingKey},
@@ -65,9 +65,9 @@ impl DiscardReport {
         }
     }
 
-    fn note(&mut self, sifted: &Sifted) {
-        self.interrupted |= sifted.interrupted;
-        self.failure = self.failure.take().or_else(|| sifted.failure.clone());
+    fn note(&mut self, drained: &Drained) {
+        self.interrupted |= drained.interrupted;
+        self.failure = self.failure.take().or_else(|| drained.failure.clone());
     }
 
     fn ended(&self) -> bool {
@@ -112,7 +112,7 @@ pub fn discard_app(
             }
             let mut passed = past(settings, queue, u64::MAX, || {
                 let mut theirs = 0;
-                let sifted = Holding::new(settings, queue).until(stop).sift(
+                let drained = Holding::new(settings, queue).until(stop).drain(
                     |delivery| {
                         let its = is_for(app, &delivery.routing_key);
                         theirs += u64::from(its);
@@ -120,15 +120,15 @@ pub fn discard_app(
                     },
                     &mut progress,
                 )?;
-                Ok((sifted, theirs))
+                Ok((drained, theirs))
             })?;
             let foreign = |message: &Foreign| is_for(app, &message.routing_key);
             let theirs = passed.value + passed.aside.messages().filter(|it| foreign(it)).count() as u64;
-            passed.aside.discard(&mut passed.sifted, |message| foreign(message) && !dry_run);
-            let sifted = passed.sifted;
-            report.note(&sifted);
+            passed.aside.discard(&mut passed.drained, |message| foreign(message) && !dry_run);
+            let drained = passed.drained;
+            report.note(&drained);
             found += theirs;
-            report.add(&queue.name, if dry_run { theirs } else { sifted.discarded });
+            report.add(&queue.name, if dry_run { theirs } else { drained.discarded });
         }
         report.unfinished = found > 0 && !dry_run;
         if found == 0 || dry_run {

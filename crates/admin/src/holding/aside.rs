@@ -21,7 +21,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::{HoldingError, Sifted};
+use super::{Drained, HoldingError};
 
 /// How many messages are requested at a time.
 const BATCH: u32 = 500;
@@ -44,7 +44,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The result of reading past messages that AMQP 0-9-1 cannot carry.
 pub(crate) struct Passed<T> {
     /// What happened to the other messages, without those that are held.
-    pub(crate) sifted: Sifted,
+    pub(crate) drained: Drained,
     /// The outcome of the last run.
     pub(crate) value: T,
     /// Those that are held.
@@ -73,19 +73,19 @@ pub(crate) fn past<T>(
     settings: &Settings,
     queue: &Queue,
     limit: u64,
-    mut run: impl FnMut() -> Result<(Sifted, T), HoldingError>,
+    mut run: impl FnMut() -> Result<(Drained, T), HoldingError>,
 ) -> Result<Passed<T>, HoldingError> {
-    let (mut sifted, mut value) = run()?;
+    let (mut drained, mut value) = run()?;
     let mut aside = Aside::default();
     // Which other messages a version closes connections over is not known.
     for certain in [true, false] {
         // The broker may still be about to close the connection after the last message.
-        let whole = sifted.interrupted || sifted.examined >= sifted.waiting.min(limit);
-        if sifted.failure.is_none() && (whole || !aside.messages.is_empty()) {
+        let whole = drained.interrupted || drained.examined >= drained.waiting.min(limit);
+        if drained.failure.is_none() && (whole || !aside.messages.is_empty()) {
             break;
         }
         // What the broken connection held is requeued a moment later.
-        let there = sifted.waiting.saturating_sub(sifted.discarded + sifted.sent);
+        let there = drained.waiting.saturating_sub(drained.discarded + drained.sent);
         let held = |aside: &Aside| aside.messages.len() as u64;
         await_ready(settings, queue, there.saturating_sub(held(&aside)));
         let before = held(&aside);
@@ -99,20 +99,20 @@ pub(crate) fn past<T>(
         }
         await_ready(settings, queue, there.saturating_sub(held(&aside)));
         let (again, last) = run()?;
-        (sifted, value) = (after(sifted, again, held(&aside)), last);
+        (drained, value) = (after(drained, again, held(&aside)), last);
     }
-    sifted.waiting = sifted.waiting.max(sifted.examined + aside.messages.len() as u64);
-    Ok(Passed { sifted, value, aside })
+    drained.waiting = drained.waiting.max(drained.examined + aside.messages.len() as u64);
+    Ok(Passed { drained, value, aside })
 }
 
 /// Merges two runs: what the first kept, the second found again, `held` of it set aside.
 /// Acknowledgements lost with the broken connection do not count; what was discarded then is
 /// discarded once more, and what was sent came back and is sent twice.
-fn after(first: Sifted, second: Sifted, held: u64) -> Sifted {
+fn after(first: Drained, second: Drained, held: u64) -> Drained {
     let gone = first.waiting.saturating_sub(second.waiting + held);
     let sent = first.sent.min(gone);
     let discarded = first.discarded.min(gone - sent);
-    Sifted {
+    Drained {
         waiting: first.waiting,
         examined: discarded + sent + second.examined,
         discarded: discarded + second.discarded,
@@ -203,28 +203,28 @@ impl Aside {
     }
 
     /// Counts the held messages as examined and kept.
-    pub(crate) fn keep(&self, sifted: &mut Sifted) {
+    pub(crate) fn keep(&self, drained: &mut Drained) {
         let count = self.messages.len() as u64;
-        sifted.examined += count;
-        sifted.kept += count;
+        drained.examined += count;
+        drained.kept += count;
     }
 
     /// Counts the held messages as examined, and the selected ones as refused, since they
     /// cannot be sent on.
-    pub(crate) fn refuse(&self, sifted: &mut Sifted, fits: impl Fn(&Foreign) -> bool) {
-        self.keep(sifted);
+    pub(crate) fn refuse(&self, drained: &mut Drained, fits: impl Fn(&Foreign) -> bool) {
+        self.keep(drained);
         let count = self.messages().filter(|message| fits(message)).count() as u64;
-        sifted.kept -= count;
-        sifted.refused += count;
+        drained.kept -= count;
+        drained.refused += count;
         if let Some(message) = self.messages().find(|message| fits(message)) {
             let reason = format!("AMQP 0-9-1 cannot carry it: {}", message.described());
-            sifted.refusal.get_or_insert(reason);
+            drained.refusal.get_or_insert(reason);
         }
     }
 
     /// Discards the selected ones for good, and counts all.
-    pub(crate) fn discard(&self, sifted: &mut Sifted, fits: impl Fn(&Foreign) -> bool) {
-        self.keep(sifted);
+    pub(crate) fn discard(&self, drained: &mut Drained, fits: impl Fn(&Foreign) -> bool) {
+        self.keep(drained);
         for (place, (commands, _)) in self.holders.iter().enumerate() {
             let held = self.messages.iter().filter(|(holder, ..)| *holder == place);
             let fitting: Vec<_> = held.filter(|(.., message)| fits(message)).map(|(_, id, _)| *id).collect();
@@ -233,10 +233,10 @@ impl Aside {
             let sent = commands.send(Command::Accept(fitting, done)).map_err(drop).map_err(lost);
             match sent.and_then(|()| answer.recv().map_err(drop).map_err(lost)?) {
                 Ok(()) => {
-                    sifted.kept -= count;
-                    sifted.discarded += count;
+                    drained.kept -= count;
+                    drained.discarded += count;
                 }
-                Err(error) => sifted.failure = Some(error.to_string()),
+                Err(error) => drained.failure = Some(error.to_string()),
             }
         }
     }
@@ -257,23 +257,23 @@ mod tests {
 
     #[test]
     fn two_runs_count_what_stayed_once() {
-        let first = Sifted {
+        let first = Drained {
             waiting: 10,
             examined: 6,
             kept: 2,
             discarded: 3,
             sent: 1,
             failure: Some("541".into()),
-            ..Sifted::default()
+            ..Drained::default()
         };
-        let second = Sifted { waiting: 5, examined: 5, kept: 3, discarded: 2, ..Sifted::default() };
+        let second = Drained { waiting: 5, examined: 5, kept: 3, discarded: 2, ..Drained::default() };
         let expected =
-            Sifted { waiting: 10, examined: 9, kept: 3, discarded: 5, sent: 1, ..Sifted::default() };
+            Drained { waiting: 10, examined: 9, kept: 3, discarded: 5, sent: 1, ..Drained::default() };
         assert_eq!(after(first.clone(), second.clone(), 1), expected);
         // One of the acknowledgements was lost, or all were.
-        let second = Sifted { waiting: 6, examined: 6, discarded: 3, ..second };
+        let second = Drained { waiting: 6, examined: 6, discarded: 3, ..second };
         assert_eq!(after(first.clone(), second.clone(), 1), expected);
-        let second = Sifted { waiting: 9, examined: 9, discarded: 6, ..second };
+        let second = Drained { waiting: 9, examined: 9, discarded: 6, ..second };
         let twice = after(first, second, 1);
         assert_eq!((twice.examined, twice.discarded, twice.sent, twice.in_doubt), (9, 6, 0, 1));
     }

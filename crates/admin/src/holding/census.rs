@@ -12,7 +12,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::{Decision, Holding, HoldingError, Progress, Sifted, past};
+use super::{Decision, Drained, Holding, HoldingError, Progress, past};
 
 /// Groups of messages, and how many each has.
 ///
@@ -97,23 +97,23 @@ pub(crate) fn count<K: Ord>(
     of: impl Fn(&Delivery) -> K,
     of_foreign: impl Fn(&Foreign) -> K,
     mut progress: impl FnMut(Progress),
-) -> Result<(Sifted, Census<K>), HoldingError> {
+) -> Result<(Drained, Census<K>), HoldingError> {
     let mut passed = past(settings, queue, limit, || {
         let mut census = Census::new(groups);
-        let sifted = Holding::new(settings, queue).at_most(limit).sift(
+        let drained = Holding::new(settings, queue).at_most(limit).drain(
             |delivery| {
                 census.add(of(delivery), delivery);
                 Decision::Keep
             },
             &mut progress,
         )?;
-        Ok((sifted, census))
+        Ok((drained, census))
     })?;
-    passed.aside.keep(&mut passed.sifted);
+    passed.aside.keep(&mut passed.drained);
     for message in passed.aside.messages() {
         passed.value.add_unreadable(of_foreign(message), message.body_len());
     }
-    Ok((passed.sifted, passed.value))
+    Ok((passed.drained, passed.value))
 }
 
 impl Group {

@@ -2,10 +2,10 @@
 //!
 //! The *unroutable* queue of a set is one: what nobody is bound for and what is
 //! malformed waits there. One operation does everything with such a queue:
-//! [`Holding::sift`] takes the messages out one after the other, without
+//! [`Holding::drain`] takes the messages out one after the other, without
 //! acknowledging them, and asks about each what to do: [keep](Decision::Keep) it,
 //! [discard](Decision::Discard) it, or [send](Decision::Send) it on. Listing and
-//! showing are sifting that keeps everything.
+//! showing are drains that keep everything.
 //!
 //! What a message is here for ([`Census`] counts by any key), which ones are
 //! selected and where they go are the caller's: `decide` sees each message and
@@ -27,8 +27,8 @@
 //! # What AMQP 0-9-1 cannot carry
 //!
 //! The broker closes the connection over a message that was published over AMQP 1.0 with
-//! values that 0-9-1 has no form for, and a sift ends there. [`admin`](crate) then holds
-//! such messages over AMQP 1.0 and sifts past them.
+//! values that 0-9-1 has no form for, and a drain ends there. [`admin`](crate) then holds
+//! such messages over AMQP 1.0 and reads past them.
 //!
 //! # Delivery limits
 //!
@@ -36,19 +36,19 @@
 //! them back, and a quorum queue counts that. From RabbitMQ 4.0 it *drops* a
 //! message that was given back more than 20 times, unless the queue says
 //! otherwise. A queue that keeps messages therefore has an `x-delivery-limit` that
-//! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and `sift` does not
+//! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and `drain` does not
 //! touch a queue with a lower one: looking must not lose anything.
 //!
 //! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: delayline::topology::UNREACHABLE_DELIVERY_LIMIT
 
 mod aside;
 mod census;
+mod drain;
 mod guard;
 mod paging;
 mod reader;
 mod sample;
 mod sender;
-mod sift;
 
 use crate::management::ManagementError;
 use delayline::amqp::AmqpError;
@@ -56,10 +56,10 @@ use delayline::amqp::AmqpError;
 pub(crate) use aside::past;
 pub(crate) use census::count;
 pub use census::{Census, Group, arrived};
+pub use drain::{Decision, Drained, Holding, Outgoing, Progress};
 pub use sample::Sample;
-pub use sift::{Decision, Holding, Outgoing, Progress, Sifted};
 
-/// Why a queue was not touched. Later failures are in [`Sifted::failure`].
+/// Why a queue was not touched. Later failures are in [`Drained::failure`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldingError {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     AdminError, doing,
-    holding::{Decision, Holding, Progress, Sifted, past},
+    holding::{Decision, Drained, Holding, Progress, past},
 };
 use delayline::{
     amqp::{Delivery, Session, v1::Foreign},
@@ -23,7 +23,7 @@ use super::{Bound, Kept, Seen, Selection, WayOn};
 pub struct ReplayReport {
     /// What happened to the messages.
     #[serde(flatten)]
-    pub sifted: Sifted,
+    pub drained: Drained,
     /// Selected messages that stay because nobody is bound for them yet, by app.
     pub unbound: BTreeMap<String, u64>,
     /// Selected messages that stay because no exchange would route their key.
@@ -104,13 +104,13 @@ impl Kept {
                 }
                 Decision::Keep
             };
-            let sifted = Holding::new(settings, queue).until(stop).sift(decide, &mut progress)?;
-            Ok((sifted, (unbound, hopeless)))
+            let drained = Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?;
+            Ok((drained, (unbound, hopeless)))
         })?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
-        passed.aside.refuse(&mut passed.sifted, fits);
+        passed.aside.refuse(&mut passed.drained, fits);
         let (unbound, hopeless) = passed.value;
-        Ok(Ok(ReplayReport { sifted: passed.sifted, unbound, hopeless }))
+        Ok(Ok(ReplayReport { drained: passed.drained, unbound, hopeless }))
     }
 
     /// Discards selected messages, for good.
@@ -124,18 +124,18 @@ impl Kept {
         selection: &Selection,
         stop: &AtomicBool,
         mut progress: impl FnMut(Progress),
-    ) -> Result<Sifted, AdminError> {
+    ) -> Result<Drained, AdminError> {
         let queue = self.queue(topology);
         let decide = |delivery: &Delivery| match self.selects(topology, selection, delivery.into()) {
             true => Decision::Discard,
             false => Decision::Keep,
         };
         let mut passed = past(settings, queue, u64::MAX, || {
-            Ok((Holding::new(settings, queue).until(stop).sift(decide, &mut progress)?, ()))
+            Ok((Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?, ()))
         })?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
-        passed.aside.discard(&mut passed.sifted, fits);
-        Ok(passed.sifted)
+        passed.aside.discard(&mut passed.drained, fits);
+        Ok(passed.drained)
     }
 
     fn selects(&self, topology: &Topology, selection: &Selection, seen: Seen<'_>) -> bool {

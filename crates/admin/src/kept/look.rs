@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     AdminError,
-    holding::{Decision, Group, Holding, Progress, Sample, Sifted, count, past},
+    holding::{Decision, Drained, Group, Holding, Progress, Sample, count, past},
 };
 use delayline::{
     amqp::{Delivery, v1::Foreign},
@@ -103,7 +103,7 @@ impl Kept {
         let of = |delivery: &Delivery| self.cause(topology, &delivery.into());
         let of_foreign = |message: &Foreign| self.cause(topology, &message.into());
         let queue = self.queue(topology);
-        let (sifted, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)?;
+        let (drained, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)?;
         let groups = census.groups().iter().map(|(cause, group)| KeptGroup {
             bound: match (&bound, &cause.app) {
                 (Some(Ok(bound)), Some(app)) => Some(bound.has(app)),
@@ -117,13 +117,13 @@ impl Kept {
             _ => Vec::new(),
         };
         Ok(KeptReport {
-            waiting: sifted.waiting,
-            examined: sifted.examined,
+            waiting: drained.waiting,
+            examined: drained.examined,
             groups: groups.collect(),
             other: census.other().cloned(),
             unseen,
-            withheld: sifted.withheld,
-            failure: sifted.failure,
+            withheld: drained.withheld,
+            failure: drained.failure,
         })
     }
 
@@ -139,7 +139,7 @@ impl Kept {
         selection: &Selection,
         (count, body_bytes): (usize, usize),
         each: impl FnMut(KeptMessage),
-    ) -> Result<Sifted, AdminError> {
+    ) -> Result<Drained, AdminError> {
         let queue = self.queue(topology);
         let selected = |seen: Seen<'_>| {
             let cause = self.cause(topology, &seen);
@@ -150,7 +150,7 @@ impl Kept {
         let mut passed = past(settings, queue, limit, || {
             let enough = AtomicBool::new(count == 0);
             let mut found = Vec::new();
-            let sifted = Holding::new(settings, queue).at_most(limit).until(&enough).sift(
+            let drained = Holding::new(settings, queue).at_most(limit).until(&enough).drain(
                 |delivery| {
                     if found.len() < count
                         && let Some(cause) = selected(delivery.into())
@@ -162,14 +162,14 @@ impl Kept {
                 },
                 |_| {},
             )?;
-            Ok((sifted, found))
+            Ok((drained, found))
         })?;
-        passed.aside.keep(&mut passed.sifted);
+        passed.aside.keep(&mut passed.drained);
         let foreign = passed.aside.messages().filter_map(|message| {
             let sample = || Sample::of_foreign(message, body_bytes);
             selected(message.into()).map(|cause| KeptMessage { cause, sample: sample() })
         });
         foreign.chain(passed.value).take(count).for_each(each);
-        Ok(passed.sifted)
+        Ok(passed.drained)
     }
 }

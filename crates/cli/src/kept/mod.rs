@@ -79,8 +79,8 @@ pub(super) fn run(
         Action::Show(selection, Size { count, body_bytes }) => {
             let mut messages = Vec::new();
             let size = (count, body_bytes);
-            let sifted = kept.messages(settings, &topology, &selection, size, |it| messages.push(it))?;
-            print::show(kept, &messages, &sifted, output)
+            let drained = kept.messages(settings, &topology, &selection, size, |it| messages.push(it))?;
+            print::show(kept, &messages, &drained, output)
         }
         Action::Replay(selection, check) => {
             let stop = on_signal()?;
@@ -95,9 +95,9 @@ pub(super) fn run(
         Action::Discard(selection) => {
             let stop = on_signal()?;
             let bar = output.progress(Some(0), "discarding");
-            let sifted = kept.discard(settings, &topology, &selection, &stop, |at| follow(&bar, at));
+            let drained = kept.discard(settings, &topology, &selection, &stop, |at| follow(&bar, at));
             bar.finish_and_clear();
-            print::discarded(&sifted?, output)
+            print::discarded(&drained?, output)
         }
     }
 }

@@ -6,7 +6,7 @@ use owo_colors::OwoColorize;
 use delayline::message::headers;
 use delayline_admin::{
     Kept, KeptMessage, KeptReport, ReplayReport,
-    holding::{Sample, Sifted},
+    holding::{Drained, Sample},
 };
 
 use crate::{
@@ -17,11 +17,11 @@ use crate::{
 };
 
 /// The exit code of a command that changes something.
-fn code(sifted: &Sifted) -> Code {
-    match sifted {
-        Sifted { failure: Some(_), .. } => Code::Broker,
-        Sifted { interrupted: true, .. } => Code::Interrupted,
-        Sifted { refused: 1.., .. } | Sifted { withheld: 1.., .. } => Code::Problem,
+fn code(drained: &Drained) -> Code {
+    match drained {
+        Drained { failure: Some(_), .. } => Code::Broker,
+        Drained { interrupted: true, .. } => Code::Interrupted,
+        Drained { refused: 1.., .. } | Drained { withheld: 1.., .. } => Code::Problem,
         _ => Code::Done,
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn list(kept: &Kept, report: &KeptReport, output: &mut Output) -> Res
 pub(super) fn show(
     kept: &Kept,
     messages: &[KeptMessage],
-    sifted: &Sifted,
+    drained: &Drained,
     output: &mut Output,
 ) -> Result<Code, Failure> {
     for message in messages {
@@ -152,11 +152,11 @@ pub(super) fn show(
         output.line(format!("{} {}", "●".yellow(), escaped(head.trim()).bold()))?;
         sample(&message.sample, output)?;
     }
-    shown(!messages.is_empty(), sifted, output)
+    shown(!messages.is_empty(), drained, output)
 }
 
 pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) -> Result<Code, Failure> {
-    let code = match code(&report.sifted) {
+    let code = match code(&report.drained) {
         Code::Done if !report.unbound.is_empty() => Code::Problem,
         code => code,
     };
@@ -164,7 +164,7 @@ pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) 
         output.json(report)?;
         return Ok(code);
     }
-    changed("sent on", report.sifted.sent, &report.sifted, output)?;
+    changed("sent on", report.drained.sent, &report.drained, output)?;
     for (app, count) in &report.unbound {
         output.line(format!(
             "{} {} for `{app}` stay: nobody is bound for it",
@@ -179,36 +179,36 @@ pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) 
             kept.as_str()
         ))?;
     }
-    ending(&report.sifted, output)?;
+    ending(&report.drained, output)?;
     Ok(code)
 }
 
-pub(super) fn discarded(sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
+pub(super) fn discarded(drained: &Drained, output: &mut Output) -> Result<Code, Failure> {
     if output.json {
-        output.json(sifted)?;
+        output.json(drained)?;
     } else {
-        changed("discarded", sifted.discarded, sifted, output)?;
-        ending(sifted, output)?;
+        changed("discarded", drained.discarded, drained, output)?;
+        ending(drained, output)?;
     }
-    Ok(code(sifted))
+    Ok(code(drained))
 }
 
-fn changed(what: &str, gone: u64, sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
-    output.line(format!("{} {what}, {} kept", counted(gone, "message"), sifted.waiting - gone))?;
+fn changed(what: &str, gone: u64, drained: &Drained, output: &mut Output) -> Result<(), Failure> {
+    output.line(format!("{} {what}, {} kept", counted(gone, "message"), drained.waiting - gone))?;
     Ok(())
 }
 
 /// The exit code of a command that shows single messages.
-fn shown(found: bool, sifted: &Sifted, output: &mut Output) -> Result<Code, Failure> {
+fn shown(found: bool, drained: &Drained, output: &mut Output) -> Result<Code, Failure> {
     if !found && !output.json {
         output.line("no such message")?;
     }
-    if sifted.withheld > 0 && !output.json {
-        output.line(format!("{} were not looked at: {WITHHELD}", counted(sifted.withheld, "message")))?;
+    if drained.withheld > 0 && !output.json {
+        output.line(format!("{} were not looked at: {WITHHELD}", counted(drained.withheld, "message")))?;
     }
-    match &sifted.failure {
+    match &drained.failure {
         Some(failure) => Err(Failure::new(Code::Broker, failure)),
-        None if !found || sifted.withheld > 0 => Ok(Code::Problem),
+        None if !found || drained.withheld > 0 => Ok(Code::Problem),
         None => Ok(Code::Done),
     }
 }
@@ -258,30 +258,30 @@ const WITHHELD: &str = "the broker handed out no more for 10 s: another consumer
                         the broker is slow";
 
 /// Prints what went wrong, if anything did.
-fn ending(sifted: &Sifted, output: &mut Output) -> Result<(), Failure> {
-    if let Some(reason) = &sifted.refusal {
+fn ending(drained: &Drained, output: &mut Output) -> Result<(), Failure> {
+    if let Some(reason) = &drained.refusal {
         output.line(format!(
             "{} {} kept and not sent on, the first because {reason}",
             "!".yellow(),
-            counted(sifted.refused, "message")
+            counted(drained.refused, "message")
         ))?;
     }
-    if sifted.withheld > 0 {
+    if drained.withheld > 0 {
         output.line(format!(
             "{} {} not looked at: {WITHHELD}",
             "!".yellow(),
-            counted(sifted.withheld, "message")
+            counted(drained.withheld, "message")
         ))?;
     }
-    if sifted.in_doubt > 0 {
+    if drained.in_doubt > 0 {
         output.line(format!(
             "{} sent but not confirmed: still in the queue, may arrive twice",
-            counted(sifted.in_doubt, "message")
+            counted(drained.in_doubt, "message")
         ))?;
     }
-    if let Some(failure) = &sifted.failure {
+    if let Some(failure) = &drained.failure {
         aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
-    } else if sifted.interrupted {
+    } else if drained.interrupted {
         output.line("interrupted; run it again to continue")?;
     }
     Ok(())

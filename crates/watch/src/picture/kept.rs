@@ -83,10 +83,10 @@ pub(super) fn first(
     topology: &Topology,
 ) -> Result<Option<Timestamp>, String> {
     let mut came = None;
-    let sifted = kept.messages(settings, topology, &Selection::default(), (1, 0), |message| {
+    let drained = kept.messages(settings, topology, &Selection::default(), (1, 0), |message| {
         came = message.sample.arrived;
     });
-    match sifted.map_err(|error| error.to_string())?.failure {
+    match drained.map_err(|error| error.to_string())?.failure {
         Some(reason) => Err(reason),
         None => Ok(came),
     }

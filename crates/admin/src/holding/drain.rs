@@ -85,7 +85,7 @@ pub struct Progress {
 
 /// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Sifted {
+pub struct Drained {
     /// Messages in the queue at the start.
     pub waiting: u64,
     /// How many of them were examined.
@@ -113,7 +113,7 @@ pub struct Sifted {
     pub failure: Option<String>,
 }
 
-impl Sifted {
+impl Drained {
     fn settled(&self) -> u64 {
         self.kept + self.discarded + self.sent + self.refused
     }
@@ -182,7 +182,7 @@ impl<'a> Holding<'a> {
     /// let settings = Settings::from_url("amqp://localhost")?;
     /// let topology = Topology::new(settings.topology.clone());
     /// let queue = topology.queues().find(|queue| queue.name == "delay.unroutable").expect("it has one");
-    /// let report = Holding::new(&settings, queue).at_most(1_000).sift(
+    /// let report = Holding::new(&settings, queue).at_most(1_000).drain(
     ///     |message| match message.properties.message_id.as_deref() {
     ///         Some("4711") => {
     ///             Decision::Send(Outgoing::of(message, "delay.dispatch", &message.routing_key).into())
@@ -197,11 +197,11 @@ impl<'a> Holding<'a> {
     ///
     /// # Errors
     /// Why nothing was touched.
-    pub fn sift(
+    pub fn drain(
         self,
         decide: impl FnMut(&Delivery) -> Decision,
         progress: impl FnMut(Progress),
-    ) -> Result<Sifted, HoldingError> {
+    ) -> Result<Drained, HoldingError> {
         let mut session = Session::open(&self.settings.broker)?;
         let guard::Waiting { messages: waiting, bytes } =
             guard::check(self.settings, &mut session, self.queue)?;
@@ -215,7 +215,7 @@ impl<'a> Holding<'a> {
             reader: Reader::new(session, &browser, self.queue.name.clone(), paging, total),
             router: &router,
             sender: None,
-            report: Sifted { waiting, ..Sifted::default() },
+            report: Drained { waiting, ..Drained::default() },
             decide,
             progress,
             total,
@@ -243,7 +243,7 @@ struct Run<'a, 'r, D, P> {
     /// Connects when the first message is sent on.
     router: &'r OnceCell<Router>,
     sender: Option<Sender<'r>>,
-    report: Sifted,
+    report: Drained,
     decide: D,
     progress: P,
     total: u64,
