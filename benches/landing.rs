@@ -96,7 +96,7 @@ fn installed(layers: Layers) -> Settings {
 }
 
 fn add(settings: &Settings, app: &str, delivery: Delivery) {
-    let spec = AppSpec { app: AppKey::new(app).unwrap(), delivery, user: None };
+    let spec = AppSpec::new(AppKey::new(app).unwrap(), delivery);
     let topology = Topology::new(settings.topology.clone());
     let report = admin::add_app(settings, &topology, &spec, false, false).unwrap();
     assert!(report.conflicts.is_empty(), "{report:?}");

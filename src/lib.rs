@@ -64,7 +64,7 @@
 //!
 //! Each module may use those before it: [`codec`], [`topology`] and [`message`] are pure;
 //! [`broker`] says where one is; [`amqp`] is the only one that talks to it;
-//! [`router`] and [`retry`] are behaviour on top.
+//! [`router`], [`recall`] and [`retry`] are behaviour on top.
 
 pub mod amqp;
 #[doc(hidden)]
@@ -76,6 +76,7 @@ pub mod message;
 #[doc(hidden)]
 pub mod percent;
 mod random;
+pub mod recall;
 pub mod retry;
 pub mod router;
 #[doc(hidden)]

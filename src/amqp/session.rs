@@ -1,16 +1,16 @@
 //! Declaring, binding, counting and deleting: one call at a time.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use amiquip::{
     AmqpValue, Channel, Connection, ConnectionBlockedNotification, ExchangeDeclareOptions, ExchangeType,
-    FieldTable, QueueDeclareOptions, QueueDeleteOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 use crossbeam_channel::Receiver;
 
 use crate::{
     broker::Broker,
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 
 use super::{
@@ -228,22 +228,48 @@ impl Session {
     /// # Errors
     /// 404 if an end is missing, 403 without the permission.
     pub fn bind(&mut self, binding: &Binding) -> Result<(), AmqpError> {
-        let (source, key, none) = (binding.source.as_str(), binding.key.as_str(), FieldTable::new());
+        self.bind_with(binding, &BTreeMap::new())
+    }
+
+    /// Binds with arguments. Bindings that differ only in them are different ones.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn bind_with(
+        &mut self,
+        binding: &Binding,
+        arguments: &BTreeMap<String, Argument>,
+    ) -> Result<(), AmqpError> {
+        let (source, key, arguments) =
+            (binding.source.as_str(), binding.key.as_str(), argument_table(arguments));
         self.call(|channel| match &binding.destination {
-            Endpoint::Queue(name) => channel.queue_bind(name.as_str(), source, key, none),
-            Endpoint::Exchange(name) => channel.exchange_bind(name.as_str(), source, key, none),
+            Endpoint::Queue(name) => channel.queue_bind(name.as_str(), source, key, arguments),
+            Endpoint::Exchange(name) => channel.exchange_bind(name.as_str(), source, key, arguments),
         })
     }
 
-    /// Removes a binding; no error if there is none.
+    /// Removes a binding without arguments; no error if there is none.
     ///
     /// # Errors
     /// 403 without the permission.
     pub fn unbind(&mut self, binding: &Binding) -> Result<(), AmqpError> {
-        let (source, key, none) = (binding.source.as_str(), binding.key.as_str(), FieldTable::new());
+        self.unbind_with(binding, &BTreeMap::new())
+    }
+
+    /// Removes a binding with exactly these arguments; no error if there is none.
+    ///
+    /// # Errors
+    /// As for [`unbind`](Self::unbind).
+    pub fn unbind_with(
+        &mut self,
+        binding: &Binding,
+        arguments: &BTreeMap<String, Argument>,
+    ) -> Result<(), AmqpError> {
+        let (source, key, arguments) =
+            (binding.source.as_str(), binding.key.as_str(), argument_table(arguments));
         self.call(|channel| match &binding.destination {
-            Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, none),
-            Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, none),
+            Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, arguments),
+            Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, arguments),
         })
     }
 

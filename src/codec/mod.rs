@@ -7,18 +7,22 @@
 mod app_key;
 mod delay;
 mod level;
+mod message_id;
 mod rounding;
 mod routing_key;
 
 pub use app_key::{AppKey, AppKeyError};
 pub use delay::{Delay, DelayError};
 pub use level::{Level, LevelError};
+pub use message_id::{MessageId, MessageIdError};
 pub use rounding::{Tolerance, ToleranceError};
 pub use routing_key::{RoutingKey, RoutingKeyError};
 
 // For the other crates of this workspace; not part of the stable API.
 #[doc(hidden)]
 pub use routing_key::{FOUR_BITS, encode};
+
+pub(crate) use routing_key::check_room;
 
 /// Number of delay levels, and so of bits in a routing key.
 pub const LEVELS: u8 = 28;

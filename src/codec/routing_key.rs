@@ -1,14 +1,18 @@
-//! `delay.<28 bits, four to a word>.<app-key>`: exact encoding and decoding.
+//! `delay.<28 bits, four to a word>.<app-key>`, perhaps with `.~.<id>` behind it: exact encoding
+//! and decoding.
 
 use std::{fmt, str::FromStr};
 
-use super::{AppKey, AppKeyError, Delay, WORD_BITS, WORDS};
+use super::{AppKey, AppKeyError, Delay, MessageId, MessageIdError, WORD_BITS, WORDS};
 
 /// The beginning of every routing key.
 const PREFIX: &str = "delay.";
 
 /// The length of everything before the app key.
 const HEAD: usize = PREFIX.len() + WORDS as usize * (WORD_BITS as usize + 1);
+
+/// What stands between the app key and the id.
+const BEFORE_ID: &str = ".~.";
 
 /// The possible words of the delay, by their value.
 pub const FOUR_BITS: [&str; 1 << WORD_BITS] = [
@@ -33,6 +37,8 @@ pub struct RoutingKey {
     pub delay: Delay,
     /// Who receives it then.
     pub app: AppKey,
+    /// What makes it recognisable, if it may be recalled.
+    id: Option<MessageId>,
 }
 
 /// Why a text is not a [`RoutingKey`].
@@ -71,19 +77,61 @@ pub enum RoutingKeyError {
     /// The rest is not an app key.
     #[error(transparent)]
     AppKey(#[from] AppKeyError),
+    /// What follows the word `~` is not an id.
+    #[error(transparent)]
+    MessageId(#[from] MessageIdError),
+    /// App key and id together are too long for a routing key.
+    #[error(
+        "the app key and the id make a routing key of {length} bytes, and AMQP carries {} at most; use an id \
+         of {room} bytes or fewer",
+        RoutingKey::MAX_BYTES
+    )]
+    TooLong {
+        /// The length of the key in bytes.
+        length: usize,
+        /// The longest id behind this app key, in bytes.
+        room: usize,
+    },
 }
 
 impl RoutingKey {
+    /// The longest routing key that AMQP carries, in bytes.
+    pub const MAX_BYTES: usize = 255;
+
     /// Combines the two parts.
     #[must_use]
     pub fn new(delay: Delay, app: AppKey) -> Self {
-        Self { delay, app }
+        Self { delay, app, id: None }
     }
 
-    /// The key as it goes over the wire: 42 to 191 bytes.
+    /// Adds an id, so that the message can be recalled.
+    ///
+    /// ```
+    /// use delayline::codec::RoutingKey;
+    ///
+    /// let key: RoutingKey = "delay.0000.0000.0000.0000.0000.0101.1010.billing".parse()?;
+    /// let key = key.with_id("invoice-17".parse()?)?;
+    /// assert_eq!(key.encode(), "delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RoutingKeyError::TooLong`]: behind an app key of 150 bytes there is room for 61.
+    pub fn with_id(self, id: MessageId) -> Result<Self, RoutingKeyError> {
+        check_room(&self.app, &id)?;
+        Ok(Self { id: Some(id), ..self })
+    }
+
+    /// The id, if it has one.
+    #[must_use]
+    pub fn id(&self) -> Option<&MessageId> {
+        self.id.as_ref()
+    }
+
+    /// The key as it goes over the wire: 42 to 255 bytes.
     #[must_use]
     pub fn encode(&self) -> String {
-        encode(self.delay, &self.app)
+        encode(self.delay, &self.app, self.id.as_ref())
     }
 
     /// The pattern with which an application binds its queue to the dispatch
@@ -92,6 +140,12 @@ impl RoutingKey {
     #[must_use]
     pub fn binding_pattern(app: &AppKey) -> String {
         format!("{PREFIX}{}{app}", "*.".repeat(WORDS.into()))
+    }
+
+    /// The pattern for the messages of an application that have an id, and for no others.
+    #[must_use]
+    pub fn recall_pattern(app: &AppKey) -> String {
+        format!("{}{BEFORE_ID}*", Self::binding_pattern(app))
     }
 
     /// Reads a binding pattern back: the app key, if it is an exact one.
@@ -107,15 +161,31 @@ impl RoutingKey {
     }
 }
 
-/// The routing key for a delay and an app key, as made by [`RoutingKey::encode`].
-pub fn encode(delay: Delay, app: &AppKey) -> String {
-    let mut key = String::with_capacity(HEAD + app.as_str().len());
+/// Refuses an id that does not fit behind an app key.
+pub(crate) fn check_room(app: &AppKey, id: &MessageId) -> Result<(), RoutingKeyError> {
+    let room = RoutingKey::MAX_BYTES - HEAD - app.as_str().len() - BEFORE_ID.len();
+    match id.as_str().len() {
+        length if length > room => {
+            Err(RoutingKeyError::TooLong { length: RoutingKey::MAX_BYTES - room + length, room })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The routing key for a delay, an app key and an id, as made by [`RoutingKey::encode`].
+pub fn encode(delay: Delay, app: &AppKey, id: Option<&MessageId>) -> String {
+    let behind = id.map_or(0, |id| BEFORE_ID.len() + id.as_str().len());
+    let mut key = String::with_capacity(HEAD + app.as_str().len() + behind);
     key.push_str(PREFIX);
     for word in (0..WORDS).rev() {
         key.push_str(FOUR_BITS[(delay.seconds() >> (word * WORD_BITS) & 0b1111) as usize]);
         key.push('.');
     }
     key.push_str(app.as_str());
+    if let Some(id) = id {
+        key.push_str(BEFORE_ID);
+        key.push_str(id.as_str());
+    }
     key
 }
 
@@ -149,7 +219,16 @@ impl FromStr for RoutingKey {
         if rest.is_empty() {
             return Err(RoutingKeyError::NoAppKey);
         }
-        Ok(Self::new(Delay::from_bits(bits), AppKey::new(rest)?))
+        // No app key has the word `~`, so the first one ends it.
+        let (app, id) = match rest.split_once(BEFORE_ID) {
+            Some((app, id)) => (app, Some(MessageId::new(id)?)),
+            None => (rest, None),
+        };
+        let key = Self::new(Delay::from_bits(bits), AppKey::new(app)?);
+        match id {
+            Some(id) => key.with_id(id),
+            None => Ok(key),
+        }
     }
 }
 
@@ -204,12 +283,38 @@ mod tests {
         }
         assert_eq!(parse(&format!("delay.{}", words(7))), RoutingKeyError::NoAppKey);
         assert_eq!(parse(&format!("delay.{}.", words(7))), RoutingKeyError::NoAppKey);
-        for app in ["a.#", "a.~.id"] {
-            assert!(
-                matches!(parse(&format!("delay.{}.{app}", words(7))), RoutingKeyError::AppKey(_)),
-                "{app}"
-            );
+        for app in ["a.#", "a.~", "~", "~.id", ".~.id"] {
+            let error = parse(&format!("delay.{}.{app}", words(7)));
+            assert!(matches!(error, RoutingKeyError::AppKey(_)), "{app} gave {error:?}");
         }
+        for id in ["a.~.", "a.~.x.y", "a.~.x y", "a.~.~", "a.~.*"] {
+            let error = parse(&format!("delay.{}.{id}", words(7)));
+            assert!(matches!(error, RoutingKeyError::MessageId(_)), "{id} gave {error:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_stands_behind_the_app_key() {
+        let id = |text: &str| MessageId::new(text).unwrap();
+        let with_id = key(90, "eu.orders").with_id(id("17")).unwrap();
+        let text = "delay.0000.0000.0000.0000.0000.0101.1010.eu.orders.~.17";
+        assert_eq!(with_id.encode(), text);
+        assert_eq!(text.parse::<RoutingKey>(), Ok(with_id.clone()));
+        assert_eq!((with_id.id(), key(90, "eu.orders").id()), (Some(&id("17")), None));
+        assert_eq!(RoutingKey::recall_pattern(&with_id.app), "delay.*.*.*.*.*.*.*.eu.orders.~.*");
+        assert!(crate::topology::topic_matches(&RoutingKey::recall_pattern(&with_id.app), text));
+        assert!(!crate::topology::topic_matches(&RoutingKey::binding_pattern(&with_id.app), text));
+    }
+
+    #[test]
+    fn an_id_and_an_app_key_fit_together_or_are_refused() {
+        let id = |length: usize| MessageId::new("x".repeat(length)).unwrap();
+        let app = |length: usize| key(1, &"a".repeat(length));
+        assert_eq!(app(150).with_id(id(61)).unwrap().encode().len(), RoutingKey::MAX_BYTES);
+        assert_eq!(app(147).with_id(id(64)).unwrap().encode().len(), RoutingKey::MAX_BYTES);
+        assert_eq!(app(150).with_id(id(62)), Err(RoutingKeyError::TooLong { length: 256, room: 61 }));
+        let text = format!("{}.~.{}", app(150), id(62));
+        assert!(matches!(text.parse::<RoutingKey>(), Err(RoutingKeyError::TooLong { .. })));
     }
 
     #[test]

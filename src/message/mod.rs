@@ -4,6 +4,7 @@
 //! and how a delay turns into a due time and a routing key.
 
 mod forbidden;
+mod handle;
 mod header;
 #[cfg(feature = "serde")]
 mod json;
@@ -15,8 +16,9 @@ mod schedule;
 
 use jiff::Timestamp;
 
-use crate::codec::{AppKey, Delay, Tolerance};
+use crate::codec::{AppKey, Delay, MessageId, RoutingKey, Tolerance};
 
+pub use handle::{Handle, HandleError};
 pub use header::{Headers, Value};
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES, Wire};
 pub use quota::{MaxDelay, MaxDelayError, Quota};
@@ -112,8 +114,22 @@ pub struct Message {
     /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`,
     /// `x-opt-delivery-time`, `x-opt-delivery-delay`) are not sent.
     pub headers: Headers,
+    /// What makes it recognisable, so that it can be recalled. Its application needs the
+    /// objects for that (`delayline app add --recall`): without them, messages with an id are
+    /// unroutable.
+    pub id: Option<MessageId>,
     /// Where it goes instead of through the levels.
     pub(crate) direct: Option<Direct>,
+    /// The key it may have been published with already.
+    pub(crate) fixed: Option<Fixed>,
+}
+
+/// The handle of a message that was published without an answer, and the time it was meant
+/// for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    handle: Handle,
+    when: When,
 }
 
 /// An exchange and a routing key, for a message that is not delayed.
@@ -198,7 +214,9 @@ impl Message {
             body: body.into(),
             properties: Properties::default(),
             headers: Headers::new(),
+            id: None,
             direct: None,
+            fixed: None,
         }
     }
 
@@ -213,6 +231,37 @@ impl Message {
     pub fn keyed(app: AppKey, exchange: String, routing_key: String, body: impl Into<Vec<u8>>) -> Self {
         let direct = Some(Direct { exchange, routing_key });
         Self { direct, ..Self::after(app, Delay::ZERO, body) }
+    }
+
+    /// Gives it an id, so that it can be recalled. No two waiting messages of an application
+    /// should have the same one: recalling one of two with the same id and delay recalls both.
+    #[must_use]
+    pub fn with_id(mut self, id: MessageId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// What it can be recalled with, once it is published with this delay; `None` without an
+    /// id.
+    pub(crate) fn handle(&self, delay: Delay, due: Timestamp) -> Option<Handle> {
+        let id = self.id.clone().filter(|_| self.direct.is_none())?;
+        let key = RoutingKey::new(delay, self.app.clone()).with_id(id).ok()?;
+        Handle::new(key, Some(due)).ok()
+    }
+
+    /// Records the handle that it may have been published with. It gets the same one when it
+    /// is published again, so that recalling it recalls every copy.
+    pub(crate) fn fix(&mut self, handle: Handle) {
+        self.fixed = Some(Fixed { handle, when: self.when });
+    }
+
+    /// The handle that it was published with before, if it is still the same message.
+    pub(crate) fn fixed(&self) -> Option<&Handle> {
+        let fixed = self.fixed.as_ref()?;
+        let same = fixed.handle.app() == &self.app
+            && Some(fixed.handle.id()) == self.id.as_ref()
+            && fixed.when == self.when;
+        same.then_some(&fixed.handle)
     }
 
     /// Allows it to be later, if that saves hops.

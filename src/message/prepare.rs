@@ -5,7 +5,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use crate::{
-    codec::{self, AppKey, Delay, DelayError},
+    codec::{self, AppKey, Delay, DelayError, RoutingKeyError},
     topology::Unit,
 };
 
@@ -77,6 +77,9 @@ pub enum InvalidMessage {
         /// The longest delay allowed.
         limit: Delay,
     },
+    /// App key and id do not fit into one routing key.
+    #[error(transparent)]
+    RoutingKey(#[from] RoutingKeyError),
     /// The property `expiration` is not a number of milliseconds.
     #[error("the property `expiration` is `{found}`; write milliseconds as digits, such as `60000`")]
     Expiration {
@@ -104,6 +107,9 @@ pub struct Wire {
 /// short string as one byte without a check, and the broker would take the rest of the text
 /// for the next field.
 pub fn check(message: &Message) -> Result<(), InvalidMessage> {
+    if let Some(id) = &message.id {
+        codec::check_room(&message.app, id)?;
+    }
     check_parts(&message.properties, &message.headers)
 }
 
@@ -190,7 +196,7 @@ impl Wire {
         }
         let (exchange, routing_key) = match &message.direct {
             Some(direct) => (Some(direct.exchange.clone()), direct.routing_key.clone()),
-            None => (None, codec::encode(schedule.remaining(sent), &message.app)),
+            None => (None, codec::encode(schedule.remaining(sent), &message.app, message.id.as_ref())),
         };
         Self { exchange, routing_key, properties, headers }
     }

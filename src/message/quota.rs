@@ -125,7 +125,10 @@ impl Quota {
         taken: Instant,
     ) -> Result<Schedule, InvalidMessage> {
         super::check(message)?;
-        let schedule = Schedule::new(message.when, message.tolerance, unit, now, taken)?;
+        let schedule = match message.fixed() {
+            Some(handle) => Schedule::again(handle, unit, taken),
+            None => Schedule::new(message.when, message.tolerance, unit, now, taken)?,
+        };
         self.check(message, schedule.remaining(taken))?;
         Ok(schedule)
     }

@@ -9,7 +9,7 @@ use crate::{
     topology::Unit,
 };
 
-use super::When;
+use super::{Handle, When};
 
 /// The due time of one message, fixed when the router takes it.
 ///
@@ -21,6 +21,8 @@ pub struct Schedule {
     unit: Unit,
     taken: Instant,
     due: Timestamp,
+    /// Whether the delay stays the same however late the message is sent.
+    fixed: bool,
 }
 
 impl Schedule {
@@ -47,7 +49,14 @@ impl Schedule {
         // Far beyond the last timestamp only if the clock is: then the header
         // says the last one, and the delay still holds.
         let due = now.saturating_add(delay.duration(unit.duration())).unwrap_or(Timestamp::MAX);
-        Ok(Self { delay, unit, taken, due })
+        Ok(Self { delay, unit, taken, due, fixed: false })
+    }
+
+    /// The schedule of a message that is sent again under the key it had before, since that
+    /// is its handle. It may be late by as long as it took until now.
+    pub(crate) fn again(handle: &Handle, unit: Unit, taken: Instant) -> Self {
+        let due = handle.due().unwrap_or(Timestamp::MAX);
+        Self { delay: handle.routing_key().delay, unit, taken, due, fixed: true }
     }
 
     /// The whole delay, including what the tolerance added.
@@ -68,6 +77,9 @@ impl Schedule {
     /// early.
     #[must_use]
     pub fn remaining(&self, now: Instant) -> Delay {
+        if self.fixed {
+            return self.delay;
+        }
         let waited = now.saturating_duration_since(self.taken);
         let left = self.delay.duration(self.unit.duration()).saturating_sub(waited);
         Delay::at_least_units(left, self.unit.duration()).unwrap_or(self.delay)

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::message::{InvalidMessage, Message};
+use crate::message::{Handle, InvalidMessage, Message};
 
 /// A message that was not confirmed, and why.
 pub struct PublishError(Box<Inner>);
@@ -102,6 +102,13 @@ impl PublishError {
     #[must_use]
     pub fn maybe_delivered(&self) -> bool {
         self.0.maybe_delivered
+    }
+
+    /// What the message can be recalled with, if it has an id and may be delivered. Publishing
+    /// it again does not change it.
+    #[must_use]
+    pub fn handle(&self) -> Option<&Handle> {
+        self.0.message.fixed()
     }
 
     /// The message.

@@ -23,7 +23,8 @@
 //!
 //! Every error hands the message back, and says in
 //! [`maybe_delivered`](PublishError::maybe_delivered) whether it may arrive all
-//! the same. No call takes longer than the
+//! the same. A message with an id keeps its routing key, which is its [handle](Handle), however
+//! often it is published: it may be later by as long as that takes. No call takes longer than the
 //! [publish timeout](RouterBuilder::publish_timeout).
 //!
 //! # Testing without a broker
@@ -58,7 +59,7 @@ use jiff::Timestamp;
 use crate::{
     broker::Broker,
     codec::Delay,
-    message::{Message, Quota},
+    message::{Handle, Message, Quota},
     topology::Unit,
 };
 
@@ -80,7 +81,7 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// Proof that the broker has the message: it is stored, and replicated if the level queues
 /// are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
     /// When the message is due.
@@ -90,13 +91,22 @@ pub struct Receipt {
     /// How often it was published: more than once if a connection was lost meanwhile, and it
     /// may then arrive as often.
     pub publishes: u32,
+    /// What the message can be recalled with, if it was published with an id.
+    pub handle: Option<Handle>,
 }
 
 impl Receipt {
     /// A receipt, for stand-ins that implement [`Publish`].
     #[must_use]
     pub fn new(due: Timestamp, delay: Delay) -> Self {
-        Self { due, delay, publishes: 1 }
+        Self { due, delay, publishes: 1, handle: None }
+    }
+
+    /// The receipt of a message with an id.
+    #[must_use]
+    pub fn with_handle(mut self, handle: Handle) -> Self {
+        self.handle = Some(handle);
+        self
     }
 }
 
@@ -263,7 +273,7 @@ impl Router {
         let maybe_delivered = ticket.is_in_doubt()
             || (ticket.is_suspected() && !refused)
             || (cause.leaves_doubt() && ticket.was_sent());
-        PublishError::new(cause, Ticket::into_message(ticket), maybe_delivered)
+        PublishError::new(cause, Ticket::into_message(ticket, maybe_delivered), maybe_delivered)
     }
 
     fn settle(&self, ticket: Arc<Ticket>, answer: Reply) -> Result<Receipt, PublishError> {

@@ -113,8 +113,10 @@ impl Publish for Recorder {
                 Err(PublishError::new(cause, message, doubtful))
             }
             (Ok(schedule), None) => {
+                let receipt = Receipt::new(schedule.due(), schedule.remaining(instant));
+                let handle = message.handle(receipt.delay, receipt.due);
                 inner.messages.push(message);
-                Ok(Receipt::new(schedule.due(), schedule.remaining(instant)))
+                Ok(Receipt { handle, ..receipt })
             }
         }
     }

@@ -165,6 +165,44 @@ fn a_lost_connection_publishes_again_and_says_so() {
     assert_eq!(broker.bodies(), ["a", "b", "a", "b"]);
 }
 
+/// A message with an id, and units so short that a wait changes the delay.
+fn recallable() -> (Message, RouterBuilder) {
+    (message("a").with_id("id".parse().unwrap()), builder().unit(Unit::from_millis(1).unwrap()))
+}
+
+#[test]
+fn the_key_of_a_message_with_an_id_stays_the_same_on_the_next_connection() {
+    let broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    let (with_id, how) = recallable();
+    let receipt = broker.start(how.clone()).publish(with_id).unwrap();
+    let keys = std::mem::take(&mut *broker.keys.lock().unwrap());
+    assert_eq!((receipt.publishes, keys.len()), (2, 2));
+    assert_eq!(keys[0], keys[1]);
+    let handle = receipt.handle.unwrap();
+    assert_eq!((handle.routing_key().encode(), handle.due()), (keys[0].clone(), Some(receipt.due)));
+    assert_eq!(handle.routing_key().delay, receipt.delay);
+    // Without an id, what is left of the delay counts.
+    broker.connections.store(0, Ordering::SeqCst);
+    let receipt = broker.start(how).publish(message("a")).unwrap();
+    let keys = broker.keys.lock().unwrap();
+    assert!(receipt.handle.is_none() && keys[0] != keys[1], "{keys:?}");
+}
+
+#[test]
+fn a_message_with_an_id_that_may_be_delivered_keeps_its_handle_when_it_is_published_again() {
+    let broker = Scripted::new(|number, tag, _| if number == 0 { vec![] } else { ack(tag) });
+    let (with_id, how) = recallable();
+    let error = broker.start(how.clone().publish_timeout(SHORT)).publish(with_id).unwrap_err();
+    let handle = error.handle().expect("it was sent").clone();
+    let receipt = broker.start(how.clone()).publish(error.into_message()).unwrap();
+    assert_eq!(receipt.handle, Some(handle));
+    // One that was never sent has none yet.
+    let mut broker = broker;
+    broker.refuse = |_| true;
+    let error = broker.start(how.publish_timeout(SHORT)).publish(recallable().0).unwrap_err();
+    assert!(error.handle().is_none() && !error.maybe_delivered());
+}
+
 #[test]
 fn keeps_trying_until_the_deadline_without_a_connection() {
     let mut broker = Scripted::new(|_, tag, _| ack(tag));

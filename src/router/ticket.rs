@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::{
     amqp::Returned,
     codec::Delay,
-    message::{Message, Schedule, Wire},
+    message::{Handle, Message, Schedule, Wire},
 };
 
 use super::{Cause, Receipt};
@@ -31,6 +31,8 @@ pub(super) struct Ticket {
     taken: Timestamp,
     pub(super) deadline: Instant,
     sent: AtomicBool,
+    /// When it was first written, if it has an id: that fixes its key, which is its handle.
+    first: OnceLock<Instant>,
     in_doubt: AtomicBool,
     suspected: AtomicBool,
     nacked: AtomicBool,
@@ -44,6 +46,7 @@ impl Ticket {
             taken,
             deadline,
             sent: AtomicBool::new(false),
+            first: OnceLock::new(),
             in_doubt: AtomicBool::new(false),
             suspected: AtomicBool::new(false),
             nacked: AtomicBool::new(false),
@@ -76,9 +79,27 @@ impl Ticket {
         now >= self.deadline
     }
 
-    /// The message without a copy, if the worker has let go of it.
-    pub(super) fn into_message(this: Arc<Self>) -> Message {
-        Arc::try_unwrap(this).map_or_else(|shared| shared.message.clone(), |ticket| ticket.message)
+    /// The message without a copy, if the worker has let go of it. One that may be delivered
+    /// keeps its handle.
+    pub(super) fn into_message(this: Arc<Self>, maybe_delivered: bool) -> Message {
+        let first = this.first.get().filter(|_| maybe_delivered);
+        let handle = first.and_then(|&first| this.handle(first));
+        let mut message =
+            Arc::try_unwrap(this).map_or_else(|shared| shared.message.clone(), |ticket| ticket.message);
+        handle.into_iter().for_each(|handle| message.fix(handle));
+        message
+    }
+
+    /// The time for which the key of a message that is written now is made.
+    fn written(&self, now: Instant) -> Instant {
+        match self.message.id {
+            Some(_) => *self.first.get_or_init(|| now),
+            None => now,
+        }
+    }
+
+    fn handle(&self, written: Instant) -> Option<Handle> {
+        self.message.handle(self.schedule.remaining(written), self.schedule.due())
     }
 }
 
@@ -106,7 +127,8 @@ impl Job {
 
     /// The message as it is written at `now`.
     pub(super) fn wire(&self, now: Instant) -> Wire {
-        Wire::new(&self.ticket.message, &self.ticket.schedule, self.ticket.taken, now)
+        let written = self.ticket.written(now);
+        Wire::new(&self.ticket.message, &self.ticket.schedule, self.ticket.taken, written)
     }
 
     /// How often it was written.
@@ -143,10 +165,12 @@ impl Job {
 
     /// Tells the publisher that the broker has it.
     pub(super) fn confirm(self, sent: Instant) {
+        let written = self.ticket.written(sent);
         let receipt = Receipt {
             due: self.ticket.schedule.due(),
-            delay: self.ticket.schedule.remaining(sent),
+            delay: self.ticket.schedule.remaining(written),
             publishes: self.publishes,
+            handle: self.ticket.handle(written),
         };
         self.settle(Ok(receipt));
     }

@@ -9,11 +9,13 @@ mod build;
 mod names;
 mod object;
 mod pattern;
+mod recall;
 mod settings;
 
 pub use names::{Names, SetName, SetNameError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
+pub use recall::RecallSettings;
 pub use settings::{
     QueueType, QueueTypeError, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError,
 };
@@ -79,7 +81,8 @@ impl Topology {
             Endpoint::Exchange(name) => {
                 let names = self.names();
                 let keeping = [names.unroutable(), names.retry(), names.parked()];
-                self.owns_exchange(name) && !keeping.contains(name)
+                let to_application = names.app_of_recall(name).is_some();
+                self.owns_exchange(name) && !keeping.contains(name) && !to_application
             }
         }
     }

@@ -120,6 +120,41 @@ impl Names {
         format!("{}.landing.", self.set)
     }
 
+    /// The exchange whose bindings are the recalls of an application.
+    #[must_use]
+    pub fn recall(&self, app: &AppKey) -> String {
+        format!("{}.recall.{app}", self.set)
+    }
+
+    /// The exchange through which messages that were not recalled reach their application.
+    #[must_use]
+    pub fn pass(&self, app: &AppKey) -> String {
+        format!("{}.pass.{app}", self.set)
+    }
+
+    /// The queue of an application's recalled messages.
+    #[must_use]
+    pub fn recalled(&self, app: &AppKey) -> String {
+        format!("{}{app}", self.recalled_prefix())
+    }
+
+    /// The application whose recalled messages this queue keeps.
+    #[must_use]
+    pub fn app_of_recalled<'a>(&self, queue: &'a str) -> Option<&'a str> {
+        queue.strip_prefix(&self.recalled_prefix())
+    }
+
+    /// The application whose exchange for recalling, or for passing on, has this name.
+    #[must_use]
+    pub fn app_of_recall<'a>(&self, exchange: &'a str) -> Option<&'a str> {
+        let rest = exchange.strip_prefix(self.set.as_str())?;
+        rest.strip_prefix(".recall.").or_else(|| rest.strip_prefix(".pass."))
+    }
+
+    fn recalled_prefix(&self) -> String {
+        format!("{}.recalled.", self.set)
+    }
+
     /// The exchange and the queue for messages that have used up their attempts or their
     /// time.
     #[must_use]

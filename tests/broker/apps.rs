@@ -23,7 +23,7 @@ const PASSWORD: &str = "of-an-app";
 fn spec(settings: &Settings, key: &str, delivery: Delivery) -> AppSpec {
     let name = format!("{key}-of-{}", settings.broker.vhost);
     let user = AppUser { name, password: Some(Secret::new(PASSWORD)), ..AppUser::default() };
-    AppSpec { app: app(key), delivery, user: Some(user) }
+    AppSpec { user: Some(user), ..AppSpec::new(app(key), delivery) }
 }
 
 fn direct(settings: &Settings, key: &str) -> AppSpec {

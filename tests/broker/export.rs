@@ -12,6 +12,7 @@ fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
         app: app("billing"),
         delivery: Delivery::Direct(AppQueue { retry: true, ..AppQueue::new("billing") }),
         user: None,
+        recall: Some(delayline::topology::RecallSettings::default()),
     };
     let definitions = Export::new(vhost).with_set(&topology).with_app(&topology, &spec).definitions();
     let answer = http(shared_node(), "POST", &path(vhost), &definitions);

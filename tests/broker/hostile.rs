@@ -125,6 +125,7 @@ fn register(settings: &Settings, app: &str, max_delay: Option<&str>) {
             max_delay: max_delay.map(|delay| delay.parse().unwrap()),
             ..AppUser::default()
         }),
+        recall: None,
     };
     let report = admin::add_app(settings, &common::topology(settings), &spec, false, false).unwrap();
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");

@@ -30,6 +30,7 @@ mod pika;
 mod platform;
 mod policies;
 mod quotas;
+mod recall;
 mod refusals;
 mod retry;
 mod returned;

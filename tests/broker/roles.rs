@@ -123,6 +123,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
             password: Some(delayline::broker::Secret::new("pw")),
             ..admin::AppUser::default()
         }),
+        recall: None,
     };
     admin::add_app(&root, &topology, &spec, false, false).unwrap();
     let fragment = admin::Export::new(vhost_of(&root)).with_app(&topology, &spec).definitions();

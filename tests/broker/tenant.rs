@@ -149,6 +149,7 @@ fn spec(user: &str) -> AppSpec {
         app: app("billing"),
         delivery: Delivery::Direct(AppQueue::new("in.billing")),
         user: Some(AppUser { name: user.into(), password: Some(Secret::new(user)), ..AppUser::default() }),
+        recall: None,
     }
 }
 

@@ -86,7 +86,8 @@ fn another_way_into_the_levels_is_found_and_left_alone() {
     let found = differences(&settings);
     assert!(found.len() == 29 && found.iter().all(says_so), "{found:#?}");
     // It stands in nobody's way.
-    install(&settings);
+    let again = admin::install(&settings, &topology, false, || {}).unwrap();
+    assert_eq!(again.outcome, admin::Applied::Unchanged, "{again:?}");
     assert_eq!(differences(&settings), found);
     let removed = admin::uninstall(&settings, &topology, false).unwrap().unwrap();
     assert!(removed.removed.len() == 63 && removed.foreign.is_empty(), "{removed:?}");

@@ -96,6 +96,7 @@ fn arguments(command: &str) -> Vec<&str> {
         "decode" => &["nonsense"],
         "conformance" => &["true"],
         "send" => &["--app", "nobody", "--delay", "1d", "--body", "x"],
+        "recall" => &["delay.0000.0000.0000.0000.0000.0000.1010.nobody.~.x"],
         "listen" => &["--app", "nobody", "--count", "1"],
         "serve" => &["--no-web"],
         "probe" => &["--horizon", "0"],

@@ -20,6 +20,7 @@ mod limit;
 pub mod management;
 mod permitted;
 mod platform;
+mod recalls;
 mod uninstall;
 mod unstick;
 mod verify;
@@ -35,8 +36,8 @@ use delayline_settings::Management;
 pub use apps::{
     AddReport, AddedStep, AppBinding, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError,
     AppSpec, AppSpecError, AppUser, AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry,
-    Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app, discard_app, list_apps,
-    remove_app,
+    Probe, RecallEntry, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app, discard_app,
+    list_apps, remove_app,
 };
 pub use contents::Waiting;
 pub use doctor::{DoctorOptions, DoctorReport, doctor};
@@ -51,6 +52,7 @@ pub use kept::{
 pub use platform::{
     ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, SetReport, apply,
 };
+pub use recalls::{PendingRecall, SweepOptions, SweepReport, pending_recalls, sweep_recalls};
 pub use uninstall::{Refusal, UninstallReport, uninstall};
 pub use unstick::{
     Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, UnstickStats, Unsticker, unstick,

@@ -8,7 +8,7 @@ use crate::compare::Observed;
 use delayline::{
     amqp::Session,
     broker::Broker,
-    topology::{Object, Queue, Topology},
+    topology::{Exchange, ExchangeKind, Object, Queue, Topology},
 };
 use delayline_settings::Settings;
 
@@ -44,7 +44,8 @@ pub struct Refusal {
     /// installed with other settings, and removing only a part of it would leave its queues
     /// without a way out.
     pub foreign: Vec<Conflict>,
-    /// Landing queues of applications, which depend on the dispatch exchange.
+    /// Queues that the set has for applications, and that depend on the dispatch exchange: for
+    /// landing, and for what was recalled.
     pub landing: Vec<String>,
     /// Why it cannot be told whether messages wait between two levels.
     pub unseen: Vec<String>,
@@ -70,7 +71,7 @@ impl fmt::Display for Refusal {
         }
         if !self.landing.is_empty() {
             let names: Vec<_> = self.landing.iter().map(|name| format!("`{name}`")).collect();
-            write!(f, "{separator}applications are registered with landing queues: {}", names.join(", "))?;
+            write!(f, "{separator}applications are registered with queues of the set: {}", names.join(", "))?;
             separator = "; ";
         }
         for unseen in &self.unseen {
@@ -104,7 +105,7 @@ pub fn uninstall(
     }
     let observed = observed.ok();
 
-    let landing = landing_queues(topology, observed.as_ref());
+    let landing = of_applications(topology, observed.as_ref());
     // First in this list, and so removed last, after the exchanges and queues that feed them.
     let mut ours: Vec<&Object> = landing.iter().collect();
     for object in topology.objects() {
@@ -187,15 +188,24 @@ fn removal_order<'a>(ours: &[&'a Object]) -> impl Iterator<Item = &'a Object> + 
     ours.iter().rev().copied()
 }
 
-/// The existing landing queues, as far as the API can be asked. They are not part of the set,
-/// but useless without it.
-fn landing_queues(topology: &Topology, observed: Option<&Observed>) -> Vec<Object> {
-    let queues = observed.map(|observed| observed.queues.as_slice()).unwrap_or_default();
-    queues
+/// What the set has for single applications, as far as the API can be asked: landing queues,
+/// and what lets messages be recalled. It is not part of the set, but useless without it.
+fn of_applications(topology: &Topology, observed: Option<&Observed>) -> Vec<Object> {
+    let Some(observed) = observed else { return Vec::new() };
+    let names = topology.names();
+    let queues = observed
+        .queues
         .iter()
-        .filter(|info| topology.names().app_of_landing(&info.name).is_some())
-        .map(|info| Object::Queue(Queue { name: info.name.clone(), level: None, arguments: [].into() }))
-        .collect()
+        .map(|info| &info.name)
+        .filter(|name| names.app_of_landing(name).is_some() || names.app_of_recalled(name).is_some());
+    let exchanges = observed.exchanges.iter().filter(|info| names.app_of_recall(&info.name).is_some());
+    let queues = queues.map(|name| Queue { name: name.clone(), level: None, arguments: [].into() });
+    let exchanges = exchanges.map(|info| Exchange {
+        name: info.name.clone(),
+        kind: ExchangeKind::Direct,
+        arguments: [].into(),
+    });
+    queues.map(Object::Queue).chain(exchanges.map(Object::Exchange)).collect()
 }
 
 fn queue_name(object: &Object) -> Option<&str> {

@@ -1,11 +1,13 @@
 //! `delayline app`
 
+use std::num::NonZeroU32;
+
 use clap::Subcommand;
 
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
-    topology::Topology,
+    topology::{RecallSettings, Topology},
 };
 use delayline_admin::{
     self as admin, AppQueue, AppRequest, AppRequestError, AppSpec, AppUser, Delivery, Export, RemoveOptions,
@@ -42,8 +44,9 @@ Examples:
   delayline app add billing --user svc-billing --queue billing-in --existing
   delayline app add billing --may-publish orders --max-delay 30d --retry
   delayline app add billing --landing
+  delayline app add billing --recall --keep-recalled 90d
   delayline app add billing --to-exchange billing.events --to-key invoice.due --queue invoices
-  delayline app add shop --publish-only --may-publish billing,orders
+  delayline app add shop --publish-only --may-publish billing,orders --may-recall mail
   delayline app add billing --print rabbitmqctl > billing.sh
 
 The user gets permission to publish the application's own key and to consume its queue,
@@ -136,6 +139,9 @@ struct Powers {
     /// Let it publish to the retry and parked exchanges, under its own key
     #[arg(long)]
     may_retry: bool,
+    /// Also let it publish messages of these applications with an id, and recall any of them
+    #[arg(long, value_name = "APP,…", value_delimiter = ',', value_parser = args::app)]
+    may_recall: Vec<AppKey>,
     /// It only publishes and consumes nothing
     #[arg(long)]
     publish_only: bool,
@@ -150,6 +156,7 @@ impl Powers {
             max_delay: self.max_delay,
             may_bind: self.may_bind,
             may_retry: self.may_retry,
+            may_recall: self.may_recall.clone(),
         }
     }
 }
@@ -180,6 +187,15 @@ struct Add {
     /// The routing key that messages get there [default: the one they came with]
     #[arg(long, value_name = "KEY", help_heading = "Bulkhead")]
     to_key: Option<String>,
+    /// Let its messages be recalled until they are due, by their id
+    #[arg(long, help_heading = "Recall")]
+    recall: bool,
+    /// How long recalled messages are kept after they were due [default: 30d]
+    #[arg(long, value_name = "AGE", help_heading = "Recall", value_parser = args::delay)]
+    keep_recalled: Option<Delay>,
+    /// The most recalled messages that are kept [default: 100000]
+    #[arg(long, value_name = "N", help_heading = "Recall", value_parser = args::whole::<u32>(1..))]
+    max_recalled: Option<u32>,
     #[command(flatten)]
     powers: Powers,
     /// Replace the user's permissions in this vhost, whatever they are
@@ -197,7 +213,8 @@ struct Add {
 
 impl Add {
     fn spec(&self, password: Option<Secret>) -> Result<AppSpec, Failure> {
-        let Powers { may_publish, max_delay, may_bind, may_retry, publish_only } = self.powers.clone();
+        let Powers { may_publish, max_delay, may_bind, may_retry, may_recall, publish_only } =
+            self.powers.clone();
         let request = AppRequest {
             user: self.who.user.clone(),
             no_user: self.no_user,
@@ -213,6 +230,10 @@ impl Add {
             max_delay,
             may_bind,
             may_retry,
+            may_recall,
+            recall: self.recall,
+            keep_recalled: self.keep_recalled,
+            max_recalled: self.max_recalled.and_then(NonZeroU32::new),
         };
         request.spec(self.who.app.clone(), password).map_err(|error| {
             let flag = |field: &str| format!("--{}", field.replace('_', "-"));
@@ -265,6 +286,9 @@ struct Discard {
 struct Check {
     #[command(flatten)]
     who: Who,
+    /// Its messages can be recalled
+    #[arg(long, conflicts_with = "publish_only")]
+    recall: bool,
     #[command(flatten)]
     powers: Powers,
 }
@@ -331,7 +355,8 @@ fn check(
         true => Delivery::Nothing,
         false => Delivery::Direct(AppQueue::new(args.who.queue_name())),
     };
-    let spec = AppSpec { app: args.who.app.clone(), delivery, user: None };
+    let mut spec = AppSpec::new(args.who.app.clone(), delivery);
+    spec.recall = args.recall.then(RecallSettings::default);
     spec.check(topology).map_err(Failure::usage)?;
     app_show::checked(&admin::check_app(settings, topology, &spec, &user, password)?, output)
 }

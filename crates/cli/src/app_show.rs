@@ -188,6 +188,13 @@ fn key(entry: &AppEntry) -> String {
 }
 
 fn path(entry: &AppEntry) -> String {
+    let recall = entry.recall.as_ref().map_or_else(String::new, |it| {
+        format!("; recallable ({} pending, {} recalled)", grouped(it.pending as u64), grouped(it.messages))
+    });
+    format!("{}{recall}", target(entry))
+}
+
+fn target(entry: &AppEntry) -> String {
     let Some(landing) = &entry.landing else { return entry.bound.to_string() };
     let target = match (&landing.exchange, &landing.key) {
         (exchange, Some(key)) if exchange.is_empty() => format!("queue `{key}`"),

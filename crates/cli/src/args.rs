@@ -8,12 +8,15 @@ use std::{
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 
-use delayline::codec::{AppKey, Delay, Tolerance};
+use delayline::{
+    codec::{AppKey, Delay, MessageId, Tolerance},
+    message::Handle,
+};
 use delayline_settings::{Layers, Settings};
 
 use crate::{
     Failure, app, apply, bench, completions, conformance, decode, demo, doctor, export, install, key, listen,
-    man, parked, plan, probe, retry, send, serve, top, uninstall, unroutable, unstick,
+    man, parked, plan, probe, recall, retry, send, serve, top, uninstall, unroutable, unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -207,6 +210,8 @@ Examples:
     Conformance(conformance::Args),
     /// Send messages to be delivered later
     Send(Box<send::Args>),
+    /// Recall messages that are not due yet
+    Recall(recall::Args),
     /// Print an application's messages as they arrive
     Listen(listen::Args),
     /// Run the retry service, a canary and a status page
@@ -245,6 +250,7 @@ impl Command {
             Self::App(args) => args.looks(),
             Self::Parked(args) => args.looks(),
             Self::Unroutable(args) => args.looks(),
+            Self::Recall(args) => args.looks(),
             _ => false,
         }
     }
@@ -258,6 +264,16 @@ pub(super) fn app(text: &str) -> Result<AppKey, String> {
 /// Reads a delay.
 pub(super) fn delay(text: &str) -> Result<Delay, String> {
     text.parse().map_err(|error: delayline::codec::DelayError| error.to_string())
+}
+
+/// Reads an id.
+pub(super) fn id(text: &str) -> Result<MessageId, String> {
+    text.parse().map_err(|error: delayline::codec::MessageIdError| error.to_string())
+}
+
+/// Reads a handle.
+pub(super) fn handle(text: &str) -> Result<Handle, String> {
+    text.parse().map_err(|error: delayline::message::HandleError| error.to_string())
 }
 
 /// Reads a tolerance.

@@ -28,6 +28,7 @@ mod parked;
 mod plan;
 mod policies;
 mod probe;
+mod recall;
 mod retry;
 mod send;
 mod serve;
@@ -89,6 +90,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Decode(args) => decode::run(args, output),
         Command::Conformance(args) => conformance::run(args, output),
         Command::Send(args) => send::run(args, &settings()?, output),
+        Command::Recall(args) => recall::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
         Command::Retry(args) => retry::run(args, &settings()?, output),
         Command::Parked(args) => parked::run(args, &settings()?, output),

@@ -24,6 +24,8 @@ pub(super) struct Scripted {
     /// Which messages no queue takes.
     pub(super) returned: fn(&str, &[u8]) -> bool,
     pub(super) published: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// The routing keys of the same messages.
+    pub(super) keys: Arc<Mutex<Vec<String>>>,
 }
 
 pub(super) struct ScriptedChannel {
@@ -42,6 +44,7 @@ impl Scripted {
             refuse: |_| false,
             returned: |_, _| false,
             published: Arc::default(),
+            keys: Arc::default(),
         }
     }
 
@@ -89,6 +92,7 @@ impl ConfirmChannel for ScriptedChannel {
             self.events.0.send(event).unwrap();
         }
         self.broker.published.lock().unwrap().push(body.to_vec());
+        self.broker.keys.lock().unwrap().push(message.routing_key);
         for event in (self.broker.script.lock().unwrap())(self.number, self.tag, body) {
             self.events.0.send(event).unwrap();
         }

@@ -7,7 +7,7 @@ use crate::management::ManagementApi;
 use delayline::{
     amqp::{ProbeAnswer, Session},
     broker::{Credentials, Secret},
-    codec::{AppKey, Delay, Level, RoutingKey},
+    codec::{AppKey, Delay, Level, MessageId, RoutingKey},
     topology::{Binding, Endpoint, Topology},
 };
 use delayline_settings::Settings;
@@ -86,12 +86,28 @@ pub fn check_app(
     if check.probes.is_empty() {
         unchecked.push("everything: the broker takes any `user_id` from this user".into());
     } else {
-        check.reading(topology, spec, &others)?;
+        check.reading(topology, spec, user, &others)?;
         check.binding(topology, spec, user)?;
+        check.recalling(topology, spec, user, &others)?;
         check.configuring(topology, spec)?;
         check.patterns(settings, user, &mut unchecked);
     }
     Ok(AppCheck { user: user.name.clone(), probes: check.probes, unchecked, limits })
+}
+
+/// The applications whose messages a user may publish with an id and recall, and its own in
+/// any case: whether it should.
+fn recallable<'a>(spec: &'a AppSpec, user: &'a AppUser) -> impl Iterator<Item = (&'a AppKey, bool)> {
+    let own = (&spec.app, spec.recall.is_some() || user.may_recall.contains(&spec.app));
+    let others = user.may_recall.iter().filter(|app| **app != spec.app);
+    std::iter::once(own).chain(others.map(|app| (app, true)))
+}
+
+/// The key of a message with an id that nobody gives a message.
+fn recallable_key(app: &AppKey) -> String {
+    let id = MessageId::new("delayline-check").expect("it is an id");
+    let key = RoutingKey::new(Delay::ZERO, app.clone());
+    key.with_id(id).expect("there is room for it").encode()
 }
 
 /// Another application, and its queue if that is known.
@@ -128,7 +144,8 @@ fn others(
                 Endpoint::Queue(name) => Some(name),
                 Endpoint::Exchange(_) => None,
             };
-            (app != spec.app && !user.may_publish.contains(&app)).then_some((app, queue))
+            let theirs = user.may_publish.contains(&app) || user.may_recall.contains(&app);
+            (app != spec.app && !theirs).then_some((app, queue))
         })
         .collect();
     others.sort_unstable();
@@ -219,8 +236,12 @@ impl Checking<'_> {
             return Ok(());
         }
         self.note(what, true, verdict);
-        for app in &user.may_publish {
+        for app in user.may_publish.iter().chain(&user.may_recall) {
             self.publish(&entry, &key(Delay::ZERO, app), format!("publish the key `{app}`"), true)?;
+        }
+        for (app, expected) in recallable(spec, user) {
+            let what = format!("publish the key `{app}` with an id");
+            self.publish(&entry, &recallable_key(app), what, expected)?;
         }
         let longest = user.max_delay.unwrap_or(Delay::MAX);
         self.publish(&entry, &key(longest, &spec.app), format!("publish with a delay of {longest}"), true)?;
@@ -237,7 +258,8 @@ impl Checking<'_> {
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
         let levels = [Some(Level::LOWEST), Level::TOP.below()].into_iter().flatten();
         let levels = levels.map(|level| names.level_exchange(level));
-        for exchange in levels.chain([names.dispatch(), names.unroutable()]) {
+        let of_recall = [names.recall(&spec.app), names.pass(&spec.app)];
+        for exchange in levels.chain([names.dispatch(), names.unroutable()]).chain(of_recall) {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
         for exchange in [names.retry(), names.parked()] {
@@ -249,10 +271,19 @@ impl Checking<'_> {
         self.publish("", &level, "publish to the default exchange".into(), false)
     }
 
-    fn reading(&mut self, topology: &Topology, spec: &AppSpec, others: &[Other]) -> Result<(), AdminError> {
+    fn reading(
+        &mut self,
+        topology: &Topology,
+        spec: &AppSpec,
+        user: &AppUser,
+        others: &[Other],
+    ) -> Result<(), AdminError> {
         let mut queues: Vec<(String, bool)> =
             spec.queue_name().map(|queue| (queue.to_owned(), true)).into_iter().collect();
+        queues.push((topology.names().recalled(&spec.app), spec.recall.is_some()));
         queues.extend(topology.queues().map(|queue| (queue.name.clone(), false)));
+        let recalled = |app: &AppKey| (topology.names().recalled(app), false);
+        queues.extend(user.may_recall.iter().chain(others.iter().map(|(app, _)| app)).map(recalled));
         let own = |name: &String| spec.queue_name() == Some(name.as_str());
         queues.extend(
             others.iter().filter_map(|(_, queue)| Some((queue.clone()?, false))).filter(|it| !own(&it.0)),
@@ -261,6 +292,30 @@ impl Checking<'_> {
         for (queue, expected) in queues {
             let what = format!("consume or purge `{queue}`");
             let verdict = self.session.probe_read(&queue).map_err(doing(format!("trying to {what}")))?;
+            self.note(what, expected, verdict);
+        }
+        Ok(())
+    }
+
+    /// A recall is a binding, with a key that no message has.
+    fn recalling(
+        &mut self,
+        topology: &Topology,
+        spec: &AppSpec,
+        user: &AppUser,
+        others: &[Other],
+    ) -> Result<(), AdminError> {
+        let names = topology.names();
+        let stranger = AppKey::new(STRANGER).ok();
+        let strangers = others.iter().map(|(app, _)| app).chain(&stranger).map(|app| (app, false));
+        for (app, expected) in recallable(spec, user).chain(strangers) {
+            let binding = Binding {
+                source: names.recall(app),
+                destination: Endpoint::Queue(names.recalled(app)),
+                key: recallable_key(app),
+            };
+            let what = format!("recall messages of `{app}`");
+            let verdict = self.session.probe_bind(&binding).map_err(doing(format!("trying to {what}")))?;
             self.note(what, expected, verdict);
         }
         Ok(())
@@ -299,6 +354,9 @@ impl Checking<'_> {
             names.unroutable(),
             names.retry(),
             names.parked(),
+            names.recall(&spec.app),
+            names.pass(&spec.app),
+            names.recalled(&spec.app),
         ];
         for name in own.into_iter().chain(theirs).chain(["delayline-check".to_owned()]) {
             let what = format!("declare or delete `{name}`");

@@ -46,6 +46,8 @@ pub struct AppEntry {
     pub bound: Endpoint,
     /// Its landing queue, if it has one.
     pub landing: Option<LandingEntry>,
+    /// What was recalled of its messages, if they can be.
+    pub recall: Option<RecallEntry>,
     /// The queue it consumes, as far as that can be told.
     pub queue: Option<String>,
     /// Messages in that queue, up to 5 s ago; `None` if there is no such queue.
@@ -69,6 +71,18 @@ pub struct LandingEntry {
     pub key: Option<String>,
     /// Messages waiting to be accepted by the target, up to 5 s ago.
     pub messages: u64,
+}
+
+/// What was recalled of an application's messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RecallEntry {
+    /// The queue of its recalled messages.
+    pub queue: String,
+    /// Messages in that queue, up to 5 s ago.
+    pub messages: u64,
+    /// Recalls that were not swept up: of messages that are not due yet, or were due within
+    /// the last hour.
+    pub pending: usize,
 }
 
 /// A user of an application.
@@ -151,12 +165,20 @@ fn entry(
         users: access.map(|access| access.users_of(topology, key.as_ref(), queue.as_deref())),
         messages: info.map(|info| info.messages),
         consumers: info.map(|info| info.consumers),
+        recall: key.as_ref().and_then(|key| recall(topology, observed, key)),
         app,
         binding,
         bound,
         landing,
         queue,
     }
+}
+
+/// What was recalled of an application's messages; `None` if they cannot be.
+fn recall(topology: &Topology, observed: &Observed, app: &AppKey) -> Option<RecallEntry> {
+    let queue = topology.names().recalled(app);
+    let info = observed.queues.iter().find(|info| info.name == queue)?;
+    Some(RecallEntry { messages: info.messages, pending: observed.recalls(topology, app), queue })
 }
 
 /// The target of a landing queue, from its arguments.

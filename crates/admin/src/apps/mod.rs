@@ -20,7 +20,7 @@ pub(crate) use add::{Adding, PlannedApp};
 pub use binding::AppBinding;
 pub use check::{AppCheck, Probe, check_app};
 pub use discard::{DiscardReport, DiscardedFrom, discard_app};
-pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, list_apps};
+pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, RecallEntry, list_apps};
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use request::{AppRequest, AppRequestError};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};

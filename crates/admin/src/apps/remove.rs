@@ -58,6 +58,8 @@ pub struct RemoveRefusal {
     pub waiting: Vec<Waiting>,
     /// Queues that have consumers, and how many.
     pub consumed: Vec<(String, u64)>,
+    /// How many recalls are pending: what was recalled would be unroutable when it is due.
+    pub recalls: usize,
     /// What differs from what adding makes.
     pub conflicts: Vec<String>,
     /// Whether the binding was gone for some seconds before it was restored: messages that
@@ -74,6 +76,9 @@ impl fmt::Display for RemoveRefusal {
         for (queue, consumers) in &self.consumed {
             reasons.push(format!("{consumers} consumers are attached to `{queue}`"));
         }
+        if self.recalls > 0 {
+            reasons.push(format!("{} recalls are pending", self.recalls));
+        }
         f.write_str(&reasons.join("; "))
     }
 }
@@ -84,10 +89,16 @@ struct Belongings {
     bindings: Vec<Binding>,
     landing: Option<String>,
     queue: Option<String>,
+    /// The exchanges that let its messages be recalled, in the order in which they go.
+    exchanges: Vec<String>,
+    /// The queue of its recalled messages.
+    recalled: Option<String>,
+    /// How many recalls are pending.
+    recalls: usize,
 }
 
-/// Removes an application: its binding, its permissions and then the rules on its keys, its
-/// landing queue, its queue. The binding goes first, since only then can it be known that
+/// Removes an application: its bindings, its permissions and then the rules on its keys, what
+/// lets its messages be recalled, its landing queue, its queue. The binding goes first, since only then can it be known that
 /// nothing waits; it is restored if something does.
 ///
 /// # Errors
@@ -117,7 +128,7 @@ pub fn remove_app(
     for binding in &belongings.bindings {
         session.unbind(binding).map_err(doing(format!("removing the {binding}")))?;
     }
-    if !options.force && (belongings.queue.is_some() || belongings.landing.is_some()) {
+    if !options.force && belongings.queues().next().is_some() {
         // A message that was being delivered has reached its queue by then.
         thread::sleep(SETTLE);
         let mut late =
@@ -131,7 +142,7 @@ pub fn remove_app(
         }
     }
     if !refusal.waiting.is_empty() {
-        contents::calm(&mut session, belongings.landing.iter().chain(&belongings.queue).map(String::as_str));
+        contents::calm(&mut session, belongings.queues().map(String::as_str));
     }
     report.discarded = refusal.waiting;
     if let Some(user) = &belongings.user {
@@ -140,7 +151,10 @@ pub fn remove_app(
             api.delete_user(user)?;
         }
     }
-    for queue in belongings.landing.iter().chain(&belongings.queue) {
+    for exchange in &belongings.exchanges {
+        session.delete_exchange(exchange).map_err(doing(format!("removing exchange `{exchange}`")))?;
+    }
+    for queue in belongings.queues() {
         contents::delete(&mut session, queue, &mut report.discarded)?;
     }
     report.removed = belongings.names();
@@ -153,17 +167,24 @@ pub fn remove_app(
 }
 
 impl Belongings {
+    /// Its queues, each before those it passes messages to.
+    fn queues(&self) -> impl Iterator<Item = &String> + Clone {
+        self.landing.iter().chain(&self.queue).chain(&self.recalled)
+    }
+
     fn names(&self) -> Vec<String> {
         let user = self.user.iter().map(|user| format!("permissions and topic permissions of user `{user}`"));
         let bindings =
             self.bindings.iter().map(|it| format!("binding of {} to `{}`", it.destination, it.source));
-        let queues = self.landing.iter().chain(&self.queue).map(|queue| format!("queue `{queue}`"));
-        user.chain(bindings).chain(queues).collect()
+        let exchanges = self.exchanges.iter().map(|exchange| format!("exchange `{exchange}`"));
+        let queues = self.queues().map(|queue| format!("queue `{queue}`"));
+        user.chain(bindings).chain(exchanges).chain(queues).collect()
     }
 }
 
 fn refused(refusal: &RemoveRefusal, force: bool) -> bool {
-    !refusal.conflicts.is_empty() || !force && (!refusal.waiting.is_empty() || !refusal.consumed.is_empty())
+    let in_use = !refusal.waiting.is_empty() || !refusal.consumed.is_empty() || refusal.recalls > 0;
+    !refusal.conflicts.is_empty() || !force && in_use
 }
 
 fn look(
@@ -177,6 +198,8 @@ fn look(
     let key = topology.app_binding(app, "").key;
     let mut bindings = standing.observed.dispatch_bindings(topology);
     bindings.retain(|binding| binding.key == key);
+    let route = topology.recall_route(app);
+    bindings.extend(standing.observed.bindings_of(&route.source).into_iter().filter(|it| *it == route));
     let landing_name = topology.names().landing(app);
     let landing = standing
         .observed
@@ -235,7 +258,18 @@ fn look(
         },
         None => None,
     };
-    Ok((Belongings { user, bindings, landing: landing.map(|it| it.queue), queue }, refusal))
+    let names = topology.names();
+    let exchanges = [names.recall(app), names.pass(app)];
+    let belongings = Belongings {
+        user,
+        bindings,
+        landing: landing.map(|it| it.queue),
+        queue,
+        exchanges: exchanges.into_iter().filter(|name| standing.has_exchange(name)).collect(),
+        recalled: Some(names.recalled(app)).filter(|name| standing.has_queue(name)),
+        recalls: standing.observed.recalls(topology, app),
+    };
+    Ok((belongings, refusal))
 }
 
 fn allows(pattern: &str, name: &str) -> bool {
@@ -256,6 +290,7 @@ fn stays(
             && binding.destination_type == "queue"
             && !binding.source.is_empty()
             && !(binding.source == dispatch && binding.routing_key == topology.app_binding(app, name).key)
+            && binding.source != topology.names().pass(app)
     });
     if let Some(other) = other {
         return Ok(Some(format!("it is bound to exchange `{}` as well", other.source)));
@@ -286,7 +321,8 @@ fn count(
     belongings: &Belongings,
     refusal: &mut RemoveRefusal,
 ) -> Result<(), AdminError> {
-    for name in belongings.landing.iter().chain(&belongings.queue) {
+    refusal.recalls = belongings.recalls;
+    for name in belongings.queues() {
         let found = contents(session, name, Some(&standing.observed))?;
         if found.messages > 0 {
             refusal.waiting.push(Waiting { queue: name.clone(), messages: found.messages });

@@ -1,10 +1,11 @@
 //! What is asked for an application, in the words of `app add` and of a platform file.
 
-use std::{fmt::Display, str::FromStr};
+use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
+    topology::RecallSettings,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -45,6 +46,16 @@ pub struct AppRequest {
     pub may_bind: bool,
     /// Whether it may publish to the retry and parked exchanges under its own key.
     pub may_retry: bool,
+    /// The other applications whose messages it may publish with an id, and recall.
+    #[serde(deserialize_with = "several")]
+    pub may_recall: Vec<AppKey>,
+    /// Whether its messages can be recalled.
+    pub recall: bool,
+    /// How long recalled messages are kept after they were due.
+    #[serde(deserialize_with = "one")]
+    pub keep_recalled: Option<Delay>,
+    /// The most recalled messages that are kept.
+    pub max_recalled: Option<NonZeroU32>,
 }
 
 /// Why a request cannot be granted.
@@ -66,6 +77,12 @@ impl AppRequest {
     /// If parts of the request exclude each other.
     pub fn spec(self, app: AppKey, password: Option<Secret>) -> Result<AppSpec, AppRequestError> {
         self.check()?;
+        let recall = self.recall.then(|| {
+            let mut settings = RecallSettings::default();
+            settings.keep = self.keep_recalled.unwrap_or(settings.keep);
+            settings.max_length = self.max_recalled.unwrap_or(settings.max_length);
+            settings
+        });
         let queue = |name: String, existing: bool| AppQueue { name, existing, retry: self.retry };
         let delivery = match (self.to_exchange, self.to_queue) {
             _ if self.publish_only => Delivery::Nothing,
@@ -85,8 +102,9 @@ impl AppRequest {
             max_delay: self.max_delay,
             may_bind: self.may_bind,
             may_retry: self.may_retry,
+            may_recall: self.may_recall,
         });
-        Ok(AppSpec { app, delivery, user })
+        Ok(AppSpec { app, delivery, user, recall })
     }
 
     fn check(&self) -> Result<(), AppRequestError> {
@@ -96,6 +114,7 @@ impl AppRequest {
         let landing = ("landing", self.landing);
         let to_queue = ("to_queue", self.to_queue.is_some());
         let to_exchange = ("to_exchange", self.to_exchange.is_some());
+        let recall = ("recall", self.recall);
         let publish_only = ("publish_only", self.publish_only);
         let rights = [
             ("user", self.user.is_some()),
@@ -103,10 +122,11 @@ impl AppRequest {
             ("max_delay", self.max_delay.is_some()),
             ("may_bind", self.may_bind),
             ("may_retry", self.may_retry),
+            ("may_recall", !self.may_recall.is_empty()),
             publish_only,
         ];
         let rules: [(_, &[_]); 5] = [
-            (publish_only, &[queue, existing, retry, landing, to_queue, to_exchange]),
+            (publish_only, &[queue, existing, retry, landing, to_queue, to_exchange, recall]),
             (("no_user", self.no_user), &rights),
             (existing, &[retry]),
             (to_queue, &[queue, existing, retry, to_exchange]),
@@ -117,9 +137,14 @@ impl AppRequest {
                 return Err(AppRequestError::Exclusive(one, other));
             }
         }
-        match self.to_key.is_some() && self.to_exchange.is_none() {
-            true => Err(AppRequestError::Alone("to_key", "to_exchange")),
-            false => Ok(()),
+        let needs = [
+            ("to_key", self.to_key.is_some(), to_exchange),
+            ("keep_recalled", self.keep_recalled.is_some(), recall),
+            ("max_recalled", self.max_recalled.is_some(), recall),
+        ];
+        match needs.into_iter().find(|(_, said, (_, other))| *said && !other) {
+            Some((one, _, (other, _))) => Err(AppRequestError::Alone(one, other)),
+            None => Ok(()),
         }
     }
 }
@@ -161,6 +186,8 @@ mod tests {
             ("to_queue = \"a\"\nto_exchange = \"b\"", "`to_queue` and `to_exchange`"),
             ("to_exchange = \"a\"\nretry = true", "`to_exchange` and `retry`"),
             ("to_key = \"a\"", "without `to_exchange`"),
+            ("max_recalled = 5", "without `recall`"),
+            ("publish_only = true\nrecall = true", "`publish_only` and `recall`"),
         ] {
             assert!(of(text).unwrap_err().contains(words), "{text}: {:?}", of(text));
         }

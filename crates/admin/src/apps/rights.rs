@@ -1,12 +1,17 @@
 //! What an application's user may do, as the broker's patterns: pure.
 
+use std::collections::BTreeSet;
+
 use crate::management::{Permission, TopicPermission};
 use delayline::{
-    codec::{AppKey, Delay, Level, WORD_BITS, WORDS},
+    codec::{Delay, Level, WORD_BITS, WORDS},
     topology::Topology,
 };
 
 use crate::apps::{AppSpec, AppUser};
+
+/// Matches what may follow the app key of a message that can be recalled.
+const ID: &str = r"(\.~\.[A-Za-z0-9_-]{1,64})?";
 
 /// Matches no name and no key.
 pub(super) const NOTHING: &str = "^$";
@@ -35,8 +40,20 @@ pub(super) fn rights(
     } else {
         NOTHING.into()
     };
-    let own_and_others = std::iter::once(&spec.app).chain(&user.may_publish).map(AppKey::as_str);
-    let keys = format!(r"^delay{}\.{}\z", delays(user.max_delay), any_of(own_and_others));
+    let own = spec.recall.map(|_| &spec.app);
+    for app in own.into_iter().chain(&user.may_recall) {
+        write.push(names.recalled(app));
+        read.push(names.recall(app));
+    }
+    // Others may be meant to see what is recalled of theirs; a publisher is not.
+    read.extend(own.map(|app| names.recalled(app)));
+    let own_and_others: BTreeSet<_> =
+        std::iter::once(&spec.app).chain(&user.may_publish).chain(&user.may_recall).collect();
+    let keys = alternatives(own_and_others.into_iter().map(|app| {
+        let recallable = own == Some(app) || user.may_recall.contains(app);
+        format!("{}{}", escape(app.as_str()), if recallable { ID } else { "" })
+    }));
+    let keys = format!(r"^delay{}\.{keys}\z", delays(user.max_delay));
     let mut topics = vec![topic(entry, keys, NOTHING.into()), topic(dispatch, NOTHING.into(), binding_keys)];
     if user.may_retry {
         for exchange in [names.retry(), names.parked()] {
@@ -63,12 +80,15 @@ pub(super) fn names_pattern(names: &[String]) -> String {
     format!(r"^{}\z", any_of(names.iter().map(String::as_str)))
 }
 
-/// Any of these texts, in alphabetical order, so that the same set gives the same pattern.
+/// Any of these texts.
 fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    let mut texts: Vec<_> = texts.into_iter().map(escape).collect();
-    texts.sort_unstable();
-    texts.dedup();
-    match texts.as_slice() {
+    alternatives(texts.into_iter().map(escape))
+}
+
+/// Any of these patterns, in alphabetical order, so that the same set gives the same pattern.
+fn alternatives(patterns: impl Iterator<Item = String>) -> String {
+    let patterns: Vec<_> = patterns.collect::<BTreeSet<_>>().into_iter().collect();
+    match patterns.as_slice() {
         [one] => one.clone(),
         several => format!("({})", several.join("|")),
     }
@@ -125,7 +145,10 @@ mod tests {
 
     use super::*;
     use crate::{AppQueue, Delivery};
-    use delayline::{codec::RoutingKey, topology::TopologySettings};
+    use delayline::{
+        codec::{AppKey, RoutingKey},
+        topology::{RecallSettings, TopologySettings},
+    };
 
     fn user(name: &str) -> AppUser {
         AppUser { name: name.into(), ..AppUser::default() }
@@ -136,6 +159,7 @@ mod tests {
             app: AppKey::new(app).unwrap(),
             delivery: Delivery::Direct(AppQueue::new("billing-in")),
             user: Some(user),
+            recall: None,
         }
     }
 
@@ -181,6 +205,43 @@ mod tests {
         let binds = Regex::new(&topics[1].read).unwrap();
         assert!(binds.is_match(&RoutingKey::binding_pattern(&AppKey::new("billing").unwrap())));
         assert!(!binds.is_match("#") && !binds.is_match("#.billing"));
+    }
+
+    #[test]
+    fn an_application_may_recall_its_own_messages_and_those_it_is_given() {
+        let more = AppUser {
+            may_publish: vec![AppKey::new("orders").unwrap()],
+            may_recall: vec![AppKey::new("mail").unwrap()],
+            ..user("svc")
+        };
+        let spec = AppSpec { recall: Some(RecallSettings::default()), ..spec("billing", more) };
+        let (permission, topics) = of(&spec);
+        assert_eq!(permission.write, r"^(delay|delay\.recalled\.billing|delay\.recalled\.mail)\z");
+        assert_eq!(
+            permission.read,
+            r"^(billing-in|delay\.recall\.billing|delay\.recall\.mail|delay\.recalled\.billing)\z"
+        );
+        let keys = Regex::new(&topics[0].write).unwrap();
+        let id = |app: &str, id: &str| format!("{}.~.{id}", key(9, app));
+        let longest = "x".repeat(64);
+        for allowed in
+            [key(9, "billing"), key(9, "orders"), key(9, "mail"), id("billing", &longest), id("mail", "-_0A")]
+        {
+            assert!(keys.is_match(&allowed), "{allowed}");
+        }
+        let too_long = "x".repeat(65);
+        for refused in [
+            id("orders", "x"),
+            id("billing", &too_long),
+            id("billing", ""),
+            id("billing", "a.b"),
+            id("billing", "*"),
+            id("nobody", "x"),
+            format!("{}\n", id("billing", "x")),
+            id("billing", "ä"),
+        ] {
+            assert!(!keys.is_match(&refused), "{refused:?}");
+        }
     }
 
     #[test]

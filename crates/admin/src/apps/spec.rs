@@ -3,7 +3,7 @@
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
-    topology::{QueueType, Topology},
+    topology::{QueueType, RecallSettings, Topology},
 };
 
 /// An application.
@@ -15,6 +15,8 @@ pub struct AppSpec {
     pub delivery: Delivery,
     /// Its RabbitMQ user; `None` leaves users and permissions alone.
     pub user: Option<AppUser>,
+    /// Whether its messages can be recalled, and how long those that were are kept.
+    pub recall: Option<RecallSettings>,
 }
 
 /// How an application receives its messages.
@@ -79,6 +81,9 @@ pub struct AppUser {
     pub may_bind: bool,
     /// Whether it may publish to the retry and parked exchanges under its own key.
     pub may_retry: bool,
+    /// The other applications whose keys it may publish with an id, and whose messages it may
+    /// recall, whoever published them.
+    pub may_recall: Vec<AppKey>,
 }
 
 /// Why something cannot be registered.
@@ -109,6 +114,15 @@ pub enum AppSpecError {
         /// The name.
         name: String,
     },
+    /// An application that receives nothing, but whose messages should be recalled.
+    #[error(
+        "an application without a queue has no messages of its own to recall; register the one that \
+         receives them with recall, and let this one recall them (--may-recall)"
+    )]
+    NothingToRecall,
+    /// Recalled messages that would be dropped at once.
+    #[error("recalled messages are kept for one second or more; give `keep_recalled` a longer time")]
+    NotKept,
     /// A landing queue in a set of classic queues.
     #[error(
         "a landing queue has to be a quorum queue, since only those dead-letter at least once, and this \
@@ -118,6 +132,12 @@ pub enum AppSpecError {
 }
 
 impl AppSpec {
+    /// An application without a user whose messages cannot be recalled.
+    #[must_use]
+    pub fn new(app: AppKey, delivery: Delivery) -> Self {
+        Self { app, delivery, user: None, recall: None }
+    }
+
     /// The name of the queue that the application consumes, if that is known.
     #[must_use]
     pub fn queue_name(&self) -> Option<&str> {
@@ -133,6 +153,12 @@ impl AppSpec {
     /// # Errors
     /// What is wrong, by name.
     pub fn check(&self, topology: &Topology) -> Result<(), AppSpecError> {
+        if self.recall.is_some_and(|settings| settings.keep == Delay::ZERO) {
+            return Err(AppSpecError::NotKept);
+        }
+        if self.recall.is_some() && self.delivery == Delivery::Nothing {
+            return Err(AppSpecError::NothingToRecall);
+        }
         if let Delivery::Landing(target) = &self.delivery {
             if topology.settings().queue_type == QueueType::Classic {
                 return Err(AppSpecError::Classic);
@@ -177,7 +203,7 @@ mod tests {
     use delayline::topology::TopologySettings;
 
     fn checked(delivery: Delivery) -> Result<(), AppSpecError> {
-        let spec = AppSpec { app: AppKey::new("billing").unwrap(), delivery, user: None };
+        let spec = AppSpec::new(AppKey::new("billing").unwrap(), delivery);
         spec.check(&Topology::new(TopologySettings::default()))
     }
 
@@ -206,15 +232,29 @@ mod tests {
         assert!(matches!(queue(&"q".repeat(256)), Err(AppSpecError::Length { length: 256, .. })));
         assert!(matches!(queue("amq.gen-x"), Err(AppSpecError::Reserved { .. })));
         // The longest names of app and set leave room for everything that is made of both.
-        let long = AppSpec { app: AppKey::new("x".repeat(150)).unwrap(), delivery: to("e"), user: None };
+        let mut long = AppSpec::new(AppKey::new("x".repeat(150)).unwrap(), to("e"));
+        long.recall = Some(RecallSettings::default());
         let set = TopologySettings::named("s".repeat(64).parse().unwrap());
         assert_eq!(long.check(&Topology::new(set)), Ok(()));
     }
 
     #[test]
+    fn only_who_receives_messages_has_some_to_recall() {
+        let mut spec = AppSpec::new(AppKey::new("shop").unwrap(), Delivery::Nothing);
+        let topology = Topology::new(TopologySettings::default());
+        assert_eq!(spec.check(&topology), Ok(()));
+        spec.recall = Some(RecallSettings::default());
+        assert_eq!(spec.check(&topology), Err(AppSpecError::NothingToRecall));
+        spec.delivery = to("e");
+        assert_eq!(spec.check(&topology), Ok(()));
+        spec.recall = Some(RecallSettings::default().with_keep(Delay::ZERO));
+        assert_eq!(spec.check(&topology), Err(AppSpecError::NotKept));
+    }
+
+    #[test]
     fn a_classic_set_has_no_landing_queues() {
         let settings = TopologySettings::default().with_queue_type(QueueType::Classic);
-        let spec = AppSpec { app: AppKey::new("a").unwrap(), delivery: to("e"), user: None };
+        let spec = AppSpec::new(AppKey::new("a").unwrap(), to("e"));
         assert_eq!(spec.check(&Topology::new(settings)), Err(AppSpecError::Classic));
     }
 }

@@ -11,7 +11,7 @@ use delayline::{
     broker::Secret,
     codec::AppKey,
     shell::quoted,
-    topology::{Binding, Endpoint, Queue, Topology},
+    topology::{Binding, Endpoint, Exchange, Object, Queue, Topology},
 };
 
 use crate::{
@@ -26,7 +26,9 @@ use crate::{
 pub(crate) enum Step {
     /// A queue or exchange of the application that must exist already.
     Stands(Endpoint),
-    /// Its queue, or its landing queue.
+    /// One of the exchanges that let its messages be recalled.
+    Exchange(Exchange),
+    /// Its queue, its landing queue, or the queue of its recalled messages.
     Queue(Queue),
     /// Its binding.
     Binding(Binding),
@@ -68,6 +70,11 @@ pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
         }
         Delivery::Nothing => {}
     }
+    if let Some(settings) = spec.recall
+        && let Some(to) = arrives_in(topology, spec)
+    {
+        steps.extend(topology.recall(app, Endpoint::Queue(to), settings).into_iter().map(Step::from));
+    }
     if let Some(user) = &spec.user {
         let (permission, topics) = rights(topology, spec, user);
         steps.push(Step::User(user.name.clone(), user.password.clone()));
@@ -75,6 +82,25 @@ pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
         steps.push(Step::Permission(permission));
     }
     steps
+}
+
+/// The queue in which its messages arrive from dispatch.
+fn arrives_in(topology: &Topology, spec: &AppSpec) -> Option<String> {
+    match &spec.delivery {
+        Delivery::Direct(queue) => Some(queue.name.clone()),
+        Delivery::Landing(_) => Some(topology.names().landing(&spec.app)),
+        Delivery::Nothing => None,
+    }
+}
+
+impl From<Object> for Step {
+    fn from(object: Object) -> Self {
+        match object {
+            Object::Exchange(exchange) => Self::Exchange(exchange),
+            Object::Queue(queue) => Self::Queue(queue),
+            Object::Binding(binding) => Self::Binding(binding),
+        }
+    }
 }
 
 /// What is on the broker, as far as the steps need to know.
@@ -144,6 +170,14 @@ impl Step {
             Self::Stands(end) => Found::Different(format!("{end} should already exist, but does not")),
             // Asking over AMQP for something that is missing leaves an error in the broker's
             // log.
+            Self::Exchange(exchange) if !standing.has_exchange(&exchange.name) => Found::Missing,
+            Self::Exchange(exchange) => {
+                match examine::exchange(session, exchange).map_err(doing(format!("looking at {self}")))? {
+                    ObjectState::Missing => Found::Missing,
+                    ObjectState::Same => Found::Same,
+                    ObjectState::Different(conflict) => Found::Different(conflict.to_string()),
+                }
+            }
             Self::Queue(queue) if !standing.has_queue(&queue.name) => Found::Missing,
             Self::Queue(queue) => {
                 match examine::queue(session, queue).map_err(doing(format!("looking at {self}")))? {
@@ -182,6 +216,9 @@ impl Step {
     ) -> Result<(), AdminError> {
         match self {
             Self::Stands(_) => {}
+            Self::Exchange(exchange) => {
+                session.declare_exchange(exchange).map_err(doing(format!("declaring {self}")))?;
+            }
             Self::Queue(queue) => session.declare_queue(queue).map_err(doing(format!("declaring {self}")))?,
             Self::Binding(binding) => session.bind(binding).map_err(doing(format!("making the {self}")))?,
             Self::User(name, Some(password)) => api.create_user(name, password)?,
@@ -202,7 +239,7 @@ impl Step {
 fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey) -> String {
     const EXCHANGE: &str = "x-dead-letter-exchange";
     let anew = format!("let `{}` run empty, delete it and add the application again", queue.name);
-    if topology.names().app_of_landing(&queue.name).is_some() {
+    if topology.owns_queue(&queue.name) {
         return anew;
     }
     let found = standing.observed.queues.iter().find(|info| info.name == queue.name);
@@ -261,8 +298,8 @@ fn bound(wanted: &Binding, standing: &Standing) -> Found {
     let same_key: Vec<_> = bindings.iter().filter(|binding| binding.key == wanted.key).collect();
     match same_key.iter().find(|binding| binding.destination != wanted.destination) {
         Some(other) => Found::Different(format!(
-            "the app key is already bound to {}, and a second binding would deliver a copy of every message",
-            other.destination
+            "exchange `{}` is already bound to {}, and a second binding would deliver a copy of every message",
+            wanted.source, other.destination
         )),
         None if same_key.is_empty() => Found::Missing,
         None => Found::Same,
@@ -291,6 +328,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stands(end) => end.fmt(f),
+            Self::Exchange(exchange) => write!(f, "exchange `{}`", exchange.name),
             Self::Queue(queue) => write!(f, "queue `{}`", queue.name),
             Self::Binding(binding) => {
                 write!(f, "binding of {} to exchange `{}`", binding.destination, binding.source)

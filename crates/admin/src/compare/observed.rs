@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value as Json;
 
 use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
-use delayline::codec::RoutingKey;
+use delayline::codec::{AppKey, RoutingKey};
 
 use crate::compare::{Difference, harm::harmful_policies};
 use delayline::topology::{Argument, Binding, Endpoint, Object, Topology};
@@ -129,10 +129,16 @@ impl Observed {
             } else if binding.source == dispatch {
                 match RoutingKey::app_of_pattern(&binding.key) {
                     Ok(_) => continue,
+                    Err(_) if topology.is_recall_route(binding) => continue,
                     Err(_) => {
                         "its key is not `delay.` + seven times `*.` + one app key, so it can catch other apps' messages"
                     }
                 }
+            } else if topology.names().app_of_recall(&binding.source).is_some() {
+                if !into_the_set {
+                    continue;
+                }
+                "it sends messages that are due back into the set, and they can go round in circles"
             } else if exchanges.contains(binding.source.as_str()) {
                 "it copies or diverts messages that are still waiting"
             } else {
@@ -229,14 +235,24 @@ impl Observed {
             .collect()
     }
 
-    /// The applications bound to a set's dispatch exchange, and where their messages go.
+    /// The applications bound to a set's dispatch exchange, and where their messages go. The
+    /// bindings for messages that can be recalled are not among them.
     #[must_use]
     pub fn dispatch_bindings(&self, topology: &Topology) -> Vec<Binding> {
         let dispatch = topology.names().dispatch();
-        let mut bindings: Vec<_> =
-            self.bindings.iter().filter_map(binding).filter(|b| b.source == dispatch).collect();
+        let of_an_app = |b: &Binding| b.source == dispatch && !topology.is_recall_route(b);
+        let mut bindings: Vec<_> = self.bindings.iter().filter_map(binding).filter(of_an_app).collect();
         bindings.sort();
         bindings
+    }
+
+    /// How many recalls of an application are pending: bindings of its exchange for them.
+    #[must_use]
+    pub fn recalls(&self, topology: &Topology, app: &AppKey) -> usize {
+        let exchange = topology.names().recall(app);
+        let is_recall =
+            |info: &&BindingInfo| info.source == exchange && info.routing_key.starts_with("delay.");
+        self.bindings.iter().filter(is_recall).count()
     }
 }
 

@@ -54,5 +54,6 @@ pub(super) fn info(binding: &Binding) -> BindingInfo {
         destination: binding.destination.name().into(),
         destination_type: kind.into(),
         routing_key: binding.key.clone(),
+        ..BindingInfo::default()
     }
 }

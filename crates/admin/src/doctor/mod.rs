@@ -136,6 +136,7 @@ mod tests {
             destination: "app".into(),
             destination_type: "queue".into(),
             routing_key: RoutingKey::binding_pattern(&AppKey::new("billing").unwrap()),
+            ..BindingInfo::default()
         });
         Facts { observed, ..Facts::default() }
     }
@@ -213,6 +214,7 @@ mod tests {
             destination: destination.into(),
             destination_type: kind.into(),
             routing_key: key.into(),
+            ..BindingInfo::default()
         });
     }
 

@@ -64,6 +64,7 @@ impl Export {
     pub fn with_app(mut self, topology: &Topology, spec: &AppSpec) -> Self {
         for step in steps(topology, spec) {
             match step {
+                Step::Exchange(exchange) => self.exchanges.push(exchange),
                 Step::Queue(queue) => self.queues.push(queue),
                 Step::Binding(binding) => self.bindings.push(binding),
                 Step::User(name, _) => self.users.push(name),
@@ -122,6 +123,7 @@ mod tests {
                 password: Some(Secret::new("hunter2")),
                 ..AppUser::default()
             }),
+            recall: None,
         }
     }
 

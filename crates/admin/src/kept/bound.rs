@@ -64,6 +64,7 @@ mod tests {
                 destination: "queue".into(),
                 destination_type: "queue".into(),
                 routing_key: key.into(),
+                ..BindingInfo::default()
             });
         }
         let bound = Bound::new(&topology, &observed);

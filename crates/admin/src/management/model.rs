@@ -145,6 +145,8 @@ pub struct NodeInfo {
     pub disk_free_limit: Option<u64>,
     /// Its processors.
     pub processors: Option<u64>,
+    /// For how many milliseconds it has been up.
+    pub uptime: Option<u64>,
 }
 
 /// One of `GET /api/exchanges/VHOST`
@@ -369,6 +371,9 @@ pub struct BindingInfo {
     /// The binding key.
     #[serde(deserialize_with = "lenient")]
     pub routing_key: String,
+    /// Its arguments; bindings that differ only in them are different ones.
+    #[serde(deserialize_with = "lenient")]
+    pub arguments: BTreeMap<String, Json>,
 }
 
 #[cfg(test)]

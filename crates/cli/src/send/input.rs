@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use delayline::{
     Message,
-    codec::{AppKey, Delay, Tolerance},
+    codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Headers, Properties, Quota, Value, When},
     topology::Unit,
 };
@@ -44,6 +44,7 @@ pub(super) struct Template {
     /// All input was read and checked before.
     pub(super) checked: bool,
     pub(super) tolerance: Tolerance,
+    pub(super) id: Option<MessageId>,
     pub(super) quota: Quota,
     pub(super) unit: Unit,
 }
@@ -58,7 +59,11 @@ impl Template {
     pub(super) fn message(&self, body: Vec<u8>) -> Result<Message, String> {
         let app = self.app.clone().ok_or("there is no app key; use --app")?;
         let when = self.when.ok_or("there is no delay; use --delay or --at")?;
-        Ok(Message::new(app, when, body).with_tolerance(self.tolerance))
+        let message = Message::new(app, when, body).with_tolerance(self.tolerance);
+        Ok(match self.id.clone() {
+            Some(id) => message.with_id(id),
+            None => message,
+        })
     }
 }
 
@@ -88,6 +93,8 @@ struct JsonMessage {
     past: Option<Past>,
     #[serde(deserialize_with = "text::<Tolerance, _>")]
     tolerance: Option<Tolerance>,
+    #[serde(deserialize_with = "text::<MessageId, _>")]
+    id: Option<MessageId>,
     body: Option<String>,
     #[serde(deserialize_with = "base64")]
     body_base64: Option<Vec<u8>>,
@@ -132,6 +139,7 @@ impl JsonMessage {
         let mut template = template.clone();
         template.app = self.app.or(template.app);
         template.tolerance = self.tolerance.unwrap_or(template.tolerance);
+        template.id = self.id.or(template.id);
         match (self.delay, self.at) {
             (Some(_), Some(_)) => {
                 return Err("it has both `delay` and `at`; keep one of them".into());
@@ -250,6 +258,7 @@ pub(crate) fn read_json_line(line: &[u8]) -> Result<Option<Message>, String> {
         past: Past::Now,
         checked: false,
         tolerance: Tolerance::NONE,
+        id: None,
         quota: Quota::default(),
         unit: Unit::SECOND,
     };
@@ -267,6 +276,7 @@ mod tests {
             past: Past::Refuse,
             checked: false,
             tolerance: Tolerance::NONE,
+            id: None,
             quota: Quota::default(),
             unit: Unit::SECOND,
         }

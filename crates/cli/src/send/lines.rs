@@ -185,6 +185,7 @@ mod tests {
             past: Past::Refuse,
             checked: false,
             tolerance: Tolerance::NONE,
+            id: None,
             quota: Quota::default(),
             unit: Unit::SECOND,
         };

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use delayline::{
     Message,
-    codec::{AppKey, Delay, Tolerance},
+    codec::{AppKey, Delay, MessageId, Tolerance},
     message::When,
     router::{Cause, Outcome, Receipt},
 };
@@ -57,9 +57,10 @@ Examples:
   delayline send --app billing --delay 1h --tolerance 5% < body.txt
   seq 1000 | delayline send --app billing --delay 10s --lines
   delayline send --jsonl --file messages.jsonl --delay 1h
+  delayline send --app billing --delay 30d --id invoice-17 --body 'pay!'
 
 A line of JSON is an object with any of body, body_base64, headers, app, delay, at, past,
-tolerance, message_id, correlation_id, content_type, content_encoding, reply_to, type,
+tolerance, id, message_id, correlation_id, content_type, content_encoding, reply_to, type,
 priority, expiration, timestamp, app_id, user_id; flags supply what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
 
@@ -88,6 +89,12 @@ pub(super) struct Args {
     /// How much later is acceptable to save queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
     tolerance: Tolerance,
+    /// Give it an id, so that it can be recalled (the application needs `app add --recall`)
+    #[arg(long, value_name = "ID", value_parser = args::id, conflicts_with_all = ["lines", "jsonl"])]
+    id: Option<MessageId>,
+    /// Print the handle of each message that was confirmed and has an id, for `recall`
+    #[arg(long, requires = "jsonl")]
+    handles: bool,
     /// The body of one message
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "lines", "jsonl"])]
     body: Option<String>,
@@ -127,6 +134,9 @@ struct Sent {
     due: Timestamp,
     seconds: u32,
     hops: u32,
+    /// What it can be recalled with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handle: Option<String>,
     /// How long that is by the clock, whatever the length of a second in this set.
     #[serde(skip)]
     wait: Duration,
@@ -143,6 +153,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         past: args.past,
         checked: false,
         tolerance: args.tolerance,
+        id: args.id.clone(),
         quota: settings.router.quota.clone(),
         unit: settings.topology.unit,
     };
@@ -230,7 +241,7 @@ fn send_many(
     format: Format,
     template: &Template,
     settings: &Settings,
-    output: &Output,
+    output: &mut Output,
 ) -> Result<Report, Failure> {
     let (reader, total): (Box<dyn BufRead + Send>, _) = match &args.file {
         // Input that can be read only once is not checked beforehand.
@@ -249,6 +260,14 @@ fn send_many(
     let started = Instant::now();
     let bar = output.progress(total, "sending");
     let mut report = Report::default();
+    let mut unwritten = None;
+    let mut settled = |receipt: Option<&Receipt>| {
+        bar.inc(1);
+        let handle = receipt.and_then(|receipt| receipt.handle.as_ref()).filter(|_| args.handles);
+        if let Some(Err(error)) = handle.map(|handle| bar.suspend(|| output.line(handle))) {
+            unwritten.get_or_insert(error);
+        }
+    };
     let mut pipeline = router.pipeline();
     let lines = lines::Ahead::start(reader);
     loop {
@@ -260,7 +279,7 @@ fn send_many(
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                report.extend(std::iter::from_fn(|| pipeline.try_next()), || bar.inc(1));
+                report.extend(std::iter::from_fn(|| pipeline.try_next()), &mut settled);
                 continue;
             }
         };
@@ -270,11 +289,11 @@ fn send_many(
                 while report.unsettled + size > UNSETTLED
                     && let Some(outcome) = pipeline.next()
                 {
-                    report.extend([outcome], || bar.inc(1));
+                    report.extend([outcome], &mut settled);
                 }
                 report.unsettled += size;
                 let outcome = pipeline.push((number, size), message);
-                report.extend(outcome, || bar.inc(1));
+                report.extend(outcome, &mut settled);
             }
             Ok(None) => {}
             Err(problem) => {
@@ -283,8 +302,11 @@ fn send_many(
             }
         }
     }
-    report.extend(pipeline, || bar.inc(1));
+    report.extend(pipeline, &mut settled);
     bar.finish_and_clear();
+    if let Some(error) = unwritten {
+        return Err(error.into());
+    }
     report.seconds = started.elapsed().as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
     let confirmed = report.confirmed as f64;
@@ -305,11 +327,12 @@ impl Report {
     fn extend(
         &mut self,
         outcomes: impl IntoIterator<Item = Outcome<(u64, usize)>>,
-        mut progress: impl FnMut(),
+        mut settled: impl FnMut(Option<&Receipt>),
     ) {
         for outcome in outcomes {
             let (line, size) = outcome.tag;
             self.unsettled -= size;
+            settled(outcome.result.as_ref().ok());
             match outcome.result {
                 Ok(_) => self.confirmed += 1,
                 Err(error) => {
@@ -317,7 +340,6 @@ impl Report {
                     self.problems.add(line, error.to_string());
                 }
             }
-            progress();
         }
     }
 }
@@ -326,7 +348,8 @@ impl Sent {
     fn new(receipt: &Receipt, settings: &Settings) -> Self {
         let (due, delay) = (receipt.due, receipt.delay);
         let wait = delay.duration(settings.topology.unit.duration());
-        Self { due, seconds: delay.seconds(), hops: delay.hops(), wait }
+        let handle = receipt.handle.as_ref().map(ToString::to_string);
+        Self { due, seconds: delay.seconds(), hops: delay.hops(), handle, wait }
     }
 }
 
@@ -344,6 +367,9 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
             time::date(sent.due),
             time::span(sent.wait)
         ))?;
+        if let Some(handle) = &sent.handle {
+            output.line(format!("handle {handle}"))?;
+        }
         return Ok(());
     }
     output.line(format!(

@@ -41,7 +41,7 @@ impl Source {
     /// through five.
     pub(super) fn fixed(&mut self, delay: Delay, entry: String) -> Message {
         let body = self.body(delay.duration(self.unit.duration()));
-        Message::keyed(self.app.clone(), entry, codec::encode(delay, &self.app), body)
+        Message::keyed(self.app.clone(), entry, codec::encode(delay, &self.app, None), body)
     }
 
     /// A message that goes straight into a queue.

@@ -1,0 +1,241 @@
+//! `delayline recall`
+
+use std::{
+    io::{self, BufRead, IsTerminal},
+    thread,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use delayline::{
+    codec::AppKey,
+    message::Handle,
+    recall::{Answer, MARGIN, RecallError, Recaller},
+    topology::Topology,
+};
+use delayline_admin::{self as admin, PendingRecall, SweepOptions, SweepReport};
+use delayline_settings::Settings;
+
+use crate::{
+    Code, Failure, Output, args,
+    ending::on_signal,
+    output::{aside, counted, grouped},
+    table::table,
+    time::date,
+};
+
+/// How long after it was due a message is looked for, at most, and how often.
+const LATE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline recall delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17@1767222000000
+  delayline recall --undo HANDLE
+  delayline recall --wait < handles.txt
+  delayline recall --pending --app billing
+  delayline recall --sweep --dry-run
+
+A handle is the routing key that a message with an id was published with, and behind an
+`@` the time when it is due; `send` prints it. Without that time, nobody can say whether a
+recall is in good time. Handles on standard input stand one to a line, and are all read
+before anything is done.
+
+  recalled    bound 2 s or more before it is due: it will not be delivered
+  too late    it was due already; nothing was changed
+  uncertain   bound less than 2 s before it is due, or nobody knows when that is; --wait
+              looks afterwards where it went
+
+The exit code is 1 unless all are recalled. `--sweep` removes the recalls of messages that
+were due more than an hour ago, if that is safe now; run it once a day.")]
+pub(super) struct Args {
+    /// The messages [default: read from standard input]
+    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending"])]
+    handles: Vec<Handle>,
+    /// Undo the recall: the messages will be delivered
+    #[arg(long, conflicts_with_all = ["sweep", "pending"])]
+    undo: bool,
+    /// Where an answer is uncertain or too late, look where the message went once it is due
+    #[arg(long, conflicts_with_all = ["undo", "sweep", "pending"])]
+    wait: bool,
+    /// List the recalls that are pending
+    #[arg(long, conflicts_with = "sweep")]
+    pending: bool,
+    /// Only those of this application
+    #[arg(long, value_name = "KEY", value_parser = args::app, requires = "pending")]
+    app: Option<AppKey>,
+    /// Remove recalls whose messages are over
+    #[arg(long)]
+    sweep: bool,
+    /// Only show what would be removed
+    #[arg(long, requires = "sweep")]
+    dry_run: bool,
+}
+
+impl Args {
+    /// Whether it changes nothing.
+    pub(super) fn looks(&self) -> bool {
+        self.pending
+    }
+}
+
+/// What came of one handle.
+#[derive(Debug, Serialize)]
+struct Line {
+    handle: String,
+    due: Option<Timestamp>,
+    answer: &'static str,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    if args.pending {
+        let pending = admin::pending_recalls(settings, &topology, args.app.as_ref())?;
+        return list(&pending, output);
+    }
+    if args.sweep {
+        let mut options = SweepOptions::default();
+        options.dry_run = args.dry_run;
+        let stop = on_signal()?;
+        let bar = output.spinner("sweeping");
+        let report = admin::sweep_recalls(settings, &topology, &options, &stop);
+        bar.finish_and_clear();
+        return swept(&report?, output);
+    }
+    let handles = if args.handles.is_empty() { typed()? } else { args.handles.clone() };
+    let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
+    let (mut done, mut open) = (0_u64, 0_u64);
+    for handle in handles {
+        let (handle, answer) = match args.undo {
+            true => (handle.clone(), recaller.undo(&handle)?),
+            false => recall(&mut recaller, handle, args.wait)?,
+        };
+        let in_time = answer == Answer::InTime;
+        done += u64::from(in_time);
+        open += u64::from(!in_time);
+        show(&handle, answer, args.undo, output)?;
+    }
+    if !output.json && done + open > 1 {
+        let what = if args.undo { "undone" } else { "recalled" };
+        output.line(format!("{} {what}, {} not or not certainly", grouped(done), grouped(open)))?;
+    }
+    Ok(if open == 0 { Code::Done } else { Code::Problem })
+}
+
+/// Handles from standard input, one to a line.
+fn typed() -> Result<Vec<Handle>, Failure> {
+    if io::stdin().is_terminal() {
+        aside("reading handles from the terminal; Ctrl-D ends them");
+    }
+    let (mut handles, mut wrong) = (Vec::new(), Vec::new());
+    for (number, line) in (1..).zip(io::stdin().lock().lines()) {
+        let line = line?;
+        match args::handle(line.trim()) {
+            _ if line.trim().is_empty() => {}
+            Ok(handle) => handles.push(handle),
+            Err(reason) => wrong.push(format!("line {number}: {reason}")),
+        }
+    }
+    match (wrong.as_slice(), handles.is_empty()) {
+        ([], true) => Err(Failure::usage("there are no handles: name them, or write them to standard input")),
+        ([], false) => Ok(handles),
+        (wrong, _) => Err(Failure::usage(format!("nothing was done\n{}", wrong.join("\n")))),
+    }
+}
+
+fn recall(recaller: &mut Recaller, handle: Handle, wait: bool) -> Result<(Handle, Answer), Failure> {
+    let answer = recaller.recall(&handle)?;
+    if wait && answer != Answer::InTime && is_aside(recaller, &handle)? {
+        return Ok((handle, Answer::InTime));
+    }
+    Ok((handle, answer))
+}
+
+/// Whether a message is among the recalled ones once it is due.
+fn is_aside(recaller: &mut Recaller, handle: &Handle) -> Result<bool, Failure> {
+    let left =
+        |until: Timestamp| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
+    let Some(due) = handle.due() else { return Ok(recaller.is_recalled(handle)?) };
+    thread::sleep(left(due));
+    let end = due.saturating_add(MARGIN + LATE).unwrap_or(Timestamp::MAX);
+    loop {
+        if recaller.is_recalled(handle)? {
+            return Ok(true);
+        }
+        if left(end).is_zero() {
+            return Ok(false);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn show(handle: &Handle, answer: Answer, undo: bool, output: &mut Output) -> Result<(), Failure> {
+    let (word, shown) = match (answer, undo) {
+        (Answer::InTime, false) => ("recalled", "recalled ".green().to_string()),
+        (Answer::InTime, true) => ("undone", "undone   ".green().to_string()),
+        (Answer::TooLate, _) => ("too-late", "too late ".red().to_string()),
+        _ => ("uncertain", "uncertain".yellow().to_string()),
+    };
+    let key = handle.routing_key().encode();
+    if output.json {
+        return Ok(output.json(&Line { handle: key, due: handle.due(), answer: word })?);
+    }
+    let due = handle.due().map_or_else(|| "unknown".into(), date);
+    Ok(output.line(format!("{shown} {key} (due {due})"))?)
+}
+
+fn list(pending: &[PendingRecall], output: &mut Output) -> Result<Code, Failure> {
+    if output.json {
+        output.json(&pending)?;
+        return Ok(Code::Done);
+    }
+    if pending.is_empty() {
+        output.line("no recall is pending")?;
+        return Ok(Code::Done);
+    }
+    let due = |it: &PendingRecall| it.due.map_or_else(|| "unknown".into(), date);
+    let rows = pending.iter().map(|it| vec![it.app.clone(), due(it), it.handle.clone()]);
+    output.line(table(&["app key", "due at the latest", "handle"], rows))?;
+    output.line(format!("{} pending", counted(pending.len() as u64, "recall")))?;
+    Ok(Code::Done)
+}
+
+fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
+    let code = if report.interrupted { Code::Interrupted } else { Code::Done };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    let verb = if report.dry_run { "would be removed" } else { "removed" };
+    let number = |number: usize| grouped(number as u64);
+    output.line(format!(
+        "{}: {} {verb}, {} still needed",
+        counted(report.recalls as u64, "recall"),
+        number(report.swept),
+        number(report.recalls - report.swept - report.left)
+    ))?;
+    if report.noted > 0 {
+        let verb = if report.dry_run { "would be noted" } else { "was noted" };
+        output.line(format!("for {} it {verb} when they can go", number(report.noted)))?;
+    }
+    if report.left > 0 {
+        output.line(format!("{} more are over, and left for the next run", number(report.left)))?;
+    }
+    if let Some(reason) = &report.postponed {
+        output.line(format!("{} {reason}", "postponed:".yellow().bold()))?;
+    }
+    if report.odd > 0 {
+        output.line(format!("{} have a key that no message can have", number(report.odd)))?;
+    }
+    Ok(code)
+}
+
+impl From<RecallError> for Failure {
+    fn from(error: RecallError) -> Self {
+        Self::new(Code::Broker, error)
+    }
+}

@@ -1,0 +1,310 @@
+//! Recalling messages that were published with an id.
+//!
+//! A message cannot be taken out of the middle of a queue. But when it is due, it passes a
+//! direct exchange of its application that has bindings only for what was recalled: a message
+//! whose routing key is bound there goes to the queue of recalled messages, and every other
+//! goes on to the application. So recalling is binding, any AMQP client can do it, and no
+//! daemon takes part.
+//!
+//! ```no_run
+//! use delayline::{Message, Router, broker::Broker, codec::AppKey, recall::{Answer, Recaller}};
+//!
+//! let broker = Broker::from_url("amqp://localhost")?;
+//! let router = Router::builder(broker.clone()).connect()?;
+//! let reminder = Message::after(AppKey::new("billing")?, "30d".parse()?, "pay invoice 17")
+//!     .with_id("invoice-17".parse()?);
+//! let receipt = router.publish(reminder)?;
+//! let handle = receipt.handle.expect("the message has an id");
+//!
+//! // The invoice was paid.
+//! match Recaller::connect(broker, Default::default())?.recall(&handle)? {
+//!     Answer::InTime => println!("nobody is reminded"),
+//!     Answer::TooLate => println!("the reminder is out"),
+//!     _ => println!("the reminder may be out"),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What an answer is worth
+//!
+//! A message is never early. So a message whose recall was bound in good time before it is
+//! due, by [`MARGIN`], goes to the recalled queue whenever it comes: [`Answer::InTime`]. The
+//! due time is the publisher's, and is compared with the clock of whoever recalls. The margin
+//! leaves room for both: for two clocks that differ, and for the nodes of a cluster, which do
+//! not learn of a binding at the same moment.
+//!
+//! The binding has no arguments: the management API of RabbitMQ (3.10 to 4.3 at least) lists no
+//! binding of the vhost any more once there is one that has arguments and a `~` in its key.
+//!
+//! Faults on the way can make two of one message. Both have the same routing key, so a recall
+//! is for both.
+
+mod replace;
+
+/// Its Rust examples are compiled with ours.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/recall.md")]
+mod document {}
+
+use std::{
+    fmt, thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use crate::{
+    amqp::{AmqpError, Session, Turned},
+    broker::Broker,
+    codec::AppKey,
+    message::Handle,
+    topology::{Binding, Names, SetName},
+};
+
+pub use replace::{ReplaceError, Replaced};
+
+/// How long before it is due a message has to be recalled so that it is certainly not
+/// delivered: 2 s.
+pub const MARGIN: Duration = Duration::from_secs(2);
+
+/// How many messages are taken from the recalled queue at a time, to look at them.
+const PAGE: u16 = 1_000;
+
+/// How long the broker may take to hand out the next one of them.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What came of a recall, or of undoing one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// It is done in good time: a message that was recalled will not be delivered, and one
+    /// whose recall was undone will be.
+    InTime,
+    /// The message was due already, and nothing was changed. It has arrived where it belonged
+    /// before this call, or will when it comes.
+    TooLate,
+    /// It is done, but so shortly before the message was due that it may have come too late,
+    /// or it is not known when the message is due. [`Recaller::is_recalled`] tells afterwards.
+    Uncertain,
+}
+
+impl Answer {
+    /// What something is worth that is done now.
+    fn for_what_is_done(due: Option<Timestamp>, now: Timestamp) -> Self {
+        match due {
+            Some(due)
+                if due.duration_since(now) >= jiff::SignedDuration::try_from(MARGIN).unwrap_or_default() =>
+            {
+                Self::InTime
+            }
+            _ => Self::Uncertain,
+        }
+    }
+}
+
+/// Why a message could not be recalled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecallError {
+    /// The application has no objects for recalling.
+    #[error(
+        "messages of `{app}` cannot be recalled: it was registered without that ({text}). Run `delayline app \
+         add {app} --recall`; its messages with an id are unroutable until then"
+    )]
+    NotOffered {
+        /// The application.
+        app: AppKey,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The user may not.
+    #[error("this user may not recall messages of `{app}`: {text}")]
+    NotPermitted {
+        /// The application.
+        app: AppKey,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The AMQP side failed; it is not known whether anything was done. Doing it again is
+    /// safe.
+    #[error(transparent)]
+    Amqp(#[from] AmqpError),
+}
+
+impl RecallError {
+    fn new(app: &AppKey, error: AmqpError) -> Self {
+        const ACCESS_REFUSED: u16 = 403;
+        const NOT_FOUND: u16 = 404;
+        let app = app.clone();
+        match error {
+            AmqpError::Channel { code: NOT_FOUND, text } => Self::NotOffered { app, text },
+            AmqpError::Channel { code: ACCESS_REFUSED, text } => Self::NotPermitted { app, text },
+            other => Self::Amqp(other),
+        }
+    }
+}
+
+/// A connection that recalls messages of one set, one at a time. If it is lost, the next call
+/// connects again.
+pub struct Recaller {
+    broker: Broker,
+    names: Names,
+    session: Option<Session>,
+}
+
+impl Recaller {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Unreachable, TLS, or refused.
+    pub fn connect(broker: Broker, set: SetName) -> Result<Self, AmqpError> {
+        let session = Some(open(&broker)?);
+        Ok(Self { broker, names: Names::new(set), session })
+    }
+
+    /// Recalls a message: once this answers [`Answer::InTime`], it will not be delivered.
+    /// Recalling it twice is no error.
+    ///
+    /// # Errors
+    /// If the broker refuses, or is lost.
+    pub fn recall(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
+        if is_over(handle, Timestamp::now()) {
+            return Ok(Answer::TooLate);
+        }
+        let binding = Binding::recalling(&self.names, handle.routing_key());
+        self.call(handle.app(), |session| session.bind(&binding))?;
+        Ok(Answer::for_what_is_done(handle.due(), Timestamp::now()))
+    }
+
+    /// Undoes the recall of a message: once this answers [`Answer::InTime`], it will be
+    /// delivered. It is no error if the message was not recalled.
+    ///
+    /// # Errors
+    /// If the broker refuses, or is lost.
+    pub fn undo(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
+        if is_over(handle, Timestamp::now()) {
+            return Ok(Answer::TooLate);
+        }
+        let binding = Binding::recalling(&self.names, handle.routing_key());
+        self.call(handle.app(), |session| session.unbind(&binding))?;
+        Ok(Answer::for_what_is_done(handle.due(), Timestamp::now()))
+    }
+
+    /// Whether a message is in the queue of recalled messages now. It reads the queue on a
+    /// connection of its own, and puts everything back; what somebody else holds meanwhile is
+    /// not seen.
+    ///
+    /// # Errors
+    /// If the broker refuses, or is lost.
+    pub fn is_recalled(&mut self, handle: &Handle) -> Result<bool, RecallError> {
+        let queue = self.names.recalled(handle.app());
+        let key = handle.routing_key().encode();
+        let ready = self.call(handle.app(), |session| ready(session, &queue))?;
+        let mut reader = open(&self.broker)?;
+        let found = holds(&mut reader, &queue, ready, &key);
+        drop(reader);
+        // The next look should find what this one has put back.
+        let deadline = Instant::now() + PATIENCE;
+        while self.call(handle.app(), |session| self::ready(session, &queue))? < ready
+            && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+        found.map_err(|error| RecallError::new(handle.app(), error))
+    }
+
+    fn call<T>(
+        &mut self,
+        app: &AppKey,
+        work: impl FnOnce(&mut Session) -> Result<T, AmqpError>,
+    ) -> Result<T, RecallError> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => open(&self.broker)?,
+        };
+        let result = work(&mut session);
+        if !result.as_ref().is_err_and(AmqpError::is_connection) {
+            self.session = Some(session);
+        }
+        result.map_err(|error| RecallError::new(app, error))
+    }
+}
+
+fn open(broker: &Broker) -> Result<Session, AmqpError> {
+    Session::open_for(broker, "recall")
+}
+
+/// Whether the message was due by then.
+fn is_over(handle: &Handle, now: Timestamp) -> bool {
+    handle.due().is_some_and(|due| due <= now)
+}
+
+/// How many messages of a queue are ready.
+fn ready(session: &mut Session, queue: &str) -> Result<u32, AmqpError> {
+    let missing = || AmqpError::Channel { code: 404, text: format!("there is no queue `{queue}`") };
+    Ok(session.queue_depth(queue)?.ok_or_else(missing)?.ready)
+}
+
+/// Whether the first messages of a queue, so many, have one with this routing key. The
+/// session holds what it has read until it is closed.
+fn holds(session: &mut Session, queue: &str, mut left: u32, key: &str) -> Result<bool, AmqpError> {
+    let browser = session.browse()?;
+    while left > 0 {
+        let size = u16::try_from(left).map_or(PAGE, |left| left.min(PAGE));
+        let page = browser.page(queue, size)?;
+        for _ in 0..size {
+            match page.next(PATIENCE) {
+                Turned::Delivery(delivery) if delivery.routing_key == key => return Ok(true),
+                Turned::Delivery(_) => left -= 1,
+                // Somebody else took the rest.
+                Turned::Timeout => return Ok(false),
+                Turned::Ended(cause) => return Err(cause),
+            }
+        }
+        page.end()?;
+    }
+    Ok(false)
+}
+
+impl fmt::Debug for Recaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recaller").field("connected", &self.session.is_some()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(due_ms: Option<i64>) -> Handle {
+        let key = "delay.0000.0000.0000.0000.0000.0101.1010.billing.~.17".parse().unwrap();
+        Handle::new(key, due_ms.map(|due| Timestamp::from_millisecond(due).unwrap())).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_certain_only_in_good_time() {
+        let answer =
+            |due, now| Answer::for_what_is_done(handle(due).due(), Timestamp::from_millisecond(now).unwrap());
+        assert_eq!(answer(Some(10_000), 8_000), Answer::InTime);
+        assert_eq!(answer(Some(10_000), 8_001), Answer::Uncertain);
+        assert_eq!(answer(Some(10_000), 20_000), Answer::Uncertain, "it was bound, perhaps too late");
+        assert_eq!(answer(None, 0), Answer::Uncertain);
+    }
+
+    #[test]
+    fn only_a_known_due_time_can_be_over() {
+        let at = |now| Timestamp::from_millisecond(now).unwrap();
+        assert!(is_over(&handle(Some(5)), at(5)) && !is_over(&handle(Some(5)), at(4)));
+        assert!(!is_over(&handle(None), at(i64::from(i32::MAX))));
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let app = AppKey::new("billing").unwrap();
+        let refusal =
+            |code| RecallError::new(&app, AmqpError::Channel { code, text: "REASON".into() }).to_string();
+        assert!(refusal(404).contains("delayline app add billing --recall"), "{}", refusal(404));
+        assert!(refusal(403).contains("may not recall messages of `billing`: REASON"), "{}", refusal(403));
+        assert!(refusal(406).contains("406"));
+    }
+}

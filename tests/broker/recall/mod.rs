@@ -1,0 +1,330 @@
+//! Recalling messages before they are due.
+
+mod registered;
+mod sweeping;
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use delayline::{
+    Message, Router,
+    amqp::Session,
+    codec::{Delay, MessageId, RoutingKey},
+    message::Handle,
+    recall::{Answer, MARGIN, RecallError, Recaller, ReplaceError},
+    router::Receipt,
+    topology::{Binding, Endpoint, Names, Object, RecallSettings},
+};
+use delayline_admin::{self as admin, UnstickOptions};
+use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use crate::common::{self, Inbox, PATIENCE, app, eventually, installed, raw, topology};
+
+/// A delay, in seconds, in which a busy machine does what a test does before a message is
+/// due, with [`MARGIN`] to spare.
+const GOOD_TIME: u64 = 16;
+
+/// Everything that lets messages be recalled, in front of the queue of an [`Inbox`].
+fn offer(settings: &Settings, key: &str) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let to = Endpoint::Queue(format!("in.{key}"));
+    for object in topology(settings).recall(&app(key), to, RecallSettings::default()) {
+        match object {
+            Object::Exchange(exchange) => session.declare_exchange(&exchange).unwrap(),
+            Object::Queue(queue) => session.declare_queue(&queue).unwrap(),
+            Object::Binding(binding) => session.bind(&binding).unwrap(),
+        }
+    }
+}
+
+/// An installed set with an application whose messages can be recalled.
+fn offered() -> (Settings, Inbox, Router, Recaller) {
+    let settings = installed(1_000);
+    let inbox = Inbox::open(&settings, "billing");
+    offer(&settings, "billing");
+    let router = settings.router().connect().unwrap();
+    let recaller = recaller(&settings);
+    (settings, inbox, router, recaller)
+}
+
+fn recaller(settings: &Settings) -> Recaller {
+    Recaller::connect(settings.broker.clone(), settings.topology.set.clone()).unwrap()
+}
+
+fn message(id: &str, seconds: u64) -> Message {
+    Message::after(app("billing"), Delay::from_seconds(seconds).unwrap(), id).with_id(id.parse().unwrap())
+}
+
+fn send(router: &Router, message: Message) -> Receipt {
+    router.publish(message).unwrap()
+}
+
+fn handle(receipt: &Receipt) -> Handle {
+    receipt.handle.clone().unwrap()
+}
+
+/// How many messages were recalled.
+fn recalled(settings: &Settings) -> u32 {
+    depth(settings, "delay.recalled.billing")
+}
+
+fn depth(settings: &Settings, queue: &str) -> u32 {
+    Session::open(&settings.broker).unwrap().queue_depth(queue).unwrap().unwrap().ready
+}
+
+/// The keys of the bindings of the exchange for recalls.
+fn bound(settings: &Settings) -> Vec<String> {
+    let path = format!("exchanges/{}/delay.recall.billing/bindings/source", settings.broker.vhost);
+    let bindings = common::http(common::shared_node(), "GET", &path, &json!(null));
+    let bindings = bindings.as_array().unwrap().iter();
+    let mut keys: Vec<_> = bindings.map(|it| it["routing_key"].as_str().unwrap().to_owned()).collect();
+    keys.sort();
+    keys
+}
+
+/// The bodies of what arrives, up to a message that is sent now.
+fn bodies(inbox: &Inbox, router: &Router, count: usize) -> BTreeSet<String> {
+    let arrivals = inbox.exactly(count, |last| {
+        send(router, Message::after(app("billing"), Delay::ZERO, last));
+    });
+    arrivals.iter().map(|arrival| String::from_utf8(arrival.body.clone()).unwrap()).collect()
+}
+
+#[test]
+fn what_was_recalled_goes_aside_and_everything_else_arrives() {
+    let (settings, inbox, router, _) = offered();
+    let handles: Vec<_> = (0..400)
+        .map(|number| {
+            let receipt = send(&router, message(&format!("m-{number}"), 8 + number % 8));
+            assert_eq!(receipt.handle.as_ref().and_then(Handle::due), Some(receipt.due));
+            handle(&receipt)
+        })
+        .collect();
+    // From several connections at once, every second one.
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let parts = handles.chunks(100).map(|part| {
+            let settings = &settings;
+            scope.spawn(move || {
+                let mut recaller = recaller(settings);
+                let every_second = part.iter().step_by(2);
+                every_second.map(|it| (it.clone(), recaller.recall(it).unwrap())).collect::<Vec<_>>()
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+    });
+    let in_time = answers.iter().filter(|(_, answer)| *answer == Answer::InTime).count();
+    println!("{in_time} of {} recalls were in time", answers.len());
+    let mut arrivals = Vec::new();
+    eventually("each is in one of two places", || {
+        arrivals.extend(std::iter::from_fn(|| inbox.next(Duration::ZERO)));
+        recalled(&settings) as usize + arrivals.len() == 400
+    });
+    let arrived: BTreeSet<_> = arrivals.iter().map(|arrival| arrival.routing_key.clone()).collect();
+    for (handle, answer) in &answers {
+        let came = arrived.contains(&handle.routing_key().encode());
+        match answer {
+            Answer::InTime => assert!(!came, "{handle} was recalled in time, and delivered"),
+            Answer::TooLate => assert!(came, "{handle} was too late, and not delivered"),
+            _ => {}
+        }
+    }
+    for arrival in &arrivals {
+        assert!(arrival.late_ms() >= 0, "{arrival:?}");
+    }
+    // Nothing is in both places, or in neither.
+    let mut keeper = recaller(&settings);
+    for handle in handles.iter().take(8) {
+        let came = arrived.contains(&handle.routing_key().encode());
+        assert_ne!(keeper.is_recalled(handle).unwrap(), came, "{handle}");
+    }
+}
+
+#[test]
+fn recalling_twice_is_no_error_and_undoing_lets_the_message_arrive() {
+    let (settings, inbox, router, mut recaller) = offered();
+    let gone = handle(&send(&router, message("gone", GOOD_TIME)));
+    let back = handle(&send(&router, message("back", GOOD_TIME)));
+    for handle in [&gone, &back, &gone, &back] {
+        assert_eq!(recaller.recall(handle).unwrap(), Answer::InTime);
+    }
+    assert_eq!(bound(&settings), [&back, &gone].map(|it| it.routing_key().encode()));
+    assert_eq!(recaller.undo(&back).unwrap(), Answer::InTime);
+    // It is not there any more, which is no error either.
+    assert_eq!(recaller.undo(&back).unwrap(), Answer::InTime);
+    assert_eq!(bodies(&inbox, &router, 1), ["back".to_owned()].into());
+    eventually("the other one was recalled", || recalled(&settings) == 1);
+    assert!(recaller.is_recalled(&gone).unwrap() && !recaller.is_recalled(&back).unwrap());
+    // Reading the queue has taken nothing out of it.
+    eventually("it is still there", || recalled(&settings) == 1);
+}
+
+#[test]
+fn too_late_changes_nothing_and_what_is_uncertain_is_seen_afterwards() {
+    let (settings, inbox, router, mut recaller) = offered();
+    let late = handle(&send(&router, message("late", 0)));
+    assert_eq!(inbox.next(PATIENCE).unwrap().body, b"late");
+    assert_eq!(recaller.recall(&late).unwrap(), Answer::TooLate);
+    assert_eq!(recaller.undo(&late).unwrap(), Answer::TooLate);
+    assert_eq!(bound(&settings), Vec::<String>::new());
+
+    // Nobody knows when it is due, so nobody can say that this is in time; here it is.
+    let known = handle(&send(&router, message("unknown", GOOD_TIME)));
+    let unknown = Handle::new(known.routing_key().clone(), None).unwrap();
+    assert_eq!(recaller.recall(&unknown).unwrap(), Answer::Uncertain);
+    // One that says it is due within the margin, and is not.
+    let other = handle(&send(&router, message("soon", GOOD_TIME)));
+    let soon = Timestamp::now().checked_add(SignedDuration::try_from(MARGIN / 2).unwrap()).unwrap();
+    assert_eq!(recaller.recall(&other.clone().with_due(soon)).unwrap(), Answer::Uncertain);
+    assert!(!recaller.is_recalled(&unknown).unwrap());
+    eventually("both were recalled", || recalled(&settings) == 2);
+    assert!(recaller.is_recalled(&unknown).unwrap() && recaller.is_recalled(&other).unwrap());
+    assert_eq!(bodies(&inbox, &router, 0), BTreeSet::new());
+}
+
+#[test]
+fn one_id_at_one_delay_is_one_handle() {
+    let (settings, inbox, router, mut recaller) = offered();
+    let [first, again] = ["first", "again"].map(|body| {
+        let mut message = message("same", GOOD_TIME);
+        message.body = body.into();
+        handle(&send(&router, message))
+    });
+    let other = handle(&send(&router, message("same", GOOD_TIME - 1)));
+    assert_eq!(first.routing_key(), again.routing_key());
+    assert_eq!(recaller.recall(&first).unwrap(), Answer::InTime);
+    // The one with another delay has a handle of its own.
+    assert_ne!(first.routing_key(), other.routing_key());
+    assert_eq!(bodies(&inbox, &router, 1), ["same".to_owned()].into());
+    eventually("both were recalled", || recalled(&settings) == 2);
+    // And one that is published after the recall, under the same key, is recalled with them.
+    send(&router, message("same", GOOD_TIME));
+    eventually("it was recalled, too", || recalled(&settings) == 3);
+}
+
+#[test]
+fn the_longest_key_is_recalled_like_any_other() {
+    let settings = installed(1_000);
+    let key = "a".repeat(150);
+    let inbox = Inbox::open(&settings, &key);
+    offer(&settings, &key);
+    let router = settings.router().connect().unwrap();
+    let message = |id: String, body: &str| {
+        Message::after(app(&key), Delay::from_seconds(GOOD_TIME).unwrap(), body)
+            .with_id(MessageId::new(id).unwrap())
+    };
+    let gone = router.publish(message("x".repeat(61), "gone")).unwrap().handle.unwrap();
+    router.publish(message("y".repeat(61), "kept")).unwrap();
+    assert_eq!(gone.routing_key().encode().len(), RoutingKey::MAX_BYTES);
+    assert_eq!(recaller(&settings).recall(&gone).unwrap(), Answer::InTime);
+    assert_eq!(inbox.next(PATIENCE).unwrap().body, b"kept");
+    eventually("it was recalled", || depth(&settings, &format!("delay.recalled.{key}")) == 1);
+    let refused = router.publish(message("x".repeat(62), "too long")).unwrap_err();
+    assert!(!refused.maybe_delivered() && refused.to_string().contains("61 bytes or fewer"), "{refused}");
+}
+
+#[test]
+fn an_application_without_recall_gets_nothing_with_an_id_and_nothing_is_lost() {
+    let settings = installed(1_000);
+    let inbox = Inbox::open(&settings, "billing");
+    let router = settings.router().connect().unwrap();
+    let receipt = send(&router, message("early", 1));
+    let mut recaller = recaller(&settings);
+    let later = Handle::new(handle(&receipt).routing_key().clone(), None).unwrap();
+    let refused = recaller.recall(&later).unwrap_err();
+    assert!(matches!(&refused, RecallError::NotOffered { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("delayline app add billing --recall"), "{refused}");
+    assert!(matches!(recaller.is_recalled(&later), Err(RecallError::NotOffered { .. })));
+    eventually("it is kept", || depth(&settings, "delay.unroutable") == 1);
+    assert_eq!(bodies(&inbox, &router, 0), BTreeSet::new());
+    // The same connection works once it is offered.
+    offer(&settings, "billing");
+    let receipt = send(&router, message("now", GOOD_TIME));
+    assert_eq!(recaller.recall(&handle(&receipt)).unwrap(), Answer::InTime);
+    eventually("it was recalled", || recalled(&settings) == 1);
+}
+
+#[test]
+fn recalls_survive_a_restart_of_the_broker() {
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "1000").build().unwrap();
+    common::install(&settings);
+    let mut inbox = Inbox::open(&settings, "billing");
+    offer(&settings, "billing");
+    let router = settings.router().connect().unwrap();
+    let mut recaller = recaller(&settings);
+    for number in 0..40 {
+        let handle = handle(&send(&router, message(&format!("m-{number}"), GOOD_TIME)));
+        if number % 2 == 0 {
+            assert_eq!(recaller.recall(&handle).unwrap(), Answer::InTime);
+        }
+    }
+    node.kill();
+    node.restart().unwrap();
+    inbox.reopen();
+    let mut arrived = BTreeSet::new();
+    // What was on its way between two levels waits for three minutes otherwise.
+    let unstick = UnstickOptions { wait: Duration::from_secs(3), ..UnstickOptions::default() };
+    let deadline = Instant::now() + 2 * PATIENCE;
+    // At least once: some may come twice after a fault.
+    while arrived.len() < 20 || recalled(&settings) < 20 {
+        assert!(Instant::now() < deadline, "{arrived:?} and {} recalled", recalled(&settings));
+        match inbox.next(Duration::from_secs(5)) {
+            Some(arrival) => drop(arrived.insert(String::from_utf8(arrival.body).unwrap())),
+            None => drop(admin::unstick(&settings, &topology(&settings), &unstick)),
+        }
+    }
+    let odd: BTreeSet<_> = (0..40).filter(|number| number % 2 == 1).map(|it| format!("m-{it}")).collect();
+    assert_eq!(arrived, odd);
+    // The connection that was lost with the node is made again.
+    let handle = handle(&send(&router, message("after", GOOD_TIME)));
+    let again = recaller.recall(&handle).or_else(|_| recaller.recall(&handle)).unwrap();
+    assert_eq!(again, Answer::InTime);
+}
+
+#[test]
+fn a_message_takes_the_place_of_another_one() {
+    let (settings, inbox, router, mut recaller) = offered();
+    let old = handle(&send(&router, message("old", GOOD_TIME)));
+    let replaced = recaller.replace(&router, &old, message("new", GOOD_TIME - 2)).unwrap();
+    assert_eq!(replaced.recalled, Answer::InTime);
+    // With the same id it needs another delay; with the same delay, another id.
+    let earlier = handle(&send(&router, message("same", GOOD_TIME)));
+    let refused = recaller.replace(&router, &earlier, message("same", GOOD_TIME)).unwrap_err();
+    assert!(matches!(refused, ReplaceError::SameHandle { receipt: None, .. }), "{refused:?}");
+    let later = recaller.replace(&router, &earlier, message("same", GOOD_TIME - 1)).unwrap();
+    assert_eq!(later.recalled, Answer::InTime);
+    // What is not confirmed recalls nothing.
+    let kept = handle(&send(&router, message("kept", GOOD_TIME)));
+    let mut impossible = message(&"x".repeat(62), GOOD_TIME);
+    impossible.app = app(&"a".repeat(150));
+    let refused = recaller.replace(&router, &kept, impossible).unwrap_err();
+    assert!(matches!(refused, ReplaceError::Publish(_)), "{refused:?}");
+    // And what cannot be recalled has its receipt all the same.
+    let stranger: Handle = "delay.0000.0000.0000.0000.0000.0000.1010.nobody.~.x".parse().unwrap();
+    let refused = recaller.replace(&router, &stranger, message("more", GOOD_TIME)).unwrap_err();
+    assert!(matches!(refused, ReplaceError::Recall { .. }), "{refused:?}");
+    let expected = ["new", "same", "kept", "more"].map(str::to_owned).into();
+    assert_eq!(bodies(&inbox, &router, 4), expected);
+    eventually("the old ones were recalled", || recalled(&settings) == 2);
+}
+
+#[test]
+fn any_client_can_recall_by_binding() {
+    let (settings, inbox, _, mut recaller) = offered();
+    let [key, other] = ["by-hand", "kept"].map(|id| {
+        let key = RoutingKey::new(Delay::from_seconds(GOOD_TIME).unwrap(), app("billing"));
+        key.with_id(id.parse().unwrap()).unwrap()
+    });
+    let names = Names::new(settings.topology.set.clone());
+    Session::open(&settings.broker).unwrap().bind(&Binding::recalling(&names, &key)).unwrap();
+    raw::publish(&settings, [&key, &other].map(|key| raw::message("delay", &key.encode(), key, &json!({}))));
+    assert_eq!(inbox.next(PATIENCE).unwrap().routing_key, other.encode());
+    eventually("it was recalled", || recalled(&settings) == 1);
+    assert!(recaller.is_recalled(&Handle::new(key, None).unwrap()).unwrap());
+}

@@ -1,0 +1,378 @@
+//! What `app add --recall` makes, and who may recall what.
+
+use std::process::Command;
+
+use delayline::{
+    amqp::{AmqpError, ProbeAnswer, Session},
+    broker::Secret,
+    codec::RoutingKey,
+    topology::Queue,
+};
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery, RemoveOptions, Target};
+
+use super::*;
+
+/// An application whose messages can be recalled, with a user whose password is its name.
+fn spec(settings: &Settings, key: &str, delivery: Delivery) -> AppSpec {
+    let name = format!("{key}-of-{}", settings.broker.vhost);
+    let user = AppUser { password: Some(Secret::new(&name)), name, ..AppUser::default() };
+    let recall = Some(RecallSettings::default());
+    AppSpec { user: Some(user), recall, ..AppSpec::new(app(key), delivery) }
+}
+
+fn direct(settings: &Settings, key: &str) -> AppSpec {
+    spec(settings, key, Delivery::Direct(AppQueue::new(key)))
+}
+
+fn added(settings: &Settings, spec: &AppSpec) -> admin::AddReport {
+    let report = admin::add_app(settings, &topology(settings), spec, false, false).unwrap();
+    assert!(matches!(report.outcome, Applied::Installed | Applied::Unchanged), "{report:?}");
+    report
+}
+
+/// The settings of the user of an application.
+fn its_own(settings: &Settings, spec: &AppSpec) -> Settings {
+    common::as_user(settings, &spec.user.as_ref().unwrap().name)
+}
+
+#[test]
+fn an_application_recalls_its_own_messages_with_the_rights_it_is_given() {
+    let settings = installed(1_000);
+    let mut root = Session::open(&settings.broker).unwrap();
+    root.declare_exchange(&delayline::topology::Exchange {
+        name: "events".into(),
+        kind: delayline::topology::ExchangeKind::Topic,
+        arguments: [].into(),
+    })
+    .unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
+    root.declare_queue(&Queue { name: "mine".into(), level: None, arguments }).unwrap();
+    root.bind(&Binding {
+        source: "events".into(),
+        destination: Endpoint::Queue("mine".into()),
+        key: "due".into(),
+    })
+    .unwrap();
+    let target =
+        Target::Exchange { exchange: "events".into(), key: Some("due".into()), queue: Some("mine".into()) };
+    let apps = [
+        (direct(&settings, "billing"), "billing"),
+        (spec(&settings, "landed", Delivery::Landing(Target::Queue(AppQueue::new("landed")))), "landed"),
+        (spec(&settings, "events", Delivery::Landing(target)), "mine"),
+    ];
+    for (spec, queue) in &apps {
+        added(&settings, spec);
+        let again = added(&settings, spec);
+        assert!(again.steps.iter().all(|step| step.stood), "{again:?}");
+        let tenant = its_own(&settings, spec);
+        let router = tenant.router().connect().unwrap();
+        let message = |id: &str| {
+            Message::after(spec.app.clone(), Delay::from_seconds(GOOD_TIME).unwrap(), id)
+                .with_id(id.parse().unwrap())
+        };
+        let gone = handle(&send(&router, message("gone")));
+        let back = handle(&send(&router, message("back")));
+        send(&router, message("kept"));
+        send(&router, Message::after(spec.app.clone(), Delay::ZERO, "plain"));
+        let mut recaller = recaller(&tenant);
+        assert_eq!(recaller.recall(&gone).unwrap(), Answer::InTime);
+        assert_eq!(recaller.recall(&back).unwrap(), Answer::InTime);
+        assert_eq!(recaller.undo(&back).unwrap(), Answer::InTime);
+        assert!(!recaller.is_recalled(&gone).unwrap());
+        let user = spec.user.as_ref().unwrap();
+        let password = Secret::new(&user.name);
+        let checked =
+            AppSpec { user: None, ..AppSpec::new(spec.app.clone(), Delivery::Direct(AppQueue::new(*queue))) };
+        let checked = AppSpec { recall: spec.recall, ..checked };
+        let check = admin::check_app(&settings, &topology(&settings), &checked, user, &password).unwrap();
+        let wrong: Vec<_> = check.probes.iter().filter(|probe| !probe.passed()).collect();
+        assert!(check.passed(), "{wrong:#?}");
+        // Without the flag, all of that is more than it should be able to do.
+        let without = AppSpec { recall: None, ..checked };
+        let check = admin::check_app(&settings, &topology(&settings), &without, user, &password).unwrap();
+        assert_eq!(check.probes.iter().filter(|probe| !probe.passed()).count(), 3, "{check:#?}");
+    }
+    for (spec, queue) in &apps {
+        eventually("three of four have come", || depth(&settings, queue) == 3);
+        eventually("one was recalled", || depth(&settings, &format!("delay.recalled.{}", spec.app)) == 1);
+    }
+    assert_eq!(depth(&settings, "delay.unroutable"), 0);
+    let topology = topology(&settings);
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+    let list = admin::list_apps(&settings, &topology).unwrap();
+    assert_eq!(list.apps.len(), 3, "{list:#?}");
+    assert!(
+        list.apps.iter().all(|entry| entry.recall.as_ref().is_some_and(|it| it.pending == 1)),
+        "{list:#?}"
+    );
+    let doctor = admin::doctor(&settings, &topology, &admin::DoctorOptions::default()).unwrap();
+    let about_recall = doctor.findings.iter().filter(|it| format!("{it:?}").contains("recall"));
+    assert_eq!(about_recall.count(), 0, "{doctor:#?}");
+}
+
+#[test]
+fn recall_is_added_to_an_application_that_stands_and_removed_with_it() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    let recallable = direct(&settings, "billing");
+    let plain = AppSpec { recall: None, ..recallable.clone() };
+    added(&settings, &plain);
+    let router = settings.router().connect().unwrap();
+    send(&router, Message::after(app("billing"), Delay::from_seconds(3).unwrap(), "waits"));
+    // Its user has rights already, and these are other ones.
+    let report = admin::add_app(&settings, &topology, &recallable, false, false).unwrap();
+    assert!(
+        report.outcome == Applied::Conflict
+            && report.conflicts.iter().all(|it| it.contains("--replace-permissions")),
+        "{report:?}"
+    );
+    let report = admin::add_app(&settings, &topology, &recallable, true, false).unwrap();
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+    let tenant = its_own(&settings, &recallable);
+    let mut recaller = recaller(&tenant);
+    let waiting = handle(&send(&router, message("later", 3_600)));
+    assert_eq!(recaller.recall(&waiting).unwrap(), Answer::InTime);
+    eventually("what waited has come once", || depth(&settings, "billing") == 1);
+
+    let remove = |force: bool| {
+        let user = recallable.user.as_ref().map(|user| user.name.clone());
+        let options = RemoveOptions { user, delete_user: true, force, ..RemoveOptions::default() };
+        admin::remove_app(&settings, &topology, &app("billing"), &options).unwrap()
+    };
+    Session::open(&settings.broker).unwrap().purge_queue("billing").unwrap();
+    eventually("only the recall is in the way", || {
+        let refused = remove(false).unwrap_err();
+        refused.recalls == 1
+            && refused.waiting.is_empty()
+            && refused.to_string().contains("1 recalls are pending")
+    });
+    let refused = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
+    assert!(refused.landing.contains(&"delay.recalled.billing".to_owned()), "{refused:?}");
+    assert_eq!(recaller.undo(&waiting).unwrap(), Answer::InTime);
+    let removed = remove(false).unwrap();
+    for gone in
+        ["exchange `delay.recall.billing`", "exchange `delay.pass.billing`", "queue `delay.recalled.billing`"]
+    {
+        assert!(removed.removed.contains(&gone.to_owned()), "{removed:?}");
+    }
+    let left = common::http(
+        common::shared_node(),
+        "GET",
+        &format!("bindings/{}", settings.broker.vhost),
+        &json!(null),
+    );
+    assert!(!left.to_string().contains("billing"), "{left}");
+    // The message is still delayed, and nothing would deliver it.
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+}
+
+/// The broker's refusal of something, or what happened instead.
+fn code<T>(result: Result<T, AmqpError>) -> Option<u16> {
+    result.err().and_then(|error| error.code())
+}
+
+#[test]
+fn nobody_touches_the_schedule_of_another_application() {
+    let settings = installed(1_000);
+    let own = direct(&settings, "billing");
+    added(&settings, &own);
+    added(&settings, &direct(&settings, "orders"));
+    let router = settings.router().connect().unwrap();
+    let theirs = Message::after(app("orders"), Delay::from_seconds(GOOD_TIME).unwrap(), "theirs");
+    let theirs = handle(&send(&router, theirs.with_id("theirs".parse().unwrap())));
+    let key = theirs.routing_key().encode();
+    let tenant = its_own(&settings, &own);
+    let mut session = Session::open(&tenant.broker).unwrap();
+    let queue = |name: &str| Endpoint::Queue(name.into());
+    let exchange = |name: &str| Endpoint::Exchange(name.into());
+    let (recall, recalled) = ("delay.recall.orders", "delay.recalled.orders");
+    let ends = [
+        // Its schedule: recalling, and undoing a recall.
+        (recall, queue(recalled)),
+        (recall, queue("delay.recalled.billing")),
+        (recall, queue("billing")),
+        (recall, exchange("delay")),
+        (recall, exchange("delay.recall.billing")),
+        ("delay.pass.orders", queue("delay.recalled.billing")),
+        ("delay.pass.orders", queue("billing")),
+        ("delay.pass.orders", exchange("delay")),
+        // Its queues.
+        ("delay.recall.billing", queue(recalled)),
+        ("delay.recall.billing", queue("orders")),
+        ("delay.recall.billing", exchange(recall)),
+        ("delay.recall.billing", exchange("delay.pass.orders")),
+        ("delay.recall.billing", exchange("delay.dispatch")),
+        ("delay.dispatch", exchange("delay.recall.billing")),
+        ("delay.dispatch", queue("delay.recalled.billing")),
+        ("delay", queue("delay.recalled.billing")),
+        ("delay.level.00", queue("delay.recalled.billing")),
+        ("delay.unroutable", queue("delay.recalled.billing")),
+    ];
+    let mut tried = 0;
+    let mut allowed = Vec::new();
+    let mut note = |what: String, code: Option<u16>| {
+        tried += 1;
+        if code != Some(403) {
+            allowed.push(format!("{what}: {code:?}"));
+        }
+    };
+    for (source, destination) in ends {
+        for key in [key.as_str(), "#", ""] {
+            let binding =
+                Binding { source: source.into(), destination: destination.clone(), key: key.into() };
+            note(format!("bind {binding}"), code(session.bind(&binding)));
+            note(format!("unbind {binding}"), code(session.unbind(&binding)));
+        }
+    }
+    for name in [recalled, "orders"] {
+        note(format!("consume {name}"), code(session.consume(name, 1)));
+        note(format!("purge {name}"), code(session.purge_queue(name)));
+    }
+    for name in [recalled, "delay.recalled.billing", "orders"] {
+        note(format!("delete {name}"), code(session.delete_queue(name)));
+    }
+    for name in [recall, "delay.pass.orders", "delay.recall.billing", "delay.pass.billing"] {
+        note(format!("delete {name}"), code(session.delete_exchange(name)));
+    }
+    let to = Endpoint::Queue("orders".into());
+    for object in topology(&settings).recall(&app("orders"), to, RecallSettings::default()) {
+        match object {
+            Object::Exchange(it) => note(format!("declare {}", it.name), code(session.declare_exchange(&it))),
+            Object::Queue(it) => note(format!("declare {}", it.name), code(session.declare_queue(&it))),
+            Object::Binding(_) => {}
+        }
+    }
+    let own_key = "delay.0000.0000.0000.0000.0000.0000.0000.billing.~.";
+    for (exchange, key) in [
+        ("delay", key.clone()),
+        ("delay", format!("{own_key}{}", "x".repeat(65))),
+        ("delay", format!("{own_key}a.b")),
+        ("delay", format!("{own_key}*")),
+        ("delay", own_key.to_owned()),
+        ("delay", format!("{own_key}x\n")),
+        (recall, key.clone()),
+        ("delay.pass.orders", key.clone()),
+        ("delay.recall.billing", format!("{own_key}x")),
+        ("delay.pass.billing", format!("{own_key}x")),
+        ("", recalled.to_owned()),
+        ("", "delay.recalled.billing".to_owned()),
+    ] {
+        let answer = session.probe_publish(exchange, &key).unwrap();
+        let refused = matches!(answer, ProbeAnswer::Refused(_));
+        note(format!("publish `{key}` to `{exchange}`"), refused.then_some(403));
+    }
+    // However long all of that took.
+    let whenever = Handle::new(theirs.routing_key().clone(), None).unwrap();
+    let refused = recaller(&tenant).recall(&whenever).unwrap_err();
+    assert!(matches!(&refused, RecallError::NotPermitted { .. }), "{refused:?}");
+    assert!(tried >= 100 && allowed.is_empty(), "{tried} tried: {allowed:#?}");
+
+    // What it can do: let its own messages go round in circles. It is found.
+    let round = Binding {
+        source: "delay.recall.billing".into(),
+        destination: exchange("delay"),
+        key: format!("{own_key}x"),
+    };
+    session.bind(&round).unwrap();
+    let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
+    let told = format!("{findings:?}");
+    assert!(
+        findings.len() == 1 && told.contains("round in circles") && told.contains(&round.source),
+        "{told}"
+    );
+    session.unbind(&round).unwrap();
+    eventually("the other's message comes", || depth(&settings, "orders") == 1);
+    assert_eq!(depth(&settings, recalled), 0);
+}
+
+#[test]
+fn a_publisher_recalls_what_it_may_recall_and_reads_none_of_it() {
+    let settings = installed(1_000);
+    added(&settings, &direct(&settings, "billing"));
+    let mut shop = spec(&settings, "shop", Delivery::Nothing);
+    shop.recall = None;
+    shop.user.as_mut().unwrap().may_recall = vec![app("billing")];
+    added(&settings, &shop);
+    let tenant = its_own(&settings, &shop);
+    let router = tenant.router().connect().unwrap();
+    let gone = handle(&send(&router, message("gone", GOOD_TIME)));
+    let mut recaller = recaller(&tenant);
+    assert_eq!(recaller.recall(&gone).unwrap(), Answer::InTime);
+    let read = Session::open(&tenant.broker).unwrap().consume("delay.recalled.billing", 1);
+    assert_eq!(code(read), Some(403));
+    let user = shop.user.as_ref().unwrap();
+    let check =
+        admin::check_app(&settings, &topology(&settings), &shop, user, &Secret::new(&user.name)).unwrap();
+    let wrong: Vec<_> = check.probes.iter().filter(|probe| !probe.passed()).collect();
+    assert!(check.passed(), "{wrong:#?}");
+    eventually("it was recalled", || recalled(&settings) == 1);
+}
+
+/// The only code block of a language.
+fn snippet(language: &str) -> &'static str {
+    let document = include_str!("../../../docs/recall.md");
+    let fence = format!("```{language}\n");
+    let mut blocks = document.split(fence.as_str()).skip(1);
+    let block = blocks.next().and_then(|rest| rest.split("\n```").next()).expect("a code block");
+    assert_eq!(blocks.next(), None, "more than one block of {language}");
+    block
+}
+
+#[test]
+fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
+    let settings = installed(1_000);
+    let spec = direct(&settings, "eu.billing");
+    added(&settings, &spec);
+    let tenant = its_own(&settings, &spec);
+    let user = &spec.user.as_ref().unwrap().name;
+    let url = format!("amqp://{user}:{user}@127.0.0.1:{}/{}", tenant.broker.port, tenant.broker.vhost);
+    let python = format!(
+        "{}\nchannel = pika.BlockingConnection(pika.URLParameters({url:?})).channel()\n\
+         channel.confirm_delivery()\n\
+         publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'kept-1', b'kept')\n\
+         handle, due = publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'gone-1', b'gone')\n\
+         print(handle, due, recall(channel, handle, due))\n",
+        snippet("python")
+    );
+    let javascript = format!(
+        "{}\nconst amqplib = require('amqplib');\n\
+         (async () => {{\n\
+           const connection = await amqplib.connect({url:?});\n\
+           const channel = await connection.createConfirmChannel();\n\
+           await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'kept-2', 'kept');\n\
+           const message = await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'gone-2', 'gone');\n\
+           const inTime = await recall(channel, message);\n\
+           console.log(message.handle, message.due, inTime ? 'True' : 'False');\n\
+           await connection.close();\n\
+         }})();\n",
+        snippet("javascript")
+    );
+    let programs = [
+        Command::new(std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika"))
+            .args(["-c", &python])
+            .output(),
+        Command::new("node")
+            .env("NODE_PATH", std::env::var("TEST_NODE_PATH").expect("scripts/test sets TEST_NODE_PATH"))
+            .args(["-e", &javascript])
+            .output(),
+    ];
+    let mut handles = Vec::new();
+    for output in programs {
+        let output = output.unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{printed} {}", String::from_utf8_lossy(&output.stderr));
+        let [handle, due, in_time] = printed.split_whitespace().collect::<Vec<_>>()[..] else {
+            panic!("{printed}");
+        };
+        assert_eq!(in_time, "True", "{printed}");
+        let key: RoutingKey = handle.parse().unwrap();
+        assert_eq!(key.delay.seconds(), u32::try_from(GOOD_TIME).unwrap());
+        handles.push(format!("{handle}@{due}").parse::<Handle>().unwrap());
+    }
+    let pending = admin::pending_recalls(&settings, &topology(&settings), Some(&spec.app)).unwrap();
+    assert_eq!(pending.len(), 2, "{pending:?}");
+    eventually("those that were not recalled come", || depth(&settings, "eu.billing") == 2);
+    eventually("the others were recalled", || depth(&settings, "delay.recalled.eu.billing") == 2);
+    let mut recaller = recaller(&settings);
+    assert!(handles.iter().all(|handle| recaller.is_recalled(handle).unwrap()));
+}
