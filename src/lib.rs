@@ -64,19 +64,21 @@
 //!
 //! Each module may use those before it: [`codec`], [`topology`] and [`message`] are pure;
 //! [`broker`] says where one is; [`amqp`] is the only one that talks to it;
-//! [`router`], [`recall`] and [`retry`] are behaviour on top.
+//! [`router`], [`recall`], [`retry`] and [`gateway`] are behaviour on top.
 
 pub mod amqp;
 #[doc(hidden)]
 pub mod backoff;
 pub mod broker;
 pub mod codec;
+pub mod gateway;
 pub mod histogram;
 pub mod message;
 #[doc(hidden)]
 pub mod percent;
 mod random;
 pub mod recall;
+mod relay;
 pub mod retry;
 pub mod router;
 #[doc(hidden)]

@@ -190,6 +190,7 @@ impl Session {
             ExchangeKind::Topic => ExchangeType::Topic,
             ExchangeKind::Direct => ExchangeType::Direct,
             ExchangeKind::Fanout => ExchangeType::Fanout,
+            ExchangeKind::Headers => ExchangeType::Headers,
         };
         let options = ExchangeDeclareOptions {
             durable: true,

@@ -137,6 +137,9 @@ pub(crate) struct Fixed {
 pub struct Direct {
     pub(crate) exchange: String,
     pub(crate) routing_key: String,
+    /// Whether properties and headers are sent as they are, also those that would move the
+    /// message: it leaves us here.
+    pub(crate) verbatim: bool,
 }
 
 /// The standard properties of an AMQP message; all text is 255 bytes at most.
@@ -190,9 +193,13 @@ impl Properties {
 }
 
 impl Message {
-    /// Whether it bypasses all levels and goes straight to its application.
-    pub fn is_due_at_once(&self) -> bool {
-        self.direct.is_none() && self.when == When::After(Delay::ZERO)
+    /// Whether the next queue that it enters is an application's own, which may be full for
+    /// as long as that application likes.
+    pub(crate) fn goes_straight_to_an_application(&self) -> bool {
+        match &self.direct {
+            Some(direct) => direct.verbatim,
+            None => self.when == When::After(Delay::ZERO),
+        }
     }
 
     /// A message that is delivered after a delay.
@@ -229,7 +236,18 @@ impl Message {
     /// A message that goes to an exchange at once, with a routing key that stays the same
     /// however long the message waits in the router.
     pub fn keyed(app: AppKey, exchange: String, routing_key: String, body: impl Into<Vec<u8>>) -> Self {
-        let direct = Some(Direct { exchange, routing_key });
+        let direct = Some(Direct { exchange, routing_key, verbatim: false });
+        Self { direct, ..Self::after(app, Delay::ZERO, body) }
+    }
+
+    /// Like [`keyed`](Self::keyed), with all its properties and headers sent as they are.
+    pub(crate) fn verbatim(
+        app: AppKey,
+        exchange: String,
+        routing_key: String,
+        body: impl Into<Vec<u8>>,
+    ) -> Self {
+        let direct = Some(Direct { exchange, routing_key, verbatim: true });
         Self { direct, ..Self::after(app, Delay::ZERO, body) }
     }
 

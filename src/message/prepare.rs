@@ -186,6 +186,14 @@ impl Wire {
     /// bytes.
     #[must_use]
     pub fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
+        if let Some(direct) = message.direct.as_ref().filter(|direct| direct.verbatim) {
+            return Self {
+                exchange: Some(direct.exchange.clone()),
+                routing_key: direct.routing_key.clone(),
+                properties: message.properties.clone(),
+                headers: message.headers.clone(),
+            };
+        }
         let mut headers = allowed(&message.headers);
         if message.direct.is_none() {
             headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));

@@ -6,11 +6,8 @@
 //! The [`Service`] carries out decisions for applications in any language, which only reject
 //! what they could not process; a [`Worker`] does the same inside a consumer written in Rust.
 
-mod consume;
 mod decision;
 mod failure;
-mod forward;
-mod poison;
 mod policies;
 mod policy;
 mod service;

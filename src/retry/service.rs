@@ -12,15 +12,12 @@ use log::{info, warn};
 use crate::{
     amqp::{Consumer, Delivery},
     random,
+    relay::{Consuming, Failed, Forwarder, Unsendable},
     router::RouterBuilder,
     topology::Names,
 };
 
-use super::{
-    Decision, Failure, RetryStats, SharedPolicies,
-    consume::{Consuming, Failed},
-    forward::{Forwarder, Unsendable},
-};
+use super::{Decision, Failure, RetryStats, SharedPolicies};
 
 /// How many channels share the messages it holds. A message with deeply nested headers takes
 /// the broker seconds to write, and holds up those behind it on the same channel.
@@ -90,7 +87,7 @@ impl Service {
             prefetch: self.prefetch,
             lanes: LANES,
             unsendable: Unsendable::Reject,
-            stats: Some(Arc::clone(&self.stats)),
+            stats: Some(Arc::clone(&self.stats) as _),
         };
         // Messages that it cannot send are rejected, so that they occupy no places.
         consuming
@@ -112,7 +109,7 @@ impl Service {
                 "park key={:?} id={id}: its headers or properties cannot be read, so it is moved as it is",
                 delivery.routing_key
             );
-            self.stats.unreadable();
+            self.stats.damaged();
             return forwarder.refuse(consumer, delivery);
         }
         let failure =
@@ -121,7 +118,7 @@ impl Service {
             Ok(failure) => failure,
             Err(error) => {
                 warn!("park id={id}: {error}; it is moved as it is");
-                self.stats.unreadable();
+                self.stats.damaged();
                 return forwarder.refuse(consumer, delivery);
             }
         };

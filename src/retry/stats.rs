@@ -5,7 +5,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::codec::{AppKey, RoutingKey};
+use crate::{
+    codec::{AppKey, RoutingKey},
+    relay::SetAside,
+};
 
 use super::ParkReason;
 
@@ -50,24 +53,8 @@ impl RetryStats {
         self.count(app, |stats| *stats.parked.entry(why.to_string()).or_default() += 1);
     }
 
-    pub(super) fn unreadable(&self) {
+    pub(super) fn damaged(&self) {
         self.count(UNKNOWN, |stats| *stats.parked.entry("unreadable".into()).or_default() += 1);
-    }
-
-    /// Counts a message whose successor the broker refused, in addition to the decision about
-    /// it.
-    pub(super) fn refuse(&self, app: &str) {
-        self.count(app, |stats| *stats.parked.entry("refused".into()).or_default() += 1);
-    }
-
-    /// Counts a message that never arrived here because the broker closes the connection over
-    /// it, by its routing key.
-    pub(super) fn set_aside(&self, routing_key: &str) {
-        let app = match routing_key.parse::<RoutingKey>() {
-            Ok(key) => key.app.to_string(),
-            Err(_) => AppKey::new(routing_key).map_or_else(|_| UNKNOWN.to_owned(), |app| app.to_string()),
-        };
-        self.count(&app, |stats| *stats.parked.entry("unreadable".into()).or_default() += 1);
     }
 
     fn count(&self, app: &str, count: impl FnOnce(&mut AppStats)) {
@@ -77,6 +64,21 @@ impl RetryStats {
             Some(stats) => count(stats),
             None => count(apps.entry(app.to_owned()).or_default()),
         }
+    }
+}
+
+impl SetAside for RetryStats {
+    /// Counted in addition to the decision about it.
+    fn refused(&self, app: &str) {
+        self.count(app, |stats| *stats.parked.entry("refused".into()).or_default() += 1);
+    }
+
+    fn unreadable(&self, routing_key: &str) {
+        let app = match routing_key.parse::<RoutingKey>() {
+            Ok(key) => key.app.to_string(),
+            Err(_) => AppKey::new(routing_key).map_or_else(|_| UNKNOWN.to_owned(), |app| app.to_string()),
+        };
+        self.count(&app, |stats| *stats.parked.entry("unreadable".into()).or_default() += 1);
     }
 }
 
@@ -93,19 +95,19 @@ mod tests {
         }
         stats.retry("app-0");
         stats.park("late", ParkReason::Attempts);
-        stats.unreadable();
+        stats.damaged();
         for (routing_key, app) in [
             ("app-1".to_owned(), "app-1"),
             (RoutingKey::new(Delay::ZERO, AppKey::new("app-2").unwrap()).encode(), "app-2"),
             ("a b".to_owned(), RetryStats::OTHER),
         ] {
-            stats.set_aside(&routing_key);
+            stats.unreadable(&routing_key);
             assert_eq!(
                 stats.by_app()[app].parked["unreadable"],
                 if app == RetryStats::OTHER { 2 } else { 1 }
             );
         }
-        stats.refuse("app-1");
+        stats.refused("app-1");
         assert_eq!(stats.by_app()["app-1"].parked["refused"], 1);
         let counts = stats.by_app();
         assert_eq!(counts.len(), APPS + 1);

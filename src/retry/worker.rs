@@ -14,15 +14,12 @@ use crate::{
     codec::{AppKey, Delay},
     message::{Headers, Properties},
     random,
+    relay::{Consuming, Failed, Forwarder, Unsendable},
     router::RouterBuilder,
     topology::Names,
 };
 
-use super::{
-    Decision, Failure, History, SharedPolicies,
-    consume::{Consuming, Failed},
-    forward::{Forwarder, Unsendable},
-};
+use super::{Decision, Failure, History, SharedPolicies};
 
 /// A handler's decision about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]

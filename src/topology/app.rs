@@ -51,19 +51,21 @@ impl Topology {
     }
 
     /// Whether a queue of this name belongs to the set, or is one that it has for an
-    /// application.
+    /// application or a gateway.
     #[must_use]
     pub fn owns_queue(&self, name: &str) -> bool {
         let names = self.names();
         let of_app = names.app_of_landing(name).or_else(|| names.app_of_recalled(name));
-        self.queues().any(|queue| queue.name == name) || of_app.is_some()
+        self.queues().any(|queue| queue.name == name) || of_app.or_else(|| names.gateway_of(name)).is_some()
     }
 
     /// Whether an exchange of this name belongs to the set, or is one that it has for an
-    /// application.
+    /// application or a gateway.
     #[must_use]
     pub fn owns_exchange(&self, name: &str) -> bool {
-        self.exchanges().any(|exchange| exchange.name == name) || self.names().app_of_recall(name).is_some()
+        let names = self.names();
+        let of_app = names.app_of_recall(name).or_else(|| names.gateway_of(name));
+        self.exchanges().any(|exchange| exchange.name == name) || of_app.is_some()
     }
 }
 

@@ -90,8 +90,14 @@ fn holding_queue(settings: &TopologySettings, name: String, max_length: Option<N
 /// The queue of the retry service. A message that the service cannot even read is rejected,
 /// and the broker itself moves it to the parked queue, unchanged.
 fn retry_queue(settings: &TopologySettings, names: &Names) -> Queue {
-    let mut queue = holding_queue(settings, names.retry(), None);
-    queue.arguments.insert("x-dead-letter-exchange".into(), names.parked().into());
+    service_queue(settings, names.retry(), names.parked())
+}
+
+/// The queue of a service that moves every message on. What it rejects, or cannot even be
+/// given, goes to the exchange `rejected`, unchanged.
+pub(super) fn service_queue(settings: &TopologySettings, name: String, rejected: String) -> Queue {
+    let mut queue = holding_queue(settings, name, None);
+    queue.arguments.insert("x-dead-letter-exchange".into(), rejected.into());
     queue.arguments.insert("x-overflow".into(), "reject-publish".into());
     if settings.queue_type == QueueType::Quorum {
         queue.arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());

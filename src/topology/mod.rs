@@ -6,6 +6,7 @@
 
 mod app;
 mod build;
+mod gateway;
 mod names;
 mod object;
 mod pattern;

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::codec::{AppKey, Level};
+use crate::codec::{AppKey, AppKeyError, Level};
 
 /// The name of an installed set: one word of letters, digits, `-` and `_`,
 /// 64 characters at most. The default is `delay`.
@@ -160,6 +160,41 @@ impl Names {
     #[must_use]
     pub fn parked(&self) -> String {
         format!("{}.parked", self.set)
+    }
+
+    /// The app key under which the messages of a gateway come back from the levels.
+    ///
+    /// # Errors
+    /// The name of the gateway cannot be part of an app key, or is too long: 142 bytes at most.
+    pub fn gateway_app(gateway: &str) -> Result<AppKey, AppKeyError> {
+        AppKey::new(format!("gateway.{gateway}"))
+    }
+
+    /// The exchange that the publishers of a gateway use.
+    #[must_use]
+    pub fn gateway_entry(gateway: &str) -> String {
+        format!("{gateway}.in")
+    }
+
+    /// The queue of messages that came in through a gateway and that no daemon has taken yet.
+    #[must_use]
+    pub fn gateway(&self, gateway: &str) -> String {
+        format!("{}.gateway.{gateway}", self.set)
+    }
+
+    /// The queue of messages that came back from the levels, for a daemon to hold for the rest
+    /// of a second and to send on; and the exchange for messages whose `expiration` was over
+    /// before a daemon took them.
+    #[must_use]
+    pub fn gateway_due(&self, gateway: &str) -> String {
+        format!("{}.gateway-due.{gateway}", self.set)
+    }
+
+    /// The gateway one of whose own queues has this name.
+    #[must_use]
+    pub fn gateway_of<'a>(&self, queue: &'a str) -> Option<&'a str> {
+        let rest = queue.strip_prefix(self.set.as_str())?;
+        rest.strip_prefix(".gateway.").or_else(|| rest.strip_prefix(".gateway-due."))
     }
 
     /// The queue that a canary receives its own messages from; it is no part of the

@@ -56,6 +56,8 @@ pub enum ExchangeKind {
     Direct,
     /// To everything bound to it.
     Fanout,
+    /// By headers.
+    Headers,
 }
 
 impl ExchangeKind {
@@ -66,6 +68,7 @@ impl ExchangeKind {
             Self::Topic => "topic",
             Self::Direct => "direct",
             Self::Fanout => "fanout",
+            Self::Headers => "headers",
         }
     }
 }

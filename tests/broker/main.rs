@@ -15,6 +15,7 @@ mod doctor;
 mod export;
 mod faults;
 mod garbage;
+mod gateway;
 mod handing_on;
 mod held_up;
 mod holding;

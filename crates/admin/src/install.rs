@@ -131,6 +131,16 @@ pub(super) fn describe(object: &Object) -> String {
     }
 }
 
+/// Declares one object. If it exists already, that changes nothing.
+pub(super) fn declare(session: &mut Session, object: &Object) -> Result<(), AdminError> {
+    let declared = match object {
+        Object::Exchange(exchange) => session.declare_exchange(exchange),
+        Object::Queue(queue) => session.declare_queue(queue),
+        Object::Binding(binding) => session.bind(binding),
+    };
+    declared.map_err(doing(format!("declaring {}", describe(object))))
+}
+
 /// Declares everything that is missing, in a safe order. Declaring what exists already
 /// changes nothing, so several installations may run at once. `progress` is called after each
 /// object.
@@ -158,12 +168,7 @@ pub fn install(
     };
     if outcome == Applied::Installed {
         for object in topology.objects() {
-            let declared = match object {
-                Object::Exchange(exchange) => session.declare_exchange(exchange),
-                Object::Queue(queue) => session.declare_queue(queue),
-                Object::Binding(binding) => session.bind(binding),
-            };
-            declared.map_err(doing(format!("declaring {}", describe(object))))?;
+            declare(&mut session, object)?;
             progress();
         }
     }

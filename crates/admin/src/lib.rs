@@ -11,6 +11,7 @@ mod doctor;
 mod examine;
 mod export;
 mod finding;
+mod gateway;
 pub mod handover;
 pub mod holding;
 mod install;
@@ -44,6 +45,10 @@ pub use doctor::{DoctorOptions, DoctorReport, doctor};
 pub use examine::{Conflict, ObjectState};
 pub use export::Export;
 pub use finding::{Finding, FindingCode, Severity};
+pub use gateway::{
+    GatewayAdded, GatewayEntry, GatewayList, GatewayRemoved, add_gateway, gateway_names, list_gateways,
+    remove_gateway,
+};
 pub use install::{Applied, InstallPlan, InstallReport, install, plan};
 pub use kept::{
     Diagnosis, Kept, KeptCause, KeptGroup, KeptMessage, KeptReport, Reason, ReplayRefusal, ReplayReport,

@@ -15,8 +15,8 @@ use delayline::{
 use delayline_settings::{Layers, Settings};
 
 use crate::{
-    Failure, app, apply, bench, completions, conformance, decode, demo, doctor, export, install, key, listen,
-    man, parked, plan, probe, recall, retry, send, serve, top, uninstall, unroutable, unstick,
+    Failure, app, apply, bench, completions, conformance, decode, demo, doctor, export, gateway, install,
+    key, listen, man, parked, plan, probe, recall, retry, send, serve, top, uninstall, unroutable, unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -220,6 +220,8 @@ Examples:
     Probe(probe::Args),
     /// Show retry policies
     Retry(retry::Args),
+    /// Take messages of applications written for the delayed-message plugin
+    Gateway(gateway::Args),
     /// List, replay or discard messages that used up their retries
     Parked(parked::Args),
     /// List, replay or discard messages that could not be delivered
@@ -248,6 +250,7 @@ impl Command {
         match self {
             Self::Verify | Self::Diff(_) | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
             Self::App(args) => args.looks(),
+            Self::Gateway(args) => args.looks(),
             Self::Parked(args) => args.looks(),
             Self::Unroutable(args) => args.looks(),
             Self::Recall(args) => args.looks(),

@@ -17,6 +17,7 @@ mod findings;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gateway;
 mod install;
 mod kept;
 mod key;
@@ -93,6 +94,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Recall(args) => recall::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
         Command::Retry(args) => retry::run(args, &settings()?, output),
+        Command::Gateway(args) => gateway::run(args, &settings()?, output),
         Command::Parked(args) => parked::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Probe(args) => probe::run(args, settings()?, output),

@@ -1,6 +1,7 @@
 //! `delayline serve`
 
 mod checkup;
+mod gateways;
 mod site;
 
 use std::{
@@ -53,6 +54,9 @@ try again at once, as with `delayline unstick`; for that the user needs the tag
 `policymaker`. The status page is at http://127.0.0.1:15628, with /metrics for Prometheus,
 /healthz and /readyz; if another daemon uses that port, one of the next nine is taken.
 
+Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
+five seconds; several daemons share their work.
+
 The daemon waits for the broker and for the set. SIGHUP reads the policies again and keeps
 the old ones if the new ones are invalid; SIGTERM and Ctrl-C finish what is in flight. The
 log has one line for each decision; DELAYLINE_LOG=warn leaves them out.")]
@@ -78,6 +82,9 @@ pub(super) struct Args {
     /// Do not unstick queues
     #[arg(long)]
     no_unstick: bool,
+    /// Do not work for gateways
+    #[arg(long)]
+    no_gateways: bool,
 }
 
 pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> {
@@ -87,10 +94,10 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
     }
     settings.canary.enabled &= !args.no_canary;
-    let idle = args.no_retry && args.no_unstick;
+    let idle = args.no_retry && args.no_unstick && args.no_gateways;
     if idle && !settings.canary.enabled && settings.web.listen.is_none() {
         return Err(Failure::usage(
-            "nothing is left to do: no retry service, no canary, no page, and no unsticking",
+            "nothing is left to do: no retry service, no gateways, no canary, no page, and no unsticking",
         ));
     }
     let file = args.policies.file();
@@ -117,9 +124,10 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
             }
         })
     };
-    let counters = site::Counters::new(!args.no_retry);
+    let counters = site::Counters::new(!args.no_retry, !args.no_gateways);
     let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &stop));
     let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &stop));
+    let gateways = (!args.no_gateways).then(|| gate(&settings, &counters, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
     let site = live.map(|live| site::site(&counters, &live));
@@ -140,6 +148,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
             .counting(retries);
         service.run(&stop)
     };
+    let clean = gateways.is_none_or(|gateways| gateways.join().unwrap_or(false)) && clean;
     drop((web, watch));
     for thread in canary.into_iter().chain(unsticker) {
         let _ = thread.join();
@@ -161,6 +170,11 @@ fn unstick(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool
     let stop = Arc::clone(stop);
     // Policies that it set are deleted before the process ends.
     thread::spawn(move || unsticker.run(&stop))
+}
+
+fn gate(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<bool> {
+    let (settings, counters, stop) = (settings.clone(), counters.of_gateways(), Arc::clone(stop));
+    thread::spawn(move || gateways::run(&settings, &counters, &stop))
 }
 
 fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use jiff::Timestamp;
 use serde_json::json;
 
-use delayline::{retry::RetryStats, router::Stats};
+use delayline::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
 use delayline_admin::{Kept, UnstickStats};
 use delayline_settings::Settings;
 use delayline_watch::{
@@ -26,11 +26,13 @@ pub(super) struct Counters {
     canary: Arc<Stats>,
     watched: Arc<Watched>,
     unstick: Arc<UnstickStats>,
+    gateways: Option<Arc<GatewayCounters>>,
 }
 
 impl Counters {
-    pub(super) fn new(retrying: bool) -> Self {
-        Self { retries: retrying.then(Arc::default), ..Self::default() }
+    pub(super) fn new(retrying: bool, gateways: bool) -> Self {
+        let gateways = gateways.then(Arc::default);
+        Self { retries: retrying.then(Arc::default), gateways, ..Self::default() }
     }
 
     pub(super) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
@@ -43,7 +45,12 @@ impl Counters {
             retry: self.retries.clone().map(|retries| (retries, Arc::clone(&self.retry))),
             canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
             unstick: Some(Arc::clone(&self.unstick)),
+            gateways: self.gateways.clone(),
         }
+    }
+
+    pub(super) fn of_gateways(&self) -> Arc<GatewayCounters> {
+        self.gateways.clone().unwrap_or_default()
     }
 
     pub(super) fn of_unsticker(&self) -> Arc<UnstickStats> {

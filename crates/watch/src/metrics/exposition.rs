@@ -18,7 +18,12 @@ use crate::{
     canary::{CanaryState, Watched},
     picture::{Checkup, Level, Picture},
 };
-use delayline::{histogram::Counted, retry::RetryStats, router::Stats};
+use delayline::{
+    gateway::{GatewayCounters, GatewayCounts},
+    histogram::Counted,
+    retry::RetryStats,
+    router::Stats,
+};
 use delayline_admin::{Severity, UnstickStats};
 
 use super::{
@@ -41,6 +46,8 @@ pub struct Inside {
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
     /// How often stuck queues were made to try again.
     pub unstick: Option<Arc<UnstickStats>>,
+    /// What gateways did.
+    pub gateways: Option<Arc<GatewayCounters>>,
 }
 
 /// Everything that one scrape tells.
@@ -71,6 +78,7 @@ impl Collector for Exposition {
         self.broker(&mut out)?;
         self.levels(&mut out)?;
         self.unstick(&mut out)?;
+        self.gateways(&mut out)?;
         self.kept(&mut out)?;
         self.retries(&mut out)?;
         self.canary(&mut out)?;
@@ -133,6 +141,27 @@ impl Exposition {
         let attempts = attempts.into_iter().map(|(queue, count)| (queue, number(count)));
         out.labelled(f::UNSTICKS, "queue", attempts)?;
         out.number(f::UNSTICK_BLOCKED, stats.map(|stats| count(stats.blocked())))
+    }
+
+    fn gateways(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let all = self.inside.gateways.as_ref().map(|gateways| gateways.counts()).unwrap_or_default();
+        for (family, of) in [
+            (f::GATEWAY_TAKEN, (|counts| counts.taken) as fn(&GatewayCounts) -> u64),
+            (f::GATEWAY_DELAYED, |counts| counts.delayed),
+            (f::GATEWAY_DELIVERED, |counts| counts.delivered),
+            (f::GATEWAY_SET_ASIDE, |counts| counts.set_aside),
+        ] {
+            out.labelled(
+                family,
+                "gateway",
+                all.iter().map(|(name, counts)| (name.clone(), number(of(counts)))),
+            )?;
+        }
+        let mut metric = out.family(f::GATEWAY_LATENESS)?;
+        for (name, counts) in &all {
+            histogram(&mut metric.encode_family(&[("gateway", name.as_str())])?, &counts.late)?;
+        }
+        Ok(())
     }
 
     fn kept(&self, out: &mut Out<'_>) -> Result<(), Error> {

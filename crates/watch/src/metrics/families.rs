@@ -75,6 +75,16 @@ families! {
         "Attempts to make a stuck queue try again, by queue";
     UNSTICK_BLOCKED: Gauge "delayline_unstick_blocked" None,
         "Stuck queues that could not be made to try again, for lack of rights or because of other policies";
+    GATEWAY_TAKEN: Counter "delayline_gateway_taken" Some("messages"),
+        "Messages that publishers sent to a gateway, by gateway";
+    GATEWAY_DELAYED: Counter "delayline_gateway_delayed" Some("messages"),
+        "Messages of a gateway that were sent to the levels, by gateway";
+    GATEWAY_DELIVERED: Counter "delayline_gateway_delivered" Some("messages"),
+        "Messages that a gateway sent to its consumers' exchange, by gateway";
+    GATEWAY_SET_ASIDE: Counter "delayline_gateway_set_aside" Some("messages"),
+        "Messages of a gateway that could not be sent on and are unroutable, by gateway";
+    GATEWAY_LATENESS: Histogram "delayline_gateway_lateness" Some("seconds"),
+        "How late delayed messages of a gateway came back from the levels, by gateway; 0 if in time";
     UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Messages that nobody is bound for, or that are malformed";
     UNROUTABLE_AGE: Gauge "delayline_unroutable_oldest_age" Some("seconds"),
         "How long the oldest unroutable message has been there, as far as is known";

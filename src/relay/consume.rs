@@ -20,7 +20,7 @@ use crate::{
 };
 
 use super::{
-    RetryStats,
+    SetAside,
     forward::{Forwarder, Unsendable},
     poison::{self, Poison},
 };
@@ -36,20 +36,20 @@ const FINISH: Duration = Duration::from_secs(10);
 const ALONE: (u64, Duration) = (100, Duration::from_secs(1));
 
 /// What to consume, and how.
-pub(super) struct Consuming<'a> {
+pub(crate) struct Consuming<'a> {
     /// Where, and what makes its routers.
-    pub(super) router: &'a RouterBuilder,
+    pub(crate) router: &'a RouterBuilder,
     /// The name of the connection in the broker's list.
-    pub(super) purpose: &'static str,
-    pub(super) queue: &'a str,
+    pub(crate) purpose: &'static str,
+    pub(crate) queue: &'a str,
     /// Advice if there is no such queue.
-    pub(super) if_missing: &'static str,
-    pub(super) prefetch: u16,
+    pub(crate) if_missing: &'static str,
+    pub(crate) prefetch: u16,
     /// How many channels share the prefetch.
-    pub(super) lanes: u16,
-    pub(super) unsendable: Unsendable,
+    pub(crate) lanes: u16,
+    pub(crate) unsendable: Unsendable,
     /// Where messages that were set aside are counted.
-    pub(super) stats: Option<Arc<RetryStats>>,
+    pub(crate) stats: Option<Arc<dyn SetAside>>,
 }
 
 /// How a session ended without an error.
@@ -61,7 +61,7 @@ enum Ended {
 }
 
 /// Why a session ended.
-pub(super) enum Failed {
+pub(crate) enum Failed {
     /// A new session may do better.
     Session(String),
     /// The broker crashed over something; whether we held no message then.
@@ -86,7 +86,7 @@ impl Consuming<'_> {
     /// # Errors
     /// All places are occupied by messages about which nothing can be done; their number.
     /// They are back in the queue.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         stop: &AtomicBool,
         mut handle: impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
@@ -137,7 +137,7 @@ impl Consuming<'_> {
                         message.described()
                     );
                     if let Some(stats) = &self.stats {
-                        stats.set_aside(&message.routing_key);
+                        stats.unreadable(&message.routing_key);
                     }
                 }
                 !moved.is_empty()
@@ -202,7 +202,7 @@ impl Consuming<'_> {
         if went_well {
             return Ok(Ended::WentWell);
         }
-        info!("stopped{}", if clean { "" } else { "; some messages may be retried twice" });
+        info!("stopped{}", if clean { "" } else { "; some messages may be sent on twice" });
         Ok(Ended::Stopped(clean))
     }
 }
@@ -239,7 +239,7 @@ fn work(
                 let mut select = Select::new();
                 consumer.watch(&mut select);
                 forwarder.watch(&mut select);
-                let _ = select.ready_timeout(TICK);
+                let _ = select.ready_timeout(forwarder.next_due().map_or(TICK, |next| next.min(TICK)));
             }
             Next::Ended(Some(cause)) if cause.code() == Some(poison::CRASH) => {
                 return Err(Failed::Crashed { reason: cause.to_string(), unseen: false });

@@ -3,8 +3,8 @@
 //!
 //! The broker requeues such a message at the head of its queue, where the next connection
 //! meets it, so all messages behind it would wait forever. Over AMQP 1.0 it can be read (see
-//! [`amqp::v1`](crate::amqp::v1)) and rejected, so that the broker moves it to the parked
-//! queue unchanged. The broker does not say which of the messages at the head it was.
+//! [`amqp::v1`](crate::amqp::v1)) and rejected, so that the broker moves it to where
+//! the queue dead-letters, unchanged. The broker does not say which of the messages at the head it was.
 
 use std::{collections::BTreeSet, fmt::Display};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The code with which the broker closes a connection that it crashed over.
-pub(super) const CRASH: u16 = 541;
+pub(crate) const CRASH: u16 = 541;
 
 /// How many messages are examined in one go, and in one turn.
 const SWEEP: (u32, u32) = (1_000, 100);
@@ -31,9 +31,9 @@ const STRIKES: u32 = 5;
 
 /// What is known about such messages.
 #[derive(Debug)]
-pub(super) struct Poison {
+pub(crate) struct Poison {
     /// The broker's version, as far as known.
-    pub(super) broker: Option<String>,
+    pub(crate) broker: Option<String>,
     /// What the broker is known to crash over.
     proven: BTreeSet<Oddity>,
     /// Whether to take messages one at a time, so that we hold no innocent one at the next
@@ -50,12 +50,12 @@ impl Default for Poison {
 
 impl Poison {
     /// Whether to take messages one at a time.
-    pub(super) fn alone(&self) -> bool {
+    pub(crate) fn alone(&self) -> bool {
         self.alone
     }
 
     /// Messages were taken one at a time for a while, and nothing happened.
-    pub(super) fn went_well(&mut self) {
+    pub(crate) fn went_well(&mut self) {
         (self.alone, self.strikes) = (false, 0);
     }
 
@@ -64,7 +64,7 @@ impl Poison {
     ///
     /// # Errors
     /// AMQP 1.0 is not available.
-    pub(super) fn crashed(
+    pub(crate) fn crashed(
         &mut self,
         broker: &Broker,
         queue: &str,
@@ -131,7 +131,7 @@ impl Poison {
 }
 
 /// Advice for an operator if such a message cannot be moved.
-pub(super) fn unread(queue: &str, why: &dyn Display) -> String {
+pub(crate) fn unread(queue: &str, why: &dyn Display) -> String {
     format!(
         "the broker crashes over a message in `{queue}` that AMQP 0-9-1 cannot carry, and everything behind it \
          waits. It cannot be moved over AMQP 1.0: {why}"

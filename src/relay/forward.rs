@@ -1,7 +1,8 @@
 //! Publishing successors, and acknowledging a message only once its successor is confirmed.
 
 use std::{
-    collections::VecDeque,
+    cmp::Ordering,
+    collections::{BinaryHeap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use crate::{
     router::{Cause, Outcome, Pipeline, PublishError},
 };
 
-use super::{RetryStats, consume::Failed};
+use super::{SetAside, consume::Failed};
 
 /// How long to wait before publishing again a message that the broker would not store just
 /// now.
@@ -26,38 +27,69 @@ const TOPIC_REFUSED: &str = "access to topic";
 
 /// What to do with a message that can never be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unsendable {
+pub(crate) enum Unsendable {
     /// Reject it: the broker dead-letters it from the queue, unchanged.
     Reject,
     /// Keep it unacknowledged; its queue may have nowhere to dead-letter to.
     Hold,
 }
 
+/// A successor that is not due yet.
+struct Early {
+    due: Instant,
+    successor: Message,
+    delivery: Delivery,
+}
+
+impl Ord for Early {
+    /// The next one is the greatest, as a heap has it.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.due.cmp(&self.due)
+    }
+}
+
+impl PartialOrd for Early {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Early {
+    fn eq(&self, other: &Self) -> bool {
+        self.due == other.due
+    }
+}
+
+impl Eq for Early {}
+
 /// Messages whose successors are in flight.
-pub(super) struct Forwarder<'r> {
+pub(crate) struct Forwarder<'r> {
     pipeline: Pipeline<'r, Delivery>,
     /// Successors to publish again, and when.
     held: VecDeque<(Instant, Message, Delivery)>,
+    /// Successors that are not due yet, the next one first.
+    early: BinaryHeap<Early>,
     unsendable: Unsendable,
     /// Messages about which nothing can be done; the broker requeues them when the connection
     /// is closed.
     stuck: Vec<Delivery>,
     /// How many messages the broker delivers at a time.
     prefetch: usize,
-    stats: Option<&'r RetryStats>,
+    stats: Option<&'r dyn SetAside>,
     acknowledged: u64,
 }
 
 impl<'r> Forwarder<'r> {
-    pub(super) fn new(
+    pub(crate) fn new(
         router: &'r Router,
         unsendable: Unsendable,
-        stats: Option<&'r RetryStats>,
+        stats: Option<&'r dyn SetAside>,
         prefetch: usize,
     ) -> Self {
         Self {
             pipeline: router.pipeline(),
             held: VecDeque::new(),
+            early: BinaryHeap::new(),
             unsendable,
             stuck: Vec::new(),
             prefetch,
@@ -67,12 +99,22 @@ impl<'r> Forwarder<'r> {
     }
 
     /// Whether we hold no message.
-    pub(super) fn is_empty(&self) -> bool {
-        self.pipeline.in_flight() == 0 && self.held.is_empty() && self.stuck.is_empty()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pipeline.in_flight() == 0
+            && self.held.is_empty()
+            && self.early.is_empty()
+            && self.stuck.is_empty()
+    }
+
+    /// How long until a successor has to be published.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        let early = self.early.peek().map(|early| early.due);
+        let next = early.into_iter().chain(self.held.front().map(|(when, ..)| *when)).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
     }
 
     /// How many messages were acknowledged or rejected.
-    pub(super) fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
@@ -80,13 +122,13 @@ impl<'r> Forwarder<'r> {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub(super) fn acknowledge(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
+    pub(crate) fn acknowledge(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
         self.acknowledged += 1;
         Ok(consumer.ack(delivery).map_err(|error| error.to_string())?)
     }
 
     /// Lets a `select` wake up when there may be something to settle.
-    pub(super) fn watch<'s>(&'s self, select: &mut Select<'s>) {
+    pub(crate) fn watch<'s>(&'s self, select: &mut Select<'s>) {
         self.pipeline.watch(select);
     }
 
@@ -94,7 +136,7 @@ impl<'r> Forwarder<'r> {
     ///
     /// # Errors
     /// Why it makes no sense to continue; the broker keeps what is not acknowledged.
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         consumer: &Consumer,
         delivery: Delivery,
@@ -106,11 +148,29 @@ impl<'r> Forwarder<'r> {
         }
     }
 
+    /// Publishes the successor of a message, but not before this instant.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(crate) fn send_at(
+        &mut self,
+        due: Instant,
+        consumer: &Consumer,
+        delivery: Delivery,
+        successor: Message,
+    ) -> Result<(), Failed> {
+        if due <= Instant::now() {
+            return self.send(consumer, delivery, successor);
+        }
+        self.early.push(Early { due, successor, delivery });
+        Ok(())
+    }
+
     /// Sets aside a message that cannot be understood, or cannot be published.
     ///
     /// # Errors
     /// As for [`send`](Self::send), and if such messages now occupy all places.
-    pub(super) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
+    pub(crate) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
         match self.unsendable {
             Unsendable::Reject => {
                 self.acknowledged += 1;
@@ -131,12 +191,17 @@ impl<'r> Forwarder<'r> {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub(super) fn settle(&mut self, consumer: &Consumer) -> Result<(), Failed> {
+    pub(crate) fn settle(&mut self, consumer: &Consumer) -> Result<(), Failed> {
         while let Some(outcome) = self.pipeline.try_next() {
             self.settle_one(consumer, outcome)?;
         }
         while self.held.front().is_some_and(|(when, ..)| *when <= Instant::now()) {
             if let Some((_, successor, delivery)) = self.held.pop_front() {
+                self.send(consumer, delivery, successor)?;
+            }
+        }
+        while self.early.peek().is_some_and(|early| early.due <= Instant::now()) {
+            if let Some(Early { successor, delivery, .. }) = self.early.pop() {
                 self.send(consumer, delivery, successor)?;
             }
         }
@@ -155,9 +220,9 @@ impl<'r> Forwarder<'r> {
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
                 self.set_aside(consumer, delivery, &error)
             }
-            // A message without a delay is refused by the application's own queue, for as
+            // A message without a delay is refused by an application's own queue, for as
             // long as that likes; it may wait, but must not take the places of others.
-            Cause::Nacked if error.message().is_due_at_once() && self.is_crowded() => {
+            Cause::Nacked if error.message().goes_straight_to_an_application() && self.is_crowded() => {
                 self.set_aside(consumer, delivery, &error)
             }
             cause => {
@@ -178,7 +243,7 @@ impl<'r> Forwarder<'r> {
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         error!("set aside app={app} id={id}: {error}");
         if let Some(stats) = self.stats {
-            stats.refuse(app.as_str());
+            stats.refused(app.as_str());
         }
         self.refuse(consumer, delivery)
     }
@@ -208,7 +273,7 @@ impl<'r> Forwarder<'r> {
 
     /// Waits until every published successor is confirmed and its message acknowledged, for
     /// `limit` at most. Returns whether all are.
-    pub(super) fn finish(mut self, consumer: &Consumer, limit: Duration) -> bool {
+    pub(crate) fn finish(mut self, consumer: &Consumer, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.pipeline.in_flight() > 0 {
             let mut select = Select::new();

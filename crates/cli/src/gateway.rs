@@ -1,0 +1,274 @@
+//! `delayline gateway`
+
+use clap::{Subcommand, ValueEnum};
+use owo_colors::OwoColorize;
+
+use delayline::topology::{ExchangeKind, Topology};
+use delayline_admin::{self as admin, Applied, GatewayAdded, GatewayEntry};
+use delayline_settings::Settings;
+
+use crate::{Code, Failure, Output, output::grouped, table::table};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline gateway add orders.delayed --type topic
+  delayline gateway list
+  delayline gateway check orders.delayed
+  delayline gateway remove orders.delayed
+
+For applications that were written for the delayed-message plugin: they publish with the
+header `x-delay` in milliseconds, and any routing key. Publishers use the exchange
+`<name>.in`, consumers stay bound to the exchange `<name>`; `delayline serve` works in
+between. docs/gateway.md has the details.")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+impl Args {
+    /// Whether it changes nothing.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self.command, Command::List | Command::Check(_))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Add a gateway: the exchanges of its consumers and publishers, and two queues
+    #[command(after_help = "\
+Examples:
+  delayline gateway add orders.delayed --type topic --dry-run
+  delayline gateway add orders.delayed --type direct
+
+Adding again changes nothing, and makes what is missing. If an exchange of that name
+exists with another type, the command says so, changes nothing and exits with 1.")]
+    Add(Add),
+    /// List gateways: what waits in them, their daemons, what is wrong
+    #[command(after_help = "\
+Examples:
+  delayline gateway list
+  delayline gateway list --json | jq '.gateways[] | select(.daemons == 0) | .gateway'")]
+    List,
+    /// Say what is wrong with a gateway; exits with 1 if anything is
+    Check(Named),
+    /// Remove a gateway; the exchange of its consumers stays
+    #[command(after_help = "\
+Examples:
+  delayline gateway remove orders.delayed --dry-run
+  delayline gateway remove orders.delayed
+
+Refuses, with exit code 1, while messages wait in its queues. The exchange of the
+publishers goes first; six seconds later the messages are counted again, and if there are
+any, it is restored. Messages that are still in the levels end up in the unroutable queue;
+add the gateway again and replay them.")]
+    Remove(Remove),
+}
+
+/// The type of the exchange that consumers are bound to.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    Direct,
+    Topic,
+    Fanout,
+    Headers,
+}
+
+impl From<Kind> for ExchangeKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Direct => Self::Direct,
+            Kind::Topic => Self::Topic,
+            Kind::Fanout => Self::Fanout,
+            Kind::Headers => Self::Headers,
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// The gateway, which is also the exchange that consumers are bound to
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    #[command(flatten)]
+    named: Named,
+    /// The type of that exchange: what was `x-delayed-type` with the plugin
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Kind,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    #[command(flatten)]
+    named: Named,
+    /// Remove it even if messages wait in its queues, which are lost
+    #[arg(long)]
+    force: bool,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    match &args.command {
+        Command::Add(args) => {
+            let kind = args.kind.into();
+            let added = admin::add_gateway(settings, &topology, &args.named.name, kind, args.dry_run)?
+                .map_err(|error| Failure::usage(format!("no gateway can have this name: {error}")))?;
+            show_added(&added, output)
+        }
+        Command::List => {
+            let list = admin::list_gateways(settings, &topology)?;
+            let set = &topology.settings().set;
+            if output.json {
+                output.json(&list)?;
+            } else if !list.installed {
+                output.line(format!("set `{set}` is not installed in this vhost (delayline install)"))?;
+            } else if list.gateways.is_empty() {
+                output.line(format!("set `{set}` has no gateways"))?;
+            } else {
+                show_list(&list.gateways, output)?;
+            }
+            Ok(if list.installed { Code::Done } else { Code::Problem })
+        }
+        Command::Check(Named { name }) => {
+            let list = admin::list_gateways(settings, &topology)?;
+            let Some(found) = list.gateways.into_iter().find(|it| it.gateway == *name) else {
+                let set = &topology.settings().set;
+                return Err(Failure::new(
+                    Code::Problem,
+                    format!("there is no gateway `{name}` in set `{set}` (delayline gateway list)"),
+                ));
+            };
+            if output.json {
+                output.json(&found)?;
+            } else if found.problems.is_empty() {
+                output.line(format!("{} gateway `{name}`", "ok".green().bold()))?;
+            } else {
+                output.line(format!("{} gateway `{name}`", "problem".red().bold()))?;
+                for problem in &found.problems {
+                    output.line(format!("  {problem}"))?;
+                }
+            }
+            Ok(if found.problems.is_empty() { Code::Done } else { Code::Problem })
+        }
+        Command::Remove(args) => remove(args, settings, &topology, output),
+    }
+}
+
+fn show_added(added: &GatewayAdded, output: &mut Output) -> Result<Code, Failure> {
+    let code = match added.outcome {
+        Applied::Conflict if added.no_set => Code::Broker,
+        Applied::Conflict => Code::Problem,
+        _ => Code::Done,
+    };
+    if output.json {
+        output.json(added)?;
+        return Ok(code);
+    }
+    let GatewayAdded { gateway, entry, .. } = added;
+    if added.outcome == Applied::Conflict {
+        output.line(format!(
+            "{} gateway `{gateway}`: nothing was changed, because something else is in the way",
+            "conflict".red().bold()
+        ))?;
+        for conflict in &added.conflicts {
+            output.line(format!("  {conflict}"))?;
+        }
+        return Ok(code);
+    }
+    let (head, verb) = match added.outcome {
+        Applied::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
+        Applied::Unchanged => ("unchanged".green().bold().to_string(), "made"),
+        _ => ("added".green().bold().to_string(), "made"),
+    };
+    output.line(format!("{head} gateway `{gateway}`"))?;
+    for step in &added.steps {
+        let verb = if step.stood { "already there:" } else { verb };
+        output.line(format!("  {verb} {}", step.what))?;
+    }
+    output.line(format!(
+        "Publishers use exchange `{entry}` and need write permission for it; consumers bind to exchange \
+         `{gateway}` and need read permission for that. `delayline serve` takes the messages."
+    ))?;
+    Ok(code)
+}
+
+fn show_list(gateways: &[GatewayEntry], output: &mut Output) -> Result<(), Failure> {
+    let rows = gateways.iter().map(|it| {
+        vec![
+            it.gateway.clone(),
+            it.kind.clone().unwrap_or_else(|| "missing".into()),
+            it.entry.clone(),
+            grouped(it.waiting),
+            grouped(it.due),
+            it.daemons.to_string(),
+            it.bindings.to_string(),
+        ]
+    });
+    let header = ["gateway", "type", "publishers use", ">waiting", ">due", ">channels", ">bindings"];
+    output.line(table(&header, rows))?;
+    for it in gateways {
+        for problem in &it.problems {
+            output.line(format!("{} {}: {problem}", "problem".red().bold(), it.gateway))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(
+    args: &Remove,
+    settings: &Settings,
+    topology: &Topology,
+    output: &mut Output,
+) -> Result<Code, Failure> {
+    let name = &args.named.name;
+    let bar = output.spinner("removing");
+    let outcome = admin::remove_gateway(settings, topology, name, args.force, args.dry_run);
+    bar.finish_and_clear();
+    let report = match outcome? {
+        Ok(report) => report,
+        Err(refusal) => {
+            if output.json {
+                output.json(&serde_json::json!({ "refused": refusal }))?;
+            } else {
+                output.line(format!("nothing was removed: {refusal}"))?;
+                if refusal.conflicts.is_empty() {
+                    output.line(
+                        "Wait until `delayline serve` has sent them on, or use --force to lose them.",
+                    )?;
+                }
+            }
+            return Ok(Code::Problem);
+        }
+    };
+    if output.json {
+        output.json(&report)?;
+        return Ok(Code::Done);
+    }
+    let head = match report.dry_run {
+        _ if report.removed.is_empty() => "unchanged".green().bold().to_string(),
+        true => "dry run".yellow().bold().to_string(),
+        false => "removed".green().bold().to_string(),
+    };
+    output.line(format!("{head} gateway `{name}`"))?;
+    for what in &report.removed {
+        output.line(format!("  {} {what}", if report.dry_run { "would remove" } else { "removed" }))?;
+    }
+    for what in &report.left {
+        output.line(format!("  left alone: {what}"))?;
+    }
+    for lost in &report.discarded {
+        let verb = if report.dry_run { "would lose" } else { "lost" };
+        output.line(format!("  {verb} {} messages in `{}`", grouped(lost.messages), lost.queue))?;
+    }
+    Ok(Code::Done)
+}

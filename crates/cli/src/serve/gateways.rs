@@ -1,0 +1,110 @@
+//! The gateways that this daemon works for: those that stand in the set. It looks for new
+//! ones from time to time.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use log::{info, warn};
+
+use delayline::{
+    gateway::{Gateway, GatewayCounters},
+    topology::Topology,
+};
+use delayline_admin::{gateway_names, management::ManagementApi};
+use delayline_settings::Settings;
+
+use super::TICK;
+
+/// How often to look for gateways.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// A gateway at work.
+struct Working {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<bool>,
+}
+
+/// Works for all gateways until `stop` is set. Returns whether all ended in order.
+pub(super) fn run(settings: &Settings, counters: &GatewayCounters, stop: &AtomicBool) -> bool {
+    let Some(management) = &settings.management else {
+        info!("no gateways: without the management API they cannot be found");
+        return wait(stop);
+    };
+    let api = match ManagementApi::new(management) {
+        Ok(api) => api,
+        Err(error) => {
+            warn!("no gateways: {error}");
+            return wait(stop);
+        }
+    };
+    let topology = Topology::new(settings.topology.clone());
+    let mut working: BTreeMap<String, Working> = BTreeMap::new();
+    let mut blind = false;
+    let mut clean = true;
+    while !stop.load(Ordering::Relaxed) {
+        match gateway_names(&api, &settings.broker.vhost, &topology) {
+            Ok(names) => {
+                blind = false;
+                let gone: Vec<_> = working.keys().filter(|name| !names.contains(name)).cloned().collect();
+                for name in gone {
+                    info!("gateway {name}: it was removed");
+                    clean &= working.remove(&name).is_none_or(Working::end);
+                }
+                for name in names {
+                    if !working.contains_key(&name)
+                        && let Some(started) = start(&name, settings, counters)
+                    {
+                        working.insert(name, started);
+                    }
+                }
+            }
+            // Those that are known go on.
+            Err(error) if !blind => {
+                blind = true;
+                warn!("new gateways are not noticed: {error}");
+            }
+            Err(_) => {}
+        }
+        let next = Instant::now() + LOOK_EVERY;
+        while !stop.load(Ordering::Relaxed) && Instant::now() < next {
+            thread::sleep(TICK);
+        }
+    }
+    working.values().for_each(|gateway| gateway.stop.store(true, Ordering::Relaxed));
+    working.into_values().map(Working::end).fold(clean, |clean, ended| clean & ended)
+}
+
+fn wait(stop: &AtomicBool) -> bool {
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(TICK);
+    }
+    true
+}
+
+fn start(name: &str, settings: &Settings, counters: &GatewayCounters) -> Option<Working> {
+    let gateway = match Gateway::new(settings.router(), name) {
+        Ok(gateway) => gateway.counting(counters.of(name)),
+        Err(error) => {
+            warn!("gateway {name}: {error}");
+            return None;
+        }
+    };
+    info!("gateway {name}: started");
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    Some(Working { stop, thread: thread::spawn(move || gateway.run(&told)) })
+}
+
+impl Working {
+    fn end(self) -> bool {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or(false)
+    }
+}

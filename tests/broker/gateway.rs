@@ -1,0 +1,297 @@
+//! A gateway as publishers and consumers of the delayed-message plugin meet it.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use delayline::{
+    amqp::{Consumer, Delivery, Next, Session},
+    gateway::{Gateway, GatewayStats},
+    message::Value,
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use delayline_admin::{self as admin, Applied};
+use delayline_settings::Settings;
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use crate::common::{PATIENCE, eventually, installed, raw, shared_node, topology};
+
+const NAME: &str = "orders.delayed";
+
+fn add(settings: &Settings, kind: ExchangeKind) -> admin::GatewayAdded {
+    admin::add_gateway(settings, &topology(settings), NAME, kind, false).unwrap().unwrap()
+}
+
+fn unroutable(settings: &Settings) -> u32 {
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.queue_depth("delay.unroutable").unwrap().map_or(0, |depth| depth.ready)
+}
+
+/// The service, on a thread of this process.
+struct Serving {
+    stop: Arc<AtomicBool>,
+    stats: Arc<GatewayStats>,
+    thread: Option<JoinHandle<bool>>,
+}
+
+impl Serving {
+    fn start(settings: &Settings) -> Self {
+        let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(GatewayStats::default()));
+        let gateway = Gateway::new(settings.router(), NAME).unwrap().counting(Arc::clone(&stats));
+        let told = Arc::clone(&stop);
+        let thread = Some(thread::spawn(move || gateway.run(&told)));
+        Self { stop, stats, thread }
+    }
+
+    fn stop(mut self) -> bool {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// An application's queue, bound as it was with the plugin.
+struct Orders {
+    consumer: Consumer,
+    _session: Session,
+}
+
+impl Orders {
+    fn open(settings: &Settings, key: &str) -> Self {
+        let mut session = Session::open(&settings.broker).unwrap();
+        let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
+        session.declare_queue(&Queue { name: "orders".into(), level: None, arguments }).unwrap();
+        let destination = Endpoint::Queue("orders".into());
+        session.bind(&Binding { source: NAME.into(), destination, key: key.into() }).unwrap();
+        let consumer = session.consume("orders", 1_000).unwrap();
+        Self { consumer, _session: session }
+    }
+
+    fn next(&self) -> (i64, Delivery) {
+        match self.consumer.next(PATIENCE) {
+            Next::Delivery(delivery) => (Timestamp::now().as_millisecond(), delivery),
+            other => panic!("nothing came: {other:?}"),
+        }
+    }
+}
+
+fn order(delay: impl Into<Json>, id: &str) -> Json {
+    let headers = json!({ "x-delay": delay.into(), "mine": "kept" });
+    let properties = json!({ "message_id": id, "headers": headers, "content_type": "text/plain" });
+    raw::message("orders.delayed.in", &format!("order.{id}"), id, &properties)
+}
+
+#[test]
+fn what_goes_in_comes_out_as_it_was_and_never_early() {
+    let settings = installed(1_000);
+    let added = add(&settings, ExchangeKind::Topic);
+    assert_eq!(added.outcome, Applied::Installed, "{added:?}");
+    assert!(added.steps.iter().all(|step| !step.stood), "{added:?}");
+    let orders = Orders::open(&settings, "order.#");
+    let serving = Serving::start(&settings);
+    let delays = [
+        ("none", Json::Null, 0),
+        ("zero", 0.into(), 0),
+        ("past", (-5).into(), 0),
+        ("short", 300.into(), 300),
+        ("second", 1_000.into(), 1_000),
+        ("long", 2_345.into(), 2_345),
+        ("text", "1200".into(), 1_200),
+    ];
+    let before = Timestamp::now().as_millisecond();
+    raw::publish(&settings, delays.iter().map(|(id, delay, _)| order(delay.clone(), id)));
+    let mut due: HashMap<_, _> = delays.iter().map(|(id, _, after)| (*id, *after)).collect();
+    while !due.is_empty() {
+        let (at, delivery) = orders.next();
+        let id = delivery.properties.message_id.clone().unwrap();
+        let after = due.remove(id.as_str()).unwrap_or_else(|| panic!("{id} came twice"));
+        assert!(at - before >= after, "{id} came after {} ms instead of {after}", at - before);
+        assert_eq!(
+            (delivery.exchange.as_str(), delivery.routing_key.as_str()),
+            (NAME, &*format!("order.{id}"))
+        );
+        assert_eq!(delivery.body, id.as_bytes());
+        assert_eq!(delivery.properties.content_type.as_deref(), Some("text/plain"));
+        assert_eq!(delivery.headers["mine"], Value::from("kept"));
+        let ours: Vec<_> =
+            delivery.headers.keys().filter(|name| *name != "mine" && *name != "x-delay").collect();
+        assert!(ours.is_empty(), "{id} has {ours:?} as well");
+        if after > 0 {
+            assert_eq!(delivery.headers["x-delay"].as_i64(), Some(-after), "{id}");
+        }
+        orders.consumer.ack(delivery).unwrap();
+    }
+    assert_eq!(unroutable(&settings), 0);
+    let stats = Arc::clone(&serving.stats);
+    assert!(serving.stop());
+    let counts = stats.counts();
+    assert_eq!((counts.taken, counts.delivered, counts.set_aside), (7, 7, 0));
+    assert_eq!(counts.delayed, 2, "1,200 ms and 2,345 ms wait in the levels");
+}
+
+#[test]
+fn what_cannot_be_sent_on_is_unroutable_and_the_rest_goes_on() {
+    let settings = installed(10);
+    add(&settings, ExchangeKind::Direct);
+    let orders = Orders::open(&settings, "order.good");
+    let serving = Serving::start(&settings);
+    // A delay that nobody can read, one that no level can hold, and keys that nobody is bound
+    // for, with and without a delay.
+    let bad = [order("soon", "text"), order(i64::MAX, "never"), order(20, "lost"), order(0, "lost-too")];
+    raw::publish(&settings, bad.into_iter().chain([order(50, "good")]));
+    assert_eq!(orders.next().1.body, b"good");
+    eventually("all others are unroutable", || unroutable(&settings) == 4);
+    assert_eq!(serving.stats.counts().set_aside, 4);
+
+    assert!(serving.stop());
+}
+
+#[test]
+fn what_expired_while_no_daemon_ran_is_delivered_all_the_same() {
+    let settings = installed(10);
+    add(&settings, ExchangeKind::Fanout);
+    let orders = Orders::open(&settings, "");
+    let properties = json!({ "message_id": "1", "expiration": "1", "headers": { "x-delay": 30 } });
+    raw::publish(&settings, [raw::message("orders.delayed.in", "the.key", "expired", &properties)]);
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("it has left the queue of incoming messages", || {
+        session.queue_depth("delay.gateway-due.orders.delayed").unwrap().is_some_and(|depth| depth.ready == 1)
+    });
+    let serving = Serving::start(&settings);
+    let (_, delivery) = orders.next();
+    assert_eq!((delivery.routing_key.as_str(), delivery.body.as_slice()), ("the.key", &b"expired"[..]));
+    assert!(serving.stop());
+}
+
+#[test]
+fn adding_again_changes_nothing_and_removing_loses_nothing() {
+    let settings = installed(10);
+    let topology = topology(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let plain = |name: &str, kind| Exchange { name: name.into(), kind, arguments: [].into() };
+    session.declare_exchange(&plain(NAME, ExchangeKind::Headers)).unwrap();
+    let refused = add(&settings, ExchangeKind::Topic);
+    assert_eq!(refused.outcome, Applied::Conflict);
+    assert!(refused.conflicts[0].contains("`type` should be topic, but is headers"), "{refused:?}");
+    assert!(!session.exchange_exists("orders.delayed.in").unwrap(), "nothing was changed");
+    assert_eq!(add(&settings, ExchangeKind::Headers).outcome, Applied::Installed);
+    let again = add(&settings, ExchangeKind::Headers);
+    assert_eq!(again.outcome, Applied::Unchanged);
+    assert!(again.steps.iter().all(|step| step.stood), "{again:?}");
+    assert!(admin::add_gateway(&settings, &topology, "a b", ExchangeKind::Topic, false).unwrap().is_err());
+
+    let listed = || admin::list_gateways(&settings, &topology).unwrap().gateways.remove(0);
+    let found = listed();
+    assert_eq!((found.gateway.as_str(), found.kind.as_deref(), found.daemons), (NAME, Some("headers"), 0));
+    assert!(found.problems.iter().any(|problem| problem.contains("run `delayline serve`")), "{found:?}");
+    session.delete_exchange("orders.delayed.in").unwrap();
+    let broken = listed();
+    assert!(broken.problems[0].contains("exchange `orders.delayed.in`"), "{broken:?}");
+    add(&settings, ExchangeKind::Headers);
+
+    let remove = |force| admin::remove_gateway(&settings, &topology, NAME, force, false).unwrap();
+    raw::publish(&settings, [order(5_000, "waits")]);
+    let refused = remove(false).unwrap_err();
+    assert_eq!(
+        (refused.waiting[0].queue.as_str(), refused.waiting[0].messages),
+        ("delay.gateway.orders.delayed", 1)
+    );
+    assert!(session.exchange_exists("orders.delayed.in").unwrap());
+    let removed = remove(true).unwrap();
+    assert_eq!(removed.discarded[0].messages, 1);
+    assert!(session.exchange_exists(NAME).unwrap(), "consumers are bound to it");
+    assert!(admin::list_gateways(&settings, &topology).unwrap().gateways.is_empty());
+    let report = admin::verify(&settings, &topology).unwrap();
+    assert!(report.findings.is_empty(), "{report:?}");
+}
+
+/// `delayline serve`, which finds the gateway by itself.
+struct Daemon {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Daemon {
+    fn start(settings: &Settings) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let log = File::create(directory.path().join("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
+            .args(["serve", "--no-canary", "--no-web", "--no-retry", "--no-unstick"])
+            .current_dir(directory.path())
+            .env("DELAYLINE_URL", crate::retry::url(settings))
+            .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+            .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
+            .env_remove("DELAYLINE_LOG")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { child, directory }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_and_the_other_goes_on() {
+    const COUNT: i64 = 2_000;
+    let settings = installed(1_000);
+    add(&settings, ExchangeKind::Topic);
+    let orders = Orders::open(&settings, "#");
+    let mut daemons = [Daemon::start(&settings), Daemon::start(&settings)];
+    for daemon in &daemons {
+        eventually("it works for the gateway", || daemon.log().matches("taking messages").count() == 2);
+    }
+    let before = Timestamp::now().as_millisecond();
+    let messages = (0..COUNT).map(|number| order(1 + number * 3, &number.to_string()));
+    let publishing = {
+        let (settings, messages) = (settings.clone(), messages.collect::<Vec<_>>());
+        thread::spawn(move || raw::publish(&settings, messages))
+    };
+    let mut seen: HashMap<i64, u32> = HashMap::new();
+    let mut take = |until: usize| {
+        while seen.len() < until {
+            let (at, delivery) = orders.next();
+            let number: i64 = String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap();
+            assert!(at - before > number * 3, "{number} came after {} ms", at - before);
+            *seen.entry(number).or_default() += 1;
+            orders.consumer.ack(delivery).unwrap();
+        }
+    };
+    take(300);
+    daemons[0].kill();
+    take(COUNT as usize);
+    publishing.join().unwrap();
+    let twice = seen.values().filter(|times| **times > 1).count();
+    println!("a killed daemon: {twice} of {COUNT} came twice");
+    assert!(daemons[1].log().contains("gateway orders.delayed: started"));
+    assert_eq!(unroutable(&settings), 0);
+}
