@@ -356,7 +356,8 @@ mod tests {
     #[test]
     fn flags_that_are_settings_name_their_variables() {
         let mut command = command();
-        let short = command.render_help().to_string();
+        // Lines are wrapped anywhere.
+        let short = command.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         for variable in ["DELAYLINE_CONFIG", "DELAYLINE_URL", "DELAYLINE_PASSWORD_FILE", "DELAYLINE_REPLICAS"]
         {
             assert!(short.contains(&format!("[env: {variable}]")), "{variable} is not in {short}");

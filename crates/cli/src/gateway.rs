@@ -51,6 +51,10 @@ Examples:
   delayline gateway list --json | jq '.gateways[] | select(.daemons == 0) | .gateway'")]
     List,
     /// Say what is wrong with a gateway; exits with 1 if anything is
+    #[command(after_help = "\
+Examples:
+  delayline gateway check orders.delayed
+  delayline gateway check orders.delayed --json")]
     Check(Named),
     /// Remove a gateway; the exchange of its consumers stays
     #[command(after_help = "\
