@@ -11,8 +11,9 @@ pub fn decode(text: &str) -> Option<String> {
     (!decoded.contains(char::REPLACEMENT_CHARACTER)).then_some(decoded)
 }
 
-/// Encodes a text as one part of a path.
-pub(crate) fn encode(text: &str) -> String {
+/// Encodes a text as one part of a path, or as a user or a password.
+#[must_use]
+pub fn encode(text: &str) -> String {
     byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
 }
 

@@ -64,6 +64,36 @@ need_amqplib() {
     npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
 }
 
+# The clients of docs/for-teams in other languages: Python's from PyPI, the rest from Debian,
+# which Maven, Go modules, Packagist and RubyGems are no part of. Where one cannot be had,
+# its variable is empty, and its tests say so.
+need_clients() {
+    need_kombu
+    need_amqplib
+    "$TEST_PYTHON" -c 'import aio_pika, celery' 2>/dev/null || {
+        say "installing aio-pika and Celery into .cache/python"
+        "$TEST_PYTHON" -m pip install --quiet --disable-pip-version-check 'aio-pika==10.0.1' 'celery==5.6.0'
+    }
+    local jars=/usr/share/java php=/usr/share/php/PhpAmqpLib/autoload.php gopath=/usr/share/gocode packages=()
+    [ -e "$jars/amqp-client.jar" ] || packages+=(librabbitmq-client-java)
+    command -v javac >/dev/null || packages+=(default-jdk-headless)
+    [ -e "$php" ] && command -v php >/dev/null || packages+=(php-cli php-amqplib)
+    /usr/bin/ruby -e 'require "bunny"' 2>/dev/null || packages+=(ruby-bunny)
+    command -v go >/dev/null || packages+=(golang-go)
+    [ -e "$gopath/src/github.com/rabbitmq/amqp091-go" ] || packages+=(golang-github-rabbitmq-amqp091-go-dev)
+    [ ${#packages[@]} -eq 0 ] || {
+        say "installing clients in other languages from Debian's packages"
+        debian_packages "${packages[@]}" || true
+    }
+    export TEST_JAVA_CLASSPATH= TEST_PHP_AUTOLOAD= TEST_RUBY= TEST_GOPATH=
+    if [ -e "$jars/amqp-client.jar" ] && command -v javac >/dev/null; then
+        TEST_JAVA_CLASSPATH="$jars/amqp-client.jar:$jars/slf4j-api.jar:$jars/slf4j-nop.jar"
+    fi
+    if [ -e "$php" ] && command -v php >/dev/null; then TEST_PHP_AUTOLOAD=$php; fi
+    if /usr/bin/ruby -e 'require "bunny"' 2>/dev/null; then TEST_RUBY=/usr/bin/ruby; fi
+    if command -v go >/dev/null && [ -e "$gopath/src/github.com/rabbitmq/amqp091-go" ]; then TEST_GOPATH=$gopath; fi
+}
+
 # A client of AMQP 1.0, for messages that AMQP 0-9-1 cannot carry.
 need_rhea() {
     need_amqplib

@@ -14,6 +14,7 @@ mod delivery;
 mod doctor;
 mod export;
 mod faults;
+mod for_teams;
 mod garbage;
 mod gateway;
 mod handing_on;

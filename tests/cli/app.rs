@@ -37,6 +37,20 @@ fn an_application_is_added_checked_listed_and_removed() {
     assert_eq!(checked["passed"], json!(false), "{checked}");
     app(&["check", "billing"]).env("DELAYLINE_APP_PASSWORD", "wrong").assert().code(3);
 
+    let show = |more: &[&str]| {
+        let mut it = on(&settings);
+        it.args(["app", "show", "billing"]).args(more);
+        it
+    };
+    let shown = stdout(&mut show(&[]));
+    for words in [&format!("amqp://{user}:PASSWORD@"), "from queue `billing`", "python, aio-pika"] {
+        assert!(shown.contains(words), "{words} in {shown}");
+    }
+    let programs = stdout(&mut show(&["--for", "java"]));
+    assert!(programs.contains("── Send.java ──") && programs.contains("public class Receive"), "{programs}");
+    show(&["--for", "cobol"]).assert().code(2).stderr(contains("aio-pika"));
+    on(&settings).args(["app", "show", "nobody"]).assert().code(1).stderr(contains("delayline app add"));
+
     let list = stdout(on(&settings).args(["app", "list"]));
     for words in ["queue `billing`, by way of `delay.landing.billing`", &user, r"write `^delay\z`"] {
         assert!(list.contains(words), "{words} in {list}");

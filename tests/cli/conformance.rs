@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
-use crate::{delayline, json};
+use crate::{common::not_tested::not_tested, delayline, json};
 
 const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -12,14 +12,34 @@ fn runner(name: &str) -> String {
     format!("{TOP}/conformance/runners/{name}")
 }
 
+/// Fails unless all answers are right.
+fn passes(command: &[&str]) {
+    let report = json(delayline().args(["--json", "conformance"]).args(command));
+    let passed = report["passed"].as_u64().unwrap_or_default();
+    assert!(passed > 150 && report["failed"] == serde_json::json!([]), "{command:?}: {report}");
+}
+
 #[test]
 fn the_runners_in_the_repository_pass() {
-    for (program, name) in [("python3", "runner.py"), ("node", "runner.js")] {
-        let report = json(delayline().args(["--json", "conformance", program, &runner(name)]));
-        assert!(
-            report["passed"].as_u64().unwrap() > 150 && report["failed"] == serde_json::json!([]),
-            "{report}"
-        );
+    passes(&["python3", &runner("runner.py")]);
+    passes(&["node", &runner("runner.js")]);
+    let tests = std::env::current_exe().unwrap();
+    let rust = tests.ancestors().nth(2).unwrap().join("examples/conformance_runner");
+    passes(&[rust.to_str().unwrap()]);
+    // scripts/test sets these, to nothing where a language cannot be had.
+    for (variable, command) in [
+        ("TEST_RUBY", ["/usr/bin/ruby", "runner.rb"].as_slice()),
+        ("TEST_PHP_AUTOLOAD", &["php", "runner.php"]),
+        ("TEST_GOPATH", &["go", "run", "runner.go"]),
+        ("TEST_JAVA_CLASSPATH", &["java", "-XX:TieredStopAtLevel=1", "Runner.java"]),
+    ] {
+        let found = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"));
+        if found.is_empty() {
+            not_tested(&format!("{command:?}: it cannot be had here"));
+            continue;
+        }
+        let (file, program) = command.split_last().unwrap();
+        passes(&[program, &[runner(file).as_str()]].concat());
     }
 }
 

@@ -82,11 +82,11 @@ fn commands() -> BTreeSet<String> {
 fn arguments(command: &str) -> Vec<&str> {
     let more: &[&str] = match command {
         "install" | "verify" | "app list" | "doctor" | "uninstall" | "status" => &[],
-        "demo" | "plan" | "parked list" | "unroutable list" | "unroutable replay" => &[],
+        "demo" | "dev" | "plan" | "parked list" | "unroutable list" | "unroutable replay" => &[],
         "parked show" | "unroutable show" => &[],
         "app add" => &["nobody", "--no-user"],
         "app remove" => &["nobody", "--no-user"],
-        "app check" => &["nobody"],
+        "app check" | "app show" => &["nobody"],
         "app discard" => &["nobody", "--dry-run"],
         "gateway add" => &["orders.delayed", "--type", "topic"],
         "gateway list" => &[],
@@ -135,7 +135,7 @@ fn without_a_file(command: &str) -> Vec<Command> {
         it
     };
     let mut all = vec![];
-    if !matches!(command, "plan" | "man") {
+    if !matches!(command, "dev" | "plan" | "man") {
         all.push(settings("DELAYLINE_CONFIG", nowhere));
         all.push(settings("DELAYLINE_PASSWORD_FILE", nowhere));
         let mut tls = settings("DELAYLINE_CA_FILE", nowhere);
@@ -159,6 +159,10 @@ fn without_a_file(command: &str) -> Vec<Command> {
             all.push(given(&["plan", "--bench", "/"]));
         }
         "bench" => all.push(given(&["bench", "--hdr", nowhere])),
+        "dev" => {
+            all.push(given(&["dev", "--apps", nowhere]));
+            all.push(given(&["dev", "--policies", nowhere]));
+        }
         "man" => all.push(given(&["man", "--into", nowhere])),
         _ => {}
     }

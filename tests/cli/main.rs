@@ -3,11 +3,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod again;
 mod app;
 mod bench;
 mod broker;
 mod conformance;
 mod daemon;
+mod dev;
 mod doctor;
 mod ends;
 mod exit_codes;

@@ -14,13 +14,20 @@ use delayline_admin::{
 };
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, app_show, args, ending, export, kept::follow};
+use crate::{
+    Code, Failure, Output,
+    app_programs::{self, Handout, Wanted},
+    app_show, args, ending, export,
+    kept::follow,
+    programs::Names,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   delayline app add billing                        queue, binding, permissions of user `billing`
   delayline app list
+  delayline app show billing --for python          what its team needs, and programs
   delayline app check billing --app-password-file pw
   delayline app remove billing")]
 pub(super) struct Args {
@@ -31,7 +38,7 @@ pub(super) struct Args {
 impl Args {
     /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
-        matches!(self.command, Command::List | Command::Check(_))
+        matches!(self.command, Command::List | Command::Show(_) | Command::Check(_))
     }
 }
 
@@ -43,6 +50,7 @@ Examples:
   delayline app add billing --dry-run
   delayline app add billing --user svc-billing --queue billing-in --existing
   delayline app add billing --may-publish orders --max-delay 30d --retry
+  delayline app add billing --queue billing-in --retry --for python
   delayline app add billing --landing
   delayline app add billing --recall --keep-recalled 90d
   delayline app add billing --to-exchange billing.events --to-key invoice.due --queue invoices
@@ -88,6 +96,8 @@ Examples:
 
 To see permissions, log in as a user with the tag `administrator`.")]
     List,
+    /// Show what an application's team needs, and programs to begin with
+    Show(app_programs::Args),
     /// Prove what an application's user may do, by trying it as that user
     #[command(after_help = "\
 Examples:
@@ -206,6 +216,8 @@ struct Add {
     print: Option<export::Format>,
     #[command(flatten)]
     target: export::Target,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Only show what would be done
     #[arg(long)]
     dry_run: bool,
@@ -323,6 +335,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Command::List => {
             app_show::list(&topology.settings().set, &admin::list_apps(settings, &topology)?, output)
         }
+        Command::Show(args) => app_programs::run(args, settings, &topology, output),
         Command::Check(args) => check(args, settings, &topology, output),
     }
 }
@@ -335,7 +348,14 @@ fn add(args: &Add, settings: &Settings, topology: &Topology, output: &mut Output
         return export::print(&export, format, &args.target, output);
     }
     let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
-    app_show::added(&report, output)
+    let names = Names {
+        app: spec.app.to_string(),
+        queue: spec.queue_name().map(str::to_owned),
+        exchange: topology.names().entry(),
+    };
+    let user = spec.user.map(|user| user.name);
+    let handout = Handout::new(names, user, &settings.broker, &args.wanted);
+    app_show::added(&report, &handout, output)
 }
 
 fn check(

@@ -10,11 +10,12 @@ use delayline_admin::{
 
 use crate::{
     Code, Failure, Output,
+    app_programs::Handout,
     output::{aside, counted, grouped},
     table::table,
 };
 
-pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Failure> {
+pub(super) fn added(report: &AddReport, handout: &Handout, output: &mut Output) -> Result<Code, Failure> {
     let code = match report.outcome {
         // Adding needs the set, as publishing does.
         Applied::Conflict if report.no_set => Code::Broker,
@@ -23,7 +24,11 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
         _ => Code::Done,
     };
     if output.json {
-        output.json(report)?;
+        let mut line = serde_json::json!(report);
+        if code == Code::Done {
+            line["handout"] = serde_json::json!(handout);
+        }
+        output.json(&line)?;
         return Ok(code);
     }
     let app = &report.app;
@@ -49,6 +54,10 @@ pub(super) fn added(report: &AddReport, output: &mut Output) -> Result<Code, Fai
     }
     for warning in &report.warnings {
         output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
+    }
+    if report.outcome != Applied::DryRun {
+        output.line("for its team (docs/for-teams):")?;
+        handout.show(output)?;
     }
     Ok(code)
 }

@@ -15,8 +15,9 @@ use delayline::{
 use delayline_settings::{Layers, Settings};
 
 use crate::{
-    Failure, app, apply, bench, completions, conformance, decode, demo, doctor, export, gateway, install,
-    key, listen, man, parked, plan, probe, recall, retry, send, serve, top, uninstall, unroutable, unstick,
+    Failure, app, apply, bench, completions, conformance, decode, demo, dev, doctor, export, gateway,
+    install, key, listen, man, parked, plan, probe, recall, retry, send, serve, top, uninstall, unroutable,
+    unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -124,6 +125,11 @@ pub(super) struct Global {
 }
 
 impl Global {
+    /// What the flags say about a set on a private broker.
+    pub(super) fn set_and_unit(&self) -> (Option<&str>, Option<&str>) {
+        (self.set.as_deref(), self.unit_ms.as_deref())
+    }
+
     /// The settings of this process, from all layers.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let mut layers = Layers::new().with_file(self.config.as_deref()).with_environment(
@@ -232,6 +238,8 @@ Examples:
     Plan(plan::Args),
     /// Start a private broker and watch delayed messages arrive
     Demo(demo::Args),
+    /// Run a private broker with applications, to test programs with
+    Dev(dev::Args),
     /// Print a script that completes commands and flags in a shell
     Completions(completions::Args),
     /// Print a manual page, or write those of all commands

@@ -1,6 +1,7 @@
 //! The command line: parse, call, print. One file per command.
 
 mod app;
+mod app_programs;
 mod app_show;
 mod apply;
 mod args;
@@ -9,6 +10,7 @@ mod completions;
 mod conformance;
 mod decode;
 mod demo;
+mod dev;
 mod doctor;
 mod ending;
 mod export;
@@ -25,14 +27,18 @@ mod listen;
 mod logging;
 mod man;
 mod output;
+#[cfg(test)]
+mod pages;
 mod parked;
 mod plan;
 mod policies;
 mod probe;
+mod programs;
 mod recall;
 mod retry;
 mod send;
 mod serve;
+mod snippets;
 mod status;
 mod table;
 mod text;
@@ -104,6 +110,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Bench(args) => bench::run(args, &settings()?, output),
         Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
+        Command::Dev(args) => dev::run(args, cli.global.set_and_unit(), output),
         Command::Completions(args) => completions::run(args, output),
         Command::Man(args) => man::run(args, output),
         Command::Version => version::run(output),

@@ -1,7 +1,6 @@
 //! `delayline listen`
 
 use std::{
-    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -15,7 +14,7 @@ use delayline::{
     message::{Value, headers},
     topology::{Binding, Endpoint, Names, Queue, QueueType},
 };
-use delayline_admin::management::ManagementApi;
+use delayline_admin::{holding::Sample, management::ManagementApi};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, args, ending, output::aside, time::clock};
@@ -29,6 +28,8 @@ Examples:
   delayline listen --app billing
   delayline listen --app billing --count 1 --json
   delayline listen --app billing --queue billing-in
+  delayline listen --app billing --count 1 --json > message.jsonl
+  delayline send --jsonl --file message.jsonl --delay 1h      send it again
 
 Without --queue, a temporary queue is bound while the command runs, so the application
 still gets all its messages. With --queue, messages are TAKEN from that queue, as any
@@ -51,23 +52,15 @@ pub(super) struct Args {
 /// A message that arrived.
 #[derive(Serialize)]
 struct Arrival {
-    arrived: Timestamp,
     /// Milliseconds between due time and arrival; `None` if the message does not say when it
     /// was due.
     late_ms: Option<i64>,
     app: Option<String>,
-    routing_key: String,
-    /// The id the application gave it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message_id: Option<String>,
     redelivered: bool,
     /// Whether it is past its `delayline-expires`.
     expired: bool,
-    headers: BTreeMap<String, serde_json::Value>,
-    /// The body, if it is text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<String>,
-    bytes: usize,
+    #[serde(flatten)]
+    sample: Sample,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
@@ -134,29 +127,27 @@ fn receive(
 impl Arrival {
     fn new(delivery: &Delivery, now: Timestamp) -> Self {
         let milliseconds = |name: &str| delivery.headers.get(name).and_then(Value::as_i64);
+        let mut sample = Sample::new(delivery, usize::MAX);
+        sample.arrived = Some(now);
         Self {
-            arrived: now,
             late_ms: milliseconds(headers::DUE).map(|due| now.as_millisecond() - due),
             app: delivery.routing_key.parse::<RoutingKey>().ok().map(|key| key.app.to_string()),
-            routing_key: delivery.routing_key.clone(),
-            message_id: delivery.properties.message_id.clone(),
             redelivered: delivery.redelivered,
             expired: milliseconds(headers::EXPIRES).is_some_and(|expires| expires < now.as_millisecond()),
-            headers: delivery.headers.iter().map(|(name, value)| (name.clone(), value.into())).collect(),
-            body: String::from_utf8(delivery.body.clone()).ok(),
-            bytes: delivery.body.len(),
+            sample,
         }
     }
 
     fn line(&self) -> String {
         let late = self.late_ms.map_or_else(|| "?".into(), |ms| format!("{ms} ms"));
         let expired = if self.expired { " expired" } else { "" };
-        let body = match &self.body {
+        let body = match &self.sample.body {
             // One line each, and nothing that could steer the terminal.
             Some(text) => text.chars().take(200).flat_map(char::escape_debug).collect::<String>(),
-            None => format!("({} bytes that are not text)", self.bytes),
+            None => format!("({} bytes that are not text)", self.sample.bytes),
         };
-        format!("{}  late {late:>7}{expired}  {body}", clock(self.arrived))
+        let arrived = self.sample.arrived.map(clock).unwrap_or_default();
+        format!("{arrived}  late {late:>7}{expired}  {body}")
     }
 }
 

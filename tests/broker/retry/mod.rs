@@ -2,7 +2,6 @@
 
 mod alien;
 mod daemon;
-mod examples;
 mod faults;
 mod patterns;
 mod poison;

@@ -14,7 +14,8 @@ use delayline::{
 
 use super::arrived;
 
-/// A message and its contents; the body only as far as asked.
+/// A message and its contents; the body only as far as asked. Its JSON has the names that
+/// `delayline send --jsonl` reads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Sample {
@@ -26,7 +27,8 @@ pub struct Sample {
     pub arrived: Option<Timestamp>,
     /// Whether its headers and properties cannot be read here; then none are shown.
     pub unreadable: bool,
-    /// Its properties that are set.
+    /// Its properties that are set; in JSON beside the other fields.
+    #[serde(flatten)]
     pub properties: BTreeMap<&'static str, Json>,
     /// Its headers.
     pub headers: BTreeMap<String, Json>,

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, de, de::IgnoredAny};
 use serde_json::{Map, Value as Json};
 
 use delayline::{
     Message,
     codec::{AppKey, Delay, MessageId, Tolerance},
-    message::{Headers, Properties, Quota, Value, When},
+    message::{Headers, Properties, Quota, Value, When, headers},
     topology::Unit,
 };
 
@@ -47,6 +47,8 @@ pub(super) struct Template {
     pub(super) id: Option<MessageId>,
     pub(super) quota: Quota,
     pub(super) unit: Unit,
+    /// Who we are to the broker.
+    pub(super) user: Option<String>,
 }
 
 impl Template {
@@ -98,7 +100,7 @@ struct JsonMessage {
     body: Option<String>,
     #[serde(deserialize_with = "base64")]
     body_base64: Option<Vec<u8>>,
-    #[serde(deserialize_with = "headers")]
+    #[serde(deserialize_with = "table")]
     headers: Headers,
     content_type: Option<String>,
     content_encoding: Option<String>,
@@ -114,6 +116,20 @@ struct JsonMessage {
     kind: Option<String>,
     user_id: Option<String>,
     app_id: Option<String>,
+    // What `listen`, `parked show` and `unroutable show` print besides: how a message came
+    // there, which says nothing about how to send it.
+    routing_key: Option<IgnoredAny>,
+    exchange: IgnoredAny,
+    arrived: IgnoredAny,
+    late_ms: IgnoredAny,
+    redelivered: IgnoredAny,
+    expired: IgnoredAny,
+    reason: IgnoredAny,
+    detail: IgnoredAny,
+    failure: IgnoredAny,
+    bytes: IgnoredAny,
+    unreadable: bool,
+    truncated: bool,
 }
 
 impl Format {
@@ -153,6 +169,12 @@ impl JsonMessage {
             }
             (None, None) => {}
         }
+        if self.unreadable {
+            return Err("its headers could not be read when it was printed; it cannot be sent again".into());
+        }
+        if self.truncated {
+            return Err("its body was cut when it was printed; print all of it (--body-bytes)".into());
+        }
         let body = match (self.body, self.body_base64) {
             (Some(_), Some(_)) => {
                 return Err("it has both `body` and `body_base64`; keep one of them".into());
@@ -174,6 +196,12 @@ impl JsonMessage {
             app_id: self.app_id,
         });
         message.headers = self.headers;
+        // The broker accepts a `user_id` only from the user it names, and a message that was
+        // printed may be anybody's.
+        if self.routing_key.is_some() && message.properties.user_id != template.user {
+            let user = message.properties.user_id.take();
+            message.headers.extend(user.map(|user| (headers::USER_ID.to_owned(), user.into())));
+        }
         Ok(message)
     }
 }
@@ -222,7 +250,7 @@ fn base64<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Vec<u8>>, D::Erro
     })
 }
 
-fn headers<'de, D: Deserializer<'de>>(json: D) -> Result<Headers, D::Error> {
+fn table<'de, D: Deserializer<'de>>(json: D) -> Result<Headers, D::Error> {
     let headers = field(json, |map: Map<String, Json>| {
         map.into_iter()
             .map(|(name, value)| match Value::try_from(value) {
@@ -261,6 +289,7 @@ pub(crate) fn read_json_line(line: &[u8]) -> Result<Option<Message>, String> {
         id: None,
         quota: Quota::default(),
         unit: Unit::SECOND,
+        user: None,
     };
     Format::Json.message(line, &template).map_err(|problem| problem.reason)
 }
@@ -279,6 +308,7 @@ mod tests {
             id: None,
             quota: Quota::default(),
             unit: Unit::SECOND,
+            user: Some("operator".into()),
         }
     }
 
@@ -298,6 +328,29 @@ mod tests {
         assert_eq!(message.headers["n"], Value::I64(1));
         assert_eq!(message.properties.message_id.as_deref(), Some("7"));
         assert_eq!(message.properties.kind.as_deref(), Some("t"));
+    }
+
+    #[test]
+    fn what_other_commands_print_can_be_sent_again() {
+        let printed = |more: &str| {
+            json(&format!(
+                r#"{{"late_ms": 3, "app": "mail", "redelivered": false, "expired": false, "exchange": "delay",
+                    "routing_key": "mail", "arrived": "2026-01-01T00:00:00Z", "reason": "attempts", "failure": null, "detail": null,
+                    "unreadable": false, "user_id": "billing", "priority": 3, "headers": {{"n": 1}}, "bytes": 1,
+                    "body_base64": "/w=="{more}}}"#
+            ))
+        };
+        let message = printed(r#", "truncated": false"#).unwrap().unwrap();
+        assert_eq!((message.app.as_str(), message.body.as_slice()), ("mail", [0xff].as_slice()));
+        assert_eq!((message.properties.priority, message.properties.user_id.as_ref()), (Some(3), None));
+        assert_eq!(message.headers["delayline-user-id"], "billing".into());
+        // It is not ours to send what was not seen whole.
+        assert!(printed(r#", "truncated": true"#).unwrap_err().reason.contains("--body-bytes"));
+        assert!(json(r#"{"unreadable": true}"#).unwrap_err().reason.contains("could not be read"));
+        // Our own, and one that somebody wrote.
+        let of = |line: &str| json(line).unwrap().unwrap().properties.user_id;
+        assert_eq!(of(r#"{"routing_key": "k", "user_id": "operator"}"#).as_deref(), Some("operator"));
+        assert_eq!(of(r#"{"user_id": "billing"}"#).as_deref(), Some("billing"));
     }
 
     #[test]

@@ -188,6 +188,7 @@ mod tests {
             id: None,
             quota: Quota::default(),
             unit: Unit::SECOND,
+            user: None,
         };
         let check = |text: &str| check(text.as_bytes(), Format::Json, &template);
         assert_eq!(check("{\"delay\": 1}\n\n{\"delay\": 2}").map_err(|problems| problems.count), Ok(2));

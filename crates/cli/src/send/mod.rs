@@ -63,6 +63,7 @@ A line of JSON is an object with any of body, body_base64, headers, app, delay, 
 tolerance, id, message_id, correlation_id, content_type, content_encoding, reply_to, type,
 priority, expiration, timestamp, app_id, user_id; flags supply what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
+What `listen`, `parked show` and `unroutable show` print with --json is such an object, too.
 
 A file (--file) is checked to its end first: if any line is bad, all bad lines are
 reported, nothing is sent, and the exit code is 2. Standard input may never end, so each
@@ -156,6 +157,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         id: args.id.clone(),
         quota: settings.router.quota.clone(),
         unit: settings.topology.unit,
+        user: settings.broker.credentials.username().map(str::to_owned),
     };
     let report = if args.lines || args.jsonl {
         let format = if args.lines { Format::Lines } else { Format::Json };

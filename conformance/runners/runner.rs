@@ -1,0 +1,37 @@
+//! Answers conformance cases with this library: one JSON object a line in, one a line out.
+//!
+//!     cargo build --example conformance_runner
+//!     delayline conformance target/debug/examples/conformance_runner
+
+use std::{
+    error::Error,
+    io::{BufRead, stdin},
+    time::Duration,
+};
+
+use delayline::codec::{AppKey, Delay, RoutingKey};
+use serde_json::{Value, json};
+
+fn answer(question: &Value) -> Result<Value, Box<dyn Error>> {
+    let text = |name: &str| question[name].as_str().ok_or("not a text");
+    Ok(match text("question")? {
+        "key" => {
+            let seconds = question["seconds"].as_f64().ok_or("the delay is not a number")?;
+            let delay = Delay::at_least(Duration::try_from_secs_f64(seconds)?)?;
+            json!({ "key": RoutingKey::new(delay, AppKey::new(text("app")?)?).encode() })
+        }
+        "decode" => {
+            let key: RoutingKey = text("key")?.parse()?;
+            json!({ "seconds": key.delay.seconds(), "app": key.app.as_str() })
+        }
+        _ => json!({ "pattern": RoutingKey::binding_pattern(&AppKey::new(text("app")?)?) }),
+    })
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for line in stdin().lock().lines() {
+        let said = answer(&serde_json::from_str(&line?)?);
+        println!("{}", said.unwrap_or_else(|error| json!({ "error": error.to_string() })));
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! The programs of docs/for-teams do what the pages say, with the credentials that
+//! `delayline app add` gives: as they are printed for an application, in every language.
+
+mod clients;
+mod elsewhere;
+mod pages;
+mod team;
+
+use std::time::{Duration, Instant};
+
+use clients::Client;
+use delayline::codec::{Delay, RoutingKey};
+use team::{Team, user_of, without_queues};
+
+use crate::common::{Inbox, PATIENCE, app, not_tested::not_tested};
+
+/// From `app add` to a delayed and a retried message, and everything that can go wrong there.
+fn works(client: &'static Client) {
+    if let Err(reason) = (client.at_hand)() {
+        return not_tested(&format!("{}: {reason}", client.name));
+    }
+    let team = Team::new(client);
+    // The owner's program makes just the queue that `app add` would make.
+    team.run_as_owner();
+    let begun = Instant::now();
+    team.add();
+    let building = Instant::now();
+    (client.build)(team.directory());
+    let built = building.elapsed();
+    let mut receiver = team.receive();
+    let copies = Inbox::open(team.settings(), team.app());
+    let sent = Instant::now();
+    team.send("89.5", "invoice 17").confirmed();
+    assert_eq!(receiver.next(), "failed: the bank is closed");
+    let unit = team.settings().topology.unit.duration();
+    assert!(sent.elapsed() >= unit * 90, "it came early");
+    assert_eq!(receiver.next(), "done: invoice 17 at attempt 1");
+    say_how_long(client, begun.elapsed(), built);
+    // Rounded up.
+    let key = RoutingKey::new(Delay::from_seconds(90).unwrap(), app(team.app())).encode();
+    assert_eq!(copies.next(PATIENCE).expect("a copy").routing_key, key);
+
+    // What comes twice is done once.
+    team.publish_as_sent("twice", "a copy");
+    assert_eq!(receiver.next(), "failed: the bank is closed");
+    assert_eq!(receiver.next(), "done: a copy at attempt 1");
+    team.publish_as_sent("twice", "a copy");
+    assert_eq!(receiver.next(), "skipped, done before: twice");
+
+    // What the broker does not have is not confirmed.
+    for delay in ["268435456", "-1"] {
+        team.send(delay, "too far").refused();
+    }
+    let stranger = user_of(team.settings(), "stranger", "stranger");
+    team.send_to(&stranger, "1", "somebody else's key").refused();
+    team.send_to(without_queues(), "1", "no queue takes it").refused();
+
+    // It ends when it is told to, and what comes then waits.
+    receiver.stop();
+    team.publish_as_sent("later", "for the next one");
+    team.holds_only(1);
+}
+
+/// How long the first five minutes took.
+fn say_how_long(client: &Client, all: Duration, built: Duration) {
+    let (all, built) = (all.as_secs_f64(), built.as_secs_f64());
+    println!("TOOK {:<10} {all:5.1} s, of which {built:4.1} s for building", client.name);
+}
+
+#[test]
+fn python() {
+    works(&clients::PYTHON);
+}
+
+#[test]
+fn aio_pika() {
+    works(&clients::AIO_PIKA);
+}
+
+#[test]
+fn celery() {
+    works(&clients::CELERY);
+}
+
+#[test]
+fn javascript() {
+    works(&clients::JAVASCRIPT);
+}
+
+#[test]
+fn rust() {
+    works(&clients::RUST);
+}
+
+#[test]
+fn lapin() {
+    works(&clients::LAPIN);
+}
+
+#[test]
+fn java() {
+    works(&clients::JAVA);
+}
+
+#[test]
+fn go() {
+    works(&clients::GO);
+}
+
+#[test]
+fn php() {
+    works(&clients::PHP);
+}
+
+#[test]
+fn ruby() {
+    works(&clients::RUBY);
+}

@@ -1,0 +1,289 @@
+//! A team with an application, the programs of a page, and credentials.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::{OnceLock, atomic::AtomicBool, mpsc},
+    thread,
+};
+
+use delayline::{
+    Message,
+    amqp::{QueueDepth, Session},
+    codec::Delay,
+    message::Properties,
+    percent,
+    retry::{Service, SharedPolicies},
+    topology::{Exchange, ExchangeKind},
+};
+use delayline_settings::{Settings, parse_policies};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use super::{
+    clients::Client,
+    pages::{PAGES, Snippet},
+};
+use crate::{
+    common::{PATIENCE, app, eventually_seen, installed, shared_node, vhost},
+    retry::url,
+};
+
+/// 90 s pass in less than one.
+const UNIT_MS: u64 = 10;
+
+const PASSWORD: &str = "of a team/+%";
+
+/// A set with a retry service, which ends with this process.
+pub(super) fn served() -> Settings {
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    let settings = installed(UNIT_MS);
+    let policies = parse_policies("[default]\nfixed = '5s'\n").unwrap();
+    let service = Service::new(settings.router(), SharedPolicies::new(policies));
+    thread::spawn(move || service.run(&NEVER));
+    settings
+}
+
+pub(super) struct Team {
+    client: &'static Client,
+    settings: Settings,
+    app: String,
+    queue: String,
+    user: String,
+    directory: TempDir,
+}
+
+impl Team {
+    pub(super) fn new(client: &'static Client) -> Self {
+        // Names that are compiled in are the same for all of them: each has a set of its own.
+        static SHARED: OnceLock<Settings> = OnceLock::new();
+        let (settings, app, queue) = match client.compiled {
+            true => (served(), "billing".into(), "billing-in".into()),
+            false => {
+                let name = client.name;
+                (SHARED.get_or_init(served).clone(), format!("eu.{name}"), client.queue.into())
+            }
+        };
+        let user = format!("{}-of-{}", client.name, settings.broker.vhost);
+        Self { client, settings, app, queue, user, directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn app(&self) -> &str {
+        &self.app
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs the program that declares the queue, as somebody who may.
+    pub(super) fn run_as_owner(&self) {
+        let Some(file) = self.client.declare else { return };
+        if !self.client.compiled {
+            let all = PAGES.iter().flat_map(|(_, page)| super::pages::snippets(page));
+            let is_it = |snippet: &Snippet<'_>| snippet.words.get(1) == Some(&file);
+            let text = all.into_iter().find(is_it).expect("it is on its page").text;
+            // Some would take `$x` or `#{x}` for a variable.
+            let sign = if file.ends_with("rb") { "#" } else { "$" };
+            let quotes = file.ends_with("rb") || file.ends_with("php");
+            let queue = format!("{:?}", self.queue)
+                .replace(sign, &if quotes { format!("\\{sign}") } else { sign.to_owned() });
+            let text =
+                text.replace("\"billing-in\"", &queue).replace("\"billing\"", &format!("{:?}", self.app));
+            fs::write(self.directory().join(file), text).unwrap();
+            (self.client.build)(self.directory());
+        }
+        let output = self.run(file, &url(&self.settings), &[]);
+        assert!(output.status.success(), "{}", shown(&output));
+    }
+
+    /// Registers the application, and writes the programs that this prints.
+    pub(super) fn add(&self) {
+        // The worker of this library publishes its retries itself.
+        let more: &[&str] = if self.client.name == "rust" { &["--may-retry"] } else { &[] };
+        let declared = self.client.declare.is_some();
+        let added = add(
+            &self.settings,
+            &[&[&*self.app, "--user", &self.user, "--queue", &self.queue], more].concat(),
+            self.client.name,
+        );
+        let queue = &added["steps"][0];
+        assert!(
+            queue["what"].as_str().unwrap().starts_with("queue") && queue["stood"] == declared,
+            "{added}"
+        );
+        let programs = added["handout"]["programs"].as_array().unwrap();
+        assert_eq!(programs.len(), 2, "{added}");
+        for program in programs {
+            let (file, text) = (program["file"].as_str().unwrap(), program["text"].as_str().unwrap());
+            fs::write(self.directory().join(file), text).unwrap();
+        }
+        // What `app show` prints later is the same.
+        let mut show = delayline(&self.settings);
+        show.args(["app", "show", &self.app, "--for", self.client.name, "--json"]);
+        let shown: Json = serde_json::from_slice(&show.output().unwrap().stdout).unwrap();
+        assert_eq!(shown, added["handout"]);
+    }
+
+    fn run(&self, file: &str, address: &str, arguments: &[&str]) -> Output {
+        let mut command = (self.client.command)(self.directory(), file);
+        command.args(arguments).current_dir(self.directory()).env("AMQP_URL", address);
+        command.output().unwrap()
+    }
+
+    /// Its address, from what `app add` printed.
+    fn address(&self) -> String {
+        address(&self.settings, &self.user)
+    }
+
+    pub(super) fn send(&self, delay: &str, text: &str) -> Sent {
+        self.send_to(&self.address(), delay, text)
+    }
+
+    pub(super) fn send_to(&self, address: &str, delay: &str, text: &str) -> Sent {
+        Sent(self.run(self.client.send, address, &[delay, text]))
+    }
+
+    /// Starts the program that receives.
+    pub(super) fn receive(&self) -> Receiver {
+        let mut command = (self.client.command)(self.directory(), self.client.receive);
+        command.current_dir(self.directory()).env("AMQP_URL", self.address());
+        Receiver::start(command, self.client.ended)
+    }
+
+    /// Publishes a message with an id of ours, of the form that the sender gives it.
+    pub(super) fn publish_as_sent(&self, id: &str, text: &str) {
+        let router = self.settings.router().connect().unwrap();
+        let mut properties = Properties { message_id: Some(id.into()), ..Properties::default() };
+        let mut body = text.to_owned();
+        if self.client.name == "celery" {
+            properties.content_type = Some("application/json".into());
+            properties.content_encoding = Some("utf-8".into());
+            body = format!("[[{text:?}], {{}}, {{}}]");
+        }
+        let mut message = Message::after(app(&self.app), Delay::ZERO, body).with_properties(properties);
+        if self.client.name == "celery" {
+            message =
+                message.with_header("task", "tasks.charge").with_header("id", id).with_header("lang", "py");
+        }
+        router.publish(message).unwrap();
+    }
+
+    /// Waits until its queue holds so many messages, and nobody consumes it.
+    pub(super) fn holds_only(&self, messages: u32) {
+        let mut session = Session::open(&self.settings.broker).unwrap();
+        eventually_seen(
+            "what came since is all that waits",
+            || session.queue_depth(&self.queue).unwrap().unwrap(),
+            |depth| *depth == QueueDepth { ready: messages, consumers: 0 },
+        );
+    }
+}
+
+/// `delayline` on a vhost of the shared node.
+fn delayline(settings: &Settings) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
+    command
+        .env("DELAYLINE_URL", url(settings))
+        .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+        .env("DELAYLINE_UNIT_MS", UNIT_MS.to_string())
+        .env("DELAYLINE_APP_PASSWORD", PASSWORD);
+    command
+}
+
+fn add(settings: &Settings, arguments: &[&str], client: &str) -> Json {
+    let mut command = delayline(settings);
+    command.args(["app", "add"]).args(arguments).args(["--retry", "--json", "--for", client]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", shown(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The address for a user, as a team writes it.
+fn address(settings: &Settings, user: &str) -> String {
+    url(settings).replace("guest:guest", &format!("{}:{}", percent::encode(user), percent::encode(PASSWORD)))
+}
+
+/// Registers an application, and returns the address for its user.
+pub(super) fn user_of(settings: &Settings, app: &str, queue: &str) -> String {
+    let user = format!("{app}-of-{}", settings.broker.vhost);
+    add(settings, &[app, "--user", &user, "--queue", queue], "python");
+    address(settings, &user)
+}
+
+/// The address of a vhost with the entry exchange and nothing behind it.
+pub(super) fn without_queues() -> &'static str {
+    static ADDRESS: OnceLock<String> = OnceLock::new();
+    ADDRESS.get_or_init(|| {
+        let settings = vhost().build().unwrap();
+        let mut session = Session::open(&settings.broker).unwrap();
+        let kind = ExchangeKind::Topic;
+        session.declare_exchange(&Exchange { name: "delay".into(), kind, arguments: [].into() }).unwrap();
+        url(&settings)
+    })
+}
+
+fn shown(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// What came of sending.
+pub(super) struct Sent(Output);
+
+impl Sent {
+    pub(super) fn confirmed(&self) {
+        let Self(output) = self;
+        assert!(output.status.success() && output.stdout == b"confirmed\n", "{}", shown(output));
+    }
+
+    /// It says so and fails.
+    pub(super) fn refused(&self) {
+        let Self(output) = self;
+        let silent = output.stderr.is_empty() || output.stdout.windows(9).any(|it| it == b"confirmed");
+        // Not killed, and not without a word.
+        assert!(output.status.code().is_some_and(|code| code > 0) && !silent, "{}", shown(output));
+    }
+}
+
+/// A program that receives.
+pub(super) struct Receiver {
+    child: Child,
+    ended: i32,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Receiver {
+    pub(super) fn start(mut command: Command, ended: i32) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, ended, lines }
+    }
+
+    /// The next line that it prints.
+    pub(super) fn next(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line")
+    }
+
+    /// Tells it to end, and it does.
+    pub(super) fn stop(&mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(self.ended));
+        let _ = std::io::stdout().flush();
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
