@@ -90,6 +90,14 @@ impl Terminal {
     /// Closes the terminal; returns what is left.
     fn close(self) -> Box<dyn portable_pty::Child + Send + Sync> {
         let Self { child, master, reader, keys } = self;
+        // When the writer is dropped, it types what stands for the end of the file, if anything
+        // does. Nobody typed that: a terminal that goes is all there is.
+        if let Some(id) = child.process_id()
+            && let Ok(terminal) = fs::read_link(format!("/proc/{id}/fd/0"))
+        {
+            let status = Command::new("stty").arg("-F").arg(terminal).args(["eof", "undef"]).status();
+            assert!(status.unwrap().success());
+        }
         drop((master, reader, keys));
         child
     }
