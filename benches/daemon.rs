@@ -16,7 +16,7 @@ use std::{
 
 use delayline::topology::Topology;
 use delayline_admin::{self as admin, management::ManagementApi};
-use delayline_node::{NodeOptions, PrivateNode};
+use delayline_node::{NodeOptions, PrivateNode, usage};
 use delayline_settings::Settings;
 
 /// How often Prometheus scrapes.
@@ -130,17 +130,14 @@ impl Daemon {
 
     /// Seconds so far.
     fn cpu(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        // User and system time, in hundredths of a second on every Linux.
-        (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+        usage::cpu_seconds(self.child.id()).expect("it runs")
     }
 
     /// In MB.
     fn memory(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        #[expect(clippy::cast_precision_loss, reason = "megabytes")]
+        let megabytes = usage::resident_bytes(self.child.id()).expect("it runs") as f64 / 1_048_576.0;
+        megabytes
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the retry service does, on a node of its own: retries per second and
 //! memory with a backlog of 100,000 failed messages, and what it adds to a single
-//! retry when nothing else goes on.
+//! retry when nothing else goes on; and, on RabbitMQ 4.3, what a wait in the queue itself costs
+//! beside one by the service.
 //!
 //!     cargo bench --bench retry
 //!
@@ -18,22 +19,25 @@ use delayline::{
     Message,
     amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, NativeRetry, Queue, Topology},
 };
-use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_admin::{self as admin, compare::retries_natively, management::ManagementApi};
 use delayline_measure::ledger::percentile;
-use delayline_node::{NodeOptions, PrivateNode};
+use delayline_node::{NodeOptions, PrivateNode, usage};
 use delayline_settings::Settings;
 
 const BACKLOG: u32 = 100_000;
 const BODY: usize = 256;
 const SINGLE: u32 = 300;
+const COMING_BACK: u32 = 5_000;
 
 const POLICIES: &str = "\
 [apps.bulk]
 fixed = '2h 16m 32s'
 [apps.single]
 fixed = '0s'
+[apps.served]
+fixed = '1s'
 ";
 
 fn main() {
@@ -88,6 +92,7 @@ fn main() {
     let mut fill = settings.clone();
     fill.topology.set = "fill".parse().unwrap();
     let through = single(&inbox, &fill);
+    natively(&node, &settings, &service);
     drop(service);
     println!(
         "one at a time, no delay, from publishing to arriving, {SINGLE} messages: straight p50 {:.1} ms, p99 {:.1} ms; \
@@ -97,6 +102,61 @@ fn main() {
         through.0,
         through.1,
         through.0 - direct.0
+    );
+}
+
+/// A wait of one second in the queue itself, and one by the service.
+fn natively(node: &PrivateNode, settings: &Settings, service: &Service) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let version = session.server_version().unwrap_or_default();
+    if !retries_natively(Some(&version)) {
+        println!("a wait in the queue itself: not measured, RabbitMQ {version} cannot do it");
+        return;
+    }
+    let topology = Topology::new(settings.topology.clone());
+    let second: NativeRetry = "1s..1s".parse().unwrap();
+    let used = || node.cpu_seconds().unwrap() + usage::cpu_seconds(service.0.id()).unwrap();
+    let mut cost = |name: &str, native: bool| {
+        let app = AppKey::new(name).unwrap();
+        let mut queue = topology.app_queue(&app, name, true);
+        if native {
+            queue = queue.with_native_retry(second);
+        }
+        session.declare_queue(&queue).unwrap();
+        session.bind(&topology.app_binding(&app, name)).unwrap();
+        publish(settings, name, Delay::ZERO, COMING_BACK);
+        let (mut cpu, mut failed) = (f64::NAN, false);
+        // The first time all of them fail, the second time all are done.
+        for fails in [true, false] {
+            let mut session = Session::open(&settings.broker).unwrap();
+            let consumer = session.consume(name, COMING_BACK.try_into().unwrap()).unwrap();
+            let taken: Vec<_> = (0..COMING_BACK)
+                .map(|_| match consumer.next(Duration::from_secs(30)) {
+                    Next::Delivery(delivery) => delivery,
+                    other => panic!("{name}: {other:?}"),
+                })
+                .collect();
+            if failed {
+                cpu = used() - cpu;
+            }
+            match (fails, native) {
+                (true, true) => cpu = used(),
+                (true, false) => {
+                    cpu = used();
+                    taken.into_iter().for_each(|delivery| consumer.reject(delivery).unwrap());
+                    thread::sleep(Duration::from_millis(500));
+                }
+                (false, _) => taken.into_iter().for_each(|delivery| consumer.ack(delivery).unwrap()),
+            }
+            failed = fails;
+        }
+        cpu * 1e6 / f64::from(COMING_BACK)
+    };
+    let (by_queue, by_service) = (cost("native", true), cost("served", false));
+    println!(
+        "{COMING_BACK} messages that fail once and wait 1 s, CPU of broker and service until the consumer has them \
+         again: in the queue itself {by_queue:.0} us each, by the service {by_service:.0} us ({:.1} x)",
+        by_service / by_queue
     );
 }
 
@@ -128,9 +188,9 @@ impl Service {
 
     /// In MB.
     fn peak_memory(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        #[expect(clippy::cast_precision_loss, reason = "megabytes")]
+        let megabytes = usage::peak_bytes(self.0.id()).expect("it runs") as f64 / 1_048_576.0;
+        megabytes
     }
 }
 

@@ -177,11 +177,7 @@ impl Candidate {
 
     /// CPU seconds that the broker has used.
     fn cpu(&self) -> f64 {
-        let pid = std::fs::read_to_string(self.node.directory().join("pid")).unwrap();
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap();
-        // Behind the name, which may hold spaces: user and system time in hundredths.
-        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+        self.node.cpu_seconds().expect("the broker runs")
     }
 
     /// All messages on their whole way.

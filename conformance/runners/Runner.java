@@ -14,6 +14,9 @@ public class Runner {
     static final Pattern FIELD = Pattern.compile("\"(\\w+)\":(?:\"((?:[^\"\\\\]|\\\\.)*)\"|([^,}]+))");
     static final Pattern KEY = Pattern.compile("delay((?:\\.[01]{4}){7})\\.(.+)", Pattern.DOTALL);
 
+    static final Pattern DELAYED =
+            Pattern.compile("delay(?:\\.[01]{4}){7}\\.(.+?)(?:\\.~\\.[A-Za-z0-9_-]{1,64})?", Pattern.DOTALL);
+
     static String checkApp(String app) throws Exception {
         int length = app.getBytes("UTF-8").length;
         if (length < 1 || length > 150) throw new IllegalArgumentException("an app key is 1 to 150 bytes long");
@@ -36,6 +39,21 @@ public class Runner {
         return key + checkApp(app);
     }
 
+    static String recall(Object delay, String app, String id) throws Exception {
+        if (!id.matches("[A-Za-z0-9_-]{1,64}")) {
+            throw new IllegalArgumentException("an id is 1 to 64 of A-Z, a-z, 0-9, `_` and `-`");
+        }
+        String key = routingKey(delay, app) + ".~." + id;
+        if (key.getBytes("UTF-8").length > 255) throw new IllegalArgumentException("the routing key is longer than 255 bytes");
+        return "{\"key\":" + quoted(key) + ",\"exchange\":" + quoted("delay.recall." + app)
+                + ",\"queue\":" + quoted("delay.recalled." + app) + "}";
+    }
+
+    static String appOf(String key) throws Exception {
+        var delayed = DELAYED.matcher(key);
+        return checkApp(delayed.matches() ? delayed.group(1) : key);
+    }
+
     static String answer(Map<String, Object> question) throws Exception {
         String app = (String) question.get("app");
         switch ((String) question.get("question")) {
@@ -48,6 +66,10 @@ public class Runner {
                 }
                 int seconds = Integer.parseInt(found.group(1).replace(".", ""), 2);
                 return "{\"seconds\":" + seconds + ",\"app\":" + quoted(checkApp(found.group(2))) + "}";
+            case "recall":
+                return recall(question.get("seconds"), app, (String) question.get("id"));
+            case "retry":
+                return "{\"app\":" + quoted(appOf((String) question.get("key"))) + "}";
             default:
                 return "{\"pattern\":" + quoted("delay." + "*.".repeat(7) + checkApp(app)) + "}";
         }

@@ -44,7 +44,30 @@ func routingKey(delay any, app string) (string, error) {
 	return key + app, checkApp(app)
 }
 
-var form = regexp.MustCompile(`(?s)^delay((?:\.[01]{4}){7})\.(.+)$`)
+var (
+	form    = regexp.MustCompile(`(?s)^delay((?:\.[01]{4}){7})\.(.+)$`)
+	delayed = regexp.MustCompile(`(?s)^delay(?:\.[01]{4}){7}\.(.+?)(?:\.~\.[A-Za-z0-9_-]{1,64})?$`)
+	idForm  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+)
+
+func recall(delay any, app, id string) (map[string]any, error) {
+	if !idForm.MatchString(id) {
+		return nil, errors.New("an id is 1 to 64 of A-Z, a-z, 0-9, `_` and `-`")
+	}
+	key, err := routingKey(delay, app)
+	key += ".~." + id
+	if err == nil && len(key) > 255 {
+		err = errors.New("the routing key is longer than 255 bytes")
+	}
+	return map[string]any{"key": key, "exchange": "delay.recall." + app, "queue": "delay.recalled." + app}, err
+}
+
+func appOf(key string) string {
+	if found := delayed.FindStringSubmatch(key); found != nil {
+		return found[1]
+	}
+	return key
+}
 
 func answer(question map[string]any) (map[string]any, error) {
 	app, _ := question["app"].(string)
@@ -59,6 +82,11 @@ func answer(question map[string]any) (map[string]any, error) {
 		}
 		seconds, _ := strconv.ParseUint(strings.ReplaceAll(found[1], ".", ""), 2, 28)
 		return map[string]any{"seconds": seconds, "app": found[2]}, checkApp(found[2])
+	case "recall":
+		return recall(question["seconds"], app, question["id"].(string))
+	case "retry":
+		found := appOf(question["key"].(string))
+		return map[string]any{"app": found}, checkApp(found)
 	default:
 		return map[string]any{"pattern": "delay." + strings.Repeat("*.", 7) + app}, checkApp(app)
 	}

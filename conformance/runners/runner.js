@@ -31,11 +31,25 @@ function decode(key) {
   return { seconds: parseInt(found[1].replaceAll(".", ""), 2), app: checkApp(found[2]) };
 }
 
+function recall(seconds, app, id) {
+  if (!/^[A-Za-z0-9_-]{1,64}$/.test(id)) throw new RangeError("an id is 1 to 64 of A-Z, a-z, 0-9, `_` and `-`");
+  const key = `${routingKey(seconds, app)}.~.${id}`;
+  if (Buffer.byteLength(key) > 255) throw new RangeError("the routing key is longer than 255 bytes");
+  return { key, exchange: `delay.recall.${app}`, queue: `delay.recalled.${app}` };
+}
+
+function appOf(key) {
+  const delayed = /^delay(?:\.[01]{4}){7}\.(.+?)(?:\.~\.[A-Za-z0-9_-]{1,64})?$/su.exec(key);
+  return checkApp(delayed ? delayed[1] : key);
+}
+
 function answer(question) {
   switch (question.question) {
     case "key": return { key: routingKey(question.seconds, question.app) };
     case "decode": return decode(question.key);
     case "bind": return { pattern: `delay.${"*.".repeat(7)}${checkApp(question.app)}` };
+    case "recall": return recall(question.seconds, question.app, question.id);
+    case "retry": return { app: appOf(question.key) };
   }
 }
 

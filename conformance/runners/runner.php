@@ -37,12 +37,32 @@ function decode(string $key): array
     return ["seconds" => bindec(str_replace(".", "", $found[1])), "app" => check_app($found[2])];
 }
 
+function recall(mixed $seconds, string $app, string $id): array
+{
+    if (!preg_match('/\A[A-Za-z0-9_-]{1,64}\z/', $id)) {
+        throw new RangeException("an id is 1 to 64 of A-Z, a-z, 0-9, `_` and `-`");
+    }
+    $key = routing_key($seconds, $app) . ".~." . $id;
+    if (strlen($key) > 255) {
+        throw new RangeException("the routing key is longer than 255 bytes");
+    }
+    return ["key" => $key, "exchange" => "delay.recall.$app", "queue" => "delay.recalled.$app"];
+}
+
+function app_of(string $key): string
+{
+    $delayed = preg_match('/\Adelay(?:\.[01]{4}){7}\.(.+?)(?:\.~\.[A-Za-z0-9_-]{1,64})?\z/s', $key, $found);
+    return check_app($delayed ? $found[1] : $key);
+}
+
 function answer(array $it): array
 {
     return match ($it["question"]) {
         "key" => ["key" => routing_key($it["seconds"], $it["app"])],
         "decode" => decode($it["key"]),
         "bind" => ["pattern" => "delay." . str_repeat("*.", 7) . check_app($it["app"])],
+        "recall" => recall($it["seconds"], $it["app"], $it["id"]),
+        "retry" => ["app" => app_of($it["key"])],
     };
 }
 

@@ -4,6 +4,7 @@
 """
 import json
 import math
+import re
 import sys
 
 LONGEST = 2**28 - 1
@@ -38,6 +39,20 @@ def decode(key):
     return {"seconds": int("".join(words[1:8]), 2), "app": check_app(words[8])}
 
 
+def recall(seconds, app, id):
+    if not re.fullmatch("[A-Za-z0-9_-]{1,64}", id):
+        raise ValueError("an id is 1 to 64 of A-Z, a-z, 0-9, `_` and `-`")
+    key = f"{routing_key(seconds, app)}.~.{id}"
+    if len(key.encode()) > 255:
+        raise ValueError("the routing key is longer than 255 bytes")
+    return {"key": key, "exchange": f"delay.recall.{app}", "queue": f"delay.recalled.{app}"}
+
+
+def app_of(key):
+    delayed = re.fullmatch(r"delay(?:\.[01]{4}){7}\.(.+?)(\.~\.[A-Za-z0-9_-]{1,64})?", key, re.DOTALL)
+    return check_app(delayed[1] if delayed else key)
+
+
 def answer(case):
     match case["question"]:
         case "key":
@@ -46,6 +61,10 @@ def answer(case):
             return decode(case["key"])
         case "bind":
             return {"pattern": "delay." + "*." * 7 + check_app(case["app"])}
+        case "recall":
+            return recall(case["seconds"], case["app"], case["id"])
+        case "retry":
+            return {"app": app_of(case["key"])}
 
 
 for line in sys.stdin:

@@ -25,11 +25,25 @@ def decode(key)
   { seconds: found[1].delete(".").to_i(2), app: check_app(found[2]) }
 end
 
+def recall(seconds, app, id)
+  raise RangeError, "an id is 1 to 64 of A-Z, a-z, 0-9, `_` and `-`" unless id.match?(/\A[A-Za-z0-9_-]{1,64}\z/)
+  key = "#{routing_key(seconds, app)}.~.#{id}"
+  raise RangeError, "the routing key is longer than 255 bytes" if key.bytesize > 255
+  { key: key, exchange: "delay.recall.#{app}", queue: "delay.recalled.#{app}" }
+end
+
+def app_of(key)
+  delayed = /\Adelay(?:\.[01]{4}){7}\.(.+?)(?:\.~\.[A-Za-z0-9_-]{1,64})?\z/m.match(key)
+  check_app(delayed ? delayed[1] : key)
+end
+
 def answer(it)
   case it["question"]
   when "key" then { key: routing_key(it["seconds"], it["app"]) }
   when "decode" then decode(it["key"])
   when "bind" then { pattern: "delay." + "*." * 7 + check_app(it["app"]) }
+  when "recall" then recall(it["seconds"], it["app"], it["id"])
+  when "retry" then { app: app_of(it["key"]) }
   end
 end
 

@@ -78,14 +78,13 @@ impl Consumer {
         channel: Channel,
         queue: &str,
         prefetch: u16,
-        exclusive: bool,
+        options: ConsumerOptions,
         damage: Damage,
     ) -> Started {
         // Messages that an earlier consumer left unread are delivered again, under other
         // tags.
         damage.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
-            let options = ConsumerOptions { exclusive, ..ConsumerOptions::default() };
             let consumer = channel.basic_consume(queue, options)?;
             let messages = consumer.receiver().clone();
             // The consumer borrows the channel, and its drop would cancel it. The channel is
@@ -140,6 +139,17 @@ impl Consumer {
     pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
             Some(lane) => Ok(delivery.inner.ack(&lane.channel)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Acknowledges a message and all that arrived before it on the same channel.
+    ///
+    /// # Errors
+    /// The channel or the connection is gone.
+    pub fn ack_up_to(&self, delivery: Delivery) -> Result<(), AmqpError> {
+        match self.lanes.get(delivery.lane) {
+            Some(lane) => Ok(delivery.inner.ack_multiple(&lane.channel)?),
             None => Ok(()),
         }
     }

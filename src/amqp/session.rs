@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use amiquip::{
-    AmqpValue, Channel, Connection, ConnectionBlockedNotification, ExchangeDeclareOptions, ExchangeType,
-    QueueDeclareOptions, QueueDeleteOptions,
+    AmqpValue, Channel, Connection, ConnectionBlockedNotification, ConsumerOptions, ExchangeDeclareOptions,
+    ExchangeType, FieldTable, QueueDeclareOptions, QueueDeleteOptions,
 };
 use crossbeam_channel::Receiver;
 
@@ -24,6 +24,19 @@ use super::{
 
 /// AMQP's reply code for an object that does not exist.
 const NOT_FOUND: u16 = 404;
+
+/// The header that says where in a stream a message is, and the argument that says where
+/// reading begins.
+pub const STREAM_OFFSET: &str = "x-stream-offset";
+
+/// Where reading a stream begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamStart {
+    /// With the oldest message that it has.
+    First,
+    /// With the part that was written last; it has one message or more.
+    Last,
+}
 
 /// The counts from a passive declare of a queue. Messages that are stuck in dead-lettering or
 /// delivered to a consumer are not included in `ready`.
@@ -327,7 +340,7 @@ impl Session {
         let mut joined: Option<Consumer> = None;
         for (lane, channel) in (0..lanes).zip(channels) {
             let share = prefetch / lanes + u16::from(lane < prefetch % lanes);
-            let consumer = self.consume_on(channel, queue, share, false)?;
+            let consumer = self.consume_on(channel, queue, share, ConsumerOptions::default())?;
             match &mut joined {
                 Some(joined) => joined.join(consumer),
                 none => *none = Some(consumer),
@@ -345,6 +358,29 @@ impl Session {
         self.start_consumer(queue, prefetch, true)
     }
 
+    /// Reads a stream, from its first message or from the part that was written last. Each
+    /// message says its place in the header [`STREAM_OFFSET`], and must be acknowledged for
+    /// others to follow; it stays in the stream.
+    ///
+    /// # Errors
+    /// 404 without such a queue, 403 without the permission, 540 if it is no stream.
+    pub fn read_stream(
+        &mut self,
+        queue: &str,
+        from: StreamStart,
+        prefetch: u16,
+    ) -> Result<Consumer, AmqpError> {
+        let from = match from {
+            StreamStart::First => "first",
+            StreamStart::Last => "last",
+        };
+        let mut arguments = FieldTable::new();
+        arguments.insert(STREAM_OFFSET.into(), AmqpValue::LongString(from.into()));
+        let options = ConsumerOptions { arguments, ..ConsumerOptions::default() };
+        let channel = self.new_channel()?;
+        self.consume_on(channel, queue, prefetch, options)
+    }
+
     /// A separate channel to read through queues.
     ///
     /// # Errors
@@ -355,7 +391,8 @@ impl Session {
 
     fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {
         let channel = self.new_channel()?;
-        self.consume_on(channel, queue, prefetch, exclusive)
+        let options = ConsumerOptions { exclusive, ..ConsumerOptions::default() };
+        self.consume_on(channel, queue, prefetch, options)
     }
 
     fn consume_on(
@@ -363,11 +400,11 @@ impl Session {
         channel: Channel,
         queue: &str,
         prefetch: u16,
-        exclusive: bool,
+        options: ConsumerOptions,
     ) -> Result<Consumer, AmqpError> {
         let (started, cut) = self
             .line
-            .within(self.limit, || Consumer::start(channel, queue, prefetch, exclusive, self.damage.clone()));
+            .within(self.limit, || Consumer::start(channel, queue, prefetch, options, self.damage.clone()));
         match started {
             Started::Running(consumer) => Ok(consumer),
             Started::Failed(error, channel) => Err(self.explain(error, Some(channel), cut)),

@@ -171,13 +171,18 @@ impl Gateway {
                 if message.direct.is_none() {
                     self.stats.delay();
                 } else {
-                    self.stats.deliver(None);
+                    self.stats.deliver();
                 }
                 forwarder.send(consumer, delivery, message)
             }
             Step::At(due, message) => {
-                self.stats.deliver(Some(milliseconds(now - due)));
-                forwarder.send_at(Instant::now() + milliseconds(due - now), consumer, delivery, message)
+                let at = Instant::now();
+                // In the past if it came late.
+                let at = match due < now {
+                    true => at.checked_sub(milliseconds(now - due)).unwrap_or(at),
+                    false => at + milliseconds(due - now),
+                };
+                forwarder.send_at((at, Arc::clone(&self.stats) as _), consumer, delivery, message)
             }
         }
     }

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     histogram::{Counted, Histogram},
-    relay::SetAside,
+    relay::{Published, SetAside},
 };
 
 /// The upper bounds of lateness, in seconds.
@@ -91,16 +91,20 @@ impl GatewayStats {
         self.delayed.fetch_add(1, Relaxed);
     }
 
-    /// Something goes to the consumers, so much later than it was due.
-    pub(super) fn deliver(&self, late: Option<Duration>) {
+    /// Something goes to the consumers.
+    pub(super) fn deliver(&self) {
         self.delivered.fetch_add(1, Relaxed);
-        if let Some(late) = late {
-            self.late.observe(late);
-        }
     }
 
     pub(super) fn refuse(&self) {
         self.set_aside.fetch_add(1, Relaxed);
+    }
+}
+
+impl Published for GatewayStats {
+    fn published(&self, late: Duration) {
+        self.deliver();
+        self.late.observe(late);
     }
 }
 
@@ -111,5 +115,19 @@ impl SetAside for GatewayStats {
 
     fn unreadable(&self, _: &str) {
         self.refuse();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lateness_is_counted_with_what_is_delivered() {
+        let stats = GatewayStats::default();
+        stats.deliver();
+        stats.published(Duration::from_millis(3));
+        let counts = stats.counts();
+        assert_eq!((counts.delivered, counts.late.count), (2, 1));
     }
 }

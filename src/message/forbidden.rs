@@ -8,12 +8,16 @@ const DELIVERY_TIME: &str = "x-opt-delivery-time";
 /// The same, as a duration from the message's arrival.
 const DELIVERY_DELAY: &str = "x-opt-delivery-delay";
 
+/// The header with further routing keys of which a receiver sees nothing. We set it ourselves,
+/// to lead a copy of a message into the journal of its application, and never send it on.
+pub(super) const BCC: &str = "BCC";
+
 /// Whether a header would change where or when a message goes, or make a broker drop it: `CC`
 /// and `BCC` copy it at every exchange, a republished `x-death` makes brokers up to 3.13 see
 /// a dead-letter cycle, and quorum queues of coming versions hold back a message that names
 /// its own delivery time, in each level again.
 pub fn is_forbidden(name: &str) -> bool {
-    matches!(name, "CC" | "BCC" | "x-death" | "x-delivery-count" | DELIVERY_TIME | DELIVERY_DELAY)
+    matches!(name, "CC" | BCC | "x-death" | "x-delivery-count" | DELIVERY_TIME | DELIVERY_DELAY)
         || name.starts_with("x-first-death-")
         || name.starts_with("x-last-death-")
 }

@@ -21,11 +21,10 @@ use crate::codec::{AppKey, Delay, MessageId, RoutingKey, Tolerance};
 pub use handle::{Handle, HandleError};
 pub use header::{Headers, Value};
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES, Wire};
-pub use quota::{MaxDelay, MaxDelayError, Quota};
+pub use quota::{MaxDelay, MaxDelayError, MaxRecalls, MaxRecallsError, Quota};
 pub use schedule::Schedule;
 
 // For the other crates of this workspace; not part of the stable API.
-pub(crate) use resend::move_user_id;
 #[doc(hidden)]
 pub use {
     forbidden::{asks_to_be_held, is_forbidden},
@@ -33,6 +32,7 @@ pub use {
     published::{Published, nearest},
     resend::resend,
 };
+pub(crate) use {prepare::can_be_journalled, resend::move_user_id};
 
 /// Names of the headers that begin with `delayline-`.
 pub mod headers {
@@ -57,6 +57,9 @@ pub mod headers {
     pub const LAST_FAILED: &str = "delayline-last-failed";
     /// Why it failed last.
     pub const FAILURE: &str = "delayline-failure";
+    /// Whether a copy of it went into the journal of its application, so that one of its retry
+    /// does so as well.
+    pub const JOURNAL: &str = "delayline-journal";
     /// Why it was parked.
     pub const REASON: &str = "delayline-reason";
 }
@@ -118,6 +121,10 @@ pub struct Message {
     /// objects for that (`delayline app add --recall`): without them, messages with an id are
     /// unroutable.
     pub id: Option<MessageId>,
+    /// Whether a copy goes into the journal of its application, so that it can be listed until
+    /// it is due. The application needs one (`delayline app add --recall --journal`); without
+    /// one, there is no copy, and everything else is the same.
+    pub journalled: bool,
     /// Where it goes instead of through the levels.
     pub(crate) direct: Option<Direct>,
     /// The key it may have been published with already.
@@ -222,6 +229,7 @@ impl Message {
             properties: Properties::default(),
             headers: Headers::new(),
             id: None,
+            journalled: false,
             direct: None,
             fixed: None,
         }
@@ -256,6 +264,15 @@ impl Message {
     #[must_use]
     pub fn with_id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
+        self
+    }
+
+    /// Has a copy of it put into the journal of its application, so that it can be listed, and
+    /// with an id also recalled by that. Its headers may not be tables, arrays or decimals: a
+    /// journal does not keep those.
+    #[must_use]
+    pub fn journalled(mut self) -> Self {
+        self.journalled = true;
         self
     }
 

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 
 use crate::{
     codec::{self, AppKey, Delay, DelayError, RoutingKeyError},
-    topology::Unit,
+    topology::{Names, Unit},
 };
 
 use super::{
     Headers, Message, Properties, Published, Quota, Schedule, Value,
-    forbidden::allowed,
+    forbidden::{BCC, allowed, is_forbidden},
     header::table_len,
-    headers::{DUE, EXPIRES},
+    headers::{DUE, EXPIRES, JOURNAL},
     resend::take_expiration,
 };
 
@@ -80,6 +80,18 @@ pub enum InvalidMessage {
     /// App key and id do not fit into one routing key.
     #[error(transparent)]
     RoutingKey(#[from] RoutingKeyError),
+    /// A header of a journalled message that a journal does not keep. Decimals even make the
+    /// broker close the connection.
+    #[error(
+        "the header `{name}` is {what}, which a journal does not keep; make it text or a number, or publish \
+         the message without the journal"
+    )]
+    NotJournalled {
+        /// The name of the header.
+        name: String,
+        /// What its value is.
+        what: &'static str,
+    },
     /// The property `expiration` is not a number of milliseconds.
     #[error("the property `expiration` is `{found}`; write milliseconds as digits, such as `60000`")]
     Expiration {
@@ -110,7 +122,31 @@ pub fn check(message: &Message) -> Result<(), InvalidMessage> {
     if let Some(id) = &message.id {
         codec::check_room(&message.app, id)?;
     }
+    if message.journalled {
+        let headers = message.headers.iter().filter(|(name, _)| !is_forbidden(name));
+        for (name, value) in headers {
+            if let Some(what) = not_kept(value) {
+                return Err(InvalidMessage::NotJournalled { name: name.clone(), what });
+            }
+        }
+    }
     check_parts(&message.properties, &message.headers)
+}
+
+/// What a value is that streams do not keep: they hold messages in the form of AMQP 1.0, whose
+/// application properties are simple.
+fn not_kept(value: &Value) -> Option<&'static str> {
+    match value {
+        Value::Table(_) => Some("a table"),
+        Value::Array(_) => Some("an array"),
+        Value::Decimal { .. } => Some("a decimal"),
+        _ => None,
+    }
+}
+
+/// Whether a journal keeps these headers.
+pub(crate) fn can_be_journalled(headers: &Headers) -> bool {
+    headers.iter().all(|(name, value)| is_forbidden(name) || not_kept(value).is_none())
 }
 
 /// Like [`check`], for everything except the body.
@@ -197,6 +233,12 @@ impl Wire {
         let mut headers = allowed(&message.headers);
         if message.direct.is_none() {
             headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
+            if message.journalled {
+                // The broker takes this header away where the message comes in. Its key leads to
+                // the journal there, and nowhere on the way.
+                headers.insert(BCC.into(), Value::Array(vec![Names::journal_key(&message.app).into()]));
+                headers.insert(JOURNAL.into(), Value::Bool(true));
+            }
         }
         let mut properties = message.properties.clone();
         if let Some(expires) = take_expiration(&mut properties, taken) {
@@ -252,6 +294,36 @@ mod tests {
         let names: Vec<_> = wire.headers.keys().map(String::as_str).collect();
         assert_eq!(names, ["delayline-due", "keep", "x-deathly"]);
         assert_eq!(wire.headers["keep"], Value::I32(1));
+    }
+
+    #[test]
+    fn only_a_journalled_message_has_a_further_key() {
+        let elsewhere = Value::Array(vec!["delay.recalled.orders".into()]);
+        let plain = message().with_header("BCC", elsewhere);
+        assert!(!wire(&plain).headers.contains_key("BCC"));
+        let journalled = wire(&plain.journalled());
+        assert_eq!(journalled.headers["BCC"], Value::Array(vec!["journal.billing".into()]));
+        assert_eq!(journalled.headers[JOURNAL], Value::Bool(true));
+        assert_eq!(journalled.routing_key, wire(&message()).routing_key);
+        let direct = Message::direct(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
+        assert_eq!(wire(&direct.journalled()).headers, Headers::new());
+    }
+
+    #[test]
+    fn a_journalled_message_has_no_headers_that_would_be_missing_in_its_copy() {
+        for (value, word) in [
+            (Value::Table(Headers::new()), "a table"),
+            (Value::Array(vec![]), "an array"),
+            (Value::Decimal { scale: 2, value: 125 }, "a decimal"),
+        ] {
+            let plain = message().with_header("odd", value);
+            assert_eq!(check(&plain), Ok(()));
+            let refused = check(&plain.journalled()).unwrap_err().to_string();
+            assert!(refused.contains(&format!("`odd` is {word}")), "{refused}");
+        }
+        let stripped = message().with_header("CC", Value::Array(vec![])).with_header("n", 1_i32).journalled();
+        assert_eq!(check(&stripped), Ok(()));
+        assert!(can_be_journalled(&stripped.headers));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Limits on what this process may publish: pure.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, time::Instant};
+use std::{collections::BTreeMap, str::FromStr, time::Instant};
 
 use jiff::Timestamp;
 
 use crate::{
-    codec::{AppKey, Delay, DelayError},
+    codec::{AppKey, AppKeyError, Delay, DelayError},
     topology::Unit,
 };
 
@@ -66,25 +66,91 @@ impl FromStr for MaxDelay {
     /// Reads delays separated by spaces: one for all applications, and `APP=DELAY` for those
     /// with their own. A delay is written without spaces here.
     fn from_str(text: &str) -> Result<Self, MaxDelayError> {
-        let mut limits = Self::default();
-        for part in text.split_whitespace() {
-            let failed =
-                |reason: &dyn fmt::Display| MaxDelayError { part: part.into(), reason: reason.to_string() };
-            let delay = |text: &str| text.parse().map_err(|error: DelayError| failed(&error));
-            // An app key can hold `=` itself; a delay cannot.
-            let twice = match part.rsplit_once('=') {
-                Some((app, limit)) => {
-                    let app = app.parse().map_err(|error: crate::codec::AppKeyError| failed(&error))?;
-                    limits.apps.insert(app, delay(limit)?).is_some()
-                }
-                None => limits.default.replace(delay(part)?).is_some(),
-            };
-            if twice {
-                return Err(failed(&"there is another one for the same"));
-            }
-        }
-        Ok(limits)
+        let read = |text: &str| text.parse().map_err(|error: DelayError| error.to_string());
+        let (default, apps) = by_app(text, read).map_err(|(part, reason)| MaxDelayError { part, reason })?;
+        Ok(Self { default, apps })
     }
+}
+
+/// How many recalls an application may have pending. No broker can refuse a binding for that:
+/// it is judged, by `delayline doctor`, metrics and alerts.
+///
+/// ```
+/// use delayline::message::MaxRecalls;
+///
+/// let limits: MaxRecalls = "5000 billing=50000".parse()?;
+/// assert_eq!((limits.of(&"billing".parse()?), limits.of(&"mail".parse()?)), (50_000, 5_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MaxRecalls {
+    /// For applications that are not named; 10,000 unless said otherwise.
+    pub default: u64,
+    /// For these applications, whatever the default is.
+    pub apps: BTreeMap<AppKey, u64>,
+}
+
+impl MaxRecalls {
+    /// How many an application may have pending.
+    #[must_use]
+    pub fn of(&self, app: &AppKey) -> u64 {
+        self.apps.get(app).copied().unwrap_or(self.default)
+    }
+}
+
+impl Default for MaxRecalls {
+    fn default() -> Self {
+        Self { default: 10_000, apps: BTreeMap::new() }
+    }
+}
+
+/// Why a text is not a [`MaxRecalls`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{part}` is neither a number such as `10000` nor an application with one, such as `billing=50000`: \
+     {reason}"
+)]
+pub struct MaxRecallsError {
+    part: String,
+    reason: String,
+}
+
+impl FromStr for MaxRecalls {
+    type Err = MaxRecallsError;
+
+    /// Reads numbers separated by spaces: one for all applications, and `APP=NUMBER` for those
+    /// with their own.
+    fn from_str(text: &str) -> Result<Self, MaxRecallsError> {
+        let read = |text: &str| text.parse().map_err(|error: std::num::ParseIntError| error.to_string());
+        let (default, apps) =
+            by_app(text, read).map_err(|(part, reason)| MaxRecallsError { part, reason })?;
+        Ok(Self { default: default.unwrap_or(Self::default().default), apps })
+    }
+}
+
+/// What holds for all applications, and what for single ones.
+type ByApp<T> = (Option<T>, BTreeMap<AppKey, T>);
+
+/// Reads limits separated by spaces: one for all applications, and `APP=LIMIT` for those with
+/// their own. If it cannot, says what part, and why.
+fn by_app<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<ByApp<T>, (String, String)> {
+    let (mut default, mut apps) = (None, BTreeMap::new());
+    for part in text.split_whitespace() {
+        let failed = |reason: String| (part.to_owned(), reason);
+        // An app key can hold `=` itself; a limit cannot.
+        let twice = match part.rsplit_once('=') {
+            Some((app, limit)) => {
+                let app = app.parse().map_err(|error: AppKeyError| failed(error.to_string()))?;
+                apps.insert(app, read(limit).map_err(failed)?).is_some()
+            }
+            None => default.replace(read(part).map_err(failed)?).is_some(),
+        };
+        if twice {
+            return Err(failed("there is another one for the same".into()));
+        }
+    }
+    Ok((default, apps))
 }
 
 impl Quota {
@@ -166,6 +232,18 @@ mod tests {
         ] {
             let error = wrong.parse::<MaxDelay>().unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn reads_how_many_recalls_there_may_be() {
+        let limits: MaxRecalls = "500 billing=7".parse().unwrap();
+        assert_eq!((limits.of(&app("billing")), limits.of(&app("x"))), (7, 500));
+        let only: MaxRecalls = "billing=7".parse().unwrap();
+        assert_eq!(only.of(&app("x")), 10_000);
+        for (wrong, named) in [("many", "`many`"), ("a=-1", "`a=-1`"), ("1 2", "`2`"), ("a.#=1", "`a.#=1`")] {
+            let error = wrong.parse::<MaxRecalls>().unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains("billing=50000"), "{error}");
         }
     }
 

@@ -65,7 +65,7 @@ pub(crate) enum Failed {
     /// A new session may do better.
     Session(String),
     /// The broker crashed over something; whether we held no message then.
-    Crashed { reason: String, unseen: bool },
+    Crashed { reason: String, unchecked: bool },
     /// This many messages occupy all places, and nothing can be done about them.
     Full(usize),
 }
@@ -102,8 +102,8 @@ impl Consuming<'_> {
                 }
                 Err(Failed::Full(count)) => return Err(count),
                 Err(Failed::Session(reason)) => reason,
-                Err(Failed::Crashed { reason, unseen }) => {
-                    if self.clear(&mut poison, unseen) {
+                Err(Failed::Crashed { reason, unchecked }) => {
+                    if self.clear(&mut poison, unchecked) {
                         failures = 0;
                         continue;
                     }
@@ -123,13 +123,13 @@ impl Consuming<'_> {
 
     /// Looks for messages over which the broker crashes, and makes the broker move them.
     /// Returns whether it found any.
-    fn clear(&self, poison: &mut Poison, unseen: bool) -> bool {
+    fn clear(&self, poison: &mut Poison, unchecked: bool) -> bool {
         if self.unsendable != Unsendable::Reject {
             // Rejecting could lose them.
             error!("{}", poison::unread(self.queue, &"the worker does not reject"));
             return false;
         }
-        match poison.crashed(&self.router.broker, self.queue, unseen) {
+        match poison.crashed(&self.router.broker, self.queue, unchecked) {
             Ok(moved) => {
                 for message in &moved {
                     warn!(
@@ -172,7 +172,7 @@ impl Consuming<'_> {
             session.consume_in_lanes(self.queue, prefetch, lanes).map_err(|error| match error.code() {
                 Some(404) => Failed::Session(format!("{error}; {}", self.if_missing)),
                 // It was delivered before all channels had begun.
-                Some(poison::CRASH) => Failed::Crashed { reason: error.to_string(), unseen: true },
+                Some(poison::CRASH) => Failed::Crashed { reason: error.to_string(), unchecked: true },
                 _ => Failed::Session(error.to_string()),
             })?;
         info!("taking messages from `{}`, {prefetch} at a time", self.queue);
@@ -186,13 +186,15 @@ impl Consuming<'_> {
         let went_well = match ended {
             Ok(went_well) => went_well,
             Err(failed) => {
-                let unseen = forwarder.is_empty();
+                let unchecked = forwarder.is_empty();
                 drop(forwarder);
                 // What is not confirmed was not acknowledged either.
                 let _ = router.close(Duration::ZERO);
                 return Err(match failed {
-                    Failed::Session(reason) if has_crashed(&consumer) => Failed::Crashed { reason, unseen },
-                    Failed::Crashed { reason, .. } => Failed::Crashed { reason, unseen },
+                    Failed::Session(reason) if has_crashed(&consumer) => {
+                        Failed::Crashed { reason, unchecked }
+                    }
+                    Failed::Crashed { reason, .. } => Failed::Crashed { reason, unchecked },
                     other => other,
                 });
             }
@@ -242,7 +244,7 @@ fn work(
                 let _ = select.ready_timeout(forwarder.next_due().map_or(TICK, |next| next.min(TICK)));
             }
             Next::Ended(Some(cause)) if cause.code() == Some(poison::CRASH) => {
-                return Err(Failed::Crashed { reason: cause.to_string(), unseen: false });
+                return Err(Failed::Crashed { reason: cause.to_string(), unchecked: false });
             }
             Next::Ended(cause) => {
                 return Err(cause

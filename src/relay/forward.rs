@@ -3,6 +3,7 @@
 use std::{
     cmp::Ordering,
     collections::{BinaryHeap, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use crate::{
     router::{Cause, Outcome, Pipeline, PublishError},
 };
 
-use super::{SetAside, consume::Failed};
+use super::{Published, SetAside, consume::Failed};
 
 /// How long to wait before publishing again a message that the broker would not store just
 /// now.
@@ -37,6 +38,7 @@ pub(crate) enum Unsendable {
 /// A successor that is not due yet.
 struct Early {
     due: Instant,
+    counted: Arc<dyn Published>,
     successor: Message,
     delivery: Delivery,
 }
@@ -148,22 +150,30 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Publishes the successor of a message, but not before this instant.
+    /// Publishes the successor of a message, but not before this instant, and counts it when
+    /// that is done.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
     pub(crate) fn send_at(
         &mut self,
-        due: Instant,
+        (due, counted): (Instant, Arc<dyn Published>),
         consumer: &Consumer,
         delivery: Delivery,
         successor: Message,
     ) -> Result<(), Failed> {
+        let early = Early { due, counted, successor, delivery };
         if due <= Instant::now() {
-            return self.send(consumer, delivery, successor);
+            return self.send_early(consumer, early);
         }
-        self.early.push(Early { due, successor, delivery });
+        self.early.push(early);
         Ok(())
+    }
+
+    fn send_early(&mut self, consumer: &Consumer, early: Early) -> Result<(), Failed> {
+        let Early { due, counted, successor, delivery } = early;
+        counted.published(due.elapsed());
+        self.send(consumer, delivery, successor)
     }
 
     /// Sets aside a message that cannot be understood, or cannot be published.
@@ -201,8 +211,8 @@ impl<'r> Forwarder<'r> {
             }
         }
         while self.early.peek().is_some_and(|early| early.due <= Instant::now()) {
-            if let Some(Early { successor, delivery, .. }) = self.early.pop() {
-                self.send(consumer, delivery, successor)?;
+            if let Some(early) = self.early.pop() {
+                self.send_early(consumer, early)?;
             }
         }
         Ok(())

@@ -5,8 +5,16 @@ mod consume;
 mod forward;
 mod poison;
 
+use std::time::Duration;
+
 pub(crate) use consume::{Consuming, Failed};
 pub(crate) use forward::{Forwarder, Unsendable};
+
+/// Where successors that had to wait for a moment are counted.
+pub(crate) trait Published: Send + Sync {
+    /// One is published now, so much later than its moment.
+    fn published(&self, late: Duration);
+}
 
 /// Where messages that could not be sent on are counted.
 pub(crate) trait SetAside: Send + Sync {

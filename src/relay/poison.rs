@@ -59,7 +59,7 @@ impl Poison {
         (self.alone, self.strikes) = (false, 0);
     }
 
-    /// The broker crashed, perhaps over a message; `unseen` says that we held no other. Makes
+    /// The broker crashed, perhaps over a message; `unchecked` says that we held no other. Makes
     /// the broker move the message, as far as it can be identified, and returns it.
     ///
     /// # Errors
@@ -68,9 +68,9 @@ impl Poison {
         &mut self,
         broker: &Broker,
         queue: &str,
-        unseen: bool,
+        unchecked: bool,
     ) -> Result<Vec<Foreign>, AmqpError> {
-        let exact = self.alone && unseen;
+        let exact = self.alone && unchecked;
         self.strikes += u32::from(exact);
         self.alone = true;
         let mut receiver = Receiver::open(broker, queue, self.broker.as_deref())?;

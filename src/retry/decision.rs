@@ -4,8 +4,8 @@
 use std::fmt;
 
 use crate::{
-    codec::{AppKey, Delay},
-    message::{Headers, Message, Properties, headers, move_user_id},
+    codec::{AppKey, Delay, RoutingKey},
+    message::{Headers, Message, Properties, Value, can_be_journalled, headers, move_user_id},
     topology::{Names, Unit},
 };
 
@@ -125,6 +125,13 @@ impl Decision {
             }
         };
         headers.insert(headers::ATTEMPT.into(), i64::from(attempt).into());
+        if message.direct.is_none() {
+            // So that it can be recalled, and listed, as the message itself could.
+            let origin = history.routing_key.parse::<RoutingKey>().ok();
+            message.id = origin.filter(|key| key.app == message.app).and_then(|key| key.id().cloned());
+            let journalled = headers.get(headers::JOURNAL) == Some(&Value::Bool(true));
+            message.journalled = journalled && can_be_journalled(&headers);
+        }
         (message.properties, message.headers) = (properties, headers);
         message
     }
@@ -138,7 +145,7 @@ fn milliseconds(delay: Delay, unit: Unit) -> i64 {
 mod tests {
     use super::*;
     use crate::{
-        message::Value,
+        codec::MessageId,
         retry::{Backoff, History, Jitter},
         topology::SetName,
     };
@@ -203,6 +210,29 @@ mod tests {
         assert_eq!(expiring(NOW), Decision::Park(ParkReason::Expired));
         assert_eq!(expiring(NOW + 10_000), Decision::Park(ParkReason::Expired));
         assert!(matches!(expiring(NOW + 10_001), Decision::Retry { .. }));
+    }
+
+    #[test]
+    fn a_retry_keeps_the_id_and_is_journalled_as_the_message_was() {
+        let names = Names::new(SetName::default());
+        let retry = |routing_key: &str, headers: Headers| {
+            let mut failure = failure(0);
+            failure.history.routing_key = routing_key.into();
+            let parts = (Vec::new(), Properties::default(), headers);
+            decide(&policy(), &failure).successor(&failure, &names, None, parts)
+        };
+        let key = |app: &str| format!("delay.0000.0000.0000.0000.0000.0000.0001.{app}.~.17");
+        let journal = || Headers::from([(headers::JOURNAL.into(), Value::Bool(true))]);
+        let both = retry(&key("billing"), journal());
+        assert_eq!((both.id.as_ref().map(MessageId::as_str), both.journalled), (Some("17"), true));
+        assert!(!retry(&key("billing"), Headers::new()).journalled);
+        // Somebody else's id is none of this application.
+        assert_eq!(retry(&key("orders"), journal()).id, None);
+        assert_eq!(retry("order.created", Headers::new()).id, None);
+        // What a journal does not keep is retried without it.
+        let mut odd = journal();
+        odd.insert("table".into(), Value::Table(Headers::new()));
+        assert!(!retry(&key("billing"), odd).journalled);
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Topology {
     pub fn owns_queue(&self, name: &str) -> bool {
         let names = self.names();
         let of_app = names.app_of_landing(name).or_else(|| names.app_of_recalled(name));
+        let of_app = of_app.or_else(|| names.app_of_journal(name));
         self.queues().any(|queue| queue.name == name) || of_app.or_else(|| names.gateway_of(name)).is_some()
     }
 

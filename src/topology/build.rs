@@ -75,7 +75,11 @@ pub(super) fn queue_arguments(settings: &TopologySettings) -> Arguments {
 
 /// A queue that keeps messages until somebody decides about them. When it is full, the oldest
 /// are dropped: refusing new ones would block the levels they come from, for everybody.
-fn holding_queue(settings: &TopologySettings, name: String, max_length: Option<NonZeroU32>) -> Queue {
+pub(super) fn holding_queue(
+    settings: &TopologySettings,
+    name: String,
+    max_length: Option<NonZeroU32>,
+) -> Queue {
     let mut arguments = queue_arguments(settings);
     if settings.queue_type == QueueType::Quorum {
         arguments.insert("x-delivery-limit".into(), UNREACHABLE_DELIVERY_LIMIT.into());

@@ -7,13 +7,18 @@
 mod app;
 mod build;
 mod gateway;
+mod guard;
+mod journal;
 mod names;
+mod native;
 mod object;
 mod pattern;
 mod recall;
 mod settings;
 
+pub use journal::JournalSettings;
 pub use names::{Names, SetName, SetNameError};
+pub use native::{NativeRetry, NativeRetryError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
 pub use recall::RecallSettings;

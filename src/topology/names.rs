@@ -151,6 +151,29 @@ impl Names {
         rest.strip_prefix(".recall.").or_else(|| rest.strip_prefix(".pass."))
     }
 
+    /// The stream with a copy of each message of an application that was published for it.
+    #[must_use]
+    pub fn journal(&self, app: &AppKey) -> String {
+        format!("{}{app}", self.journal_prefix())
+    }
+
+    /// The application whose journal this queue is.
+    #[must_use]
+    pub fn app_of_journal<'a>(&self, queue: &'a str) -> Option<&'a str> {
+        queue.strip_prefix(&self.journal_prefix())
+    }
+
+    /// The further routing key, in the header `BCC`, of a message that is copied into the
+    /// journal of its application.
+    #[must_use]
+    pub fn journal_key(app: &AppKey) -> String {
+        format!("journal.{app}")
+    }
+
+    fn journal_prefix(&self) -> String {
+        format!("{}.journal.", self.set)
+    }
+
     fn recalled_prefix(&self) -> String {
         format!("{}.recalled.", self.set)
     }

@@ -98,6 +98,17 @@ pub struct Queue {
     pub arguments: BTreeMap<String, Argument>,
 }
 
+impl Queue {
+    /// The value of `x-queue-type` of a stream.
+    pub(crate) const STREAM: &'static str = "stream";
+
+    /// Whether it is a stream: reading takes nothing out of it, and it cannot be purged.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        self.arguments.get("x-queue-type") == Some(&Self::STREAM.into())
+    }
+}
+
 /// What a binding leads to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

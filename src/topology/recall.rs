@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use crate::codec::{AppKey, Delay, RoutingKey};
 
 use super::{
-    Binding, Endpoint, Exchange, ExchangeKind, Names, Object, Queue, QueueType, Topology,
+    Binding, Endpoint, Exchange, ExchangeKind, JournalSettings, Names, Object, Queue, QueueType, Topology,
     UNREACHABLE_DELIVERY_LIMIT, build::queue_arguments, object::Arguments,
 };
 
@@ -19,6 +19,9 @@ pub struct RecallSettings {
     /// The most messages that are kept; 100,000 by default. The oldest are dropped for new
     /// ones.
     pub max_length: NonZeroU32,
+    /// Whether there is a journal of what is scheduled, and how much it keeps; none by
+    /// default.
+    pub journal: Option<JournalSettings>,
 }
 
 impl RecallSettings {
@@ -35,12 +38,19 @@ impl RecallSettings {
         self.max_length = messages;
         self
     }
+
+    /// Adds a journal.
+    #[must_use]
+    pub fn with_journal(mut self, journal: JournalSettings) -> Self {
+        self.journal = Some(journal);
+        self
+    }
 }
 
 impl Default for RecallSettings {
     fn default() -> Self {
         let month = Delay::from_seconds(30 * 24 * 60 * 60).expect("30 days are a delay");
-        Self { keep: month, max_length: NonZeroU32::new(100_000).expect("it is not zero") }
+        Self { keep: month, max_length: NonZeroU32::new(100_000).expect("it is not zero"), journal: None }
     }
 }
 
@@ -57,13 +67,15 @@ impl Topology {
             let arguments = Arguments::from([("alternate-exchange".into(), alternate.into())]);
             Object::Exchange(Exchange { name: name.into(), kind, arguments })
         };
-        vec![
+        let journal = settings.journal.map(|journal| self.journal(app, journal));
+        let objects = [
             exchange(&pass, ExchangeKind::Fanout, names.unroutable()),
             Object::Binding(Binding { source: pass.clone(), destination: to, key: String::new() }),
             Object::Queue(self.recalled_queue(app, settings)),
             exchange(&recall, ExchangeKind::Direct, pass),
             Object::Binding(self.recall_route(app)),
-        ]
+        ];
+        journal.into_iter().flatten().chain(objects).collect()
     }
 
     /// The binding that leads the messages of an application that have an id to where they can
@@ -85,7 +97,9 @@ impl Topology {
         app.is_some_and(|app| self.recall_route(&app) == *binding)
     }
 
-    fn recalled_queue(&self, app: &AppKey, settings: RecallSettings) -> Queue {
+    /// The queue that keeps the recalled messages of an application.
+    #[must_use]
+    pub fn recalled_queue(&self, app: &AppKey, settings: RecallSettings) -> Queue {
         let mut arguments = queue_arguments(self.settings());
         arguments.insert("x-message-ttl".into(), (i64::from(settings.keep.seconds()) * 1_000).into());
         arguments.insert("x-max-length".into(), i64::from(settings.max_length.get()).into());

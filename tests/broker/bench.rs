@@ -62,7 +62,7 @@ fn measures_everything_and_leaves_nothing() {
     assert!(steady.messages > 0 && steady.messages <= 200, "{steady:?}");
     assert_eq!((steady.lost, steady.early), (0, 0), "{steady:?}");
     assert!(steady.late_ms.p50 <= steady.late_ms.p99 && steady.late_ms.p99 <= steady.late_ms.max);
-    let stock = report.stock.as_ref().unwrap_or_else(|| panic!("{:?}", report.unseen));
+    let stock = report.stock.as_ref().unwrap_or_else(|| panic!("{:?}", report.unchecked));
     // The API may know of a part of them.
     assert!((1..=500).contains(&stock.messages), "{stock:?}");
     assert!(stock.memory_each > 0.0);
@@ -132,7 +132,7 @@ fn goes_without_the_management_api() {
     (plan.rate, plan.hops, plan.count) = (0, vec![1], 100);
     let (report, _) = bench::run(&settings, &plan, None, &AtomicBool::new(false), &mut |_| ()).unwrap();
     assert!(report.stock.is_none() && report.steady.is_none());
-    assert!(report.unseen[0].contains("--management-url"), "{:?}", report.unseen);
+    assert!(report.unchecked[0].contains("--management-url"), "{:?}", report.unchecked);
     let read: Json = serde_json::to_value(&report).unwrap();
     assert_eq!(read["drain"][1]["hops"], 1);
 }

@@ -16,7 +16,7 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested,
+    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, raw,
     shared_node, topology, vhost,
 };
 
@@ -497,4 +497,33 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
     }
     install(&settings);
     eventually_seen("all is well", || look(&settings), |report| report.findings.is_empty());
+}
+
+#[test]
+fn messages_that_come_back_to_their_consumer_over_and_over_are_found() {
+    let settings = installed(1);
+    let mut session = Session::open(&settings.broker).unwrap();
+    // Of a kind that never stops handing them out.
+    queue(&mut session, "loop", json!({"x-queue-type": "classic"}));
+    receives(&mut session, "billing", Endpoint::Queue("loop".into()));
+    raw::publish(&settings, (0..50).map(|n| raw::message("", "loop", n, &json!({}))));
+    let path = format!("queues/{}/loop/get", settings.broker.vhost);
+    let requeue = json!({"count": 50, "ackmode": "ack_requeue_true", "encoding": "auto"});
+    let looping = || {
+        for _ in 0..5 {
+            http(shared_node(), "POST", &path, &requeue);
+        }
+        look(&settings)
+    };
+    let is_loop = |finding: &&Finding| finding.code == FindingCode::HotLoop;
+    let report =
+        eventually_seen("it is found", looping, |report| report.findings.iter().any(|it| is_loop(&it)));
+    let finding = report.findings.iter().find(is_loop).unwrap();
+    assert_eq!((finding.subject.as_str(), &finding.apps[..]), ("queue `loop`", &["billing".to_owned()][..]));
+    assert!(finding.what.contains("0 are acknowledged"), "{finding:#?}");
+    eventually_seen(
+        "it is over",
+        || look(&settings),
+        |report| !codes(report).contains(&FindingCode::HotLoop),
+    );
 }

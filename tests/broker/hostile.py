@@ -86,6 +86,16 @@ DEATH = [{"queue": "delay.level.00", "reason": "expired", "count": 7, "exchange"
 STEAL = {"x-dead-letter-exchange": "delay", "x-dead-letter-routing-key": key(VICTIM)}
 HOP = {"x-queue-type": "quorum", "x-message-ttl": 0, **STEAL}
 
+RECALL, RECALLED = "delay.recall." + OWN, "delay.recalled." + OWN
+RECALL_OF_VICTIM, RECALLED_OF_VICTIM = "delay.recall." + VICTIM, "delay.recalled." + VICTIM
+PASS_OF_VICTIM = "delay.pass." + VICTIM
+HANDLE = key(VICTIM, 3600) + ".~.theirs"
+
+
+def own_handle():
+    return key(OWN, 3600) + ".~.mine"
+
+
 ATTEMPTS = {
     "publish another application's key": publish("delay", key(VICTIM)),
     "publish another application's key with a delay": publish("delay", key(VICTIM, 3600)),
@@ -163,6 +173,40 @@ ATTEMPTS = {
         "exchange_declare", "harm", "fanout", durable=True, arguments={"alternate-exchange": "delay.dispatch"}
     ),
     "declare the entry again as another type": call("exchange_declare", "delay", "fanout", durable=True),
+    "recall another application's message": call("queue_bind", RECALLED_OF_VICTIM, RECALL_OF_VICTIM, HANDLE),
+    "undo another application's recall": call("queue_unbind", RECALLED_OF_VICTIM, RECALL_OF_VICTIM, HANDLE),
+    "recall another application's message into its own recalled queue": call("queue_bind", RECALLED, RECALL_OF_VICTIM, HANDLE),
+    "recall another application's message into its own queue": call("queue_bind", OWN, RECALL_OF_VICTIM, HANDLE),
+    "recall another application's message into the other's queue": call("queue_bind", VICTIM, RECALL_OF_VICTIM, HANDLE),
+    "send another application's recalled messages into the levels": call("exchange_bind", "delay", RECALL_OF_VICTIM, HANDLE),
+    "send its own recalled messages to another application": call("queue_bind", VICTIM, RECALL, own_handle()),
+    "fill another application's recalled queue with its own messages": call("queue_bind", RECALLED_OF_VICTIM, RECALL, own_handle()),
+    "pass its own recalled messages to another application's recalls": call("exchange_bind", RECALL_OF_VICTIM, RECALL, own_handle()),
+    "pass its own recalled messages to dispatch": call("exchange_bind", "delay.dispatch", RECALL, own_handle()),
+    "bind its recalled queue to dispatch under another application's key": call("queue_bind", RECALLED, "delay.dispatch", pattern(VICTIM) + ".~.*"),
+    "bind its exchange for recalls to dispatch under another application's key": call("exchange_bind", RECALL, "delay.dispatch", pattern(VICTIM) + ".~.*"),
+    "bind its recalled queue to a level": call("queue_bind", RECALLED, "delay.level.00", "#"),
+    "bind its recalled queue to what passes to another application": call("queue_bind", RECALLED, PASS_OF_VICTIM, ""),
+    "unbind what passes to another application": call("queue_unbind", VICTIM, PASS_OF_VICTIM, ""),
+    "unbind another application's recalls from dispatch": call("exchange_unbind", RECALL_OF_VICTIM, "delay.dispatch", pattern(VICTIM) + ".~.*"),
+    "consume what another application has recalled": call("basic_consume", RECALLED_OF_VICTIM, lambda *_: None),
+    "get what another application has recalled": call("basic_get", RECALLED_OF_VICTIM),
+    "purge what another application has recalled": call("queue_purge", RECALLED_OF_VICTIM),
+    "delete another application's recalled queue": call("queue_delete", RECALLED_OF_VICTIM),
+    "delete another application's exchange for recalls": call("exchange_delete", RECALL_OF_VICTIM),
+    "delete its own exchange for recalls": call("exchange_delete", RECALL),
+    "publish another application's key with an id": publish("delay", HANDLE),
+    "publish past all delays to another application's exchange for recalls": publish(RECALL_OF_VICTIM, HANDLE),
+    "publish past all delays to what passes to another application": publish(PASS_OF_VICTIM, HANDLE),
+    "publish past all delays to what passes to itself": publish("delay.pass." + OWN, own_handle()),
+    "publish its own key with an id of wildcards": publish("delay", key(OWN) + ".~.*"),
+    "publish its own key with an id of 65 letters": publish("delay", key(OWN) + ".~." + "x" * 65),
+    "declare another application's exchange for recalls with another alternate": call(
+        "exchange_declare", RECALL_OF_VICTIM, "direct", durable=True, arguments={"alternate-exchange": "delay"}
+    ),
+    "declare another application's recalled queue again with other limits": call(
+        "queue_declare", RECALLED_OF_VICTIM, durable=True, arguments={"x-queue-type": "quorum", "x-max-length": 1}
+    ),
     "ask how long another application's queue is": call("queue_declare", VICTIM, passive=True),
     "open 20 connections": connections,
     "log in to another vhost": lambda _: connect("/").close(),

@@ -10,7 +10,7 @@ use delayline::{
     amqp::Session,
     broker::{Credentials, Secret},
     codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, RecallSettings},
 };
 use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery};
 use delayline_node::{NodeOptions, PrivateNode};
@@ -125,7 +125,7 @@ fn register(settings: &Settings, app: &str, max_delay: Option<&str>) {
             max_delay: max_delay.map(|delay| delay.parse().unwrap()),
             ..AppUser::default()
         }),
-        recall: None,
+        recall: Some(RecallSettings::default()),
     };
     let report = admin::add_app(settings, &common::topology(settings), &spec, false, false).unwrap();
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
@@ -159,13 +159,19 @@ fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
     let topology = common::topology(settings);
     let mut harm: Vec<_> =
         admin::verify(settings, &topology).unwrap().differences.iter().map(ToString::to_string).collect();
-    for queue in ["orders", "delay.unroutable", "delay.retry", "delay.parked"] {
+    let recalled = ["delay.recalled.orders", "delay.recalled.billing"];
+    for queue in ["orders", "delay.unroutable", "delay.retry", "delay.parked"].into_iter().chain(recalled) {
         match session.queue_depth(queue).unwrap() {
             Some(depth) if depth.ready == 0 => {}
             other => harm.push(format!("{queue}: {other:?}")),
         }
     }
     let bound = admin::list_apps(settings, &topology).unwrap().apps;
+    let recalls = bound.iter().filter_map(|entry| entry.recall.as_ref()).map(|recall| recall.pending);
+    let recalls: Vec<_> = recalls.collect();
+    if recalls != [0, 0] {
+        harm.push(format!("recalls: {recalls:?}"));
+    }
     let keys: Vec<_> = bound.iter().map(|entry| (entry.app.as_deref(), entry.queue.as_deref())).collect();
     if keys != [(Some("billing"), Some("billing")), (Some("orders"), Some("orders"))] {
         harm.push(format!("bound: {keys:?}"));

@@ -108,7 +108,7 @@ fn kept_messages_are_grouped_and_stay() {
         });
     }
     let report = live.kept(&Kept::Unroutable).unwrap().report;
-    assert_eq!((report.waiting, report.unseen), (9, Vec::new()));
+    assert_eq!((report.waiting, report.unchecked), (9, Vec::new()));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_management_api_that_does_not_answer_is_not_a_broker_that_does_not() {
     eventually("it is asked, in vain, more than once", || {
         let picture = live.picture();
         assert!(picture.broker.reachable || picture.counted.is_none(), "{:?}", picture.broker);
-        if picture.unseen.iter().any(|unseen| unseen.contains("management API"))
+        if picture.unchecked.iter().any(|unchecked| unchecked.contains("management API"))
             && !seen.contains(&picture.at)
         {
             seen.push(picture.at);
@@ -201,7 +201,7 @@ fn says_what_cannot_be_seen() {
     assert_eq!((picture.stuck, picture.rates.entry_per_s), (None, None));
     assert_eq!(picture.verdict.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
     assert!(picture.verified.ok == Some(true) && picture.verified.is_partial(), "{:?}", picture.verified);
-    assert!(picture.unseen[0].contains("stuck messages and what is published"), "{:?}", picture.unseen);
+    assert!(picture.unchecked[0].contains("stuck messages and what is published"), "{:?}", picture.unchecked);
 
     let mut unreachable = settings;
     // Nobody listens on the port of nothing.

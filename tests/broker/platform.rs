@@ -170,3 +170,50 @@ fn two_hundred_applications_are_one_file() {
     let missing = |it: &&Difference| matches!(it, Difference::Missing { .. });
     assert_eq!(verified.differences.iter().filter(missing).count(), 0, "{verified:?}");
 }
+
+#[test]
+fn gateways_are_made_kept_and_pruned_like_applications() {
+    let settings = vhost().build().unwrap();
+    let text = "[sets.delay.apps.billing]\nno_user = true\n\
+                [sets.delay.gateways.\"orders.delayed\"]\ntype = \"topic\"\n\
+                [sets.delay.gateways.old]\ntype = \"fanout\"\n";
+    let dry = difference(&settings, text);
+    assert_eq!((dry.outcome, dry.sets[0].gateways.len()), (Applied::DryRun, 2), "{dry:?}");
+    assert_eq!(applied(&settings, text).outcome, Applied::Installed);
+    let gateways = || {
+        let list = admin::list_gateways(&settings, &Topology::new(settings.topology.clone())).unwrap();
+        list.gateways.into_iter().map(|it| it.gateway).collect::<Vec<_>>()
+    };
+    assert_eq!(gateways(), ["old", "orders.delayed"]);
+    // Its binding is no application's, and pruning leaves it alone.
+    eventually("nothing is left to do", || pruned(&settings, text).outcome == Applied::Unchanged);
+
+    // What somebody deleted by hand is found and repaired.
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.delete_exchange("old.in").unwrap();
+    let found = difference(&settings, text);
+    let missing: Vec<_> = found.sets[0].gateways.iter().filter(|it| it.outcome == Applied::DryRun).collect();
+    assert_eq!(
+        (found.outcome, missing.len(), &*missing[0].gateway),
+        (Applied::DryRun, 1, "old"),
+        "{found:?}"
+    );
+    assert_eq!(applied(&settings, text).outcome, Applied::Installed);
+    assert_eq!(difference(&settings, text).outcome, Applied::Unchanged);
+
+    // Another type is in the way, and nothing is changed.
+    let other = text.replace("fanout", "direct");
+    let refused = applied(&settings, &other);
+    assert_eq!(refused.outcome, Applied::Conflict, "{refused:?}");
+    assert!(refused.conflicts().any(|it| it.starts_with("gateway `old`: ")), "{refused:?}");
+
+    let less = &text[..text.find("[sets.delay.gateways.old]").unwrap()];
+    assert_eq!(
+        applied(&settings, less).outcome,
+        Applied::Unchanged,
+        "nothing is removed without being asked"
+    );
+    let report = pruned(&settings, less);
+    assert_eq!(report.sets[0].pruned_gateways.len(), 1, "{report:?}");
+    assert_eq!(gateways(), ["orders.delayed"]);
+}

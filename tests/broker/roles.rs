@@ -104,7 +104,7 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     assert!(Kept::Parked.list(&settings, &topology, 10, |_| {}).is_ok());
     // Who may do what is for administrators; the rest it sees.
     let list = admin::list_apps(&settings, &topology).unwrap();
-    assert!(list.apps[0].users.is_none() && list.unseen[0].contains("administrator"), "{list:?}");
+    assert!(list.apps[0].users.is_none() && list.unchecked[0].contains("administrator"), "{list:?}");
     let mut session = Session::open(&settings.broker).unwrap();
     refused("consuming a level", session.consume("delay.level.00", 1));
     refused("deleting a level", session.delete_queue("delay.level.00"));

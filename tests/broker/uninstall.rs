@@ -118,7 +118,7 @@ fn status_shows_the_levels_the_apps_and_the_unroutable() {
     let absent = crate::common::vhost().set("management_url", "none").build().unwrap();
     let status = crate::common::status(&absent);
     assert!(status.levels.iter().all(|level| level.ready.is_none()) && status.unroutable.is_none());
-    assert!(status.apps.is_none() && !status.unseen.is_empty());
+    assert!(status.apps.is_none() && !status.unchecked.is_empty());
 }
 
 /// A way to the management API that is there as long as the entry exchange is; returns
@@ -156,7 +156,7 @@ fn an_entry_is_put_back_when_the_second_look_fails() {
     for explicit in [true, false] {
         lame.management.as_mut().unwrap().explicit = explicit;
         let refusal = admin::uninstall(&lame, &topology(&lame), false).unwrap().unwrap_err();
-        assert!(refusal.unseen[0].contains("stuck between two levels"), "{refusal:?}");
+        assert!(refusal.unchecked[0].contains("stuck between two levels"), "{refusal:?}");
         assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     }
 }

@@ -178,7 +178,10 @@ fn a_management_api_that_cannot_be_reached_is_done_without_whoever_named_it() {
         assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
         assert_eq!(report.findings, []);
         let status = status(&blind);
-        assert!(status.unseen.iter().any(|unseen| unseen.contains("cannot be reached")), "{status:?}");
+        assert!(
+            status.unchecked.iter().any(|unchecked| unchecked.contains("cannot be reached")),
+            "{status:?}"
+        );
         admin::install(&blind, &topology, false, || {}).unwrap();
         // This looks at the queue's limit of deliveries first.
         Kept::Unroutable.list(&blind, &topology, 10, |_| {}).unwrap();

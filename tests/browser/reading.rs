@@ -11,7 +11,9 @@ use crate::{
 /// Waits until the broker knew all that is compared, and the page says so.
 fn compared(daemon: &Daemon, page: &Seen) {
     let verified = || daemon.json("api/picture")["verified"].clone();
-    eventually_seen("all was compared", verified, |seen| seen["ok"] == true && seen["not_yet"] == false);
+    eventually_seen("all was compared", verified, |seen| {
+        seen["ok"] == true && seen["unchecked"] == Json::Array(Vec::new())
+    });
     eventually("the page says so", || page.eval("document.querySelector('#places').hidden") == true);
 }
 
@@ -102,7 +104,7 @@ fn what_is_old_or_unknown_is_said_in_words() {
         "what differs is listed",
         || page.text("#places"),
         |text| {
-            ["2 places", "1 thing not compared", "one is missing", "two differs", "Not compared: three"]
+            ["2 places", "1 thing not checked", "one is missing", "two differs", "Not checked: three"]
                 .iter()
                 .all(|part| text.contains(part))
         },

@@ -3,7 +3,7 @@
 use predicates::str::contains;
 use serde_json::json;
 
-use crate::{common, delayline, json, on, stdout};
+use crate::{common, delayline, document, json, on, stdout};
 
 /// A user name that no other test has.
 fn user(settings: &delayline_settings::Settings) -> String {
@@ -52,8 +52,13 @@ fn an_application_is_added_checked_listed_and_removed() {
     on(&settings).args(["app", "show", "nobody"]).assert().code(1).stderr(contains("delayline app add"));
 
     let list = stdout(on(&settings).args(["app", "list"]));
-    for words in ["queue `billing`, by way of `delay.landing.billing`", &user, r"write `^delay\z`"] {
+    for words in ["queue `billing`, by way of `delay.landing.billing`", &user, "may consume", "may publish"] {
         assert!(list.contains(words), "{words} in {list}");
+    }
+    assert!(!list.contains('^'), "patterns are for those who ask for them: {list}");
+    let wide = stdout(on(&settings).args(["app", "list", "-o", "wide"]));
+    for words in [r"write `^delay\z`", "bound with", "delay.*.*.*.*.*.*.*.billing"] {
+        assert!(wide.contains(words), "{words} in {wide}");
     }
     let list = json(on(&settings).args(["app", "list", "--json"]));
     assert_eq!(list["apps"][0]["landing"]["queue"], "delay.landing.billing", "{list}");
@@ -92,11 +97,11 @@ fn printing_needs_no_broker() {
         "{commands}"
     );
     assert!(!commands.contains("import_definitions"), "{commands}");
-    let resources = json(&mut print("terraform"));
+    let resources = document(&mut print("terraform"));
     assert!(resources["resource"]["rabbitmq_topic_permissions"].get("shop").is_some(), "{resources}");
-    let objects = json(print("kubernetes").args(["--cluster", "rabbit"]));
+    let objects = document(print("kubernetes").args(["--cluster", "rabbit"]));
     assert_eq!(objects["items"][0]["spec"]["rabbitmqClusterReference"]["name"], "rabbit", "{objects}");
-    let fragment = json(&mut print("definitions"));
+    let fragment = document(&mut print("definitions"));
     assert_eq!((&fragment["queues"], &fragment["permissions"][0]["read"]), (&json!([]), &json!("^$")));
 }
 

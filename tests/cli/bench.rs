@@ -57,7 +57,7 @@ fn prints_tables_that_a_plan_can_use() {
     for figure in ["lost", "early", "duplicates"] {
         assert_eq!(steady[figure], 0, "{report}");
     }
-    let is_busy = |problem: &Json| problem.as_str().unwrap().starts_with("the broker takes");
+    let is_busy = |problem: &Json| problem.as_str().unwrap().starts_with("the broker accepts");
     let problems = report["problems"].as_array().unwrap();
     assert!(problems.iter().all(is_busy), "{report}");
     assert_eq!(output.status.code(), Some(i32::from(!problems.is_empty())));

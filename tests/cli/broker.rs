@@ -90,7 +90,7 @@ fn verify_says_what_it_could_not_check() {
         .arg("status")
         .assert()
         .success()
-        .stdout(contains("not seen"));
+        .stdout(contains("not checked"));
 }
 
 #[test]

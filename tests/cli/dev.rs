@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 
 use crate::{
     common::{PATIENCE, app, eventually},
-    delayline,
+    delayline, schemas,
 };
 
 #[test]
@@ -39,6 +39,7 @@ fn applications_of_a_file_delay_and_retry_and_are_gone_at_the_end() {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let ready: Json = serde_json::from_str(&line).unwrap();
+    schemas::check(&ready);
     assert_eq!((&ready["unit_ms"], ready["apps"].as_array().unwrap().len()), (&10.into(), 2), "{ready}");
     assert_eq!(ready["apps"][0]["queue"], "billing-in", "{ready}");
 

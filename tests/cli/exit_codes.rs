@@ -65,7 +65,7 @@ fn under(command: &[&str]) -> Vec<String> {
 }
 
 /// All commands that do something.
-fn commands() -> BTreeSet<String> {
+pub(crate) fn commands() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for command in under(&[]) {
         let nested = under(&[&command]);
@@ -84,6 +84,8 @@ fn arguments(command: &str) -> Vec<&str> {
         "install" | "verify" | "app list" | "doctor" | "uninstall" | "status" => &[],
         "demo" | "dev" | "plan" | "parked list" | "unroutable list" | "unroutable replay" => &[],
         "parked show" | "unroutable show" => &[],
+        "recalled list" | "recalled show" => &["--app", "nobody"],
+        "recalled replay" | "recalled discard" => &["--app", "nobody", "--all"],
         "app add" => &["nobody", "--no-user"],
         "app remove" => &["nobody", "--no-user"],
         "app check" | "app show" => &["nobody"],
@@ -91,6 +93,8 @@ fn arguments(command: &str) -> Vec<&str> {
         "gateway add" => &["orders.delayed", "--type", "topic"],
         "gateway list" => &[],
         "gateway check" | "gateway remove" => &["orders.delayed"],
+        "guard" => &["nservicebus"],
+        "transfer" => &["nservicebus", "delay"],
         "top" => &["--once"],
         "unstick" => &["--dry-run"],
         "apply" | "diff" => &[PLATFORM],
@@ -100,11 +104,16 @@ fn arguments(command: &str) -> Vec<&str> {
         "conformance" => &["true"],
         "send" => &["--app", "nobody", "--delay", "1d", "--body", "x"],
         "recall" => &["delay.0000.0000.0000.0000.0000.0000.1010.nobody.~.x"],
+        "reschedule" => {
+            &["delay.0000.0000.0000.0000.0000.0000.1010.nobody.~.x", "--delay", "1d", "--body", "x"]
+        }
+        "scheduled list" | "scheduled count" => &["--app", "nobody"],
+        "scheduled show" => &["delay.0000.0000.0000.0000.0000.0000.1010.nobody.~.x"],
         "listen" => &["--app", "nobody", "--count", "1"],
         "serve" => &["--no-web"],
         "probe" => &["--horizon", "0"],
-        "retry show" => &["--app", "nobody"],
-        "parked replay" | "parked discard" | "unroutable purge" => &["--all"],
+        "retry show" => &["nobody"],
+        "parked replay" | "parked discard" | "unroutable discard" => &["--all"],
         "bench" => &["--count", "100"],
         "completions" => &["bash"],
         "man" | "version" => &[],
@@ -151,9 +160,10 @@ fn without_a_file(command: &str) -> Vec<Command> {
             all.push(given(&[&one[..], &[nowhere, "--lines"]].concat()));
         }
         "apply" | "diff" => all.push(given(&[command, nowhere])),
+        "transfer" => all.push(given(&["transfer", "delay", "later", "--to-config", nowhere])),
         "export" => all.push(given(&["export", "--file", nowhere])),
         "serve" => all.push(given(&["serve", "--policies", nowhere])),
-        "retry show" => all.push(given(&["retry", "show", "--app", "a", "--policies", nowhere])),
+        "retry show" => all.push(given(&["retry", "show", "a", "--policies", nowhere])),
         "plan" => {
             all.push(given(&["plan", "--bench", nowhere]));
             all.push(given(&["plan", "--bench", "/"]));

@@ -14,11 +14,15 @@ mod doctor;
 mod ends;
 mod exit_codes;
 mod inputs;
+mod manners;
 mod offline;
 mod panics;
 mod parked;
 mod probe;
 mod prometheus;
+mod recalled;
+mod scheduled;
+mod schemas;
 mod secrets;
 mod top;
 mod unroutable;
@@ -56,8 +60,15 @@ fn stdout(command: &mut Command) -> String {
     String::from_utf8(output).unwrap()
 }
 
-/// The JSON that a run printed.
+/// The JSON that a run printed, which is as its schema says.
 fn json(command: &mut Command) -> serde_json::Value {
+    let value = document(command);
+    schemas::check(&value);
+    value
+}
+
+/// The same of JSON that is for another program.
+fn document(command: &mut Command) -> serde_json::Value {
     let output = command.output().unwrap();
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stdout)))

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
-use crate::{delayline, json, stdout};
+use crate::{delayline, document, json, stdout};
 
 const NINETY: &str = "delay.0000.0000.0000.0000.0000.0101.1010.billing";
 
@@ -14,7 +14,10 @@ fn key_prints_just_the_key() {
     let report = json(delayline().args(["key", "90s", "billing", "--json", "--set", "later"]));
     assert_eq!(
         report,
-        serde_json::json!({"exchange": "later", "routing_key": NINETY, "app": "billing", "seconds": 90, "hops": 4})
+        serde_json::json!({
+            "schema": "key", "schema_version": 1,
+            "exchange": "later", "routing_key": NINETY, "app": "billing", "seconds": 90, "hops": 4,
+        })
     );
     let report = json(delayline().args(["key", "1000", "billing", "--json", "--tolerance", "5%"]));
     assert_eq!((&report["seconds"], &report["hops"]), (&1_024.into(), &1.into()));
@@ -131,22 +134,22 @@ fn a_set_is_exported_without_a_broker() {
         command.arg("export").args(arguments).env("DELAYLINE_URL", "amqp://localhost:1/team");
         command
     };
-    let definitions = json(&mut export(&["--set", "later"]));
+    let definitions = document(&mut export(&["--set", "later"]));
     let last = definitions["exchanges"].as_array().unwrap().last().unwrap();
     assert_eq!((&last["name"], &last["vhost"]), (&"later".into(), &"team".into()));
-    assert_eq!(json(&mut export(&["--json", "--set", "later"])), definitions);
+    assert_eq!(json(&mut export(&["--json", "--set", "later"]))["document"], definitions);
     assert!(
         stdout(&mut export(&["--format", "rabbitmqctl"])).starts_with("rabbitmqctl import_definitions <<")
     );
-    let resources = json(&mut export(&["--format", "terraform"]));
+    let resources = document(&mut export(&["--format", "terraform"]));
     assert!(resources["resource"]["rabbitmq_queue"].get("delay_level_27").is_some());
-    let objects = json(&mut export(&["--format", "kubernetes"]));
+    let objects = document(&mut export(&["--format", "kubernetes"]));
     assert_eq!(objects["kind"], "List");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/platform.toml");
-    let definitions = json(&mut export(&["--file", file]));
+    let definitions = document(&mut export(&["--file", file]));
     let queues: Vec<_> = definitions["queues"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
     assert!(queues.contains(&&"delay.level.00".into()) && queues.contains(&&"billing".into()), "{queues:?}");
-    assert_eq!(definitions["permissions"].as_array().unwrap().len(), 3);
+    assert_eq!(definitions["permissions"].as_array().unwrap().len(), 4);
     export(&["--format", "ansible"]).assert().code(2).stderr(contains("rabbitmqctl"));
 }
 
@@ -245,7 +248,7 @@ fn plan_judges_a_measured_broker() {
         "conditions": {"size": 256, "unit_ms": 50, "queue_type": "quorum", "replicas": null, "window": 1000, "client_processors": 2},
         "publish": [{"way": "entry", "messages": 100, "per_second": 10_000.0}],
         "drain": [drained(1, 5_000.0), drained(3, 2_000.0)],
-        "steady": null, "knee": null, "stock": null, "unseen": [], "meaning": ["words"],
+        "steady": null, "knee": null, "stock": null, "unchecked": [], "meaning": ["words"],
     });
     std::fs::write(&file, bench.to_string()).unwrap();
     let plan = |rate: &str, code| {

@@ -92,14 +92,14 @@ fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
         .stdout(contains("1 message sent on"));
     eventually("it is back", || waiting(&settings) == 2);
 
-    on(&settings).args(["unroutable", "purge"]).assert().code(2).stderr(contains("--all"));
+    on(&settings).args(["unroutable", "discard"]).assert().code(2).stderr(contains("--all"));
     on(&settings)
-        .args(["unroutable", "purge", "--reason", "malformed"])
+        .args(["unroutable", "discard", "--reason", "malformed"])
         .assert()
         .success()
         .stdout(contains("1 message discarded, 1 kept"));
     eventually("one is left", || waiting(&settings) == 1);
-    on(&settings).args(["unroutable", "purge", "--all"]).assert().success();
+    on(&settings).args(["unroutable", "discard", "--all"]).assert().success();
     assert_eq!(waiting(&settings), 0);
 }
 

@@ -59,7 +59,7 @@ fn what_is_stuck_is_helped_and_the_exit_code_says_so() {
         .arg("unstick")
         .assert()
         .success()
-        .stdout("nothing is stuck, according to the broker's counts\n");
+        .stdout("unchanged nothing is stuck, according to the broker's counts\n");
     on(&settings)
         .args(["unstick", "--level", "3", "--level", "4"])
         .assert()

@@ -14,7 +14,7 @@ use delayline::{
     broker::Broker,
 };
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Place};
 
 pub struct Consumer {
     stop: Arc<AtomicBool>,
@@ -25,13 +25,13 @@ pub struct Consumer {
 
 impl Consumer {
     /// Consumes from a queue into the ledger until it is dropped.
-    pub fn start(broker: &Broker, queue: &str, ledger: Arc<Ledger>, unroutable: bool) -> Self {
+    pub fn start(broker: &Broker, queue: &str, ledger: Arc<Ledger>, place: Place) -> Self {
         let [stop, hold, again] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
         let work = Work {
             broker: broker.clone(),
             queue: queue.into(),
             ledger,
-            unroutable,
+            place,
             stop: Arc::clone(&stop),
             hold: Arc::clone(&hold),
             again: Arc::clone(&again),
@@ -61,7 +61,7 @@ struct Work {
     broker: Broker,
     queue: String,
     ledger: Arc<Ledger>,
-    unroutable: bool,
+    place: Place,
     stop: Arc<AtomicBool>,
     hold: Arc<AtomicBool>,
     again: Arc<AtomicBool>,
@@ -81,7 +81,7 @@ impl Work {
                 Next::Delivery(delivery) => {
                     let id = delivery.properties.message_id.as_deref().and_then(|id| id.parse().ok());
                     let id = id.expect("a message of ours");
-                    self.ledger.arrive(id, delivery.redelivered, self.unroutable);
+                    self.ledger.arrive(id, delivery.redelivered, self.place);
                     consumer.ack(delivery)?;
                 }
                 Next::Timeout => {}

@@ -18,7 +18,7 @@ use crate::{
     Args, UNIT_MS,
     consumer::Consumer,
     lab::Lab,
-    ledger::{Ledger, clock_ms},
+    ledger::{Ledger, Place, clock_ms},
     publisher::{Delays, Job, Publisher},
     scenarios::{APP, Needs, declare_app},
     wait_for_arrivals,
@@ -89,6 +89,7 @@ pub fn run(kills: u32, args: &Args) -> ExitCode {
             to: first + args.messages,
             rate: args.rate,
             delays: Delays::Mixed,
+            recallable: false,
         };
         let kill = one(&mut lab, &settings, job, args);
         eprintln!("== {}, kill {}: {kill:?}", figures.broker, number + 1);
@@ -106,7 +107,7 @@ pub fn run(kills: u32, args: &Args) -> ExitCode {
 fn one(lab: &mut Lab, settings: &Settings, job: Job, args: &Args) -> Kill {
     let half = usize::try_from((job.to - job.from) / 2).expect("a count");
     let ledger = Arc::new(Ledger::default());
-    let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), false);
+    let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), Place::Application);
     let publisher = Publisher::start(job, Vec::new(), Arc::clone(&ledger));
     let until = Instant::now() + PUBLISHING;
     while ledger.progress().0 < half {

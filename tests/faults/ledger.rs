@@ -1,7 +1,7 @@
 //! Who confirmed what, and what came of it.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -22,6 +22,23 @@ pub fn clock_ms() -> i64 {
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
+/// Where a message can arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Application,
+    Unroutable,
+    Recalled,
+}
+
+/// What whoever recalled a message was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    Recalled,
+    TooLate,
+    /// Uncertain, or nothing because of a fault: what happened is open.
+    Open,
+}
+
 /// One for a scenario. Times are those of [`clock_ms`].
 #[derive(Default)]
 pub struct Ledger(Mutex<Entries>);
@@ -34,6 +51,11 @@ struct Entries {
     /// lost, unacknowledged.
     redelivered: u32,
     unroutable: HashSet<u64>,
+    /// Those that came to the application.
+    delivered: HashSet<u64>,
+    /// Those that came to the queue of recalled messages.
+    aside: HashSet<u64>,
+    told: HashMap<u64, Told>,
     last: Option<i64>,
     help: Option<Help>,
 }
@@ -44,6 +66,49 @@ impl Entries {
     fn delivered(&self) -> impl Iterator<Item = (u64, i64, (i64, i64))> {
         self.ledger.entries().filter_map(|(id, entry)| Some((id, entry.due?, entry.arrived?)))
     }
+
+    fn recalls(&self) -> Recalls {
+        let mut recalls = Recalls::default();
+        for (id, told) in &self.told {
+            let (delivered, aside) = (self.delivered.contains(id), self.aside.contains(id));
+            match told {
+                Told::Recalled => {
+                    recalls.recalled += 1;
+                    recalls.broken += usize::from(delivered);
+                }
+                Told::TooLate => {
+                    recalls.too_late += 1;
+                    recalls.astray += usize::from(aside);
+                }
+                Told::Open => {
+                    recalls.open += 1;
+                    recalls.open_aside += usize::from(aside);
+                    recalls.both += usize::from(delivered && aside);
+                }
+            }
+        }
+        recalls.astray += self.aside.iter().filter(|id| !self.told.contains_key(id)).count();
+        recalls
+    }
+}
+
+/// What became of the messages that somebody recalled, and whether the answers were true.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Recalls {
+    /// Messages whose recall was answered with *recalled*.
+    pub recalled: usize,
+    /// With *too late*.
+    pub too_late: usize,
+    /// With *uncertain*, or with an error.
+    pub open: usize,
+    /// Those of the open ones that went aside.
+    pub open_aside: usize,
+    /// Messages that were delivered although they were *recalled*.
+    pub broken: usize,
+    /// Messages that went aside although nobody had recalled them, or *too late*.
+    pub astray: usize,
+    /// Copies of an open one in both places; after a fault a message can come twice.
+    pub both: usize,
 }
 
 /// What became of the messages of a scenario.
@@ -74,6 +139,9 @@ pub struct Totals {
     /// From the end of the fault until the last message that was more than a second
     /// late had arrived, in milliseconds; 0 if there was none after it.
     pub recovery_ms: i64,
+    /// What became of those that somebody recalled, if anybody did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recalls: Option<Recalls>,
 }
 
 impl Ledger {
@@ -93,7 +161,7 @@ impl Ledger {
         self.entries().failed += 1;
     }
 
-    pub fn arrive(&self, id: u64, again: bool, unroutable: bool) {
+    pub fn arrive(&self, id: u64, again: bool, place: Place) {
         let now = clock_ms();
         let mut entries = self.entries();
         entries.last = Some(now);
@@ -103,9 +171,21 @@ impl Ledger {
         } else {
             entries.ledger.arrive(id, now);
         }
-        if unroutable {
-            entries.unroutable.insert(id);
-        }
+        match place {
+            Place::Application => entries.delivered.insert(id),
+            Place::Unroutable => entries.unroutable.insert(id),
+            Place::Recalled => entries.aside.insert(id),
+        };
+    }
+
+    /// Notes what somebody was told who recalled a message.
+    pub fn tell(&self, id: u64, told: Told) {
+        self.entries().told.insert(id, told);
+    }
+
+    /// How many recalls were answered.
+    pub fn told(&self) -> usize {
+        self.entries().told.len()
     }
 
     /// Notes that somebody helped, and that arrivals are expected from now on.
@@ -155,11 +235,12 @@ impl Ledger {
             most_early_ms: sums.late.first().map_or(0, |least| (-least).max(0)),
             worst_late_ms: 0,
             recovery_ms: 0,
+            recalls: (!entries.told.is_empty()).then(|| entries.recalls()),
         };
         for (id, due, (_, last)) in entries.delivered() {
             let unroutable = entries.unroutable.contains(&id);
             totals.unroutable += usize::from(unroutable);
-            totals.delivered += usize::from(!unroutable);
+            totals.delivered += usize::from(!unroutable && !entries.aside.contains(&id));
             totals.worst_late_ms = totals.worst_late_ms.max(last - due);
             if last - due > LATE_MS {
                 totals.recovery_ms = totals.recovery_ms.max(last - healed);

@@ -12,6 +12,7 @@ mod kills;
 mod lab;
 mod ledger;
 mod publisher;
+mod recaller;
 mod report;
 mod scenarios;
 mod waiting;
@@ -33,8 +34,9 @@ use tempfile::TempDir;
 use consumer::Consumer;
 use help::Help;
 use lab::Lab;
-use ledger::{Ledger, Totals, clock_ms};
+use ledger::{Ledger, Place, Totals, clock_ms};
 use publisher::{Delays, Job, Publisher};
+use recaller::Recallers;
 use report::Line;
 use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 
@@ -57,6 +59,7 @@ Examples:
   scripts/faults                                  all of it, on every broker at hand
   scripts/faults --versions 4.3                   only this broker
   scripts/faults --cluster partition              one fault, on the clusters
+  scripts/faults --recall --messages 100000       a tenth is recalled while nodes are killed
   scripts/faults --waiting 1000000 --rate 5000    a million wait while their node is killed
   scripts/faults --kills 10 --as-shipped --served
                                                   how late the latest message is after a kill, with
@@ -74,6 +77,9 @@ struct Args {
     /// All faults
     #[arg(long)]
     all: bool,
+    /// Only those in which messages are recalled, by four processes
+    #[arg(long)]
+    recall: bool,
     /// On one node
     #[arg(long)]
     single: bool,
@@ -156,10 +162,17 @@ fn main() -> ExitCode {
         publisher::publish(&serde_json::from_str(&job).expect("a job"));
         return ExitCode::SUCCESS;
     }
-    let args = Args::parse();
+    if let Ok(settings) = std::env::var(recaller::JOB) {
+        recaller::recall(&serde_json::from_str(&settings).expect("settings"));
+        return ExitCode::SUCCESS;
+    }
+    let mut args = Args::parse();
     // Cargo runs it where its package is; paths are meant from the top.
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .expect("the top of the repository");
+    if args.recall {
+        args.names = vec!["recall".into()];
+    }
     if let Some(kills) = args.kills {
         return kills::run(kills, &args);
     }
@@ -196,7 +209,7 @@ fn main() -> ExitCode {
 }
 
 /// What every run of the tests does.
-const SHORT: [&str; 4] = ["node-killed", "publisher-killed", "leader-killed", "partition"];
+const SHORT: [&str; 5] = ["node-killed", "publisher-killed", "leader-killed", "partition", "recall"];
 
 fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
     let wanted: Vec<_> = SCENARIOS.iter().filter(|scenario| args.wants(scenario, cluster)).collect();
@@ -247,12 +260,20 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     admin::install(&settings, &topology, false, || {}).expect("the set is installed");
     let mut session = Session::open(&settings.broker).expect("a session");
     scenarios::declare_app(&mut session, &settings, APP, scenario.needs);
+    let recalling = scenario.needs == Needs::Recall;
+    if recalling {
+        recaller::offer(&mut session, &topology, APP);
+    }
     drop(session);
     lab.write_down_queues();
 
     let ledger = Arc::new(Ledger::default());
-    let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), false);
-    let unroutable = Consumer::start(&settings.broker, "delay.unroutable", Arc::clone(&ledger), true);
+    let consumer = Consumer::start(&settings.broker, APP, Arc::clone(&ledger), Place::Application);
+    let unroutable =
+        Consumer::start(&settings.broker, "delay.unroutable", Arc::clone(&ledger), Place::Unroutable);
+    let recalled = format!("delay.recalled.{APP}");
+    let recalled =
+        recalling.then(|| Consumer::start(&settings.broker, &recalled, Arc::clone(&ledger), Place::Recalled));
     let directory = TempDir::new().expect("a directory");
     let clock_file = directory.path().join("clock");
     let clock = if scenario.needs == Needs::MovedClock { moved_clock(&clock_file) } else { Vec::new() };
@@ -263,16 +284,21 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     if !other_hosts.is_empty() {
         publisher_settings.push(("other_hosts".into(), other_hosts.join(",")));
     }
+    let (handles, recallers) = match recalling {
+        true => Recallers::start(&publisher_settings, &ledger),
+        false => (None, None),
+    };
     let job = Job {
         settings: publisher_settings,
         app: APP.into(),
         unit_ms: UNIT_MS,
         from: 0,
         to: args.messages,
-        rate: args.rate,
-        delays: Delays::Mixed,
+        rate: if recalling { recaller::rate(args) } else { args.rate },
+        delays: if recalling { Delays::UpTo(recaller::longest(args)) } else { Delays::Mixed },
+        recallable: recalling,
     };
-    let mut publisher = Publisher::start(job, clock, Arc::clone(&ledger));
+    let mut publisher = Publisher::telling(job, clock, Arc::clone(&ledger), handles);
 
     // In the middle of the publishing.
     let until = Instant::now() + PUBLISHING;
@@ -281,6 +307,8 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
         thread::sleep(Duration::from_millis(20));
     }
     let mut stage = Stage {
+        ledger: &ledger,
+        messages: args.messages,
         lab,
         settings: &settings,
         publisher: &mut publisher,
@@ -290,6 +318,9 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     (scenario.run)(&mut stage);
     let healed = clock_ms();
     assert!(publisher.finish(), "the publisher did not end in order");
+    if let Some(recallers) = recallers {
+        recallers.finish();
+    }
     wait_for_arrivals(&ledger, args.patience());
     // What an operator would do, the least first. Messages that are then still missing are lost.
     for help in Help::ALL {
@@ -302,6 +333,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
             Help::SubscribeAgain => {
                 consumer.subscribe_again();
                 unroutable.subscribe_again();
+                recalled.iter().for_each(Consumer::subscribe_again);
             }
             Help::Unstick => lab.unstick(&settings),
             Help::Restart => lab.restart_leaders_of_stuck_levels(&settings),
@@ -312,7 +344,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     if ledger.progress().1 > 0 {
         lab.print_queues(&settings);
     }
-    drop((consumer, unroutable));
+    drop((consumer, unroutable, recalled));
     let totals = ledger.totals(healed);
     let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

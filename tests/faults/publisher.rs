@@ -7,6 +7,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc::Sender,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -37,6 +38,8 @@ pub struct Job {
     /// Messages per second.
     pub rate: u64,
     pub delays: Delays,
+    /// Whether each message has its number as an id, so that it can be recalled.
+    pub recallable: bool,
 }
 
 /// When a message is due.
@@ -44,6 +47,8 @@ pub struct Job {
 pub enum Delays {
     /// After one to 127 units, most of one or two bits.
     Mixed,
+    /// After one to so many units.
+    UpTo(u64),
     /// After one to eight units.
     Short,
     /// At any moment between two of the clock that nobody can set, in ms.
@@ -56,6 +61,7 @@ impl Delays {
         let mut random = fastrand::Rng::with_seed(id);
         match self {
             Self::Mixed => delay_of(id),
+            Self::UpTo(most) => random.u64(1..=most),
             Self::Short => random.u64(1..=8),
             Self::Between(from, to) => {
                 let ahead = random.i64(from..to) - clock_ms();
@@ -95,9 +101,12 @@ pub fn publish(job: &Job) {
         let delay = job.delays.of(id, job.unit_ms);
         let due = clock_ms() + i64::try_from(delay * job.unit_ms).expect("a time");
         let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
-        let message =
+        let mut message =
             Message::after(app.clone(), Delay::from_seconds(delay).expect("a delay"), "x".repeat(256))
                 .with_properties(properties);
+        if job.recallable {
+            message = message.with_id(id.to_string().parse().expect("an id"));
+        }
         let mut outcome = pipeline.push((id, due), message);
         while let Some(settled) = outcome {
             report(&settled);
@@ -112,9 +121,21 @@ fn report(outcome: &Outcome<(u64, i64)>) {
     let mut out = io::stdout().lock();
     // If nobody reads any more, there is nobody to tell.
     let _ = match &outcome.result {
-        Ok(receipt) => writeln!(out, "confirmed {id} {due} {}", receipt.delay.hops()),
+        Ok(receipt) => {
+            let handle = receipt.handle.as_ref().map(|handle| format!(" {handle}")).unwrap_or_default();
+            writeln!(out, "confirmed {id} {due} {}{handle}", receipt.delay.hops())
+        }
         Err(error) => writeln!(out, "failed {id} {error}"),
     };
+}
+
+/// A message that was confirmed and can be recalled.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    pub id: u64,
+    /// On the clock of [`clock_ms`].
+    pub due: i64,
+    pub handle: String,
 }
 
 /// A publisher as the suite sees it.
@@ -123,6 +144,8 @@ pub struct Publisher {
     /// Environment that moves its clock.
     clock: Vec<(String, String)>,
     ledger: Arc<Ledger>,
+    /// Who is told the handles.
+    handles: Option<Sender<Waiting>>,
     running: Option<(Child, JoinHandle<()>)>,
     /// The highest id that was reported.
     reached: Arc<AtomicU64>,
@@ -130,7 +153,18 @@ pub struct Publisher {
 
 impl Publisher {
     pub fn start(job: Job, clock: Vec<(String, String)>, ledger: Arc<Ledger>) -> Self {
-        let mut publisher = Self { reached: Arc::new(job.from.into()), job, clock, ledger, running: None };
+        Self::telling(job, clock, ledger, None)
+    }
+
+    /// The same; tells somebody the handles of what is confirmed.
+    pub fn telling(
+        job: Job,
+        clock: Vec<(String, String)>,
+        ledger: Arc<Ledger>,
+        handles: Option<Sender<Waiting>>,
+    ) -> Self {
+        let reached = Arc::new(job.from.into());
+        let mut publisher = Self { reached, job, clock, ledger, handles, running: None };
         publisher.run();
         publisher
     }
@@ -145,6 +179,7 @@ impl Publisher {
             .expect("a publisher can be started");
         let out = BufReader::new(child.stdout.take().expect("its output"));
         let (ledger, reached) = (Arc::clone(&self.ledger), Arc::clone(&self.reached));
+        let handles = self.handles.clone();
         let reader = thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
                 let words: Vec<_> = line.split(' ').collect();
@@ -154,6 +189,15 @@ impl Publisher {
                 match words[..] {
                     ["confirmed", _, due, levels] => match (due.parse(), levels.parse()) {
                         (Ok(due), Ok(levels)) => ledger.confirm(id, due, levels),
+                        _ => continue,
+                    },
+                    ["confirmed", _, due, levels, handle] => match (due.parse(), levels.parse()) {
+                        (Ok(due), Ok(levels)) => {
+                            ledger.confirm(id, due, levels);
+                            let waiting = Waiting { id, due, handle: handle.into() };
+                            // Nobody may want to know any more.
+                            _ = handles.as_ref().map(|handles| handles.send(waiting));
+                        }
                         _ => continue,
                     },
                     ["confirmed", ..] => continue,

@@ -19,15 +19,18 @@ impl Line {
     pub fn holds(&self) -> bool {
         let Totals { confirmed, lost, early, help, .. } = self.totals;
         let helped = help.is_none_or(|help| help.is_known_of(&self.broker));
-        lost == 0 && early == 0 && confirmed > 0 && helped
+        let recalls = self.totals.recalls.as_ref();
+        let true_answers = recalls.is_none_or(|it| it.broken == 0 && it.astray == 0 && it.recalled > 0);
+        lost == 0 && early == 0 && confirmed > 0 && helped && true_answers
     }
 
     pub fn summary(&self) -> String {
         let Totals { confirmed, lost, early, duplicated, worst_late_ms, help, .. } = &self.totals;
         let help = help.map(|help| format!(", helped by {help}")).unwrap_or_default();
+        let recalls = self.totals.recalls.as_ref().map(|it| format!("; {it:?}")).unwrap_or_default();
         format!(
             "{confirmed} confirmed, {lost} lost, {early} early, {duplicated} twice, {worst_late_ms} ms late at \
-             worst{help}"
+             worst{help}{recalls}"
         )
     }
 }
@@ -71,4 +74,43 @@ pub fn print(lines: &[Line]) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     println!("\n{table}");
+    recalls(lines);
+}
+
+/// What became of recalled messages, if any were.
+fn recalls(lines: &[Line]) {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header([
+        "broker",
+        "fault",
+        "recalled",
+        "delivered all the same",
+        "too late",
+        "open",
+        "of those aside",
+        "in both places",
+        "aside without a recall",
+    ]);
+    let mut any = false;
+    for Line { broker, fault, totals } in lines {
+        let Some(v) = &totals.recalls else { continue };
+        any = true;
+        table.add_row([
+            broker.clone(),
+            fault.clone(),
+            v.recalled.to_string(),
+            v.broken.to_string(),
+            v.too_late.to_string(),
+            v.open.to_string(),
+            v.open_aside.to_string(),
+            v.both.to_string(),
+            v.astray.to_string(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    if any {
+        println!("\n{table}");
+    }
 }

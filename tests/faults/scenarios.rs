@@ -9,7 +9,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::{consumer::Consumer, lab::Lab, publisher::Publisher};
+use crate::{consumer::Consumer, lab::Lab, ledger::Ledger, publisher::Publisher};
 
 /// A fault, and what it needs.
 pub struct Scenario {
@@ -31,6 +31,8 @@ pub enum Needs {
     MovedClock,
     /// An application queue that refuses what is over a hundred messages.
     SmallQueue,
+    /// Messages that can be recalled, and processes that do.
+    Recall,
 }
 
 impl Needs {
@@ -39,13 +41,16 @@ impl Needs {
         match self {
             Self::Single => !cluster,
             Self::Cluster | Self::Separable => cluster,
-            Self::Nothing | Self::MovedClock | Self::SmallQueue => true,
+            Self::Nothing | Self::MovedClock | Self::SmallQueue | Self::Recall => true,
         }
     }
 }
 
 /// What a scenario acts upon while messages are published and arrive.
 pub struct Stage<'a> {
+    pub ledger: &'a Ledger,
+    /// How many are published in all.
+    pub messages: u64,
     pub lab: &'a mut Lab,
     pub settings: &'a Settings,
     pub publisher: &'a mut Publisher,
@@ -54,7 +59,26 @@ pub struct Stage<'a> {
     pub clock_file: &'a std::path::Path,
 }
 
-pub const SCENARIOS: [Scenario; 12] = [
+pub const SCENARIOS: [Scenario; 13] = [
+    Scenario {
+        name: "recall",
+        what: "SIGKILL of one node after the other, each started again after 2 s, while a tenth is recalled",
+        needs: Needs::Recall,
+        run: |stage| {
+            let mut node = 0;
+            loop {
+                stage.lab.node(node).kill();
+                seconds(2);
+                stage.lab.node(node).restart().expect("it starts again");
+                node = (node + 1) % stage.lab.size();
+                // The last kill is among the last messages.
+                if stage.ledger.progress().0 as u64 + stage.messages / 20 >= stage.messages {
+                    return;
+                }
+                seconds(10);
+            }
+        },
+    },
     Scenario { name: "none", what: "no fault, to compare with", needs: Needs::Nothing, run: |_| {} },
     Scenario {
         name: "node-killed",

@@ -17,7 +17,7 @@ use crate::{
     Args,
     consumer::Consumer,
     lab::Lab,
-    ledger::{Ledger, Totals, clock_ms},
+    ledger::{Ledger, Place, Totals, clock_ms},
     publisher::{Delays, Job, Publisher},
     scenarios::{APP, Needs, declare_app},
     wait_for_arrivals,
@@ -103,7 +103,7 @@ pub fn run(messages: u64, args: &Args) -> ExitCode {
         ahead / 1_000,
         args.over
     ));
-    let consumer = Consumer::start(&given.settings.broker, APP, Arc::clone(&ledger), false);
+    let consumer = Consumer::start(&given.settings.broker, APP, Arc::clone(&ledger), Place::Application);
     sleep_until(due + over / 4);
     say("short delays beside them");
     let lateness_beside = given.probe();
@@ -153,14 +153,23 @@ impl Given {
         ledger: &Arc<Ledger>,
     ) -> Publisher {
         let settings = self.given.clone();
-        let job = Job { settings, app: app.into(), unit_ms: UNIT_MS, from: 0, to: messages, rate, delays };
+        let job = Job {
+            settings,
+            app: app.into(),
+            unit_ms: UNIT_MS,
+            from: 0,
+            to: messages,
+            rate,
+            delays,
+            recallable: false,
+        };
         Publisher::start(job, Vec::new(), Arc::clone(ledger))
     }
 
     /// How late 400 messages are that are due after one to eight seconds, 20 a second.
     fn probe(&self) -> Lateness {
         let ledger = Arc::new(Ledger::default());
-        let consumer = Consumer::start(&self.settings.broker, PROBE, Arc::clone(&ledger), false);
+        let consumer = Consumer::start(&self.settings.broker, PROBE, Arc::clone(&ledger), Place::Application);
         assert!(self.publish(PROBE, 400, 20, Delays::Short, &ledger).finish(), "a short delay was not taken");
         wait_for_arrivals(&ledger, Duration::from_secs(60));
         drop(consumer);

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,10 +15,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-use super::{
-    Fallible,
-    machine::{Cpu, TICKS_PER_SECOND},
-};
+use super::{Fallible, machine::Cpu};
 
 /// The queue that every layout delivers into.
 pub const INBOX: &str = "inbox";
@@ -84,12 +81,7 @@ impl Broker {
 
     /// CPU seconds its process has used.
     pub fn cpu(&self) -> f64 {
-        let pid = fs::read_to_string(self.node.directory().join("pid")).unwrap_or_default();
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        // After the name, which may hold spaces; the times are fields 14 and 15.
-        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let field = |index: usize| fields.get(index).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-        (field(11) + field(12)) / TICKS_PER_SECOND
+        self.node.cpu_seconds().unwrap_or(0.0)
     }
 
     /// Bytes of memory it holds.

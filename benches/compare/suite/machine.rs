@@ -3,7 +3,7 @@
 use std::{fs, thread, time::Duration};
 
 /// `USER_HZ`, the unit of times in `/proc`: 100 on all of today's architectures.
-pub const TICKS_PER_SECOND: f64 = 100.0;
+const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A measurement is made again while the host keeps more than this share of what is wanted
 /// of the processors.

@@ -27,8 +27,8 @@ pub struct InstallPlan {
     /// How many bindings are to be made; `None` if that cannot be known, since only the
     /// management API lists bindings.
     pub missing_bindings: Option<usize>,
-    /// Why bindings could not be counted.
-    pub blind: Option<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
 }
 
 /// The result of an installation.
@@ -51,8 +51,8 @@ pub struct InstallReport {
     pub bindings: usize,
     /// How many of them were made; `None` if that cannot be known.
     pub created_bindings: Option<usize>,
-    /// Why bindings could not be counted.
-    pub blind: Option<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
     /// What may cause trouble on this broker, and what to do about it.
     pub warnings: Vec<String>,
 }
@@ -91,7 +91,7 @@ pub fn plan(
         missing: Vec::new(),
         standing: 0,
         missing_bindings: None,
-        blind: None,
+        unchecked: Vec::new(),
     };
     for object in topology.objects() {
         let name = describe(object);
@@ -118,7 +118,7 @@ pub fn plan(
         }
         // If nothing exists, no binding can.
         Err(_) if plan.standing == 0 => plan.missing_bindings = Some(topology.bindings().count()),
-        Err(reason) => plan.blind = Some(reason),
+        Err(reason) => plan.unchecked.push(format!("how many bindings are new: {reason}")),
     }
     Ok(plan)
 }
@@ -181,7 +181,7 @@ pub fn install(
         standing: plan.standing,
         bindings: topology.bindings().count(),
         created_bindings: plan.missing_bindings,
-        blind: plan.blind,
+        unchecked: plan.unchecked,
         warnings: forgery(about.version.as_deref()).into_iter().collect(),
     })
 }

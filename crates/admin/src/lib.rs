@@ -12,16 +12,21 @@ mod examine;
 mod export;
 mod finding;
 mod gateway;
+mod guard;
 pub mod handover;
 pub mod holding;
 mod install;
+mod journal;
 mod kept;
+mod layout;
+mod layout_status;
 mod leader;
 mod limit;
 pub mod management;
 mod permitted;
 mod platform;
 mod recalls;
+mod transfer;
 mod uninstall;
 mod unstick;
 mod verify;
@@ -36,12 +41,12 @@ use delayline_settings::Management;
 
 pub use apps::{
     AddReport, AddedStep, AppBinding, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError,
-    AppSpec, AppSpecError, AppUser, AppUserEntry, Delivery, DiscardReport, DiscardedFrom, LandingEntry,
-    Probe, RecallEntry, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app, discard_app,
-    list_apps, remove_app,
+    AppSpec, AppSpecError, AppUser, AppUserEntry, ByteSize, ByteSizeError, Delivery, DiscardReport,
+    DiscardedFrom, JournalEntry, LandingEntry, Probe, RecallEntry, RemoveOptions, RemoveRefusal,
+    RemoveReport, Target, add_app, check_app, discard_app, list_apps, remove_app,
 };
 pub use contents::Waiting;
-pub use doctor::{DoctorOptions, DoctorReport, doctor};
+pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_layout};
 pub use examine::{Conflict, ObjectState};
 pub use export::Export;
 pub use finding::{Finding, FindingCode, Severity};
@@ -49,16 +54,31 @@ pub use gateway::{
     GatewayAdded, GatewayEntry, GatewayList, GatewayRemoved, add_gateway, gateway_names, list_gateways,
     remove_gateway,
 };
+pub use guard::{GuardOptions, GuardPolicy, GuardReport, Unguarded, guard, unguard};
 pub use install::{Applied, InstallPlan, InstallReport, install, plan};
+pub use journal::{
+    CountBy, FoundMessage, JournalRead, JournalUnread, PendingCopies, ScheduleCount, ScheduleFilter,
+    ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled, find_scheduled,
+    list_scheduled,
+};
 pub use kept::{
     Diagnosis, Kept, KeptCause, KeptGroup, KeptMessage, KeptReport, Reason, ReplayRefusal, ReplayReport,
     Selection, diagnose,
 };
+pub use layout::{ForeignKey, ForeignKeyError, Layout, LayoutError};
+pub use layout_status::{LayoutDestination, LayoutLevel, LayoutStatus, layout_status};
 pub use platform::{
-    ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, SetReport, apply,
+    ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, PrunedGateway, SetReport,
+    apply,
 };
-pub use recalls::{PendingRecall, SweepOptions, SweepReport, pending_recalls, sweep_recalls};
-pub use uninstall::{Refusal, UninstallReport, uninstall};
+pub use recalls::{
+    AppRecalls, PendingRecall, RecallCounts, RecallStats, SweepOptions, SweepReport, Sweeper, SweptApp,
+    pending_recalls, recallable_apps, sweep_recalls,
+};
+pub use transfer::{
+    Evidence, TransferLevel, TransferOptions, TransferProgress, TransferReport, TransferSource, transfer,
+};
+pub use uninstall::{Refusal, UninstallReport, plan_uninstall, uninstall};
 pub use unstick::{
     Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, UnstickStats, Unsticker, unstick,
 };
@@ -95,9 +115,29 @@ pub enum AdminError {
     /// A queue that keeps messages was not touched.
     #[error(transparent)]
     Holding(#[from] HoldingError),
+    /// Nobody has declared this layout here.
+    #[error(
+        "vhost `{vhost}` has no exchange of the layout `{layout}`: the library that uses it declares them \
+         when a program of it starts; is this the right vhost?"
+    )]
+    NoLayout {
+        /// The layout.
+        layout: String,
+        /// The vhost.
+        vhost: String,
+    },
+    /// There is no queue that keeps what nobody is bound for.
+    #[error("the layout `{layout}` has no guard here: run `delayline guard {layout}` first")]
+    NoGuard {
+        /// The layout.
+        layout: String,
+    },
+    /// A journal was not read.
+    #[error(transparent)]
+    Journal(#[from] JournalUnread),
     /// The operation is impossible without the management API.
     #[error("this needs the management API: {reason}")]
-    Blind {
+    NoManagement {
         /// Why it cannot be asked.
         reason: String,
     },

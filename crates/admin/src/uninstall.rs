@@ -8,20 +8,25 @@ use crate::compare::Observed;
 use delayline::{
     amqp::Session,
     broker::Broker,
-    topology::{Exchange, ExchangeKind, Object, Queue, Topology},
+    codec::AppKey,
+    topology::{Exchange, ExchangeKind, JournalSettings, Object, Queue, Topology},
 };
 use delayline_settings::Settings;
 
 use crate::{
     AdminError, Conflict, ObjectState, Waiting,
     contents::{self, SETTLE, contents},
-    doing, examine, observe,
+    doing, examine,
+    install::describe,
+    observe,
 };
 
 /// The result of removing a set.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct UninstallReport {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
     /// Exchanges and queues that were removed.
     pub removed: Vec<String>,
     /// Objects under the set's names that are not as it declares them. They were left alone.
@@ -30,8 +35,8 @@ pub struct UninstallReport {
     pub discarded: Vec<Waiting>,
     /// Bindings of applications that were removed with the dispatch exchange.
     pub unbound: Vec<String>,
-    /// What could not be seen, and why.
-    pub unseen: Vec<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
 }
 
 /// Why nothing was removed.
@@ -48,7 +53,7 @@ pub struct Refusal {
     /// landing, and for what was recalled.
     pub landing: Vec<String>,
     /// Why it cannot be told whether messages wait between two levels.
-    pub unseen: Vec<String>,
+    pub unchecked: Vec<String>,
 }
 
 impl fmt::Display for Refusal {
@@ -74,8 +79,8 @@ impl fmt::Display for Refusal {
             write!(f, "{separator}applications are registered with queues of the set: {}", names.join(", "))?;
             separator = "; ";
         }
-        for unseen in &self.unseen {
-            write!(f, "{separator}cannot tell whether there are {unseen}")?;
+        for unchecked in &self.unchecked {
+            write!(f, "{separator}cannot tell whether there are {unchecked}")?;
             separator = "; ";
         }
         Ok(())
@@ -96,12 +101,33 @@ pub fn uninstall(
     topology: &Topology,
     force: bool,
 ) -> Result<Result<UninstallReport, Refusal>, AdminError> {
+    remove(settings, topology, force, false)
+}
+
+/// What [`uninstall`] would do, or why it would refuse; nothing is changed.
+///
+/// # Errors
+/// If the broker cannot be asked.
+pub fn plan_uninstall(
+    settings: &Settings,
+    topology: &Topology,
+    force: bool,
+) -> Result<Result<UninstallReport, Refusal>, AdminError> {
+    remove(settings, topology, force, true)
+}
+
+fn remove(
+    settings: &Settings,
+    topology: &Topology,
+    force: bool,
+    dry_run: bool,
+) -> Result<Result<UninstallReport, Refusal>, AdminError> {
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let look = || observe(settings.management.as_ref(), &settings.broker.vhost);
     let observed = look()?;
-    let mut report = UninstallReport::default();
+    let mut report = UninstallReport { dry_run, ..UninstallReport::default() };
     if let Err(reason) = &observed {
-        report.unseen.push(format!("messages that are stuck between two levels: {reason}"));
+        report.unchecked.push(format!("messages that are stuck between two levels: {reason}"));
     }
     let observed = observed.ok();
 
@@ -120,7 +146,14 @@ pub fn uninstall(
     let blind = observed.is_none() && !ours.is_empty();
     if !force && (blind || !clear) {
         let landing = landing.iter().filter_map(queue_name).map(str::to_owned).collect();
-        return Ok(Err(Refusal { waiting, foreign: report.foreign, landing, unseen: report.unseen }));
+        return Ok(Err(Refusal { waiting, foreign: report.foreign, landing, unchecked: report.unchecked }));
+    }
+    if dry_run {
+        let objects = removal_order(&ours).filter(|object| object.name().is_some());
+        report.removed = objects.map(describe).collect();
+        report.discarded = waiting;
+        report.unbound = unbound(topology, observed.as_ref());
+        return Ok(Ok(report));
     }
     let entry = topology.names().entry();
     let entry = ours.iter().filter_map(|object| object.name()).find(|name| *name == entry);
@@ -146,23 +179,20 @@ pub fn uninstall(
         Ok(waiting) if stays => return Ok(Err(Refusal { waiting, ..Refusal::default() })),
         Ok(waiting) => waiting,
         Err(reason) => {
-            let unseen = vec![format!("messages that are stuck between two levels: {reason}")];
-            return Ok(Err(Refusal { unseen, ..Refusal::default() }));
+            let unchecked = vec![format!("messages that are stuck between two levels: {reason}")];
+            return Ok(Err(Refusal { unchecked, ..Refusal::default() }));
         }
     };
     report.removed.extend(entry.map(|entry| format!("exchange `{entry}`")));
     if !waiting.is_empty() || blind {
-        contents::calm(&mut session, removal_order(&ours).filter_map(queue_name));
+        contents::calm(&mut session, removal_order(&ours).filter_map(queue_that_empties));
     }
     report.discarded = waiting;
     for object in removal_order(&ours).filter(|object| object.name().is_some_and(|it| Some(it) != entry)) {
         match object {
             Object::Exchange(exchange) => {
-                if let Some(observed) = &observed
-                    && exchange.name == topology.names().dispatch()
-                {
-                    let bindings = observed.dispatch_bindings(topology);
-                    report.unbound = bindings.iter().map(ToString::to_string).collect();
+                if exchange.name == topology.names().dispatch() {
+                    report.unbound = unbound(topology, observed.as_ref());
                 }
                 session
                     .delete_exchange(&exchange.name)
@@ -178,6 +208,13 @@ pub fn uninstall(
         }
     }
     Ok(Ok(report))
+}
+
+/// The bindings of applications, which go with the dispatch exchange; as far as the API can be
+/// asked.
+fn unbound(topology: &Topology, observed: Option<&Observed>) -> Vec<String> {
+    let bindings = observed.map(|observed| observed.dispatch_bindings(topology)).unwrap_or_default();
+    bindings.iter().map(ToString::to_string).collect()
 }
 
 /// In reverse, and so from level 27 down to 0, each queue before those it passes messages to.
@@ -198,6 +235,9 @@ fn of_applications(topology: &Topology, observed: Option<&Observed>) -> Vec<Obje
         .iter()
         .map(|info| &info.name)
         .filter(|name| names.app_of_landing(name).is_some() || names.app_of_recalled(name).is_some());
+    let journals =
+        observed.queues.iter().filter_map(|info| AppKey::new(names.app_of_journal(&info.name)?).ok());
+    let journals = journals.map(|app| topology.journal(&app, JournalSettings::default()));
     let exchanges = observed.exchanges.iter().filter(|info| names.app_of_recall(&info.name).is_some());
     let queues = queues.map(|name| Queue { name: name.clone(), level: None, arguments: [].into() });
     let exchanges = exchanges.map(|info| Exchange {
@@ -205,7 +245,16 @@ fn of_applications(topology: &Topology, observed: Option<&Observed>) -> Vec<Obje
         kind: ExchangeKind::Direct,
         arguments: [].into(),
     });
-    queues.map(Object::Queue).chain(exchanges.map(Object::Exchange)).collect()
+    let journals = journals.map(|[queue, _]| queue);
+    queues.map(Object::Queue).chain(journals).chain(exchanges.map(Object::Exchange)).collect()
+}
+
+/// The name of a queue whose messages are nowhere else. A stream has only copies.
+fn queue_that_empties(object: &Object) -> Option<&str> {
+    match object {
+        Object::Queue(queue) if queue.is_stream() => None,
+        object => queue_name(object),
+    }
 }
 
 fn queue_name(object: &Object) -> Option<&str> {
@@ -222,7 +271,7 @@ fn count(
     observed: Option<&Observed>,
 ) -> Result<Vec<Waiting>, AdminError> {
     let mut waiting = Vec::new();
-    for queue in ours.iter().filter_map(|object| queue_name(object)) {
+    for queue in ours.iter().copied().filter_map(queue_that_empties) {
         let messages = contents(session, queue, observed)?.messages;
         if messages > 0 {
             waiting.push(Waiting { queue: queue.into(), messages });

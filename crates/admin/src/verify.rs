@@ -22,6 +22,8 @@ use crate::{
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct VerifyReport {
+    /// Whether anything of the set is there.
+    pub installed: bool,
     /// What is wrong, by cause, and what to do.
     pub findings: Vec<Finding>,
     /// Everything that differs: each place of each finding.
@@ -29,7 +31,8 @@ pub struct VerifyReport {
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
     /// Whether some of that can be checked in a few seconds.
-    pub not_yet: bool,
+    #[serde(skip)]
+    pub unchecked_for_now: bool,
     /// How many exchanges and queues were compared.
     pub objects: usize,
     /// How many bindings were compared.
@@ -63,10 +66,11 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
             unchecked.extend(observed.unsettled.iter().cloned());
             differences.extend(observed.compare(topology));
             Ok(VerifyReport {
+                installed: installed(&differences, objects),
                 findings: findings(&settings.topology.set, &differences),
                 differences,
                 unchecked,
-                not_yet: leaders == Leaders::NotYet,
+                unchecked_for_now: leaders == Leaders::NotYet,
                 objects,
                 bindings: topology.bindings().count(),
             })
@@ -94,7 +98,20 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
                 "further arguments of objects that differ: AMQP names only the first one".into(),
             ];
             let findings = findings(&settings.topology.set, &differences);
-            Ok(VerifyReport { findings, differences, unchecked, not_yet: false, objects, bindings: 0 })
+            Ok(VerifyReport {
+                installed: installed(&differences, objects),
+                findings,
+                differences,
+                unchecked,
+                unchecked_for_now: false,
+                objects,
+                bindings: 0,
+            })
         }
     }
+}
+
+/// Whether not all of so many objects are missing.
+fn installed(differences: &[Difference], objects: usize) -> bool {
+    differences.iter().filter(|it| matches!(it, Difference::Missing { .. })).count() < objects
 }

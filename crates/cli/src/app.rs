@@ -7,15 +7,17 @@ use clap::Subcommand;
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
-    topology::{RecallSettings, Topology},
+    topology::{JournalSettings, NativeRetry, RecallSettings, Topology},
 };
 use delayline_admin::{
-    self as admin, AppQueue, AppRequest, AppRequestError, AppSpec, AppUser, Delivery, Export, RemoveOptions,
+    self as admin, AppQueue, AppRequest, AppRequestError, AppSpec, AppUser, ByteSize, Delivery, Export,
+    RemoveOptions,
 };
 use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
+    again::Again,
     app_programs::{self, Handout, Wanted},
     app_show, args, ending, export,
     kept::follow,
@@ -38,7 +40,15 @@ pub(super) struct Args {
 impl Args {
     /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
-        matches!(self.command, Command::List | Command::Show(_) | Command::Check(_))
+        matches!(self.command, Command::List(_) | Command::Show(_) | Command::Check(_))
+    }
+
+    /// Whether to look again and again.
+    pub(super) fn again(&self) -> Again {
+        match &self.command {
+            Command::List(again) => *again,
+            _ => Again::default(),
+        }
     }
 }
 
@@ -50,9 +60,11 @@ Examples:
   delayline app add billing --dry-run
   delayline app add billing --user svc-billing --queue billing-in --existing
   delayline app add billing --may-publish orders --max-delay 30d --retry
+  delayline app add billing --retry --native-retry 1s..30s
   delayline app add billing --queue billing-in --retry --for python
   delayline app add billing --landing
   delayline app add billing --recall --keep-recalled 90d
+  delayline app add billing --recall --journal 90d --journal-bytes 10GB
   delayline app add billing --to-exchange billing.events --to-key invoice.due --queue invoices
   delayline app add shop --publish-only --may-publish billing,orders --may-recall mail
   delayline app add billing --print rabbitmqctl > billing.sh
@@ -69,11 +81,13 @@ Examples:
   delayline app remove billing --user svc-billing
   delayline app remove billing --keep-queue --no-user
   delayline app remove billing --delete-user --force
+  delayline app remove billing --recall
 
 Refuses, with exit code 1, while messages wait in its queues or somebody consumes them. A
 queue that `app add` did not declare is left alone. The binding is removed first; six
 seconds later the messages are counted again, and if there are any, the binding is
-restored. Messages that are still delayed end up in the unroutable queue.")]
+restored. Messages that are still delayed end up in the unroutable queue; with --recall,
+those with an id do.")]
     Remove(Remove),
     /// Discard an application's messages that still wait in the levels
     #[command(after_help = "\
@@ -92,10 +106,11 @@ docs/security.md has the commands.")]
     #[command(after_help = "\
 Examples:
   delayline app list
+  delayline app list -o wide                    with the patterns of bindings and permissions
   delayline app list --json | jq '.apps[] | select(.consumers == 0) | .app'
 
 To see permissions, log in as a user with the tag `administrator`.")]
-    List,
+    List(Again),
     /// Show what an application's team needs, and programs to begin with
     Show(app_programs::Args),
     /// Prove what an application's user may do, by trying it as that user
@@ -184,6 +199,13 @@ struct Add {
     /// Declare the queue so that the retry service retries what it rejects
     #[arg(long)]
     retry: bool,
+    /// With --retry, on RabbitMQ 4.3 or later: let the queue itself make what a crashed consumer
+    /// leaves wait, from the shortest to the longest of these, before the retry service has it
+    #[arg(long, value_name = "SHORTEST..LONGEST", value_parser = args::parsed::<NativeRetry>)]
+    native_retry: Option<NativeRetry>,
+    /// How often a message comes back that way [default: 5]
+    #[arg(long, value_name = "N", value_parser = args::whole::<u32>(1..))]
+    native_attempts: Option<u32>,
     /// Put a landing queue between dispatch and the application's queue
     #[arg(long, help_heading = "Bulkhead")]
     landing: bool,
@@ -206,6 +228,12 @@ struct Add {
     /// The most recalled messages that are kept [default: 100000]
     #[arg(long, value_name = "N", help_heading = "Recall", value_parser = args::whole::<u32>(1..))]
     max_recalled: Option<u32>,
+    /// Also keep a journal of what is scheduled, for this long after it was published
+    #[arg(long, value_name = "AGE", help_heading = "Recall", value_parser = args::delay)]
+    journal: Option<Delay>,
+    /// The most bytes that the journal keeps, such as 500MB [default: 10GB]
+    #[arg(long, value_name = "SIZE", help_heading = "Recall", value_parser = args::bytes)]
+    journal_bytes: Option<ByteSize>,
     #[command(flatten)]
     powers: Powers,
     /// Replace the user's permissions in this vhost, whatever they are
@@ -233,6 +261,8 @@ impl Add {
             queue: self.who.queue.clone(),
             existing: self.existing,
             retry: self.retry,
+            native_retry: self.native_retry,
+            native_attempts: self.native_attempts.and_then(NonZeroU32::new),
             landing: self.landing,
             to_queue: self.to_queue.clone(),
             to_exchange: self.to_exchange.clone(),
@@ -246,6 +276,8 @@ impl Add {
             recall: self.recall,
             keep_recalled: self.keep_recalled,
             max_recalled: self.max_recalled.and_then(NonZeroU32::new),
+            journal: self.journal,
+            journal_bytes: self.journal_bytes,
         };
         request.spec(self.who.app.clone(), password).map_err(|error| {
             let flag = |field: &str| format!("--{}", field.replace('_', "-"));
@@ -266,6 +298,10 @@ impl Add {
 struct Remove {
     #[command(flatten)]
     who: Who,
+    /// Take away only that its messages can be recalled; refuses while recalls are pending or
+    /// recalled messages are kept
+    #[arg(long, conflicts_with_all = ["user", "delete_user", "queue", "keep_queue"])]
+    recall: bool,
     /// Leave users and permissions alone
     #[arg(long, conflicts_with_all = ["user", "delete_user"])]
     no_user: bool,
@@ -301,6 +337,9 @@ struct Check {
     /// Its messages can be recalled
     #[arg(long, conflicts_with = "publish_only")]
     recall: bool,
+    /// It has a journal
+    #[arg(long, requires = "recall")]
+    journal: bool,
     #[command(flatten)]
     powers: Powers,
 }
@@ -311,7 +350,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Command::Add(args) => add(args, settings, &topology, output),
         Command::Remove(args) => {
             let options = RemoveOptions {
-                user: (!args.no_user).then(|| args.who.user_name()),
+                user: (!args.no_user && !args.recall).then(|| args.who.user_name()),
+                only_recall: args.recall,
                 delete_user: args.delete_user,
                 queue: Some(args.who.queue_name()),
                 keep_queue: args.keep_queue,
@@ -332,7 +372,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             bar.finish_and_clear();
             app_show::discarded(&report?, args.dry_run, output)
         }
-        Command::List => {
+        Command::List(_) => {
             app_show::list(&topology.settings().set, &admin::list_apps(settings, &topology)?, output)
         }
         Command::Show(args) => app_programs::run(args, settings, &topology, output),
@@ -376,7 +416,10 @@ fn check(
         false => Delivery::Direct(AppQueue::new(args.who.queue_name())),
     };
     let mut spec = AppSpec::new(args.who.app.clone(), delivery);
-    spec.recall = args.recall.then(RecallSettings::default);
+    spec.recall = args.recall.then(|| match args.journal {
+        true => RecallSettings::default().with_journal(JournalSettings::default()),
+        false => RecallSettings::default(),
+    });
     spec.check(topology).map_err(Failure::usage)?;
     app_show::checked(&admin::check_app(settings, topology, &spec, &user, password)?, output)
 }

@@ -5,13 +5,14 @@ use owo_colors::OwoColorize;
 use delayline::{codec::AppKey, topology::SetName};
 use delayline_admin::{
     AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Applied, DiscardReport, Probe, RemoveRefusal,
-    RemoveReport,
+    RemoveReport, compare::named,
 };
 
 use crate::{
     Code, Failure, Output,
     app_programs::Handout,
-    output::{aside, counted, grouped},
+    findings,
+    output::{aside, counted, dry_run, grouped, unchanged},
     table::table,
 };
 
@@ -43,8 +44,8 @@ pub(super) fn added(report: &AddReport, handout: &Handout, output: &mut Output) 
         return Ok(code);
     }
     let (head, verb) = match report.outcome {
-        Applied::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
-        Applied::Unchanged => ("unchanged".green().bold().to_string(), "made"),
+        Applied::DryRun => (dry_run(), "would make"),
+        Applied::Unchanged => (unchanged(), "made"),
         _ => ("registered".green().bold().to_string(), "made"),
     };
     output.line(format!("{head} application `{app}`"))?;
@@ -106,7 +107,8 @@ pub(super) fn removed(
         output.line(format!("left alone: {left}"))?;
     }
     if report.removed.is_empty() {
-        output.line(format!("application `{app}` is not registered here; nothing to remove"))?;
+        output
+            .line(format!("{} application `{app}` is not registered here; nothing to remove", unchanged()))?;
     } else if !report.dry_run {
         output.line(format!(
             "Messages for `{app}` that are still delayed will end up in the unroutable queue."
@@ -115,7 +117,11 @@ pub(super) fn removed(
     Ok(Code::Done)
 }
 
-pub(super) fn discarded(report: &DiscardReport, dry_run: bool, output: &mut Output) -> Result<Code, Failure> {
+pub(super) fn discarded(
+    report: &DiscardReport,
+    is_dry_run: bool,
+    output: &mut Output,
+) -> Result<Code, Failure> {
     let code = match report {
         DiscardReport { failure: Some(_), .. } => Code::Broker,
         DiscardReport { interrupted: true, .. } => Code::Interrupted,
@@ -126,12 +132,17 @@ pub(super) fn discarded(report: &DiscardReport, dry_run: bool, output: &mut Outp
         output.json(report)?;
         return Ok(code);
     }
-    let verb = if dry_run { "would be discarded" } else { "discarded" };
+    let verb = if is_dry_run { "would be discarded" } else { "discarded" };
     for level in &report.levels {
         output.line(format!("  {} from `{}`", counted(level.messages, "message"), level.queue))?;
     }
     let total = counted(report.messages(), "message");
-    output.line(format!("{total} for `{}` {verb}", report.app))?;
+    let head = match (code, is_dry_run, report.messages()) {
+        (Code::Done, true, _) => format!("{} ", dry_run()),
+        (Code::Done, false, 0) => format!("{} ", unchanged()),
+        _ => String::new(),
+    };
+    output.line(format!("{head}{total} for `{}` {verb}", report.app))?;
     if let Some(failure) = &report.failure {
         aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
     } else if report.interrupted {
@@ -159,10 +170,20 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
         return Ok(code);
     }
     let number = |count: Option<u64>| count.map_or_else(|| "-".into(), grouped);
+    let wide = output.wide;
     let rows = list.apps.iter().map(|entry| {
-        vec![key(entry), path(entry), number(entry.messages), number(entry.consumers), users(entry)]
+        let mut row = vec![key(entry), path(entry), number(entry.messages), number(entry.consumers)];
+        row.extend([users(entry, |user| user.consumes, wide), users(entry, |user| user.publishes, wide)]);
+        if wide {
+            row.extend([&entry.queue, &entry.binding].map(|text| text.clone().unwrap_or_else(|| "-".into())));
+        }
+        row
     });
-    output.line(table(&["app key", "delivered to", ">messages", ">consumers", "users"], rows))?;
+    let mut header = vec!["app key", "delivered to", ">messages", ">consumers", "may consume", "may publish"];
+    if wide {
+        header.extend(["queue", "bound with"]);
+    }
+    output.line(table(&header, rows))?;
     for entry in &list.apps {
         if let Some(landing) = entry.landing.as_ref().filter(|landing| landing.messages > 0) {
             output.line(format!(
@@ -175,15 +196,15 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
             output.line(format!("{} is bound with a pattern and receives more than one key", entry.bound))?;
         }
     }
+    // Patterns are for those who write them.
     let mut shown = std::collections::BTreeSet::new();
-    for user in list.apps.iter().flat_map(|entry| entry.users.iter().flatten()) {
+    let all = list.apps.iter().flat_map(|entry| entry.users.iter().flatten()).filter(|_| wide);
+    for user in all {
         if shown.insert(&user.name) {
             permissions(user, output)?;
         }
     }
-    for unseen in &list.unseen {
-        output.line(format!("not seen: {unseen}"))?;
-    }
+    findings::unchecked(&list.unchecked, output)?;
     Ok(code)
 }
 
@@ -198,7 +219,11 @@ fn key(entry: &AppEntry) -> String {
 
 fn path(entry: &AppEntry) -> String {
     let recall = entry.recall.as_ref().map_or_else(String::new, |it| {
-        format!("; recallable ({} pending, {} recalled)", grouped(it.pending as u64), grouped(it.messages))
+        let journal = it.journal.as_ref().map_or_else(String::new, |journal| {
+            format!("; journal ({})", counted(journal.messages, "message"))
+        });
+        let (pending, recalled) = (grouped(it.pending as u64), grouped(it.messages));
+        format!("; recallable ({pending} pending, {recalled} recalled){journal}")
     });
     format!("{}{recall}", target(entry))
 }
@@ -213,19 +238,23 @@ fn target(entry: &AppEntry) -> String {
     format!("{target}, by way of `{}`", landing.queue)
 }
 
-/// `billing`, `orders (publishes)`.
-fn users(entry: &AppEntry) -> String {
+/// The users that may do something, and with a question mark those of which that is unknown:
+/// the first few, unless all are wanted.
+fn users(entry: &AppEntry, may: impl Fn(&AppUserEntry) -> Option<bool>, all: bool) -> String {
     let Some(users) = &entry.users else { return "?".into() };
     let names: Vec<_> = users
         .iter()
-        .map(|user| match (user.consumes, user.publishes) {
-            (Some(true), Some(true)) => user.name.clone(),
-            (Some(true), Some(false)) => format!("{} (consumes)", user.name),
-            (Some(false), Some(true)) => format!("{} (publishes)", user.name),
-            _ => format!("{} (?)", user.name),
+        .filter_map(|user| match may(user) {
+            Some(true) => Some(user.name.clone()),
+            Some(false) => None,
+            None => Some(format!("{} (?)", user.name)),
         })
         .collect();
-    if names.is_empty() { "-".into() } else { names.join(", ") }
+    match names.is_empty() {
+        true => "-".into(),
+        false if all => names.join(", "),
+        false => named(names),
+    }
 }
 
 fn permissions(user: &AppUserEntry, output: &mut Output) -> Result<(), Failure> {
@@ -274,9 +303,7 @@ pub(super) fn checked(check: &AppCheck, output: &mut Output) -> Result<Code, Fai
         vec![mark, found.into(), probe.what.clone(), wrong]
     });
     output.line(table(&["", "", "tried as the user", ""], rows))?;
-    for unchecked in &check.unchecked {
-        output.line(format!("{} not checked: {unchecked}", "?".yellow()))?;
-    }
+    findings::unchecked(&check.unchecked, output)?;
     for limit in &check.limits {
         output.line(format!("{} {limit}", "limit:".yellow().bold()))?;
     }

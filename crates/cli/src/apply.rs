@@ -11,7 +11,7 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
-    output::{counted, printable},
+    output::{counted, dry_run, grouped, printable, unchanged},
 };
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ struct Source {
     /// The platform file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Also remove the applications of its sets that are not in the file
+    /// Also remove the applications and gateways of its sets that are not in the file
     #[arg(long)]
     prune: bool,
 }
@@ -98,19 +98,26 @@ fn show(report: &ApplyReport, output: &mut Output) -> Result<(), Failure> {
     }
     let changed = |app: &&AddReport| app.outcome != Applied::Unchanged;
     let apps = || report.sets.iter().flat_map(|set| &set.apps);
-    let number =
-        apps().filter(changed).count() + report.sets.iter().map(|set| set.pruned.len()).sum::<usize>();
+    let gateways = || report.sets.iter().flat_map(|set| &set.gateways);
+    let pruned = report.sets.iter().map(|set| set.pruned.len() + set.pruned_gateways.len()).sum::<usize>();
+    let number = apps().filter(changed).count()
+        + gateways().filter(|it| it.outcome != Applied::Unchanged).count()
+        + pruned;
+    let of_gateways = match gateways().count() as u64 {
+        0 => String::new(),
+        number => format!(", {}", counted(number, "gateway")),
+    };
     let head = match report.outcome {
-        Applied::Unchanged => "unchanged".green().bold().to_string(),
-        Applied::DryRun => "dry run".yellow().bold().to_string(),
+        Applied::Unchanged => unchanged(),
+        Applied::DryRun => dry_run(),
         Applied::Conflict => "conflict".red().bold().to_string(),
         _ => "applied".green().bold().to_string(),
     };
     output.line(format!(
-        "{head} {}, {}: {} of them differ",
+        "{head} {}, {}{of_gateways}: {} of them differ",
         counted(report.sets.len() as u64, "set"),
         counted(apps().count() as u64, "application"),
-        if report.outcome == Applied::Unchanged { 0 } else { number },
+        grouped(if report.outcome == Applied::Unchanged { 0 } else { number as u64 }),
     ))?;
     Ok(())
 }
@@ -136,6 +143,19 @@ fn of_set(report: &SetReport, output: &mut Output) -> Result<(), Failure> {
     }
     for app in &report.pruned {
         pruned(app, output)?;
+    }
+    for gateway in report.gateways.iter().filter(|it| it.steps.iter().any(|step| !step.stood)) {
+        output.line(format!("gateway `{}`", gateway.gateway))?;
+        for step in gateway.steps.iter().filter(|step| !step.stood) {
+            output.line(format!("  {} {}", "+".green(), printable(&step.what)))?;
+        }
+    }
+    for gateway in &report.pruned_gateways {
+        let Some(report) = &gateway.report else { continue };
+        output.line(format!("gateway `{}`", gateway.gateway))?;
+        for removed in &report.removed {
+            output.line(format!("  {} {}", "-".red(), printable(removed)))?;
+        }
     }
     Ok(())
 }

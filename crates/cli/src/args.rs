@@ -2,22 +2,25 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt::Display,
     ops::{Bound, RangeBounds},
     path::PathBuf,
+    str::FromStr,
 };
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
 use delayline::{
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::Handle,
 };
+use delayline_admin::ByteSize;
 use delayline_settings::{Layers, Settings};
 
 use crate::{
-    Failure, app, apply, bench, completions, conformance, decode, demo, dev, doctor, export, gateway,
-    install, key, listen, man, parked, plan, probe, recall, retry, send, serve, top, uninstall, unroutable,
-    unstick,
+    Failure, again::Again, app, apply, bench, completions, conformance, decode, demo, dev, doctor, export,
+    gateway, guard, install, key, listen, man, parked, plan, probe, recall, recalled, reschedule, retry,
+    scheduled, send, serve, status, top, transfer, uninstall, unroutable, unstick,
 };
 
 const EXIT_CODES: &str = "\
@@ -80,6 +83,9 @@ pub(super) struct Global {
     /// Read settings from this file instead of delayline.toml [env: DELAYLINE_CONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The broker of this name in the settings file ([brokers.NAME])
+    #[arg(long, global = true, value_name = "NAME")]
+    broker: Option<String>,
     /// AMQP URL without a password: amqp://USER@HOST:PORT/VHOST, or amqps://
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
@@ -116,15 +122,37 @@ pub(super) struct Global {
     /// Length of a unit of delay in ms, for tests [default: 1000]
     #[arg(long, global = true, value_name = "MS", hide = true)]
     unit_ms: Option<String>,
-    /// Print JSON for scripts
-    #[arg(long, global = true, help_heading = "Output")]
-    pub(super) json: bool,
+    /// Print JSON for scripts (docs/json.md)
+    #[arg(long, global = true, help_heading = "Output", conflicts_with = "output")]
+    json: bool,
+    /// How to print
+    #[arg(short, long, global = true, value_name = "FORMAT", help_heading = "Output")]
+    output: Option<Shape>,
     /// Show every detail and log more; twice for still more
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
     pub(super) verbose: u8,
 }
 
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shape {
+    /// For people
+    Table,
+    /// For scripts
+    Json,
+    /// For people, with every column
+    Wide,
+}
+
 impl Global {
+    /// How to print what was found.
+    pub(super) fn shape(&self) -> Shape {
+        match self.json {
+            true => Shape::Json,
+            false => self.output.unwrap_or(Shape::Table),
+        }
+    }
+
     /// What the flags say about a set on a private broker.
     pub(super) fn set_and_unit(&self) -> (Option<&str>, Option<&str>) {
         (self.set.as_deref(), self.unit_ms.as_deref())
@@ -146,6 +174,7 @@ impl Global {
             }
         }
         let flags = [
+            ("broker", &self.broker),
             ("url", &self.url),
             ("management_url", &self.management_url),
             ("set", &self.set),
@@ -184,7 +213,7 @@ Examples:
   delayline verify
   delayline verify -v                           with every place that differs
   delayline verify --json | jq '.findings'")]
-    Verify,
+    Verify(Again),
     /// Register applications and see who may do what
     App(app::Args),
     /// Make a vhost what a platform file says
@@ -198,12 +227,7 @@ Examples:
     /// Remove the delay infrastructure
     Uninstall(uninstall::Args),
     /// Show what waits where, once
-    #[command(after_help = "\
-Examples:
-  delayline status
-  delayline status -v                           with the levels that are empty
-  delayline status --json | jq '[.levels[].ready] | add'")]
-    Status,
+    Status(status::Args),
     /// Watch a set: what waits where, what flows, what is stuck
     Top(top::Args),
     /// Print the set for Terraform, Kubernetes and other tools
@@ -218,6 +242,12 @@ Examples:
     Send(Box<send::Args>),
     /// Recall messages that are not due yet
     Recall(recall::Args),
+    /// List, replay or discard messages that were recalled
+    Recalled(recalled::Args),
+    /// Deliver a message at another time
+    Reschedule(reschedule::Args),
+    /// List what is scheduled for an application that has a journal
+    Scheduled(scheduled::Args),
     /// Print an application's messages as they arrive
     Listen(listen::Args),
     /// Run the retry service, a canary and a status page
@@ -228,6 +258,10 @@ Examples:
     Retry(retry::Args),
     /// Take messages of applications written for the delayed-message plugin
     Gateway(gateway::Args),
+    /// Keep the delays of NServiceBus or Celery from stalling
+    Guard(guard::Args),
+    /// Move waiting messages to another set, with what is left of their delay
+    Transfer(transfer::Args),
     /// List, replay or discard messages that used up their retries
     Parked(parked::Args),
     /// List, replay or discard messages that could not be delivered
@@ -253,15 +287,32 @@ Examples:
 }
 
 impl Command {
+    /// Whether to look again and again.
+    pub(super) fn again(&self) -> Again {
+        match self {
+            Self::Verify(again) => *again,
+            Self::Status(args) => args.again,
+            Self::Doctor(args) => args.again,
+            Self::App(args) => args.again(),
+            Self::Gateway(args) => args.again(),
+            Self::Parked(args) => args.again(),
+            Self::Recalled(args) => args.again(),
+            Self::Unroutable(args) => args.again(),
+            _ => Again::default(),
+        }
+    }
+
     /// Whether the command only reports how things are.
     pub(super) fn looks(&self) -> bool {
         match self {
-            Self::Verify | Self::Diff(_) | Self::Status | Self::Doctor(_) | Self::Top(_) => true,
+            Self::Verify(_) | Self::Diff(_) | Self::Status(_) | Self::Doctor(_) | Self::Top(_) => true,
             Self::App(args) => args.looks(),
             Self::Gateway(args) => args.looks(),
             Self::Parked(args) => args.looks(),
+            Self::Recalled(args) => args.looks(),
             Self::Unroutable(args) => args.looks(),
             Self::Recall(args) => args.looks(),
+            Self::Scheduled(_) => true,
             _ => false,
         }
     }
@@ -269,27 +320,37 @@ impl Command {
 
 /// Reads an app key.
 pub(super) fn app(text: &str) -> Result<AppKey, String> {
-    text.parse().map_err(|error: delayline::codec::AppKeyError| error.to_string())
+    parsed(text)
 }
 
 /// Reads a delay.
 pub(super) fn delay(text: &str) -> Result<Delay, String> {
-    text.parse().map_err(|error: delayline::codec::DelayError| error.to_string())
+    parsed(text)
 }
 
 /// Reads an id.
 pub(super) fn id(text: &str) -> Result<MessageId, String> {
-    text.parse().map_err(|error: delayline::codec::MessageIdError| error.to_string())
+    parsed(text)
 }
 
 /// Reads a handle.
 pub(super) fn handle(text: &str) -> Result<Handle, String> {
-    text.parse().map_err(|error: delayline::message::HandleError| error.to_string())
+    parsed(text)
+}
+
+/// Reads a number of bytes.
+pub(super) fn bytes(text: &str) -> Result<ByteSize, String> {
+    parsed(text)
 }
 
 /// Reads a tolerance.
 pub(super) fn tolerance(text: &str) -> Result<Tolerance, String> {
-    text.parse().map_err(|error: delayline::codec::ToleranceError| error.to_string())
+    parsed(text)
+}
+
+/// Reads anything that says itself what is wrong with a text.
+pub(super) fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
 }
 
 /// Reads a whole number within a range.
@@ -346,6 +407,23 @@ pub(super) fn with_negative_values(typed: impl IntoIterator<Item = OsString>) ->
     arguments
 }
 
+/// Whether JSON is wanted, as far as that can be told of arguments that may be wrong.
+pub(super) fn wants_json(typed: &[OsString]) -> bool {
+    let ours: Vec<_> = typed.iter().take_while(|argument| *argument != "--").collect();
+    let spelled = |argument: &&OsString| {
+        ["--json", "-ojson", "-o=json", "--output=json"].iter().any(|it| argument == it)
+    };
+    let apart = |two: &[&OsString]| (two[0] == "-o" || two[0] == "--output") && two[1] == "json";
+    ours.iter().any(spelled) || ours.windows(2).any(apart)
+}
+
+/// The words of the command that was given: `app`, `list`.
+pub(super) fn path(matches: &ArgMatches) -> Vec<&str> {
+    std::iter::successors(matches.subcommand(), |(_, nested)| nested.subcommand())
+        .map(|(name, _)| name)
+        .collect()
+}
+
 /// Whether it is a long flag without a value.
 fn takes_a_value(argument: &OsStr) -> bool {
     let bytes = argument.as_encoded_bytes();
@@ -384,6 +462,18 @@ mod tests {
         for command in cli.get_subcommands().chain(nested) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.starts_with("Examples:"), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn json_is_wanted_however_it_is_spelled() {
+        let wanted = |typed: &str| wants_json(&typed.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for typed in ["key --json", "key -o json", "-ojson key", "key --output json", "key --output=json 90s"]
+        {
+            assert!(wanted(typed), "{typed}");
+        }
+        for typed in ["key", "key -o wide", "key -- --json", "key -o", "export --format json"] {
+            assert!(!wanted(typed), "{typed}");
         }
     }
 

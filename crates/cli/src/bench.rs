@@ -21,7 +21,7 @@ use delayline_measure::{
 use delayline_settings::Settings;
 
 use crate::{
-    Code, Failure, Output, args, ending,
+    Code, Failure, Output, args, ending, findings,
     output::{aside, counted, grouped},
     table::table,
 };
@@ -232,9 +232,7 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
             output.line(wrapped(&line))?;
         }
     }
-    for unseen in &report.unseen {
-        output.line(format!("not seen: {unseen}"))?;
-    }
+    findings::unchecked(&report.unchecked, output)?;
     for problem in report.problems() {
         aside(format!("problem: {problem}"));
     }

@@ -12,13 +12,24 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{Code, Failure, Output, args, output::counted, table::table};
+use crate::{
+    Code, Failure, Output, args,
+    output::{counted, grouped},
+    table::table,
+};
 
 /// The cases by what is asked, what of a case is the question, and what the answer holds.
-const CASES: [(&str, &[&str], &[&str], &str); 3] = [
+const CASES: [(&str, &[&str], &[&str], &str); 5] = [
     ("key", &["seconds", "app"], &["key"], include_str!("../../../conformance/v1/key.json")),
     ("decode", &["key"], &["seconds", "app"], include_str!("../../../conformance/v1/decode.json")),
     ("bind", &["app"], &["pattern"], include_str!("../../../conformance/v1/bind.json")),
+    (
+        "recall",
+        &["seconds", "app", "id"],
+        &["key", "exchange", "queue"],
+        include_str!("../../../conformance/v1/recall.json"),
+    ),
+    ("retry", &["key"], &["app"], include_str!("../../../conformance/v1/retry.json")),
 ];
 
 #[derive(Debug, clap::Args)]
@@ -33,11 +44,15 @@ its standard input, one JSON object a line, and it answers each with one line:
   {\"question\":\"key\",\"seconds\":90,\"app\":\"billing\"}     {\"key\":\"delay.….billing\"}
   {\"question\":\"decode\",\"key\":\"delay.….billing\"}         {\"seconds\":90,\"app\":\"billing\"}
   {\"question\":\"bind\",\"app\":\"billing\"}                   {\"pattern\":\"delay.*.….billing\"}
+  {\"question\":\"recall\",\"seconds\":90,                 {\"key\":\"delay.….billing.~.7\",
+   \"app\":\"billing\",\"id\":\"7\"}                         \"exchange\":\"delay.recall.billing\",
+                                                   \"queue\":\"delay.recalled.billing\"}
+  {\"question\":\"retry\",\"key\":\"delay.….billing\"}          {\"app\":\"billing\"}
 and with {\"error\":\"why\"} where there is no such thing. docs/conformance.md has the rest.
 Exit code 1 if an answer is wrong or missing.")]
 pub(super) struct Args {
     /// Only these questions
-    #[arg(long, value_name = "QUESTION", value_parser = ["key", "decode", "bind"])]
+    #[arg(long, value_name = "QUESTION", value_parser = ["key", "decode", "bind", "recall", "retry"])]
     only: Vec<String>,
     /// How long the program may take for one answer; then it is asked nothing more
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = args::whole::<u64>(1..=3_600))]
@@ -224,7 +239,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     }
     let rows = of_each
         .iter()
-        .map(|(question, (passed, all))| vec![(*question).to_owned(), passed.to_string(), all.to_string()]);
+        .map(|(question, (passed, all))| vec![(*question).to_owned(), grouped(*passed), grouped(*all)]);
     output.line(table(&["question", ">right", ">of"], rows))?;
     output.line(match report.failed.len() {
         0 => format!("all {} are right", counted(report.passed, "answer")),
@@ -235,7 +250,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use delayline::codec::{AppKey, Delay, RoutingKey};
+    use delayline::{
+        codec::{AppKey, Delay, RoutingKey},
+        message::Headers,
+        retry::Failure,
+        topology::{Names, SetName},
+    };
 
     use super::*;
 
@@ -243,12 +263,23 @@ mod tests {
     fn answer(question: &Value) -> Value {
         let text = |name: &str| question[name].as_str().unwrap_or_default();
         let said = (|| -> Result<Value, Box<dyn std::error::Error>> {
+            let names = Names::new(SetName::default());
+            let key = || -> Result<RoutingKey, Box<dyn std::error::Error>> {
+                let seconds = question["seconds"].as_f64().ok_or("not a number")?;
+                let delay = if seconds > 4e9 { u64::MAX as f64 } else { seconds };
+                let delay = Delay::at_least(Duration::try_from_secs_f64(delay)?)?;
+                Ok(RoutingKey::new(delay, AppKey::new(text("app"))?))
+            };
             Ok(match text("question") {
-                "key" => {
-                    let seconds = question["seconds"].as_f64().ok_or("not a number")?;
-                    let delay = if seconds > 4e9 { u64::MAX as f64 } else { seconds };
-                    let delay = Delay::at_least(Duration::try_from_secs_f64(delay)?)?;
-                    json!({ "key": RoutingKey::new(delay, AppKey::new(text("app"))?).encode() })
+                "key" => json!({ "key": key()?.encode() }),
+                "recall" => {
+                    let key = key()?.with_id(text("id").parse()?)?;
+                    let (exchange, queue) = (names.recall(&key.app), names.recalled(&key.app));
+                    json!({ "key": key.encode(), "exchange": exchange, "queue": queue })
+                }
+                "retry" => {
+                    let failure = Failure::read(&Headers::new(), "delay.retry", text("key"), &names, 0)?;
+                    json!({ "app": failure.app.as_str() })
                 }
                 "decode" => {
                     let key: RoutingKey = text("key").parse()?;
@@ -263,7 +294,7 @@ mod tests {
     #[test]
     fn our_own_codec_passes() {
         let cases = cases(&[]);
-        assert!(cases.len() > 150, "only {} cases", cases.len());
+        assert!(cases.len() > 230, "only {} cases", cases.len());
         for case in &cases {
             let said = answer(&case.ask).to_string();
             assert_eq!(judge(case, &said), None, "{}: {}", case.question, case.name);

@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use owo_colors::OwoColorize;
 
 use delayline::topology::Topology;
-use delayline_admin::{self as admin, DoctorOptions, DoctorReport, FindingCode, Severity};
+use delayline_admin::{self as admin, DoctorOptions, DoctorReport, FindingCode, Layout, Severity};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, findings, output::counted};
+use crate::{
+    Code, Failure, Output,
+    again::Again,
+    findings,
+    output::{counted, printable},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -17,6 +22,8 @@ Examples:
   delayline doctor --json | jq -r '.findings[] | [.severity, .code, .subject] | @tsv'
   delayline doctor --trusted installer --trusted retry-service
   delayline doctor --ignore target-can-refuse --ignore dead-letter-prefetch
+  delayline doctor --layout nservicebus         the delays of others
+  delayline doctor --watch 60
 
 A problem (✗) delays messages or sends them where they should not go, right now. An advice
 (!) is something that could lead to that, or could be better. Each finding has a code that
@@ -32,13 +39,21 @@ pub(super) struct Args {
     /// This user may have access to the whole set; can be given several times
     #[arg(long, value_name = "USER")]
     trusted: Vec<String>,
+    /// Instead of the set: the delays of this layout (nservicebus, celery, celery:PREFIX)
+    #[arg(long, value_name = "LAYOUT", conflicts_with = "trusted")]
+    layout: Option<Layout>,
+    #[command(flatten)]
+    pub(super) again: Again,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let options = DoctorOptions { trusted: args.trusted.clone(), ..DoctorOptions::default() };
     let bar = output.spinner("looking");
-    let report = admin::doctor(settings, &topology, &options);
+    let report = match &args.layout {
+        Some(layout) => admin::doctor_layout(settings, &topology, layout, &options),
+        None => admin::doctor(settings, &topology, &options),
+    };
     bar.finish_and_clear();
     let mut report = report?;
     let before = report.findings.len();
@@ -49,11 +64,15 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         output.json(&report)?;
         return Ok(code);
     }
-    show(&report, ignored, output)?;
+    let whose = match &args.layout {
+        Some(layout) => format!("layout `{layout}`"),
+        None => format!("set `{}`", report.set),
+    };
+    show(&report, &whose, ignored, output)?;
     Ok(code)
 }
 
-fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<(), Failure> {
+fn show(report: &DoctorReport, whose: &str, ignored: usize, output: &mut Output) -> Result<(), Failure> {
     findings::show(&report.findings, output)?;
     findings::unchecked(&report.unchecked, output)?;
     let ignored = if ignored > 0 { format!(", {ignored} ignored") } else { String::new() };
@@ -77,6 +96,6 @@ fn show(report: &DoctorReport, ignored: usize, output: &mut Output) -> Result<()
             .collect();
         format!("{} (docs/doctor.md explains each)", parts.join(", ").red())
     };
-    output.line(format!("set `{}`: {summary}{ignored}", report.set))?;
+    output.line(format!("{}: {summary}{ignored}", printable(whose)))?;
     Ok(())
 }

@@ -48,6 +48,12 @@ pub(super) enum Format {
     Kubernetes,
 }
 
+impl Format {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
 /// What a format needs to know besides.
 #[derive(Debug, clap::Args)]
 pub(super) struct Target {
@@ -88,7 +94,7 @@ pub(super) fn print(
         }
     };
     match output.json {
-        true => output.json(&document)?,
+        true => output.json(&serde_json::json!({ "format": format.name(), "document": document }))?,
         // For version control, where a difference is read line by line.
         false => output.line(format!("{document:#}"))?,
     }

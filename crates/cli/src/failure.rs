@@ -6,13 +6,13 @@ use std::{error::Error, io, process::ExitCode};
 use rustix::io::Errno;
 
 use delayline::amqp::AmqpError;
-use delayline_admin::{AdminError, holding::HoldingError};
+use delayline_admin::{AdminError, JournalUnread, holding::HoldingError};
 use delayline_node::NodeError;
 use delayline_settings::SettingsError;
 
 use crate::{
     ending::{self, nobody_reads},
-    output::aside,
+    output::{Marked, aside},
 };
 
 /// What the exit code means.
@@ -73,10 +73,41 @@ impl Failure {
         Self::new(Code::Usage, reason)
     }
 
+    /// What clap says of wrong arguments, without the colours and the summary of the usage.
+    pub(super) fn of_usage(error: &clap::Error) -> Self {
+        let text = error.render().to_string();
+        let lines = text.lines().take_while(|line| !line.starts_with("Usage:")).map(str::trim);
+        let joined = lines.filter(|line| !line.is_empty()).fold(String::new(), |text, line| match text {
+            text if text.is_empty() => line.to_owned(),
+            text if text.ends_with(':') => format!("{text} {line}"),
+            text => format!("{text}; {line}"),
+        });
+        Self::usage(joined.trim_start_matches("error: "))
+    }
+
     /// With something more that is only printed as JSON.
     pub(super) fn with(mut self, name: &str, value: impl serde::Serialize) -> Self {
         self.details.insert(name.into(), serde_json::json!(value));
         self
+    }
+
+    /// Whether trying again cannot help: the arguments are wrong, or nobody reads the output.
+    pub(super) fn is_for_good(&self) -> bool {
+        self.unread || self.code == Code::Usage
+    }
+
+    /// Prints why, on standard error.
+    pub(super) fn say(&self, json: bool) {
+        if json {
+            let mut line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
+            for (name, value) in &self.details {
+                line[name] = value.clone();
+            }
+            aside(serde_json::json!(Marked::new("error", &line)));
+        } else {
+            use owo_colors::OwoColorize;
+            aside(format!("{} {}", "error:".red().bold(), self.reason));
+        }
     }
 
     /// Prints why, and returns the exit code. `looks` is whether the command is one that
@@ -92,16 +123,7 @@ impl Failure {
         if ending::happened() {
             self.code = Code::Interrupted;
         }
-        if json {
-            let mut line = serde_json::json!({ "error": self.reason, "exit_code": self.code.number() });
-            for (name, value) in self.details {
-                line[name] = value;
-            }
-            aside(line);
-        } else {
-            use owo_colors::OwoColorize;
-            aside(format!("{} {}", "error:".red().bold(), self.reason));
-        }
+        self.say(json);
         self.code
     }
 }
@@ -122,7 +144,13 @@ fn chain(error: &dyn Error) -> String {
 
 impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
-        let no_set = matches!(error, AdminError::Holding(HoldingError::Missing { .. }));
+        let no_set = matches!(
+            error,
+            AdminError::Holding(HoldingError::Missing { .. } | HoldingError::NotOffered { .. })
+                | AdminError::NoLayout { .. }
+                | AdminError::NoGuard { .. }
+                | AdminError::Journal(JournalUnread::NoJournal { .. })
+        );
         Self { no_set, ..Self::new(Code::Broker, chain(&error)) }
     }
 }

@@ -4,7 +4,7 @@ use owo_colors::OwoColorize;
 
 use delayline_admin::{Finding, Severity, compare::named};
 
-use crate::{Failure, Output, output::printable};
+use crate::{Failure, Output, output::printable, text::readable};
 
 /// Prints findings; with `-v`, every place of each.
 pub(super) fn show(findings: &[Finding], output: &mut Output) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ pub(super) fn show(findings: &[Finding], output: &mut Output) -> Result<(), Fail
 /// Prints what could not be checked, and why.
 pub(super) fn unchecked(reasons: &[String], output: &mut Output) -> Result<(), Failure> {
     for reason in reasons {
-        output.line(format!("{} not checked: {reason}", "?".yellow()))?;
+        output.line(format!("{} not checked: {}", "?".yellow(), readable(reason)))?;
     }
     Ok(())
 }

@@ -7,7 +7,12 @@ use delayline::topology::{ExchangeKind, Topology};
 use delayline_admin::{self as admin, Applied, GatewayAdded, GatewayEntry};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, output::grouped, table::table};
+use crate::{
+    Code, Failure, Output,
+    again::Again,
+    output::{counted, dry_run, grouped, unchanged},
+    table::table,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -29,7 +34,15 @@ pub(super) struct Args {
 impl Args {
     /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
-        matches!(self.command, Command::List | Command::Check(_))
+        matches!(self.command, Command::List(_) | Command::Check(_))
+    }
+
+    /// Whether to look again and again.
+    pub(super) fn again(&self) -> Again {
+        match &self.command {
+            Command::List(again) => *again,
+            _ => Again::default(),
+        }
     }
 }
 
@@ -49,7 +62,7 @@ exists with another type, the command says so, changes nothing and exits with 1.
 Examples:
   delayline gateway list
   delayline gateway list --json | jq '.gateways[] | select(.daemons == 0) | .gateway'")]
-    List,
+    List(Again),
     /// Say what is wrong with a gateway; exits with 1 if anything is
     #[command(after_help = "\
 Examples:
@@ -129,7 +142,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 .map_err(|error| Failure::usage(format!("no gateway can have this name: {error}")))?;
             show_added(&added, output)
         }
-        Command::List => {
+        Command::List(_) => {
             let list = admin::list_gateways(settings, &topology)?;
             let set = &topology.settings().set;
             if output.json {
@@ -190,8 +203,8 @@ fn show_added(added: &GatewayAdded, output: &mut Output) -> Result<Code, Failure
         return Ok(code);
     }
     let (head, verb) = match added.outcome {
-        Applied::DryRun => ("dry run".yellow().bold().to_string(), "would make"),
-        Applied::Unchanged => ("unchanged".green().bold().to_string(), "made"),
+        Applied::DryRun => (dry_run(), "would make"),
+        Applied::Unchanged => (unchanged(), "made"),
         _ => ("added".green().bold().to_string(), "made"),
     };
     output.line(format!("{head} gateway `{gateway}`"))?;
@@ -214,8 +227,8 @@ fn show_list(gateways: &[GatewayEntry], output: &mut Output) -> Result<(), Failu
             it.entry.clone(),
             grouped(it.waiting),
             grouped(it.due),
-            it.daemons.to_string(),
-            it.bindings.to_string(),
+            grouped(it.daemons),
+            grouped(it.bindings as u64),
         ]
     });
     let header = ["gateway", "type", "publishers use", ">waiting", ">due", ">channels", ">bindings"];
@@ -259,8 +272,8 @@ fn remove(
         return Ok(Code::Done);
     }
     let head = match report.dry_run {
-        _ if report.removed.is_empty() => "unchanged".green().bold().to_string(),
-        true => "dry run".yellow().bold().to_string(),
+        _ if report.removed.is_empty() => unchanged(),
+        true => dry_run(),
         false => "removed".green().bold().to_string(),
     };
     output.line(format!("{head} gateway `{name}`"))?;
@@ -272,7 +285,7 @@ fn remove(
     }
     for lost in &report.discarded {
         let verb = if report.dry_run { "would lose" } else { "lost" };
-        output.line(format!("  {verb} {} messages in `{}`", grouped(lost.messages), lost.queue))?;
+        output.line(format!("  {verb} {} in `{}`", counted(lost.messages, "message"), lost.queue))?;
     }
     Ok(Code::Done)
 }

@@ -6,7 +6,10 @@ use delayline::topology::Topology;
 use delayline_admin::{self as admin, Applied, InstallReport, compare::EARLIER_REMEDY};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, output::counted};
+use crate::{
+    Code, Failure, Output, findings,
+    output::{counted, dry_run, grouped, unchanged},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -72,15 +75,15 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         output.line("Choose another name with --set, or remove these objects if they are not in use.")?;
         return Ok(());
     }
-    let dry_run = report.outcome == Applied::DryRun;
+    let is_dry_run = report.outcome == Applied::DryRun;
     let (head, verb) = match report.outcome {
-        Applied::DryRun => ("dry run".yellow().bold().to_string(), "would create"),
-        Applied::Unchanged => ("unchanged".green().bold().to_string(), "created"),
+        Applied::DryRun => (dry_run(), "would create"),
+        Applied::Unchanged => (unchanged(), "created"),
         _ => ("installed".green().bold().to_string(), "created"),
     };
     output.line(format!("{head} {place}"))?;
     let created = report.created.len();
-    if dry_run || created < 8 {
+    if is_dry_run || created < 8 {
         for name in &report.created {
             output.line(format!("  {verb} {name}"))?;
         }
@@ -99,18 +102,17 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         ))?;
     }
     let bindings = counted(report.bindings as u64, "binding");
-    output.line(match (report.created_bindings, &report.blind) {
-        (Some(0), _) => format!("  {bindings} already there"),
-        (Some(made), _) if made == report.bindings => format!("  {verb} {bindings}"),
-        (Some(made), _) => format!("  {verb} {made} of {bindings}"),
-        (None, reason) => {
-            format!("  {bindings}; cannot tell how many are new: {}", reason.as_deref().unwrap_or_default())
-        }
+    output.line(match report.created_bindings {
+        Some(0) => format!("  {bindings} already there"),
+        Some(made) if made == report.bindings => format!("  {verb} {bindings}"),
+        Some(made) => format!("  {verb} {} of {bindings}", grouped(made as u64)),
+        None => format!("  {bindings}"),
     })?;
+    findings::unchecked(&report.unchecked, output)?;
     for warning in &report.warnings {
         output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
     }
-    if !dry_run {
+    if !is_dry_run {
         output.line(format!(
             "Publish to the exchange `{set}` with a key such as `delayline key 90s billing` prints."
         ))?;

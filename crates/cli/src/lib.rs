@@ -1,5 +1,6 @@
 //! The command line: parse, call, print. One file per command.
 
+mod again;
 mod app;
 mod app_programs;
 mod app_show;
@@ -16,10 +17,12 @@ mod ending;
 mod export;
 mod failure;
 mod findings;
+mod foreign;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
+mod guard;
 mod install;
 mod kept;
 mod key;
@@ -35,7 +38,10 @@ mod policies;
 mod probe;
 mod programs;
 mod recall;
+mod recalled;
+mod reschedule;
 mod retry;
+mod scheduled;
 mod send;
 mod serve;
 mod snippets;
@@ -44,6 +50,7 @@ mod table;
 mod text;
 mod time;
 mod top;
+mod transfer;
 mod uninstall;
 mod unroutable;
 mod unstick;
@@ -64,19 +71,30 @@ use output::Output;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let matches = args::command().get_matches_from(args::with_negative_values(std::env::args_os()));
-    let cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
+    let typed = args::with_negative_values(std::env::args_os());
+    let json = args::wants_json(&typed);
+    let parsed = args::command()
+        .try_get_matches_from(typed)
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) if json && error.use_stderr() => {
+            return Failure::of_usage(&error).report(true, false).into();
+        }
         Err(error) => error.exit(),
     };
     // A service reports what it does; a command only what is wrong.
     let louder = u8::from(matches!(cli.command, Command::Serve(_)));
     logging::start(cli.global.verbose.saturating_add(louder));
-    let mut output = Output::new(cli.global.json);
+    let mut output = Output::new(cli.global.shape(), &args::path(&matches));
     output.verbose = cli.global.verbose > 0;
-    let code = match run(&cli, &mut output) {
+    let ended = match cli.command.again().every() {
+        Some(every) => again::run(every, &mut output, |output| run(&cli, output)),
+        None => run(&cli, &mut output),
+    };
+    let code = match ended {
         Ok(code) => code,
-        Err(failure) => failure.report(cli.global.json, cli.command.looks()),
+        Err(failure) => failure.report(output.json, cli.command.looks()),
     };
     code.into()
 }
@@ -85,25 +103,30 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
     let settings = || cli.global.settings();
     match &cli.command {
         Command::Install(args) => install::run(args, &settings()?, output),
-        Command::Verify => verify::run(&settings()?, output),
+        Command::Verify(_) => verify::run(&settings()?, output),
         Command::App(args) => app::run(args, &settings()?, output),
         Command::Apply(args) => apply::run(args, &settings()?, output),
         Command::Diff(args) => apply::diff(args, &settings()?, output),
         Command::Doctor(args) => doctor::run(args, &settings()?, output),
         Command::Uninstall(args) => uninstall::run(args, &settings()?, output),
-        Command::Status => status::run(settings()?, output),
+        Command::Status(args) => status::status(args, settings()?, output),
         Command::Export(args) => export::run(args, &settings()?, output),
         Command::Key(args) => key::run(args, &settings()?, output),
         Command::Decode(args) => decode::run(args, output),
         Command::Conformance(args) => conformance::run(args, output),
         Command::Send(args) => send::run(args, &settings()?, output),
         Command::Recall(args) => recall::run(args, &settings()?, output),
+        Command::Recalled(args) => recalled::run(args, &settings()?, output),
+        Command::Reschedule(args) => reschedule::run(args, &settings()?, output),
+        Command::Scheduled(args) => scheduled::run(args, &settings()?, output),
         Command::Listen(args) => listen::run(args, &settings()?, output),
         Command::Retry(args) => retry::run(args, &settings()?, output),
         Command::Gateway(args) => gateway::run(args, &settings()?, output),
+        Command::Guard(args) => guard::run(args, &settings()?, output),
         Command::Parked(args) => parked::run(args, &settings()?, output),
         Command::Serve(args) => serve::run(args, settings()?),
         Command::Probe(args) => probe::run(args, settings()?, output),
+        Command::Transfer(args) => transfer::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),
         Command::Unstick(args) => unstick::run(args, &settings()?, output),
         Command::Top(args) => top::run(args, settings()?, output),

@@ -8,32 +8,85 @@ use std::{
 
 use anstream::AutoStream;
 use indicatif::{ProgressBar, ProgressStyle};
+use owo_colors::OwoColorize;
 use serde::Serialize;
+
+use crate::args::Shape;
+
+/// The version of everything that is printed as JSON; docs/json.md says when it changes.
+pub(super) const SCHEMA_VERSION: u32 = 1;
 
 /// Where results go. Colours are left out in pipes and with `NO_COLOR`.
 pub(super) struct Output {
     stream: AutoStream<io::Stdout>,
     pub(super) json: bool,
+    /// The schema of what this command prints as JSON: its name with dashes, `app-list`.
+    schema: String,
+    /// What stands above the next thing that is printed, on a screen of its own.
+    head: Option<String>,
+    /// Whether every column of a table is wanted.
+    pub(super) wide: bool,
     /// Whether every detail is wanted.
     pub(super) verbose: bool,
 }
 
+/// A value with the name of its schema.
+#[derive(Serialize)]
+pub(super) struct Marked<'a, T> {
+    schema: &'a str,
+    schema_version: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+impl<'a, T> Marked<'a, T> {
+    pub(super) fn new(schema: &'a str, value: &'a T) -> Self {
+        Self { schema, schema_version: SCHEMA_VERSION, value }
+    }
+}
+
 impl Output {
-    pub(super) fn new(json: bool) -> Self {
-        Self { stream: anstream::stdout(), json, verbose: false }
+    /// For the command of these words.
+    pub(super) fn new(shape: Shape, command: &[&str]) -> Self {
+        let (json, wide) = (shape == Shape::Json, shape == Shape::Wide);
+        Self { stream: anstream::stdout(), json, wide, schema: command.join("-"), head: None, verbose: false }
     }
 
     /// Prints one line for people.
     pub(super) fn line(&mut self, line: impl fmt::Display) -> io::Result<()> {
+        if let Some(head) = self.head.take() {
+            if self.is_terminal() {
+                // Not through the stream, which leaves this out with NO_COLOR.
+                io::stdout().write_all(b"\x1b[H\x1b[2J\x1b[3J")?;
+            }
+            writeln!(self.stream, "{head}")?;
+        }
         writeln!(self.stream, "{line}")?;
         self.stream.flush()
     }
 
-    /// Prints one JSON value on a line of its own.
+    /// Says why nothing was done: as a line, or as JSON.
+    pub(super) fn problem(&mut self, reason: &str) -> io::Result<()> {
+        match self.json {
+            true => self.json(&serde_json::json!({ "problem": reason })),
+            false => self.line(reason),
+        }
+    }
+
+    /// Prints one JSON object on a line of its own, with the name of its schema. Each command
+    /// has a schema in docs/schemas; a test compares all that is printed with it.
     pub(super) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
-        let line = serde_json::to_string(value).map_err(io::Error::other)?;
+        // By way of a value, in which each name stands once: parts that are flattened into one
+        // object may share some.
+        let line = serde_json::to_value(Marked::new(&self.schema, value)).map_err(io::Error::other)?;
         writeln!(self.stream, "{line}")?;
         self.stream.flush()
+    }
+
+    /// Begins a new screen with the next line, if this is a terminal, and puts a line above it:
+    /// until there is something new to see, the old one stays.
+    pub(super) fn next_screen(&mut self, head: impl fmt::Display) {
+        self.head = Some(head.to_string());
     }
 
     /// Whether standard output is a terminal.
@@ -71,6 +124,16 @@ fn style(template: &str) -> ProgressStyle {
 /// may be gone.
 pub(super) fn aside(line: impl fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// What stands first where a command had nothing to do.
+pub(super) fn unchanged() -> String {
+    "unchanged".green().bold().to_string()
+}
+
+/// What stands first where a command only says what it would do.
+pub(super) fn dry_run() -> String {
+    "dry run".yellow().bold().to_string()
 }
 
 /// One line, without anything that could control the terminal: anybody can choose names and

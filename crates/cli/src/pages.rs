@@ -37,7 +37,7 @@ fn command(line: &str) -> Option<Vec<String>> {
 fn every_command_in_the_pages_is_one() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![top.join("README.md")];
-    for folder in ["docs", "docs/for-teams"] {
+    for folder in ["docs", "docs/for-teams", "docs/migrate"] {
         pages.extend(fs::read_dir(top.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
     }
     let (mut found, mut wrong) = (0, Vec::new());

@@ -1,15 +1,16 @@
 //! `delayline parked`
 
 use clap::Subcommand;
-use jiff::Timestamp;
 
 use delayline::codec::Delay;
 use delayline_admin::{Kept, Selection};
 use delayline_settings::Settings;
 
 use crate::{
-    Code, Failure, Output, args,
-    kept::{self, Action, Limit, Size, deliberate},
+    Code, Failure, Output,
+    again::Again,
+    args,
+    kept::{self, Action, DryRun, Limit, Size, deliberate},
 };
 
 #[derive(Debug, clap::Args)]
@@ -28,6 +29,14 @@ impl Args {
     /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
         matches!(self.command, Command::List(_) | Command::Show { .. })
+    }
+
+    /// Whether to look again and again.
+    pub(super) fn again(&self) -> Again {
+        match &self.command {
+            Command::List(limit) => limit.again,
+            _ => Again::default(),
+        }
     }
 }
 
@@ -73,7 +82,7 @@ stops it cleanly; run it again to continue.")]
     /// Discard messages for good
     #[command(after_help = "\
 Examples:
-  delayline parked discard --app billing --reason expired
+  delayline parked discard --app billing --reason expired --dry-run
   delayline parked discard --older-than 30d
   delayline parked discard --all")]
     Discard {
@@ -82,6 +91,8 @@ Examples:
         /// Discard every message
         #[arg(long, conflicts_with_all = ["app", "reason", "message_id", "older_than"])]
         all: bool,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 }
 
@@ -100,10 +111,7 @@ struct Which {
 
 impl Which {
     fn selection(&self) -> Selection {
-        let before = self.older_than.map(|age| {
-            let age = jiff::SignedDuration::from_secs(age.seconds().into());
-            Timestamp::now().saturating_sub(age).unwrap_or(Timestamp::MIN)
-        });
+        let before = self.older_than.map(kept::ago);
         Selection { reason: self.reason.clone(), before, ..self.select.selection() }
     }
 
@@ -118,7 +126,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Command::List(limit) => Action::List(*limit),
         Command::Show { which, size } => Action::Show(which.selection(), *size),
         Command::Replay { which, all } => Action::Replay(which.deliberate(*all, "replay")?, true),
-        Command::Discard { which, all } => Action::Discard(which.deliberate(*all, "discard")?),
+        Command::Discard { which, all, dry_run } => {
+            Action::Discard(which.deliberate(*all, "discard")?, *dry_run)
+        }
     };
     kept::run(&Kept::Parked, action, settings, output)
 }

@@ -15,7 +15,11 @@ use delayline::{histogram::Counted, router::Stats};
 use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, CanaryState, Probe, ProbeFigures, Watched};
 
-use crate::{Code, Failure, Output, args, ending, output::counted, table::table};
+use crate::{
+    Code, Failure, Output, args, ending,
+    output::{counted, grouped},
+    table::table,
+};
 
 /// How often the figures are read.
 const TICK: Duration = Duration::from_millis(200);
@@ -219,11 +223,11 @@ impl Report {
         let rows = self.probes.iter().map(|row| {
             vec![
                 row.levels.clone(),
-                format!("{} s", row.delay_seconds),
-                row.sent.to_string(),
-                row.arrived.to_string(),
-                row.missing.to_string(),
-                row.twice.to_string(),
+                format!("{} s", grouped(row.delay_seconds.into())),
+                grouped(row.sent),
+                grouped(row.arrived),
+                grouped(row.missing),
+                grouped(row.twice),
                 ms(row.mean_late_seconds),
                 ms(row.worst_late_seconds),
             ]
@@ -231,10 +235,14 @@ impl Report {
         let head = ["levels", ">delay", ">sent", ">arrived", ">missing", ">twice", ">late, mean", ">worst"];
         output.line(table(&head, rows))?;
         let under_way = self.sent.saturating_sub(self.arrived + self.missing);
-        let mut line =
-            format!("{}, {} missing, {} twice", counted(self.arrived, "arrival"), self.missing, self.twice);
+        let mut line = format!(
+            "{}, {} missing, {} twice",
+            counted(self.arrived, "arrival"),
+            grouped(self.missing),
+            grouped(self.twice)
+        );
         if under_way > 0 {
-            line = format!("{line}, {under_way} still on the way");
+            line = format!("{line}, {} still on the way", grouped(under_way));
         }
         output.line(line)?;
         if let Some(problem) = &self.problem {

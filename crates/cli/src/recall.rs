@@ -11,21 +11,26 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use delayline::{
-    codec::AppKey,
+    codec::{AppKey, MessageId},
     message::Handle,
     recall::{Answer, MARGIN, RecallError, Recaller},
     topology::Topology,
 };
-use delayline_admin::{self as admin, PendingRecall, SweepOptions, SweepReport};
+use delayline_admin::{
+    self as admin, PendingRecall, ScheduleFilter, ScheduleList, ScheduledMessage, SweepOptions, SweepReport,
+};
 use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
-    output::{aside, counted, grouped},
+    output::{aside, counted, dry_run, grouped, unchanged},
     table::table,
-    time::date,
+    time::{self, date},
 };
+
+/// The most messages that one run finds in a journal.
+const AT_ONCE: usize = 100_000;
 
 /// How long after it was due a message is looked for, at most, and how often.
 const LATE: Duration = Duration::from_secs(10);
@@ -37,6 +42,8 @@ Examples:
   delayline recall delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17@1767222000000
   delayline recall --undo HANDLE
   delayline recall --wait < handles.txt
+  delayline recall --app billing --id invoice-17
+  delayline recall --app billing --due-after 18:00 --due-before 19:00 --all
   delayline recall --pending --app billing
   delayline recall --sweep --dry-run
 
@@ -50,11 +57,17 @@ before anything is done.
   uncertain   bound less than 2 s before it is due, or nobody knows when that is; --wait
               looks afterwards where it went
 
+  unknown     the journal of the application has no such message
+
+With --app, the messages are found in the application's journal (docs/recall.md), up to
+100,000 at a time: by their id, which finds a waiting retry as well, or, with --all, all
+that are due then. What was published without the journal is not found.
+
 The exit code is 1 unless all are recalled. `--sweep` removes the recalls of messages that
 were due more than an hour ago, if that is safe now; run it once a day.")]
 pub(super) struct Args {
     /// The messages [default: read from standard input]
-    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending"])]
+    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending", "app"])]
     handles: Vec<Handle>,
     /// Undo the recall: the messages will be delivered
     #[arg(long, conflicts_with_all = ["sweep", "pending"])]
@@ -63,11 +76,23 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["undo", "sweep", "pending"])]
     wait: bool,
     /// List the recalls that are pending
-    #[arg(long, conflicts_with = "sweep")]
+    #[arg(long, conflicts_with = "sweep", group = "which")]
     pending: bool,
-    /// Only those of this application
-    #[arg(long, value_name = "KEY", value_parser = args::app, requires = "pending")]
+    /// Find them in the journal of this application; with --pending, list only its recalls
+    #[arg(long, value_name = "KEY", value_parser = args::app, requires = "which")]
     app: Option<AppKey>,
+    /// The message with this id, and its retries
+    #[arg(long, value_name = "ID", value_parser = args::id, requires = "app", group = "which")]
+    id: Option<MessageId>,
+    /// All messages that the journal has
+    #[arg(long, requires = "app", group = "which")]
+    all: bool,
+    /// Only what is due at this time or later [default: now]
+    #[arg(long, value_name = "TIME", value_parser = time::instant, requires = "all")]
+    due_after: Option<Timestamp>,
+    /// Only what is due before this time
+    #[arg(long, value_name = "TIME", value_parser = time::instant, requires = "all")]
+    due_before: Option<Timestamp>,
     /// Remove recalls whose messages are over
     #[arg(long)]
     sweep: bool,
@@ -106,7 +131,14 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         bar.finish_and_clear();
         return swept(&report?, output);
     }
-    let handles = if args.handles.is_empty() { typed()? } else { args.handles.clone() };
+    let handles = match &args.app {
+        Some(app) => match journalled(args, app, settings, &topology, output)? {
+            Ok(handles) => handles,
+            Err(code) => return Ok(code),
+        },
+        None if args.handles.is_empty() => typed()?,
+        None => args.handles.clone(),
+    };
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     let (mut done, mut open) = (0_u64, 0_u64);
     for handle in handles {
@@ -124,6 +156,83 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         output.line(format!("{} {what}, {} not or not certainly", grouped(done), grouped(open)))?;
     }
     Ok(if open == 0 { Code::Done } else { Code::Problem })
+}
+
+/// The handles that an application's journal has, or what the search ended with.
+fn journalled(
+    args: &Args,
+    app: &AppKey,
+    settings: &Settings,
+    topology: &Topology,
+    output: &mut Output,
+) -> Result<Result<Vec<Handle>, Code>, Failure> {
+    // What was due is found as well, to say that it is too late.
+    let after = if args.id.is_some() { Some(Timestamp::UNIX_EPOCH) } else { args.due_after };
+    let mut filter = ScheduleFilter::default()
+        .with_id(args.id.clone())
+        .with_due_after(after)
+        .with_due_before(args.due_before);
+    // Each run takes the next ones.
+    if args.all && !args.undo {
+        filter = filter.not_recalled();
+    }
+    let stop = on_signal()?;
+    let bar = output.progress(Some(0), "reading the journal");
+    let found = admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, &stop, |read, all| {
+        bar.set_length(all.max(read));
+        bar.set_position(read);
+    });
+    bar.finish_and_clear();
+    let found = found?;
+    if found.journal.interrupted {
+        return Ok(Err(Code::Interrupted));
+    }
+    let parsed = |it: &ScheduledMessage| it.handle.parse::<Handle>().ok();
+    let mut handles: Vec<_> = found.messages.iter().filter_map(parsed).collect();
+    if args.id.is_some() {
+        // A retry is a message that was due before: the one that waits counts.
+        let now = Timestamp::now();
+        let waits = |handle: &Handle| handle.due().is_none_or(|due| due > now);
+        match handles.iter().any(waits) {
+            true => handles.retain(waits),
+            false => drop(handles.drain(..handles.len().saturating_sub(1))),
+        }
+    }
+    if handles.is_empty() {
+        unknown(args, &found, output)?;
+        return Ok(Err(Code::Problem));
+    }
+    let without = found.messages.len() - handles.len();
+    if args.all && !output.json {
+        let more = found.more;
+        if more > 0 {
+            output.line(format!("{} more are left for the next run", grouped(more)))?;
+        }
+        if without > 0 {
+            output.line(format!("{} have no id, and cannot be recalled", grouped(without as u64)))?;
+        }
+    }
+    Ok(Ok(handles))
+}
+
+/// Says that the journal does not have what is to be recalled, and what it does not know.
+fn unknown(args: &Args, found: &ScheduleList, output: &mut Output) -> Result<(), Failure> {
+    if output.json {
+        let id = args.id.as_ref().map(ToString::to_string);
+        output.json(&serde_json::json!({
+            "handle": null, "due": null, "id": id, "answer": "unknown", "cut_off": found.journal.cut_off,
+        }))?;
+        return Ok(());
+    }
+    let what = args.id.as_ref().map_or_else(|| "such messages".into(), |id| format!("`{id}`"));
+    output.line(format!("{}   the journal of `{}` does not have {what}", "unknown".yellow(), found.app))?;
+    if found.journal.cut_off > 0 {
+        output.line(format!(
+            "{} are no longer in it, because of its limits of age and size",
+            counted(found.journal.cut_off, "older message")
+        ))?;
+    }
+    Ok(())
 }
 
 /// Handles from standard input, one to a line.
@@ -190,7 +299,7 @@ fn show(handle: &Handle, answer: Answer, undo: bool, output: &mut Output) -> Res
 
 fn list(pending: &[PendingRecall], output: &mut Output) -> Result<Code, Failure> {
     if output.json {
-        output.json(&pending)?;
+        output.json(&serde_json::json!({ "pending": pending }))?;
         return Ok(Code::Done);
     }
     if pending.is_empty() {
@@ -212,8 +321,13 @@ fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
     }
     let verb = if report.dry_run { "would be removed" } else { "removed" };
     let number = |number: usize| grouped(number as u64);
+    let head = match (report.dry_run, report.swept + report.noted) {
+        (true, _) => format!("{} ", dry_run()),
+        (false, 0) => format!("{} ", unchanged()),
+        (false, _) => String::new(),
+    };
     output.line(format!(
-        "{}: {} {verb}, {} still needed",
+        "{head}{}: {} {verb}, {} still needed",
         counted(report.recalls as u64, "recall"),
         number(report.swept),
         number(report.recalls - report.swept - report.left)

@@ -137,15 +137,15 @@ fn show(
     } else {
         let rows = report.attempts.iter().take(SHOWN).map(|row| {
             vec![
-                row.attempt.to_string(),
+                grouped(row.attempt.into()),
                 range(row.shortest_seconds.into(), row.longest_seconds.into()),
                 range(row.earliest_after_seconds, row.latest_after_seconds),
-                row.hops.to_string(),
+                grouped(row.hops.into()),
             ]
         });
         output.line(table(&[">attempt", ">delay", ">after the first failure", ">hops at most"], rows))?;
         if let Some(more) = report.attempts.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            output.line(format!("… and {more} more"))?;
+            output.line(format!("… and {} more", grouped(more as u64)))?;
         }
         output.line(format!(
             "worst case  {} ({} s), {}, then parked",

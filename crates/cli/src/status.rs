@@ -1,10 +1,41 @@
 //! `delayline status`, and `delayline top` when it looks once.
 
-use delayline_admin::Severity;
+use delayline_admin::{Layout, Severity};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, Sources};
 
-use crate::{Code, Failure, Output, output::counted, table::table, text};
+use crate::{
+    Code, Failure, Output,
+    again::Again,
+    findings, foreign,
+    output::{counted, grouped},
+    table::table,
+    text,
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline status
+  delayline status -v                           with the levels that are empty
+  delayline status -o wide                      with rates
+  delayline status --watch 5                    again every five seconds
+  delayline status --json | jq '[.levels[].ready] | add'
+  delayline status --layout celery              the delays of others")]
+pub(super) struct Args {
+    /// Instead of the set: the delays of this layout (nservicebus, celery, celery:PREFIX)
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<Layout>,
+    #[command(flatten)]
+    pub(super) again: Again,
+}
+
+pub(super) fn status(args: &Args, settings: Settings, output: &mut Output) -> Result<Code, Failure> {
+    match &args.layout {
+        Some(layout) => foreign::run(layout, &settings, output),
+        None => run(settings, output),
+    }
+}
 
 pub(super) fn run(settings: Settings, output: &mut Output) -> Result<Code, Failure> {
     let mut collector = Collector::new(settings, Sources { apps: true, ..Sources::default() });
@@ -58,33 +89,52 @@ fn print(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
         output.line(format!("{:13}{}", format!("next {}", forecast.within), text::due(forecast)))?;
     }
     apps(picture, output)?;
-    for unseen in &picture.unseen {
-        output.line(format!("not seen: {}", text::readable(unseen)))?;
-    }
-    Ok(())
+    recalled(picture, output)?;
+    findings::unchecked(&picture.unchecked, output)
 }
 
 /// The levels that are not empty; with `-v`, all.
 fn levels(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
     let busy = |level: &&Level| level.ready != Some(0) || level.handing_on.unwrap_or(0) > 0;
     let shown = picture.levels.iter().filter(|level| output.verbose || busy(level));
+    let wide = output.wide;
     let rows: Vec<_> = shown
         .map(|level| {
-            vec![
+            let mut row = vec![
                 format!("{:02}", level.level),
                 text::span(level.wait_ms),
                 level.ready.map_or_else(|| "missing".into(), |ready| text::number(Some(ready))),
                 text::number(level.handing_on),
                 text::number(level.stuck),
-            ]
+            ];
+            if wide {
+                let rates = [level.published_per_s, level.in_per_s, level.out_per_s, level.change_per_s];
+                row.extend(rates.map(text::rate));
+                row.push(level.queue.clone());
+            }
+            row
         })
         .collect();
     let left_out = picture.levels.len() - rows.len();
     if !rows.is_empty() {
-        output.line(table(&[">level", ">stays", ">waiting", ">handed on", ">stuck"], rows))?;
+        let mut header = vec![">level", ">stays", ">waiting", ">handed on", ">stuck"];
+        if wide {
+            header.extend([">published/s", ">in/s", ">out/s", ">change/s", "queue"]);
+        }
+        output.line(table(&header, rows))?;
     }
     if left_out > 0 {
         output.line(format!("{} empty", counted(left_out as u64, "level")))?;
+    }
+    Ok(())
+}
+
+/// What was recalled, where anything was.
+fn recalled(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
+    let some = picture.recalls.iter().flatten().filter(|view| view.recalled > 0);
+    let rows: Vec<_> = some.map(|view| vec![text::readable(&view.app), grouped(view.recalled)]).collect();
+    if !rows.is_empty() {
+        output.line(table(&["app key", ">recalled messages"], rows))?;
     }
     Ok(())
 }

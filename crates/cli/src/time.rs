@@ -134,6 +134,11 @@ pub(super) fn clock(instant: Timestamp) -> String {
     shown(instant).strftime("%H:%M:%S%.3f").to_string()
 }
 
+/// The time zone that times are shown in.
+pub(super) fn zone() -> TimeZone {
+    shown(Timestamp::now()).time_zone().clone()
+}
+
 /// An instant in full: `2026-12-24 18:00:00 +01:00 Europe/Berlin`.
 pub(super) fn date(instant: Timestamp) -> String {
     dated(&shown(instant))

@@ -4,12 +4,15 @@ use delayline::topology::Topology;
 use delayline_admin as admin;
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, output::counted};
+use crate::{
+    Code, Failure, Output, findings,
+    output::{counted, dry_run, unchanged},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline uninstall
+  delayline uninstall --dry-run
   delayline uninstall --set reminders --force
 
 Refuses, with exit code 1, while messages wait, while landing queues of applications
@@ -24,12 +27,18 @@ pub(super) struct Args {
     /// Remove the queues even if messages wait in them, which are lost
     #[arg(long)]
     force: bool,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let bar = output.spinner("removing");
-    let outcome = admin::uninstall(settings, &topology, args.force);
+    let outcome = match args.dry_run {
+        true => admin::plan_uninstall(settings, &topology, args.force),
+        false => admin::uninstall(settings, &topology, args.force),
+    };
     bar.finish_and_clear();
     let report = match outcome? {
         Ok(report) => report,
@@ -45,7 +54,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 if !refusal.landing.is_empty() {
                     output.line("Remove these applications with `delayline app remove`, or use --force.")?;
                 }
-                if !refusal.unseen.is_empty() {
+                if !refusal.unchecked.is_empty() {
                     output.line(
                         "Give the URL of the management API (--management-url), or use --force if you know \
                          that there are none.",
@@ -63,21 +72,26 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         output.json(&report)?;
         return Ok(code);
     }
-    for unseen in &report.unseen {
-        output.line(format!("not seen: {unseen}"))?;
-    }
+    findings::unchecked(&report.unchecked, output)?;
     for waiting in &report.discarded {
-        output.line(format!("lost with `{}`: {}", waiting.queue, counted(waiting.messages, "message")))?;
+        let lost = if report.dry_run { "would be lost" } else { "lost" };
+        output.line(format!("{lost} with `{}`: {}", waiting.queue, counted(waiting.messages, "message")))?;
     }
     for binding in &report.unbound {
-        output.line(format!("removed with the dispatch exchange: {binding}"))?;
+        let removed = if report.dry_run { "would be removed" } else { "removed" };
+        output.line(format!("{removed} with the dispatch exchange: {binding}"))?;
     }
     for conflict in &report.foreign {
         output.line(format!("left alone, because it is not part of this set: {conflict}"))?;
     }
     let removed = report.removed.len() as u64;
     output.line(match removed {
-        0 => format!("set `{}` is not installed here; nothing to remove", settings.topology.set),
+        0 => format!(
+            "{} set `{}` is not installed here; nothing to remove",
+            unchanged(),
+            settings.topology.set
+        ),
+        _ if report.dry_run => format!("{} would remove {}", dry_run(), counted(removed, "object")),
         _ => format!("removed {}", counted(removed, "object")),
     })?;
     Ok(code)

@@ -2,12 +2,13 @@
 
 use clap::Subcommand;
 
-use delayline_admin::{Kept, Reason, Selection};
+use delayline_admin::{Kept, Layout, Reason, Selection};
 use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
-    kept::{self, Action, Limit, Size, deliberate},
+    again::Again,
+    kept::{self, Action, DryRun, Limit, Size, deliberate},
 };
 
 #[derive(Debug, clap::Args)]
@@ -16,8 +17,16 @@ Examples:
   delayline unroutable list
   delayline unroutable show --app billing --count 3
   delayline unroutable replay --app billing
-  delayline unroutable purge --reason malformed")]
+  delayline unroutable discard --reason malformed
+  delayline unroutable list --layout nservicebus
+
+With --layout, the messages are those that the guard of another layout keeps
+(`delayline guard`), and an app key is the destination of that layout.")]
 pub(super) struct Args {
+    /// Instead of the set: what the guard of this layout keeps (nservicebus, celery,
+    /// celery:PREFIX)
+    #[arg(long, global = true, value_name = "LAYOUT")]
+    layout: Option<Layout>,
     #[command(subcommand)]
     command: Command,
 }
@@ -26,6 +35,14 @@ impl Args {
     /// Whether it changes nothing.
     pub(super) fn looks(&self) -> bool {
         matches!(self.command, Command::List(_) | Command::Show { .. })
+    }
+
+    /// Whether to look again and again.
+    pub(super) fn again(&self) -> Again {
+        match &self.command {
+            Command::List(limit) => limit.again,
+            _ => Again::default(),
+        }
     }
 }
 
@@ -73,17 +90,22 @@ application is bound, stay.")]
         unchecked: bool,
     },
     /// Discard messages for good
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "purge",
+        after_help = "\
 Examples:
-  delayline unroutable purge --reason malformed
-  delayline unroutable purge --app gone
-  delayline unroutable purge --all")]
-    Purge {
+  delayline unroutable discard --reason malformed --dry-run
+  delayline unroutable discard --app gone
+  delayline unroutable discard --all"
+    )]
+    Discard {
         #[command(flatten)]
         which: Which,
         /// Discard every message
         #[arg(long, conflicts_with_all = ["app", "reason", "message_id"])]
         all: bool,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 }
 
@@ -107,10 +129,11 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Command::List(limit) => Action::List(*limit),
         Command::Show { which, size } => Action::Show(which.selection(), *size),
         Command::Replay { which, unchecked } => Action::Replay(which.selection(), !unchecked),
-        Command::Purge { which, all } => {
+        Command::Discard { which, all, dry_run } => {
             let how = "discard (--app, --reason, --message-id)";
-            Action::Discard(deliberate(which.selection(), *all, how)?)
+            Action::Discard(deliberate(which.selection(), *all, how)?, *dry_run)
         }
     };
-    kept::run(&Kept::Unroutable, action, settings, output)
+    let kept = args.layout.clone().map_or(Kept::Unroutable, Kept::Guarded);
+    kept::run(&kept, action, settings, output)
 }

@@ -9,7 +9,10 @@ use delayline::{codec::Level, topology::Topology};
 use delayline_admin::{self as admin, Unstick, UnstickOptions, UnstickReport};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, output::counted};
+use crate::{
+    Code, Failure, Output,
+    output::{counted, grouped, unchanged},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -110,7 +113,7 @@ fn show(report: &UnstickReport, output: &mut Output) -> Result<(), Failure> {
             (false, None) => format!("made to try again: {before} before"),
             (false, Some(0)) => format!("{}: {before} before, none now", "flowing".green()),
             (false, Some(left)) => {
-                format!("{}: {before} before, {left} still there", "still stuck".red())
+                format!("{}: {before} before, {} still there", "still stuck".red(), grouped(left))
             }
         };
         output.line(format!("{}  {line}", queue.queue.escape_debug()))?;
@@ -126,7 +129,7 @@ fn show(report: &UnstickReport, output: &mut Output) -> Result<(), Failure> {
         ))?;
     }
     if report.touched.is_empty() && report.occupied.is_empty() {
-        output.line("nothing is stuck, according to the broker's counts")?;
+        output.line(format!("{} nothing is stuck, according to the broker's counts", unchanged()))?;
     } else if !report.dry_run && code(report) == Code::Problem {
         output.line(
             "Messages that are still stuck are not accepted by anybody now, or were refused less than three \

@@ -3,21 +3,28 @@
 use owo_colors::OwoColorize;
 
 use delayline::topology::Topology;
-use delayline_admin::{self as admin, compare::Difference};
+use delayline_admin::{
+    self as admin,
+    compare::{Difference, findings as findings_of},
+};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, findings, output::counted};
 
 pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let report = admin::verify(settings, &topology)?;
+    let mut report = admin::verify(settings, &topology)?;
     let code = if report.findings.is_empty() { Code::Done } else { Code::Problem };
+    if !report.installed {
+        // Each object is missing, and each binding: that is said in one word.
+        report.differences.retain(|it| matches!(it, Difference::Unsuitable { .. }));
+        report.findings = findings_of(&settings.topology.set, &report.differences);
+    }
     if output.json {
         output.json(&report)?;
         return Ok(code);
     }
-    let missing = report.differences.iter().filter(|it| matches!(it, Difference::Missing { .. })).count();
-    if missing == report.objects {
+    if !report.installed {
         output.line(format!(
             "set `{}` is not installed here; run `delayline install`",
             settings.topology.set

@@ -14,6 +14,7 @@ mod options;
 mod ports;
 mod private;
 mod spot;
+pub mod usage;
 
 use std::io;
 

@@ -17,7 +17,7 @@ use delayline::amqp::Session;
 use delayline_admin::management::ManagementApi;
 use delayline_settings::{Layers, Settings};
 
-use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot};
+use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot, usage};
 
 /// How long a node may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
@@ -229,11 +229,13 @@ impl PrivateNode {
     /// The memory that the broker's process uses, in bytes.
     #[must_use]
     pub fn resident_memory(&self) -> Option<u64> {
-        let status =
-            fs::read_to_string(format!("/proc/{}/status", self.broker_pid()?.as_raw_nonzero())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kib * 1024)
+        usage::resident_bytes(self.broker_pid()?.as_raw_pid().cast_unsigned())
+    }
+
+    /// CPU seconds that its broker has used; `None` if it does not run.
+    #[must_use]
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        usage::cpu_seconds(self.broker_pid()?.as_raw_pid().cast_unsigned())
     }
 
     fn path(&self, name: &str) -> PathBuf {

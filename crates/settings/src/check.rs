@@ -9,7 +9,7 @@ use std::{
 
 use delayline::{
     broker::{AmqpUrl, Broker, Credentials, Secret, Tls},
-    message::{MaxDelayError, Quota},
+    message::{MaxDelayError, MaxRecalls, MaxRecallsError, Quota},
     router::RouterBuilder,
     topology::{QueueTypeError, TopologySettings, Unit},
 };
@@ -78,6 +78,12 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
         quota.max_delay =
             longest.parse().map_err(|error: MaxDelayError| value("max_delay", &error.to_string()))?;
     }
+    let max_recalls = match raw.max_recalls.as_deref() {
+        Some(text) => {
+            text.parse().map_err(|error: MaxRecallsError| value("max_recalls", &error.to_string()))?
+        }
+        None => MaxRecalls::default(),
+    };
     let router = RouterSettings {
         publish_timeout: duration(
             "publish_timeout",
@@ -102,7 +108,7 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
     let interval = duration("canary_interval", raw.canary_interval.as_deref(), CanarySettings::INTERVAL)?;
     let canary = CanarySettings::new(raw.canary, interval, raw.canary_horizon)?;
-    Ok(Settings { broker, management, topology, router, app_password, web, canary })
+    Ok(Settings { broker, management, topology, router, max_recalls, app_password, web, canary })
 }
 
 /// The management API that was named, or the one on the usual port if AMQP uses its default

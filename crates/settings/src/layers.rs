@@ -1,4 +1,5 @@
-//! Defaults < `delayline.toml` < `DELAYLINE_*` < flags.
+//! Defaults < `delayline.toml` < `DELAYLINE_*` < flags; and a broker that is named stands right
+//! above what names it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -72,6 +73,8 @@ macro_rules! settings {
         #[serde(deny_unknown_fields)]
         pub struct Raw {
             $(pub(crate) $key: Option<$kind>,)*
+            /// Settings of brokers, by name: only in the file.
+            brokers: Option<BTreeMap<String, Raw>>,
         }
 
         /// The names of all settings, as they stand in the file.
@@ -80,6 +83,7 @@ macro_rules! settings {
 }
 
 settings! {
+    broker: String,
     url: String,
     other_hosts: String,
     management_url: String,
@@ -110,6 +114,7 @@ settings! {
     canary_horizon: u8,
     max_message_size: u64,
     max_delay: String,
+    max_recalls: String,
 }
 
 /// Settings in the making: each layer overrides those before it.
@@ -186,6 +191,10 @@ impl Layers {
             let read = File::from_str(&text, FileFormat::Toml).collect();
             overlay(&mut merged, read.map_err(|error| failed()(&without_excerpt(&error.to_string())))?);
         }
+        let brokers = Brokers::take(&mut merged);
+        if let Some(name) = merged.get("broker").map(ToString::to_string) {
+            brokers.lay(&name, &mut merged)?;
+        }
         for name in self.environment.keys() {
             let key = name[PREFIX.len()..].to_ascii_lowercase();
             if !KEYS.contains(&key.as_str()) {
@@ -198,9 +207,54 @@ impl Layers {
         let environment: Map<String, String> = self.environment.into_iter().collect();
         let read =
             Environment::with_prefix("DELAYLINE").prefix_separator("_").source(Some(environment)).collect();
-        overlay(&mut merged, read.map_err(|error| failed("the environment".into())(&error))?);
+        let read = read.map_err(|error| failed("the environment".into())(&error))?;
+        if let Some(name) = read.get("broker").map(ToString::to_string) {
+            brokers.lay(&name, &mut merged)?;
+        }
+        overlay(&mut merged, read);
+        if let Some(name) = self.overrides.get("broker") {
+            // A flag that names a broker means that one, whatever the environment says.
+            brokers.lay(name, &mut merged)?;
+        }
         overlay(&mut merged, self.overrides.into_iter().map(|(key, value)| (key, value.into())).collect());
         Value::from(merged).try_deserialize().map_err(|error| failed("settings".into())(&error))
+    }
+}
+
+/// The settings of each broker that the file names.
+struct Brokers(Map<String, Value>);
+
+impl Brokers {
+    fn take(merged: &mut Map<String, Value>) -> Self {
+        Self(merged.remove("brokers").and_then(|it| it.into_table().ok()).unwrap_or_default())
+    }
+
+    /// Puts the settings of a broker over the earlier ones. What was said of another broker
+    /// beside its URL is not for this one: least of all a password.
+    fn lay(&self, name: &str, merged: &mut Map<String, Value>) -> Result<(), SettingsError> {
+        const OF_A_URL: [&str; 5] =
+            ["username", "password", "password_file", "management_url", "other_hosts"];
+        let layer = self.get(name)?;
+        if layer.contains_key("url") && merged.contains_key("url") {
+            for key in OF_A_URL {
+                merged.remove(key);
+            }
+        }
+        overlay(merged, layer);
+        Ok(())
+    }
+
+    fn get(&self, name: &str) -> Result<Map<String, Value>, SettingsError> {
+        let found = self.0.get(name).and_then(|it| it.clone().into_table().ok());
+        found.ok_or_else(|| {
+            let mut names: Vec<_> = self.0.keys().map(|name| format!("`{name}`")).collect();
+            names.sort();
+            let there = match names.is_empty() {
+                true => format!("the settings file names none; write [brokers.{name}] into it"),
+                false => format!("the settings file has {}", names.join(", ")),
+            };
+            SettingsError::Value { key: "broker", reason: format!("no broker is called `{name}`: {there}") }
+        })
     }
 }
 
@@ -243,11 +297,16 @@ fn without_excerpt(text: &str) -> String {
 
 /// Parses the text of a settings file.
 pub fn parse(text: &str) -> Result<Raw, String> {
-    Config::builder()
+    let raw: Raw = Config::builder()
         .add_source(File::from_str(text, FileFormat::Toml))
         .build()
         .and_then(Config::try_deserialize)
-        .map_err(|error| without_excerpt(&error.to_string()))
+        .map_err(|error| without_excerpt(&error.to_string()))?;
+    let nested = |broker: &Raw| broker.broker.is_some() || broker.brokers.is_some();
+    match raw.brokers.iter().flatten().find(|(_, broker)| nested(broker)) {
+        Some((name, _)) => Err(format!("[brokers.{name}] names a broker itself; leave that out")),
+        None => Ok(raw),
+    }
 }
 
 /// The environment variables of all settings: `DELAYLINE_URL` for `url`.
@@ -295,6 +354,56 @@ mod tests {
         assert_eq!(settings.broker.host, "flag");
         assert_eq!(settings.topology.set.as_str(), "env");
         assert_eq!(settings.router.window, 7);
+    }
+
+    #[test]
+    fn a_named_broker_stands_above_what_names_it() {
+        const FILE: &str = "
+            set = 'later'
+            url = 'amqp://here'
+            password = 'hunter2'
+            [brokers.prod]
+            url = 'amqps://admin@prod'
+            password_file = '/dev/null'
+            replicas = 5
+            [brokers.test]
+            url = 'amqp://test'
+        ";
+        let of = |text: &str, pairs: &[(&str, &str)], flag: Option<&str>| {
+            let file = file(text);
+            let layers = Layers::new().with_file(Some(file.path())).with_environment(variables(pairs));
+            let layers = match flag {
+                Some(name) => layers.set("broker", name),
+                None => layers,
+            };
+            layers.build()
+        };
+        let host = |pairs: &[(&str, &str)], flag| of(FILE, pairs, flag).unwrap().broker.host;
+        assert_eq!(host(&[], None), "here");
+        assert_eq!(host(&[], Some("test")), "test");
+        assert_eq!(host(&[("DELAYLINE_BROKER", "test")], None), "test");
+        assert_eq!(host(&[("DELAYLINE_BROKER", "test")], Some("prod")), "prod");
+        // Who says where beside the name means that; who names it in a flag means the name.
+        assert_eq!(host(&[("DELAYLINE_BROKER", "test"), ("DELAYLINE_URL", "amqp://there")], None), "there");
+        assert_eq!(host(&[("DELAYLINE_URL", "amqp://there")], Some("prod")), "prod");
+        assert_eq!(of(&format!("broker = 'test'\n{FILE}"), &[], None).unwrap().broker.host, "test");
+        let prod = of(FILE, &[], Some("prod")).unwrap();
+        assert_eq!((prod.topology.set.as_str(), prod.topology.replicas), ("later", NonZeroU8::new(5)));
+        assert_eq!(prod.broker.credentials.username(), Some("admin"));
+        // Another broker's password is not sent to this one.
+        let test = of(FILE, &[], Some("test")).unwrap();
+        let Credentials::Plain { password, .. } = test.broker.credentials else { panic!("no password") };
+        assert_eq!(password.expose(), "guest");
+        for (text, flag, words) in [
+            (FILE, "prd", "no broker is called `prd`: the settings file has `prod`, `test`"),
+            ("", "prod", "write [brokers.prod] into it"),
+            ("[brokers.prod]\nurl = 'http://h'", "prod", "amqp"),
+            ("[brokers.prod]\nulr = 'amqp://h'", "prod", "ulr"),
+            ("[brokers.prod]\nbroker = 'test'", "prod", "[brokers.prod] names a broker itself"),
+        ] {
+            let error = of(text, &[], Some(flag)).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]
@@ -370,6 +479,7 @@ mod tests {
             ("confirm_timeout", "never"),
             ("max_message_size", "big"),
             ("max_delay", "30d billing"),
+            ("max_recalls", "many"),
             ("password_file", "/nowhere/at/all"),
             ("client_cert_file", "cert.pem"),
             ("url", "localhost"),

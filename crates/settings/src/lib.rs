@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use delayline::{
     broker::{Broker, Secret, Tls},
-    message::Quota,
+    message::{MaxRecalls, Quota},
     router::RouterBuilder,
     tls::Material,
     topology::TopologySettings,
@@ -26,7 +26,7 @@ pub use daemon::{CanarySettings, WebSettings};
 #[doc(hidden)]
 pub use layers::parse;
 pub use layers::{Layers, SettingsError, variables};
-pub use policies::{PoliciesError, load_policies, parse_policies};
+pub use policies::{PoliciesError, load_policies, parse_policies, policies_of};
 
 /// Everything a command or a daemon needs to know; all of it checked.
 #[derive(Debug, Clone)]
@@ -40,6 +40,8 @@ pub struct Settings {
     pub topology: TopologySettings,
     /// How the router behaves.
     pub router: RouterSettings,
+    /// How many recalls applications may have pending: judged, not enforced.
+    pub max_recalls: MaxRecalls,
     /// Where a daemon can be looked at.
     pub web: WebSettings,
     /// How its canary flies.

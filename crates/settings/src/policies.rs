@@ -131,8 +131,33 @@ pub fn load_policies(file: &Path) -> Result<Policies, PoliciesError> {
 /// # Errors
 /// What is wrong, by line or by table and key.
 pub fn parse_policies(text: &str) -> Result<Policies, PoliciesError> {
-    let written: Written =
-        toml::from_str(text).map_err(|error| PoliciesError::Syntax(error.to_string().trim_end().into()))?;
+    let syntax = |error: toml::de::Error| PoliciesError::Syntax(error.to_string().trim_end().into());
+    // A platform file says the policies beside its sets.
+    if let Ok(WithPolicies { policies: Some(table), .. }) = toml::from_str(text) {
+        return policies_of(table);
+    }
+    checked(&toml::from_str(text).map_err(syntax)?)
+}
+
+/// Reads policies from a table of another file, which has what a file of policies has.
+///
+/// # Errors
+/// What is wrong, by table and key.
+pub fn policies_of(table: toml::Table) -> Result<Policies, PoliciesError> {
+    let written = table.try_into();
+    checked(&written.map_err(|error: toml::de::Error| PoliciesError::Syntax(error.message().into()))?)
+}
+
+/// A platform file, as far as it matters here.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WithPolicies {
+    policies: Option<toml::Table>,
+    #[serde(rename = "sets")]
+    _sets: serde::de::IgnoredAny,
+}
+
+fn checked(written: &Written) -> Result<Policies, PoliciesError> {
     let default = [("default", &written.default)];
     let mut policies = Policies::new(merge(&default, None)?);
     for reason in reasons(&default) {
@@ -329,6 +354,16 @@ mod tests {
         fn no_text_makes_the_parser_panic(text in "[a-z\\[\\]={}\"'. 0-9\n-]{0,120}") {
             let _ = parse_policies(&text);
         }
+    }
+
+    #[test]
+    fn a_platform_file_can_say_them_beside_its_sets() {
+        let text = "[sets.delay]\nreplicas = 3\n[policies.apps.billing]\nlist = ['1m', '5m']";
+        assert_eq!(get(text, "billing", "rejected").attempts, 2);
+        let wrong = parse_policies("[sets.delay]\n[policies.aps.billing]\nlist = ['1m']").unwrap_err();
+        assert!(wrong.to_string().contains("aps"), "{wrong}");
+        // Without any, it is no file of policies.
+        assert!(parse_policies("[sets.delay]\nreplicas = 3").is_err());
     }
 
     #[test]

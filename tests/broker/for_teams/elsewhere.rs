@@ -17,12 +17,13 @@ const README: &str = include_str!("../../../README.md");
 const RETRIES: &str = include_str!("../../../docs/retries.md");
 
 /// Pages, and words of the code in them that is run here, or by the tests of the wire contract and of recall.
-pub(super) const RUN: [(&str, &str); 9] = [
+pub(super) const RUN: [(&str, &str); 10] = [
     ("README.md", "channel.basic_publish("),
     ("README.md", "channel.consume(\"billing\")"),
     ("README.md", "fn main() -> Result"),
     ("retries.md", "channel.consume(\"billing-in\")"),
     ("recall.md", "def publish_with_id("),
+    ("recall.md", "def publish_journalled("),
     ("recall.md", "async function publishWithId("),
     ("recall.md", "recaller.recall(&handle)"),
     ("wire-contract.md", "def routing_key("),

@@ -6,7 +6,10 @@ mod elsewhere;
 mod pages;
 mod team;
 
-use std::time::{Duration, Instant};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
 
 use clients::Client;
 use delayline::codec::{Delay, RoutingKey};
@@ -19,11 +22,16 @@ fn works(client: &'static Client) {
     if let Err(reason) = (client.at_hand)() {
         return not_tested(&format!("{}: {reason}", client.name));
     }
-    let team = Team::new(client);
+    tried(client, &Team::new(client), |_| {});
+}
+
+/// The same, with programs that were changed before they are run.
+fn tried(client: &Client, team: &Team, change: impl FnOnce(&Team)) {
     // The owner's program makes just the queue that `app add` would make.
     team.run_as_owner();
     let begun = Instant::now();
     team.add();
+    change(team);
     let building = Instant::now();
     (client.build)(team.directory());
     let built = building.elapsed();
@@ -65,6 +73,29 @@ fn works(client: &'static Client) {
 fn say_how_long(client: &Client, all: Duration, built: Duration) {
     let (all, built) = (all.as_secs_f64(), built.as_secs_f64());
     println!("TOOK {:<10} {all:5.1} s, of which {built:4.1} s for building", client.name);
+}
+
+/// The ways in which a program on a page could be wrong, each of which must be noticed.
+#[test]
+fn spoiled_programs_do_not_pass() {
+    let client = &clients::PYTHON;
+    if let Err(reason) = (client.at_hand)() {
+        return not_tested(&format!("{}: {reason}", client.name));
+    }
+    for (what, from, to) in [
+        ("it rounds down", "math.ceil(seconds)", "int(seconds)"),
+        ("a word is missing", ":034_b", ":029_b"),
+        ("it does not wait for confirms", "    channel.confirm_delivery()\n", ""),
+        ("what fails is requeued", "requeue=False", "requeue=True"),
+        ("what was done is done again", "properties.message_id in done", "False"),
+        ("it does not end when it is told to", "(signal.SIGTERM, signal.SIGINT)", "()"),
+    ] {
+        let team = Team::alone(client);
+        let passed = catch_unwind(AssertUnwindSafe(|| tried(client, &team, |team| team.spoil(from, to))));
+        let failed = passed.expect_err(what);
+        let said = failed.downcast_ref::<String>().map_or("", String::as_str);
+        assert!(!said.starts_with("no program has"), "{what}: {said}");
+    }
 }
 
 #[test]

@@ -61,14 +61,35 @@ impl Team {
         // Names that are compiled in are the same for all of them: each has a set of its own.
         static SHARED: OnceLock<Settings> = OnceLock::new();
         let (settings, app, queue) = match client.compiled {
-            true => (served(), "billing".into(), "billing-in".into()),
+            true => return Self::alone(client),
             false => {
                 let name = client.name;
                 (SHARED.get_or_init(served).clone(), format!("eu.{name}"), client.queue.into())
             }
         };
+        Self::of(client, settings, app, queue)
+    }
+
+    /// One with a set of its own.
+    pub(super) fn alone(client: &'static Client) -> Self {
+        Self::of(client, served(), "billing".into(), "billing-in".into())
+    }
+
+    fn of(client: &'static Client, settings: Settings, app: String, queue: String) -> Self {
         let user = format!("{}-of-{}", client.name, settings.broker.vhost);
         Self { client, settings, app, queue, user, directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// Changes the program that has such a text.
+    pub(super) fn spoil(&self, from: &str, to: &str) {
+        for file in [self.client.send, self.client.receive] {
+            let path = self.directory().join(file);
+            let text = fs::read_to_string(&path).unwrap();
+            if text.contains(from) {
+                return fs::write(path, text.replace(from, to)).unwrap();
+            }
+        }
+        panic!("no program has {from:?}");
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -128,7 +149,8 @@ impl Team {
         // What `app show` prints later is the same.
         let mut show = delayline(&self.settings);
         show.args(["app", "show", &self.app, "--for", self.client.name, "--json"]);
-        let shown: Json = serde_json::from_slice(&show.output().unwrap().stdout).unwrap();
+        let mut shown: Json = serde_json::from_slice(&show.output().unwrap().stdout).unwrap();
+        shown.as_object_mut().unwrap().retain(|name, _| !name.starts_with("schema"));
         assert_eq!(shown, added["handout"]);
     }
 

@@ -1,5 +1,6 @@
 //! Recalling messages before they are due.
 
+mod journal;
 mod registered;
 mod sweeping;
 

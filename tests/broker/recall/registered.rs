@@ -20,18 +20,18 @@ fn spec(settings: &Settings, key: &str, delivery: Delivery) -> AppSpec {
     AppSpec { user: Some(user), recall, ..AppSpec::new(app(key), delivery) }
 }
 
-fn direct(settings: &Settings, key: &str) -> AppSpec {
+pub(super) fn direct(settings: &Settings, key: &str) -> AppSpec {
     spec(settings, key, Delivery::Direct(AppQueue::new(key)))
 }
 
-fn added(settings: &Settings, spec: &AppSpec) -> admin::AddReport {
+pub(super) fn added(settings: &Settings, spec: &AppSpec) -> admin::AddReport {
     let report = admin::add_app(settings, &topology(settings), spec, false, false).unwrap();
     assert!(matches!(report.outcome, Applied::Installed | Applied::Unchanged), "{report:?}");
     report
 }
 
 /// The settings of the user of an application.
-fn its_own(settings: &Settings, spec: &AppSpec) -> Settings {
+pub(super) fn its_own(settings: &Settings, spec: &AppSpec) -> Settings {
     common::as_user(settings, &spec.user.as_ref().unwrap().name)
 }
 
@@ -164,6 +164,68 @@ fn recall_is_added_to_an_application_that_stands_and_removed_with_it() {
     assert!(!left.to_string().contains("billing"), "{left}");
     // The message is still delayed, and nothing would deliver it.
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+}
+
+#[test]
+fn recall_alone_is_taken_away_and_what_differs_is_found() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    let recallable = direct(&settings, "billing");
+    added(&settings, &recallable);
+    let router = settings.router().connect().unwrap();
+    let mut recaller = recaller(&settings);
+    let gone = handle(&send(&router, message("gone", GOOD_TIME)));
+    assert_eq!(recaller.recall(&gone).unwrap(), Answer::InTime);
+    let remove = || {
+        let options = RemoveOptions { only_recall: true, ..RemoveOptions::default() };
+        admin::remove_app(&settings, &topology, &app("billing"), &options).unwrap()
+    };
+    let refused = remove().unwrap_err();
+    assert_eq!(refused.recalls, 1, "{refused:?}");
+    eventually("it was recalled", || recalled(&settings) == 1);
+    assert_eq!(
+        recaller.undo(&Handle::new(gone.routing_key().clone(), None).unwrap()).unwrap(),
+        Answer::Uncertain
+    );
+    let refused = remove().unwrap_err();
+    assert!(
+        refused.recalls == 0 && refused.to_string().contains("1 messages wait in `delay.recalled.billing`")
+    );
+
+    // What somebody has changed is found, and says whose it is.
+    let mut session = Session::open(&settings.broker).unwrap();
+    let route = topology.recall_route(&app("billing"));
+    session.unbind(&route).unwrap();
+    let findings = admin::verify(&settings, &topology).unwrap().findings;
+    assert!(findings.len() == 1 && findings[0].apps == ["billing"], "{findings:#?}");
+    assert!(findings[0].advice.contains("delayline app add billing --recall"), "{findings:#?}");
+    assert!(
+        findings[0].what.contains("`delay.dispatch` -> exchange `delay.recall.billing`"),
+        "{findings:#?}"
+    );
+    added(&settings, &recallable);
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+
+    session.purge_queue("delay.recalled.billing").unwrap();
+    let removed = remove().unwrap();
+    assert_eq!(
+        removed.removed,
+        [
+            "binding of exchange `delay.recall.billing` to `delay.dispatch`",
+            "exchange `delay.recall.billing`",
+            "exchange `delay.pass.billing`",
+            "queue `delay.recalled.billing`",
+        ]
+    );
+    assert!(removed.left.iter().any(|left| left.contains("--replace-permissions")), "{removed:?}");
+    // The application itself is as it was.
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+    send(&router, Message::after(app("billing"), Delay::ZERO, "plain"));
+    eventually("it still receives", || depth(&settings, "billing") == 1);
+    let list = admin::list_apps(&settings, &topology).unwrap();
+    assert!(list.apps.len() == 1 && list.apps[0].recall.is_none(), "{list:#?}");
+    // Once more: there is nothing left to remove.
+    assert_eq!(remove().unwrap().removed, [""; 0]);
 }
 
 /// The broker's refusal of something, or what happened instead.
@@ -309,7 +371,7 @@ fn a_publisher_recalls_what_it_may_recall_and_reads_none_of_it() {
 }
 
 /// The only code block of a language.
-fn snippet(language: &str) -> &'static str {
+pub(super) fn snippet(language: &str) -> &'static str {
     let document = include_str!("../../../docs/recall.md");
     let fence = format!("```{language}\n");
     let mut blocks = document.split(fence.as_str()).skip(1);

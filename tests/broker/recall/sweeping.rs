@@ -1,8 +1,15 @@
 //! Removing the recalls of messages that are over.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
-use delayline_admin::{self as admin, SweepOptions, SweepReport};
+use delayline_admin::{self as admin, RecallCounts, RecallStats, SweepOptions, SweepReport, Sweeper};
 
 use super::*;
 
@@ -66,4 +73,63 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
     assert_eq!(recalls(&settings), [waiting.routing_key().encode(), odd.key].into());
     assert_eq!(bound(&settings).len(), 3, "one note is left");
     assert_eq!(sweep(&settings, &soon).swept, 0);
+}
+
+#[test]
+fn a_sweeper_removes_what_is_over_and_counts_it() {
+    let (settings, _inbox, router, mut recaller) = offered();
+    let over = handle(&send(&router, message("over", GOOD_TIME)));
+    let waiting = handle(&send(&router, message("waiting", 3_600)));
+    for handle in [&over, &waiting] {
+        assert_eq!(recaller.recall(handle).unwrap(), Answer::InTime);
+    }
+    let stats = Arc::new(RecallStats::default());
+    assert_eq!(stats.counts(), RecallCounts::default());
+    let stop = AtomicBool::new(false);
+    // Nothing has been over for an hour, whatever it looks at.
+    let patient = Sweeper::new(settings.clone(), Arc::clone(&stats)).every(Duration::from_millis(10));
+    let hasty = Sweeper::new(settings.clone(), Arc::clone(&stats))
+        .with(SweepOptions::default().with_grace(Duration::from_millis(1)))
+        .every(Duration::from_millis(10));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| patient.run(&stop));
+        eventually("they are counted", || {
+            stats.counts().apps.get("billing").is_some_and(|it| it.pending == 2)
+        });
+        eventually("it is noted when they can go", || bound(&settings).len() == 4);
+        eventually("one has come", || recalled(&settings) == 1);
+        let seen = stats.counts().at;
+        eventually("it has looked again", || stats.counts().at > seen);
+        assert_eq!(stats.counts().apps["billing"].swept, 0);
+        stop.store(true, Ordering::Relaxed);
+        first.join().unwrap();
+        stop.store(false, Ordering::Relaxed);
+        scope.spawn(|| hasty.run(&stop));
+        eventually("one is swept up", || stats.counts().apps["billing"].swept == 1);
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(recalls(&settings), [waiting.routing_key().encode()].into());
+    let counts = stats.counts();
+    assert_eq!((counts.apps["billing"].pending, counts.apps["billing"].over), (1, 0), "{counts:?}");
+    // Without the management API it says that it can do nothing, and ends.
+    let mut blind = settings.clone();
+    blind.management = None;
+    Sweeper::new(blind, stats).run(&stop);
+}
+
+#[test]
+fn doctor_judges_how_many_recalls_are_pending() {
+    let (mut settings, _inbox, router, mut recaller) = offered();
+    settings.max_recalls = "billing=3".parse().unwrap();
+    let mut found = |count: usize| {
+        let handle = handle(&send(&router, message(&format!("m-{count}"), 3_600)));
+        recaller.recall(&handle).unwrap();
+        let report =
+            admin::doctor(&settings, &topology(&settings), &admin::DoctorOptions::default()).unwrap();
+        let codes = report.findings.iter().filter(|it| it.subject == "app key `billing`");
+        codes.map(|it| it.code.as_str()).filter(|code| code.starts_with("recalls")).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = (1..=4).map(&mut found).collect();
+    let near = vec!["recalls-near-quota"];
+    assert_eq!(all, [vec![], vec![], near, vec!["recalls-over-quota"]]);
 }

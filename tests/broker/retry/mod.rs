@@ -3,6 +3,7 @@
 mod alien;
 mod daemon;
 mod faults;
+mod native;
 mod patterns;
 mod poison;
 mod proxy;

@@ -22,7 +22,7 @@ use serde_json::{Value as Json, json};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, http, install, topology, vhost_on};
 
-fn node() -> &'static PrivateNode {
+pub(crate) fn node() -> &'static PrivateNode {
     static NODE: OnceLock<PrivateNode> = OnceLock::new();
     let hour = "{dead_letter_worker_publisher_confirm_timeout, 3600000}".to_owned();
     NODE.get_or_init(|| {
@@ -78,7 +78,7 @@ fn dead_letters(settings: &Settings, queue: &str) -> u64 {
 }
 
 /// Waits until so many dead letters of a queue go nowhere.
-fn stuck(settings: &Settings, queue: &str, count: u64) {
+pub(crate) fn stuck(settings: &Settings, queue: &str, count: u64) {
     eventually_seen("dead letters are stuck", || dead_letters(settings, queue), |&stuck| stuck == count);
 }
 
@@ -108,7 +108,7 @@ fn all_arrive(inbox: &Inbox, ids: std::ops::Range<u32>) {
 }
 
 /// All policies of the vhost, of both kinds.
-fn policies(settings: &Settings) -> [Json; 2] {
+pub(crate) fn policies(settings: &Settings) -> [Json; 2] {
     let vhost = &settings.broker.vhost;
     ["policies", "operator-policies"].map(|what| http(node(), "GET", &format!("{what}/{vhost}"), &Json::Null))
 }
@@ -347,5 +347,5 @@ fn who_may_do_it_is_said() {
     // And without the management API it says what is missing.
     let mut blind = settings;
     blind.management = None;
-    assert!(matches!(unstick(&blind, &options(Unstick::Set)), Err(AdminError::Blind { .. })));
+    assert!(matches!(unstick(&blind, &options(Unstick::Set)), Err(AdminError::NoManagement { .. })));
 }

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use crate::{compare::Observed, management::ManagementApi};
+use crate::{
+    compare::{Observed, retries_natively},
+    management::ManagementApi,
+};
 use delayline::{amqp::Session, topology::Topology};
 use delayline_settings::Settings;
 
@@ -104,6 +107,7 @@ impl Adding {
     pub(crate) fn plan(&mut self, topology: &Topology, spec: &AppSpec) -> Result<PlannedApp, AdminError> {
         let Self { session, standing, .. } = self;
         let version = session.server_version();
+        let version = version.as_deref();
         let mut report = AddReport {
             outcome: Applied::Installed,
             app: spec.app.to_string(),
@@ -122,11 +126,19 @@ impl Adding {
                 ));
             }
         }
+        if spec.native_retry().is_some() && !retries_natively(version) {
+            report.conflicts.push(format!(
+                "this is RabbitMQ {}, and queues make what comes back wait from 4.3 on (older ones take the \
+                 arguments and ignore them): leave out native_retry, and the retry service does all of it; or \
+                 upgrade the broker first",
+                version.unwrap_or("of an unknown version")
+            ));
+        }
         let mut to_make = Vec::new();
         let mut passwords = 0;
         for step in steps(topology, spec) {
             let (mut stood, mut replaces) = (true, None);
-            match step.look(standing, session, topology, &spec.app)? {
+            match step.look(standing, session, topology)? {
                 Found::Same => {}
                 Found::Different(conflict) if self.replace_permissions && step.is_permission() => {
                     stood = false;
@@ -166,7 +178,7 @@ fn warnings(
     spec: &AppSpec,
     vhost: &str,
     observed: &Observed,
-    version: Option<String>,
+    version: Option<&str>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Delivery::Direct(queue) = &spec.delivery
@@ -184,15 +196,9 @@ fn warnings(
         if queue.existing && retries.iter().all(|exchange| exchange.is_none()) {
             warnings.push(format!(
                 "queue `{}` has no dead-letter exchange: what the application rejects is dropped and not \
-                 retried. {}",
+                 retried; {}",
                 info.name,
-                steps::give_it_retries(
-                    topology,
-                    &spec.app,
-                    &info.name,
-                    !info.kind.contains("classic"),
-                    vhost
-                )
+                steps::give_it_retries(&topology.app_queue(&spec.app, &info.name, true), info, vhost)
             ));
         }
         if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {
@@ -212,6 +218,6 @@ fn warnings(
             topology.names().dispatch()
         ));
     }
-    warnings.extend(limits(version.as_deref(), &user.name));
+    warnings.extend(limits(version, &user.name));
     warnings
 }

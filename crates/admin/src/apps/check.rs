@@ -8,7 +8,7 @@ use delayline::{
     amqp::{ProbeAnswer, Session},
     broker::{Credentials, Secret},
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
-    topology::{Binding, Endpoint, Topology},
+    topology::{Binding, Endpoint, Names, Topology},
 };
 use delayline_settings::Settings;
 
@@ -99,6 +99,14 @@ pub fn check_app(
 /// any case: whether it should.
 fn recallable<'a>(spec: &'a AppSpec, user: &'a AppUser) -> impl Iterator<Item = (&'a AppKey, bool)> {
     let own = (&spec.app, spec.recall.is_some() || user.may_recall.contains(&spec.app));
+    let others = user.may_recall.iter().filter(|app| **app != spec.app);
+    std::iter::once(own).chain(others.map(|app| (app, true)))
+}
+
+/// The applications whose journals a user may write, and its own in any case: whether it
+/// should.
+fn journals<'a>(spec: &'a AppSpec, user: &'a AppUser) -> impl Iterator<Item = (&'a AppKey, bool)> {
+    let own = (&spec.app, spec.journal().is_some() || user.may_recall.contains(&spec.app));
     let others = user.may_recall.iter().filter(|app| **app != spec.app);
     std::iter::once(own).chain(others.map(|app| (app, true)))
 }
@@ -243,6 +251,10 @@ impl Checking<'_> {
             let what = format!("publish the key `{app}` with an id");
             self.publish(&entry, &recallable_key(app), what, expected)?;
         }
+        for (app, expected) in journals(spec, user) {
+            let what = format!("publish copies into the journal of `{app}`");
+            self.publish(&entry, &Names::journal_key(app), what, expected)?;
+        }
         let longest = user.max_delay.unwrap_or(Delay::MAX);
         self.publish(&entry, &key(longest, &spec.app), format!("publish with a delay of {longest}"), true)?;
         if let Ok(longer) = Delay::from_seconds(u64::from(longest.seconds()) + 1) {
@@ -253,6 +265,8 @@ impl Checking<'_> {
         for app in others.iter().map(|(app, _)| app).chain(&stranger) {
             let what = format!("publish the key `{app}`");
             self.publish(&entry, &key(Delay::ZERO, app), what, false)?;
+            let what = format!("publish copies into the journal of `{app}`");
+            self.publish(&entry, &Names::journal_key(app), what, false)?;
         }
         let garbage = "delayline-check";
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
@@ -281,9 +295,13 @@ impl Checking<'_> {
         let mut queues: Vec<(String, bool)> =
             spec.queue_name().map(|queue| (queue.to_owned(), true)).into_iter().collect();
         queues.push((topology.names().recalled(&spec.app), spec.recall.is_some()));
+        queues.push((topology.names().journal(&spec.app), spec.journal().is_some()));
         queues.extend(topology.queues().map(|queue| (queue.name.clone(), false)));
-        let recalled = |app: &AppKey| (topology.names().recalled(app), false);
-        queues.extend(user.may_recall.iter().chain(others.iter().map(|(app, _)| app)).map(recalled));
+        let theirs = |app: &AppKey| {
+            [topology.names().recalled(app), topology.names().journal(app)].map(|queue| (queue, false))
+        };
+        let foreign = user.may_recall.iter().chain(others.iter().map(|(app, _)| app));
+        queues.extend(foreign.filter(|app| **app != spec.app).flat_map(theirs));
         let own = |name: &String| spec.queue_name() == Some(name.as_str());
         queues.extend(
             others.iter().filter_map(|(_, queue)| Some((queue.clone()?, false))).filter(|it| !own(&it.0)),
@@ -357,6 +375,7 @@ impl Checking<'_> {
             names.recall(&spec.app),
             names.pass(&spec.app),
             names.recalled(&spec.app),
+            names.journal(&spec.app),
         ];
         for name in own.into_iter().chain(theirs).chain(["delayline-check".to_owned()]) {
             let what = format!("declare or delete `{name}`");

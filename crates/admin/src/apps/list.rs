@@ -30,8 +30,8 @@ pub struct AppList {
     /// One for each binding of the dispatch exchange, and one for each landing queue without
     /// a binding.
     pub apps: Vec<AppEntry>,
-    /// What could not be seen, and why.
-    pub unseen: Vec<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
 }
 
 /// An application.
@@ -83,6 +83,22 @@ pub struct RecallEntry {
     /// Recalls that were not swept up: of messages that are not due yet, or were due within
     /// the last hour.
     pub pending: usize,
+    /// The journal of what is scheduled, if there is one.
+    pub journal: Option<JournalEntry>,
+}
+
+/// The journal of an application.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JournalEntry {
+    /// The stream.
+    pub queue: String,
+    /// How many messages it has, up to 5 s ago, whether they still wait or not.
+    pub messages: u64,
+    /// How long it keeps a message after that was published, in the broker's words: `7776000s`.
+    pub max_age: Option<String>,
+    /// How many bytes it keeps.
+    pub max_bytes: Option<u64>,
 }
 
 /// A user of an application.
@@ -111,7 +127,7 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
     let observed = observe_with(&api, vhost)?;
-    let (access, unseen) = match Grants::ask(&api, vhost) {
+    let (access, unchecked) = match Grants::ask(&api, vhost) {
         Ok(grants) => (Some(VhostUsers { vhost, grants }), Vec::new()),
         Err(error @ ManagementError::Refused { .. }) => {
             (None, vec![format!("users and permissions: {error}")])
@@ -138,7 +154,7 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     apps.sort_by(|one, other| (&one.app, &one.bound).cmp(&(&other.app, &other.bound)));
     let dispatch = topology.names().dispatch();
     let installed = observed.exchanges.iter().any(|exchange| exchange.name == dispatch);
-    Ok(AppList { installed, apps, unseen })
+    Ok(AppList { installed, apps, unchecked })
 }
 
 fn entry(
@@ -178,7 +194,14 @@ fn entry(
 fn recall(topology: &Topology, observed: &Observed, app: &AppKey) -> Option<RecallEntry> {
     let queue = topology.names().recalled(app);
     let info = observed.queues.iter().find(|info| info.name == queue)?;
-    Some(RecallEntry { messages: info.messages, pending: observed.recalls(topology, app), queue })
+    let journal = topology.names().journal(app);
+    let journal = observed.queues.iter().find(|info| info.name == journal).map(|info| JournalEntry {
+        queue: journal.clone(),
+        messages: info.messages,
+        max_age: info.arguments.get("x-max-age").and_then(|age| age.as_str()).map(str::to_owned),
+        max_bytes: info.arguments.get("x-max-length-bytes").and_then(serde_json::Value::as_u64),
+    });
+    Some(RecallEntry { messages: info.messages, pending: observed.recalls(topology, app), queue, journal })
 }
 
 /// The target of a landing queue, from its arguments.

@@ -20,9 +20,9 @@ pub(crate) use add::{Adding, PlannedApp};
 pub use binding::AppBinding;
 pub use check::{AppCheck, Probe, check_app};
 pub use discard::{DiscardReport, DiscardedFrom, discard_app};
-pub use list::{AppEntry, AppList, AppUserEntry, LandingEntry, RecallEntry, list_apps};
+pub use list::{AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps};
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
-pub use request::{AppRequest, AppRequestError};
+pub use request::{AppRequest, AppRequestError, ByteSize, ByteSizeError};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
 pub(crate) use steps::{Step, steps};
 
@@ -33,7 +33,7 @@ use crate::AdminError;
 
 /// The management API, without which permissions and bindings cannot be seen.
 pub(crate) fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::Blind {
+    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
         reason: "none is configured (--management-url), and only the API shows bindings and permissions"
             .into(),
     })?;

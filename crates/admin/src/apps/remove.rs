@@ -17,6 +17,7 @@ use crate::{
     apps::{api, list::landing, rights::NOTHING, steps::Standing},
     contents::{self, SETTLE, contents},
     doing, examine,
+    journal::{PendingCopies, pending_copies},
 };
 
 /// What to remove.
@@ -30,6 +31,8 @@ pub struct RemoveOptions {
     pub queue: Option<String>,
     /// Whether to keep the queue.
     pub keep_queue: bool,
+    /// Whether to take away only that its messages can be recalled; everything else stays.
+    pub only_recall: bool,
     /// Whether to discard waiting messages and to cut off consumers.
     pub force: bool,
     /// Whether to change nothing.
@@ -60,6 +63,8 @@ pub struct RemoveRefusal {
     pub consumed: Vec<(String, u64)>,
     /// How many recalls are pending: what was recalled would be unroutable when it is due.
     pub recalls: usize,
+    /// How many messages of its journal are not due yet.
+    pub journalled: PendingCopies,
     /// What differs from what adding makes.
     pub conflicts: Vec<String>,
     /// Whether the binding was gone for some seconds before it was restored: messages that
@@ -79,6 +84,9 @@ impl fmt::Display for RemoveRefusal {
         if self.recalls > 0 {
             reasons.push(format!("{} recalls are pending", self.recalls));
         }
+        if let PendingCopies { messages: messages @ 1.., until: Some(until), .. } = &self.journalled {
+            reasons.push(format!("{messages} messages in its journal are not due yet, the last at {until}"));
+        }
         f.write_str(&reasons.join("; "))
     }
 }
@@ -95,6 +103,8 @@ struct Belongings {
     recalled: Option<String>,
     /// How many recalls are pending.
     recalls: usize,
+    /// Its journal.
+    journal: Option<String>,
 }
 
 /// Removes an application: its bindings, its permissions and then the rules on its keys, what
@@ -115,8 +125,14 @@ pub fn remove_app(
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let standing = Standing::look(&api, vhost, options.user.is_some())?;
     let mut report = RemoveReport { dry_run: options.dry_run, ..RemoveReport::default() };
-    let (belongings, mut refusal) = look(topology, app, options, &standing, &mut session, &mut report)?;
+    let (mut belongings, mut refusal) = look(topology, app, options, &standing, &mut session, &mut report)?;
+    if options.only_recall {
+        belongings.only_recall(&topology.recall_route(app), &mut report);
+    }
     count(&mut session, &standing, &belongings, &mut refusal)?;
+    if belongings.journal.is_some() && !options.force {
+        refusal.journalled = pending_copies(settings, topology, app)?;
+    }
     if refused(&refusal, options.force) {
         return Ok(Err(refusal));
     }
@@ -154,7 +170,7 @@ pub fn remove_app(
     for exchange in &belongings.exchanges {
         session.delete_exchange(exchange).map_err(doing(format!("removing exchange `{exchange}`")))?;
     }
-    for queue in belongings.queues() {
+    for queue in belongings.queues().chain(&belongings.journal) {
         contents::delete(&mut session, queue, &mut report.discarded)?;
     }
     report.removed = belongings.names();
@@ -167,6 +183,18 @@ pub fn remove_app(
 }
 
 impl Belongings {
+    /// Leaves out what has nothing to do with recalling.
+    fn only_recall(&mut self, route: &Binding, report: &mut RemoveReport) {
+        self.bindings.retain(|binding| binding == route);
+        (self.user, self.landing, self.queue) = (None, None, None);
+        report.left.clear();
+        if !self.exchanges.is_empty() || self.recalled.is_some() {
+            let rights = "the rights of its user: `delayline app add` with --replace-permissions and without \
+                          --recall takes those that are of no use any more";
+            report.left.push(rights.into());
+        }
+    }
+
     /// Its queues, each before those it passes messages to.
     fn queues(&self) -> impl Iterator<Item = &String> + Clone {
         self.landing.iter().chain(&self.queue).chain(&self.recalled)
@@ -177,13 +205,14 @@ impl Belongings {
         let bindings =
             self.bindings.iter().map(|it| format!("binding of {} to `{}`", it.destination, it.source));
         let exchanges = self.exchanges.iter().map(|exchange| format!("exchange `{exchange}`"));
-        let queues = self.queues().map(|queue| format!("queue `{queue}`"));
+        let queues = self.queues().chain(&self.journal).map(|queue| format!("queue `{queue}`"));
         user.chain(bindings).chain(exchanges).chain(queues).collect()
     }
 }
 
 fn refused(refusal: &RemoveRefusal, force: bool) -> bool {
     let in_use = !refusal.waiting.is_empty() || !refusal.consumed.is_empty() || refusal.recalls > 0;
+    let in_use = in_use || refusal.journalled.messages > 0;
     !refusal.conflicts.is_empty() || !force && in_use
 }
 
@@ -268,6 +297,7 @@ fn look(
         exchanges: exchanges.into_iter().filter(|name| standing.has_exchange(name)).collect(),
         recalled: Some(names.recalled(app)).filter(|name| standing.has_queue(name)),
         recalls: standing.observed.recalls(topology, app),
+        journal: Some(names.journal(app)).filter(|name| standing.has_queue(name)),
     };
     Ok((belongings, refusal))
 }

@@ -1,11 +1,15 @@
 //! What is asked for an application, in the words of `app add` and of a platform file.
 
-use std::{fmt::Display, num::NonZeroU32, str::FromStr};
+use std::{
+    fmt::Display,
+    num::{NonZeroU32, NonZeroU64},
+    str::FromStr,
+};
 
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
-    topology::RecallSettings,
+    topology::{JournalSettings, NativeRetry, RecallSettings},
 };
 use serde::{Deserialize, Deserializer};
 
@@ -26,6 +30,11 @@ pub struct AppRequest {
     pub existing: bool,
     /// Whether the queue is declared so that what it rejects is retried.
     pub retry: bool,
+    /// Whether, and for how long, its queue first makes what comes back wait by itself.
+    #[serde(deserialize_with = "one")]
+    pub native_retry: Option<NativeRetry>,
+    /// How often a message comes back that way; 5 times if `None`.
+    pub native_attempts: Option<NonZeroU32>,
     /// Whether it has a landing queue.
     pub landing: bool,
     /// The existing queue that a landing queue passes messages on to.
@@ -56,6 +65,50 @@ pub struct AppRequest {
     pub keep_recalled: Option<Delay>,
     /// The most recalled messages that are kept.
     pub max_recalled: Option<NonZeroU32>,
+    /// Whether there is a journal of what is scheduled, and how long it keeps a message after
+    /// that was published.
+    #[serde(deserialize_with = "one")]
+    pub journal: Option<Delay>,
+    /// How many bytes the journal keeps.
+    #[serde(deserialize_with = "one")]
+    pub journal_bytes: Option<ByteSize>,
+}
+
+/// A number of bytes, as people write it: `10GB`, `500 MB`, `64MiB`, `1000000`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteSize(pub NonZeroU64);
+
+/// Why a text is not a [`ByteSize`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{}` is not a size; write a whole number of bytes, or one with kB, MB, GB, TB, KiB, MiB, GiB or TiB, \
+     such as 10GB", text.escape_debug()
+)]
+pub struct ByteSizeError {
+    text: String,
+}
+
+impl FromStr for ByteSize {
+    type Err = ByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, ByteSizeError> {
+        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let unit: u64 = match text[digits.len()..].trim() {
+            "" | "B" => 1,
+            "kB" | "KB" => 1_000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "TB" => 1_000_000_000_000,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            _ => 0,
+        };
+        let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+        let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok()).and_then(NonZeroU64::new);
+        bytes.map(Self).ok_or_else(|| ByteSizeError { text: text.into() })
+    }
 }
 
 /// Why a request cannot be granted.
@@ -81,9 +134,17 @@ impl AppRequest {
             let mut settings = RecallSettings::default();
             settings.keep = self.keep_recalled.unwrap_or(settings.keep);
             settings.max_length = self.max_recalled.unwrap_or(settings.max_length);
+            settings.journal = self.journal.map(|age| {
+                let journal = JournalSettings::default().with_max_age(age);
+                self.journal_bytes.map_or(journal, |bytes| journal.with_max_bytes(bytes.0))
+            });
             settings
         });
-        let queue = |name: String, existing: bool| AppQueue { name, existing, retry: self.retry };
+        let native_retry = self
+            .native_retry
+            .map(|retry| retry.with_attempts(self.native_attempts.unwrap_or(NativeRetry::ATTEMPTS)));
+        let queue =
+            |name: String, existing: bool| AppQueue { name, existing, retry: self.retry, native_retry };
         let delivery = match (self.to_exchange, self.to_queue) {
             _ if self.publish_only => Delivery::Nothing,
             (Some(exchange), _) => {
@@ -115,6 +176,7 @@ impl AppRequest {
         let to_queue = ("to_queue", self.to_queue.is_some());
         let to_exchange = ("to_exchange", self.to_exchange.is_some());
         let recall = ("recall", self.recall);
+        let journal = ("journal", self.journal.is_some());
         let publish_only = ("publish_only", self.publish_only);
         let rights = [
             ("user", self.user.is_some()),
@@ -138,9 +200,17 @@ impl AppRequest {
             }
         }
         let needs = [
+            ("native_retry", self.native_retry.is_some(), retry),
+            (
+                "native_attempts",
+                self.native_attempts.is_some(),
+                ("native_retry", self.native_retry.is_some()),
+            ),
             ("to_key", self.to_key.is_some(), to_exchange),
             ("keep_recalled", self.keep_recalled.is_some(), recall),
             ("max_recalled", self.max_recalled.is_some(), recall),
+            ("journal", self.journal.is_some(), recall),
+            ("journal_bytes", self.journal_bytes.is_some(), journal),
         ];
         match needs.into_iter().find(|(_, said, (_, other))| *said && !other) {
             Some((one, _, (other, _))) => Err(AppRequestError::Alone(one, other)),
@@ -153,7 +223,7 @@ fn parsed<T: FromStr<Err: Display>, E: serde::de::Error>(text: &str) -> Result<T
     text.parse().map_err(E::custom)
 }
 
-fn one<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Delay>, D::Error> {
+fn one<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(input: D) -> Result<Option<T>, D::Error> {
     Option::<String>::deserialize(input)?.map(|text| parsed(&text)).transpose()
 }
 
@@ -177,6 +247,35 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_has_an_age_and_a_size() {
+        let journal = |text: &str| spec(toml::from_str(text).unwrap()).unwrap().recall.unwrap().journal;
+        assert_eq!(journal("recall = true"), None);
+        let standard = journal("recall = true\njournal = \"7d\"").unwrap();
+        assert_eq!((standard.max_age.seconds(), standard.max_bytes.get()), (604_800, 10_000_000_000));
+        let small = journal("recall = true\njournal = \"7d\"\njournal_bytes = \"64MiB\"").unwrap();
+        assert_eq!(small.max_bytes.get(), 64 << 20);
+        assert!(
+            toml::from_str::<AppRequest>("journal_bytes = \"much\"")
+                .unwrap_err()
+                .to_string()
+                .contains("much")
+        );
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<ByteSize>().ok().map(|size| size.0.get());
+        for (text, bytes) in
+            [("1000000", 1_000_000), ("10GB", 10_000_000_000), ("5 kB", 5_000), ("2TiB", 2 << 40)]
+        {
+            assert_eq!(read(text), Some(bytes), "{text}");
+        }
+        for text in ["", "GB", "0", "0GB", "-5GB", "1.5GB", "10 gb", "99999999999TB", "5GB5", "ä"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn what_excludes_each_other_is_named() {
         let of = |text: &str| spec(toml::from_str(text).unwrap()).map(|_| ()).map_err(|it| it.to_string());
         for (text, words) in [
@@ -187,6 +286,8 @@ mod tests {
             ("to_exchange = \"a\"\nretry = true", "`to_exchange` and `retry`"),
             ("to_key = \"a\"", "without `to_exchange`"),
             ("max_recalled = 5", "without `recall`"),
+            ("journal = \"90d\"", "without `recall`"),
+            ("recall = true\njournal_bytes = \"1GB\"", "without `journal`"),
             ("publish_only = true\nrecall = true", "`publish_only` and `recall`"),
         ] {
             assert!(of(text).unwrap_err().contains(words), "{text}: {:?}", of(text));

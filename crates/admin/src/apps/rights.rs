@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::management::{Permission, TopicPermission};
 use delayline::{
     codec::{Delay, Level, WORD_BITS, WORDS},
-    topology::Topology,
+    topology::{Names, Topology},
 };
 
 use crate::apps::{AppSpec, AppUser};
@@ -47,13 +47,20 @@ pub(super) fn rights(
     }
     // Others may be meant to see what is recalled of theirs; a publisher is not.
     read.extend(own.map(|app| names.recalled(app)));
+    let journalled = spec.journal().map(|_| &spec.app);
+    read.extend(journalled.map(|app| names.journal(app)));
+    // The further key of a message, in its header BCC. RabbitMQ cannot tell it from the key of
+    // a message that is only meant for the journal.
+    let journals = journalled.into_iter().chain(&user.may_recall).map(Names::journal_key);
+    let journals: Vec<_> = journals.map(|key| escape(&key)).collect();
     let own_and_others: BTreeSet<_> =
         std::iter::once(&spec.app).chain(&user.may_publish).chain(&user.may_recall).collect();
     let keys = alternatives(own_and_others.into_iter().map(|app| {
         let recallable = own == Some(app) || user.may_recall.contains(app);
         format!("{}{}", escape(app.as_str()), if recallable { ID } else { "" })
     }));
-    let keys = format!(r"^delay{}\.{keys}\z", delays(user.max_delay));
+    let keys = format!(r"delay{}\.{keys}", delays(user.max_delay));
+    let keys = format!(r"^{}\z", alternatives(journals.into_iter().chain([keys])));
     let mut topics = vec![topic(entry, keys, NOTHING.into()), topic(dispatch, NOTHING.into(), binding_keys)];
     if user.may_retry {
         for exchange in [names.retry(), names.parked()] {
@@ -147,7 +154,7 @@ mod tests {
     use crate::{AppQueue, Delivery};
     use delayline::{
         codec::{AppKey, RoutingKey},
-        topology::{RecallSettings, TopologySettings},
+        topology::{JournalSettings, RecallSettings, TopologySettings},
     };
 
     fn user(name: &str) -> AppUser {
@@ -242,6 +249,28 @@ mod tests {
         ] {
             assert!(!keys.is_match(&refused), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn a_journal_is_written_by_those_who_publish_and_read_by_its_application() {
+        let recall = RecallSettings::default().with_journal(JournalSettings::default());
+        let more = AppUser { may_recall: vec![AppKey::new("eu.mail").unwrap()], ..user("svc") };
+        let spec = AppSpec { recall: Some(recall), ..spec("billing", more) };
+        let (permission, topics) = of(&spec);
+        let reads = Regex::new(&permission.read).unwrap();
+        assert!(reads.is_match("delay.journal.billing") && !reads.is_match("delay.journal.eu.mail"));
+        let keys = Regex::new(&topics[0].write).unwrap();
+        for allowed in ["journal.billing", "journal.eu.mail", &key(9, "billing"), &key(9, "eu.mail")] {
+            assert!(keys.is_match(allowed), "{allowed}");
+        }
+        for refused in
+            ["journal.orders", "journal.euxmail", "journal.", "xjournal.billing", "journal.billing\n"]
+        {
+            assert!(!keys.is_match(refused), "{refused:?}");
+        }
+        let (permission, topics) =
+            of(&AppSpec { recall: Some(RecallSettings::default()), user: Some(user("u")), ..spec });
+        assert!(!permission.read.contains("journal") && !topics[0].write.contains("journal"));
     }
 
     #[test]

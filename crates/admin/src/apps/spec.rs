@@ -3,7 +3,7 @@
 use delayline::{
     broker::Secret,
     codec::{AppKey, Delay},
-    topology::{QueueType, RecallSettings, Topology},
+    topology::{JournalSettings, NativeRetry, QueueType, RecallSettings, Topology},
 };
 
 /// An application.
@@ -55,12 +55,15 @@ pub struct AppQueue {
     pub existing: bool,
     /// Whether it is declared so that what it rejects goes to the retry service.
     pub retry: bool,
+    /// How it is declared to make what comes back to it wait, if it does. Only RabbitMQ 4.3 or
+    /// later can.
+    pub native_retry: Option<NativeRetry>,
 }
 
 impl AppQueue {
     /// A queue that is to be declared, without retries.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), existing: false, retry: false }
+        Self { name: name.into(), existing: false, retry: false, native_retry: None }
     }
 }
 
@@ -123,12 +126,22 @@ pub enum AppSpecError {
     /// Recalled messages that would be dropped at once.
     #[error("recalled messages are kept for one second or more; give `keep_recalled` a longer time")]
     NotKept,
+    /// A journal that would keep nothing.
+    #[error(
+        "a journal keeps one second or more and {} bytes or more; give `journal` a longer time or \
+         `journal_bytes` a larger size",
+        JournalSettings::LEAST_BYTES
+    )]
+    NothingJournalled,
     /// A landing queue in a set of classic queues.
     #[error(
         "a landing queue has to be a quorum queue, since only those dead-letter at least once, and this \
          set is classic"
     )]
     Classic,
+    /// A queue that retries by itself in a set of classic queues.
+    #[error("only a quorum queue makes what comes back wait, and the queues of this set are classic")]
+    ClassicRetry,
 }
 
 impl AppSpec {
@@ -148,6 +161,20 @@ impl AppSpec {
         }
     }
 
+    /// How its queue retries by itself, if it does.
+    pub(crate) fn native_retry(&self) -> Option<NativeRetry> {
+        match &self.delivery {
+            Delivery::Direct(queue) | Delivery::Landing(Target::Queue(queue)) => queue.native_retry,
+            _ => None,
+        }
+    }
+
+    /// Its journal, if it has one.
+    #[must_use]
+    pub fn journal(&self) -> Option<JournalSettings> {
+        self.recall.and_then(|recall| recall.journal)
+    }
+
     /// Checks what can be checked without a broker.
     ///
     /// # Errors
@@ -158,6 +185,11 @@ impl AppSpec {
         }
         if self.recall.is_some() && self.delivery == Delivery::Nothing {
             return Err(AppSpecError::NothingToRecall);
+        }
+        if let Some(journal) = self.journal()
+            && (journal.max_age == Delay::ZERO || journal.max_bytes.get() < JournalSettings::LEAST_BYTES)
+        {
+            return Err(AppSpecError::NothingJournalled);
         }
         if let Delivery::Landing(target) = &self.delivery {
             if topology.settings().queue_type == QueueType::Classic {
@@ -170,6 +202,9 @@ impl AppSpec {
                     length("routing key", key)?;
                 }
             }
+        }
+        if self.native_retry().is_some() && topology.settings().queue_type == QueueType::Classic {
+            return Err(AppSpecError::ClassicRetry);
         }
         if let Some(queue) = self.queue_name() {
             name("queue", queue, |name| topology.owns_queue(name))?;
@@ -199,6 +234,8 @@ fn length(what: &'static str, name: &str) -> Result<(), AppSpecError> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
     use delayline::topology::TopologySettings;
 
@@ -249,6 +286,16 @@ mod tests {
         assert_eq!(spec.check(&topology), Ok(()));
         spec.recall = Some(RecallSettings::default().with_keep(Delay::ZERO));
         assert_eq!(spec.check(&topology), Err(AppSpecError::NotKept));
+        let journal = |journal| Some(RecallSettings::default().with_journal(journal));
+        spec.recall = journal(JournalSettings::default());
+        assert_eq!(spec.check(&topology), Ok(()));
+        for settings in [
+            JournalSettings::default().with_max_age(Delay::ZERO),
+            JournalSettings::default().with_max_bytes(NonZeroU64::new(999_999).unwrap()),
+        ] {
+            spec.recall = journal(settings);
+            assert_eq!(spec.check(&topology), Err(AppSpecError::NothingJournalled));
+        }
     }
 
     #[test]

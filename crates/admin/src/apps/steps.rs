@@ -1,10 +1,10 @@
 //! The single steps of adding an application.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use crate::{
     compare::Observed,
-    management::{ManagementApi, Permission, TopicPermission, UserInfo},
+    management::{ManagementApi, Permission, QueueInfo, TopicPermission, UserInfo},
 };
 use delayline::{
     amqp::Session,
@@ -16,7 +16,7 @@ use delayline::{
 
 use crate::{
     AdminError, ObjectState,
-    apps::{AppSpec, Delivery, Target, rights::rights},
+    apps::{AppQueue, AppSpec, Delivery, Target, rights::rights},
     doing, examine, observe_with,
 };
 
@@ -44,9 +44,9 @@ pub(crate) enum Step {
 pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
     let mut steps = Vec::new();
     let app = &spec.app;
-    let own_queue = |queue: &super::AppQueue| match queue.existing {
+    let own_queue = |queue: &AppQueue| match queue.existing {
         true => Step::Stands(Endpoint::Queue(queue.name.clone())),
-        false => Step::Queue(topology.app_queue(app, &queue.name, queue.retry)),
+        false => Step::Queue(own(topology, app, queue)),
     };
     let landing = |exchange: &str, key: Option<&str>| {
         let queue = topology.landing_queue(app, exchange, key);
@@ -82,6 +82,15 @@ pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
         steps.push(Step::Permission(permission));
     }
     steps
+}
+
+/// The queue that an application consumes, as it is declared.
+fn own(topology: &Topology, app: &AppKey, queue: &AppQueue) -> Queue {
+    let declared = topology.app_queue(app, &queue.name, queue.retry);
+    match queue.native_retry {
+        Some(retry) => declared.with_native_retry(retry),
+        None => declared,
+    }
 }
 
 /// The queue in which its messages arrive from dispatch.
@@ -162,7 +171,6 @@ impl Step {
         standing: &Standing,
         session: &mut Session,
         topology: &Topology,
-        app: &AppKey,
     ) -> Result<Found, AdminError> {
         let found = match self {
             Self::Stands(Endpoint::Queue(name)) if standing.has_queue(name) => Found::Same,
@@ -184,7 +192,7 @@ impl Step {
                     ObjectState::Missing => Found::Missing,
                     ObjectState::Same => Found::Same,
                     ObjectState::Different(conflict) => {
-                        Found::Different(format!("{conflict}; {}", remedy(queue, standing, topology, app)))
+                        Found::Different(format!("{conflict}; {}", remedy(queue, standing, topology)))
                     }
                 }
             }
@@ -236,7 +244,7 @@ impl Step {
 }
 
 /// What to do about a queue that has other arguments.
-fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey) -> String {
+fn remedy(queue: &Queue, standing: &Standing, topology: &Topology) -> String {
     const EXCHANGE: &str = "x-dead-letter-exchange";
     let anew = format!("let `{}` run empty, delete it and add the application again", queue.name);
     if topology.owns_queue(&queue.name) {
@@ -244,10 +252,13 @@ fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey)
     }
     let found = standing.observed.queues.iter().find(|info| info.name == queue.name);
     let as_it_is = "use it as it is with --existing";
+    let lacks = |argument: &str| {
+        let wanted = queue.arguments.contains_key(argument);
+        wanted && found.is_some_and(|info| !info.arguments.contains_key(argument))
+    };
     match found {
-        Some(info) if queue.arguments.contains_key(EXCHANGE) && !info.arguments.contains_key(EXCHANGE) => {
-            let quorum = info.kind.contains("quorum");
-            format!("{}; or {anew}", give_it_retries(topology, app, &queue.name, quorum, &standing.vhost))
+        Some(info) if lacks(EXCHANGE) || Queue::NATIVE_RETRY.iter().any(|argument| lacks(argument)) => {
+            format!("{}; or {anew}", give_it_retries(queue, info, &standing.vhost))
         }
         _ => format!("{as_it_is}, or {anew}"),
     }
@@ -255,22 +266,20 @@ fn remedy(queue: &Queue, standing: &Standing, topology: &Topology, app: &AppKey)
 
 /// How to get retries for a queue that exists: its arguments cannot be changed, but a policy
 /// has the same effect.
-pub(super) fn give_it_retries(
-    topology: &Topology,
-    app: &AppKey,
-    queue: &str,
-    quorum: bool,
-    vhost: &str,
-) -> String {
-    let mut definition = serde_json::json!({
-        "dead-letter-exchange": topology.names().retry(), "dead-letter-routing-key": app.as_str(),
+pub(super) fn give_it_retries(wanted: &Queue, found: &QueueInfo, vhost: &str) -> String {
+    let quorum = found.kind.contains("quorum");
+    let by_policy = wanted.arguments.iter().filter_map(|(argument, value)| {
+        let key = argument.strip_prefix("x-")?;
+        let for_both = ["dead-letter-exchange", "dead-letter-routing-key"].contains(&key);
+        let for_quorum = ["dead-letter-strategy", "overflow"].contains(&key)
+            || Queue::NATIVE_RETRY.contains(&argument.as_str());
+        let missing = !found.arguments.contains_key(argument);
+        (missing && (for_both || quorum && for_quorum)).then_some((key, value))
     });
-    if quorum {
-        definition["dead-letter-strategy"] = "at-least-once".into();
-        definition["overflow"] = "reject-publish".into();
-    }
+    let definition = serde_json::json!(by_policy.collect::<BTreeMap<_, _>>());
+    let queue = &wanted.name;
     format!(
-        "To have it retried without declaring the queue again: rabbitmqctl set_policy -p {} --apply-to \
+        "to have it retried without declaring the queue again: rabbitmqctl set_policy -p {} --apply-to \
          queues --priority 1 {} {} {} (only one policy applies to a queue: add what another one sets there \
          now), and then add the application with --existing",
         quoted(vhost),

@@ -50,6 +50,7 @@ enum Key<'a> {
     /// The same arguments differ.
     Different(BTreeSet<&'a str>),
     ExtraBindings(&'a Endpoint, &'a str),
+    Recall(&'a str),
     Unsuitable(&'a str, &'a str),
     MissingReplicas(&'a [String], usize),
     ReplicasOffline(&'a [String], bool),
@@ -77,6 +78,7 @@ impl<'a> Key<'a> {
             }
             Difference::EarlierVersion { .. } => Self::EarlierVersion,
             Difference::ExtraBinding { binding, effect } => Self::ExtraBindings(&binding.destination, effect),
+            Difference::Recall { app, .. } => Self::Recall(app),
             Difference::Unsuitable { reason, remedy } => Self::Unsuitable(reason, remedy),
             Difference::MissingReplicas { members, wanted, .. } => Self::MissingReplicas(members, *wanted),
             Difference::ReplicasOffline { offline, stalled, .. } => Self::ReplicasOffline(offline, *stalled),
@@ -121,6 +123,17 @@ impl<'a> Key<'a> {
                 effect.into(),
                 "find out who made it and remove it; applications bind only to the dispatch exchange".into(),
             ),
+            Self::Recall(app) => (
+                named(subjects),
+                format!(
+                    "messages of `{app}` with an id may be lost, or cannot be recalled: {}",
+                    named(group.iter().map(ToString::to_string))
+                ),
+                format!(
+                    "run `delayline app add {app} --recall` with the flags it was registered with; what has other \
+                     arguments has to be removed before (delayline app remove {app} --recall)"
+                ),
+            ),
             Self::Unsuitable(reason, remedy) => ("broker".into(), reason.into(), remedy.into()),
             Self::MissingReplicas(members, wanted) => (
                 named(subjects),
@@ -158,11 +171,15 @@ impl<'a> Key<'a> {
             ),
             Self::Policy(_) => (named(subjects), policy(group), policy_remedy(set, group)),
         };
+        let apps = match group[0] {
+            Difference::Recall { app, .. } => vec![app.clone()],
+            _ => Vec::new(),
+        };
         let details = match group {
             [_] => Vec::new(),
             several => several.iter().map(ToString::to_string).collect(),
         };
-        Finding { details, ..Finding::new(code(group[0]), subject, what, advice) }
+        Finding { details, apps, ..Finding::new(code(group[0]), subject, what, advice) }
     }
 }
 
@@ -172,7 +189,8 @@ fn code(difference: &Difference) -> FindingCode {
         | Difference::EarlierVersion { .. }
         | Difference::MissingBinding { .. }
         | Difference::Different { .. }
-        | Difference::ExtraBinding { .. } => FindingCode::SetDiffers,
+        | Difference::ExtraBinding { .. }
+        | Difference::Recall { .. } => FindingCode::SetDiffers,
         Difference::Unsuitable { .. } => FindingCode::BrokerUnsuitable,
         Difference::MissingReplicas { .. } => FindingCode::TooFewReplicas,
         Difference::ReplicasOffline { stalled: true, .. } => FindingCode::NoMajority,
@@ -188,6 +206,7 @@ fn subject(difference: &Difference) -> String {
         Difference::MissingBinding { binding } | Difference::ExtraBinding { binding, .. } => {
             binding.to_string()
         }
+        Difference::Recall { of, .. } => subject(of),
         Difference::Unsuitable { .. } => "broker".into(),
         Difference::EarlierVersion { .. } => "the set".into(),
         Difference::MissingReplicas { queue, .. }

@@ -44,6 +44,13 @@ pub enum Difference {
         /// What it does.
         effect: &'static str,
     },
+    /// Something that lets an application's messages be recalled is not as it should be.
+    Recall {
+        /// The application.
+        app: String,
+        /// What differs.
+        of: Box<Difference>,
+    },
     /// The broker cannot carry the set as it is.
     Unsuitable {
         /// The reason.
@@ -112,6 +119,7 @@ impl fmt::Display for Difference {
             Self::ExtraBinding { binding, effect } => {
                 write!(f, "{binding} does not belong to the set: {effect}")
             }
+            Self::Recall { of, .. } => of.fmt(f),
             Self::Unsuitable { reason, remedy } => write!(f, "{reason}; to do: {remedy}"),
             Self::MissingReplicas { queue, members, wanted } => write!(
                 f,

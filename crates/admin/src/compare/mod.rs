@@ -10,6 +10,7 @@ mod earlier;
 mod harm;
 mod observed;
 mod policy;
+mod recalls;
 #[cfg(test)]
 mod standing;
 mod suitable;
@@ -18,4 +19,4 @@ pub use cause::{findings, named};
 pub use difference::{Difference, EARLIER_REMEDY};
 pub(crate) use harm::landing_policies;
 pub use observed::Observed;
-pub use suitable::{About, forgery, unsuitable};
+pub use suitable::{About, forgery, retries_natively, series, unsuitable};

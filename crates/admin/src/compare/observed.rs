@@ -8,7 +8,7 @@ use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
 use delayline::codec::{AppKey, RoutingKey};
 
 use crate::compare::{Difference, harm::harmful_policies};
-use delayline::topology::{Argument, Binding, Endpoint, Object, Topology};
+use delayline::topology::{Argument, Binding, Endpoint, Exchange, Object, Topology};
 
 /// The contents of a vhost, as the management API reports them.
 #[derive(Debug, Clone, Default)]
@@ -44,27 +44,31 @@ impl Observed {
         // All bindings of an earlier version differ, so listing them adds nothing.
         if earlier == 0 {
             self.compare_bindings(topology, &mut differences);
+            self.compare_recalls(topology, &mut differences);
         }
         differences
     }
 
     fn compare_exchanges(&self, topology: &Topology, differences: &mut Vec<Difference>) {
-        let found: HashMap<_, _> = self.exchanges.iter().map(|info| (info.name.as_str(), info)).collect();
         for wanted in topology.exchanges() {
-            let object = format!("exchange `{}`", wanted.name);
-            let Some(info) = found.get(wanted.name.as_str()) else {
-                differences.push(Difference::Missing { object });
-                continue;
-            };
-            let properties = [
-                ("type", wanted.kind.as_str().to_owned(), info.kind.clone()),
-                ("durable", "true".into(), info.durable.to_string()),
-                ("auto-delete", "false".into(), info.auto_delete.to_string()),
-                ("internal", "false".into(), info.internal.to_string()),
-            ];
-            compare_properties(&object, properties, differences);
-            compare_arguments(&object, &wanted.arguments, &info.arguments, differences);
+            self.compare_exchange(wanted, differences);
         }
+    }
+
+    pub(super) fn compare_exchange(&self, wanted: &Exchange, differences: &mut Vec<Difference>) {
+        let object = format!("exchange `{}`", wanted.name);
+        let Some(info) = self.exchanges.iter().find(|info| info.name == wanted.name) else {
+            differences.push(Difference::Missing { object });
+            return;
+        };
+        let properties = [
+            ("type", wanted.kind.as_str().to_owned(), info.kind.clone()),
+            ("durable", "true".into(), info.durable.to_string()),
+            ("auto-delete", "false".into(), info.auto_delete.to_string()),
+            ("internal", "false".into(), info.internal.to_string()),
+        ];
+        compare_properties(&object, properties, differences);
+        compare_arguments(&object, &wanted.arguments, &info.arguments, differences);
     }
 
     fn compare_queues(&self, topology: &Topology, differences: &mut Vec<Difference>) {
@@ -86,7 +90,12 @@ impl Observed {
         }
     }
 
-    fn compare_replicas(&self, topology: &Topology, info: &QueueInfo, differences: &mut Vec<Difference>) {
+    pub(super) fn compare_replicas(
+        &self,
+        topology: &Topology,
+        info: &QueueInfo,
+        differences: &mut Vec<Difference>,
+    ) {
         if info.members.is_empty() {
             // Not replicated, or still being declared.
             return;
@@ -139,6 +148,8 @@ impl Observed {
                     continue;
                 }
                 "it sends messages that are due back into the set, and they can go round in circles"
+            } else if topology.is_journal_binding(binding) {
+                continue;
             } else if exchanges.contains(binding.source.as_str()) {
                 "it copies or diverts messages that are still waiting"
             } else {
@@ -154,7 +165,7 @@ impl Observed {
     }
 }
 
-fn compare_properties<const N: usize>(
+pub(super) fn compare_properties<const N: usize>(
     object: &str,
     properties: [(&str, String, String); N],
     differences: &mut Vec<Difference>,
@@ -171,7 +182,7 @@ fn compare_properties<const N: usize>(
     }
 }
 
-fn compare_arguments(
+pub(super) fn compare_arguments(
     object: &str,
     wanted: &BTreeMap<String, Argument>,
     found: &BTreeMap<String, Json>,
@@ -305,6 +316,7 @@ mod tests {
         observed.bindings.push(queue_binding("delay.dispatch", "orders", &app));
         observed.bindings.push(queue_binding("", "delay.level.03", "delay.level.03"));
         observed.bindings.push(queue_binding("amq.topic", "orders", "#"));
+        observed.bindings.push(queue_binding("delay", "delay.journal.billing", "journal.billing"));
         assert_eq!(observed.compare(&topology), []);
         assert_eq!(observed.dispatch_bindings(&topology).len(), 1);
     }

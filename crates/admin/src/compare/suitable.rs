@@ -78,8 +78,16 @@ pub fn forgery(version: Option<&str>) -> Option<String> {
     ))
 }
 
+/// Whether the quorum queues of a version make what comes back to them wait, if they are asked
+/// to. Older ones take the arguments for it and ignore them.
+#[must_use]
+pub fn retries_natively(version: Option<&str>) -> bool {
+    version.and_then(series).is_some_and(|series| series >= (4, 3))
+}
+
 /// Major and minor version; `None` if they cannot be told.
-fn series(version: &str) -> Option<(u32, u32)> {
+#[must_use]
+pub fn series(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split(['.', '-', '+']).map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }

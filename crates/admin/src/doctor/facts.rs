@@ -18,7 +18,7 @@ use crate::{
     permitted::Grants,
     unstick::left_behind,
 };
-use delayline::{amqp::Session, topology::Topology};
+use delayline::{amqp::Session, message::MaxRecalls, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::doctor::{
@@ -51,6 +51,8 @@ pub(super) struct Facts {
     /// The kinds of policies of ours that exist for longer than they should.
     pub(super) left_behind: Vec<PolicyKind>,
     pub(super) grants: Option<Grants>,
+    /// How many recalls applications may have pending.
+    pub(super) max_recalls: MaxRecalls,
     /// What was copied in the levels.
     pub(super) copies: Option<Copies>,
 }
@@ -74,8 +76,8 @@ pub(super) fn gather(
     let (management, mut observed) =
         match (&settings.management, observe(settings.management.as_ref(), vhost)?) {
             (Some(management), Ok(observed)) => (management, observed),
-            (_, Err(reason)) => return Err(AdminError::Blind { reason }),
-            (None, _) => return Err(AdminError::Blind { reason: "none is configured".into() }),
+            (_, Err(reason)) => return Err(AdminError::NoManagement { reason }),
+            (None, _) => return Err(AdminError::NoManagement { reason: "none is configured".into() }),
         };
     let api = ManagementApi::new(management)?;
     let (about, mut unchecked) = about(&session, Some(management));
@@ -90,7 +92,7 @@ pub(super) fn gather(
     unchecked.extend(leaders.unchecked());
     unchecked.extend(observed.unsettled.iter().cloned());
 
-    let mut known = Facts { observed, about, ..Facts::default() };
+    let mut known = Facts { observed, about, max_recalls: settings.max_recalls.clone(), ..Facts::default() };
     known.nodes = or_unchecked(api.nodes(), "alarms of the nodes", &mut unchecked);
     // Old brokers have no such list, and nothing to put into it.
     known.deprecated =
@@ -105,7 +107,7 @@ pub(super) fn gather(
                 .map(|queue| queue.history())
                 .unwrap_or_default();
         for (waits, kept) in waiting {
-            let name = &kept.queue(topology).name;
+            let name = &kept.queue(topology).name.clone();
             let counted = |queue: &QueueInfo| queue.name == *name && queue.messages > 0;
             if options.sample == 0 || !(waits || known.observed.queues.iter().any(counted)) {
                 continue;
@@ -113,8 +115,8 @@ pub(super) fn gather(
             let report = kept.list(settings, topology, options.sample, |_| {});
             let what = format!("which applications the {} messages are for", kept.as_str());
             if let Some(report) = or_unchecked(report, &what, &mut unchecked) {
-                let unseen = report.unseen.iter().chain(&report.failure);
-                unchecked.extend(unseen.map(|reason| format!("{what}: {reason}")));
+                let reasons = report.unchecked.iter().chain(&report.failure);
+                unchecked.extend(reasons.map(|reason| format!("{what}: {reason}")));
                 known.kept.insert(kept, report);
             }
         }

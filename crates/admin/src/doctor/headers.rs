@@ -18,7 +18,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     let groups = facts.kept.iter().flat_map(|(kept, report)| report.groups.iter().map(move |it| (kept, it)));
     for (kept, KeptGroup { cause, group, .. }) in groups.filter(|(_, it)| it.group.held_back > 0) {
         let places = carriers.entry(cause.app.as_deref()).or_default();
-        *places.entry(kept.queue(topology).name.as_str()).or_default() += group.held_back;
+        *places.entry(kept.queue(topology).name).or_default() += group.held_back;
     }
     carriers
         .into_iter()

@@ -9,12 +9,16 @@ mod copies;
 mod dead_letters;
 mod ended;
 mod facts;
+mod foreign;
 mod headers;
+mod recalls;
+mod requeues;
 mod set;
 mod targets;
 mod unroutable;
 mod walk;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::topology::Topology;
@@ -23,6 +27,8 @@ use delayline_settings::Settings;
 use crate::{AdminError, finding::Finding};
 
 use facts::Facts;
+
+pub use foreign::doctor_layout;
 
 /// How thoroughly to look.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +56,7 @@ impl Default for DoctorOptions {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct DoctorReport {
-    /// The name of the set.
+    /// The name of the set, or of the layout.
     pub set: String,
     /// The findings, the worst first.
     pub findings: Vec<Finding>,
@@ -90,9 +96,11 @@ fn examine(
         let targets = walk::targets(topology, &facts.observed);
         findings.extend(dead_letters::check(topology, facts, &targets, options));
         findings.extend(targets::check(topology, &targets));
+        findings.extend(requeues::check(&targets, facts.about.version.as_deref()));
         findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unroutable::check(topology, facts));
         findings.extend(headers::check(topology, facts));
+        findings.extend(recalls::check(topology, facts, Timestamp::now()));
         findings.extend(dead_letters::left_behind(facts));
         findings.extend(copies::check(topology, facts, &targets, vhost));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));
@@ -313,6 +321,40 @@ mod tests {
             let stuck = findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters).unwrap();
             let blamed = code != "policy-on-set";
             assert_eq!(stuck.apps == ["billing"], blamed, "{stuck:#?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_back_more_often_than_it_is_done_is_a_loop() {
+        let topology = Topology::new(TopologySettings::default());
+        let with = |again: f64, done: f64, arguments: serde_json::Value, version: &str| {
+            let mut facts = facts(&topology);
+            facts.about.version = Some(version.into());
+            let queue = facts.observed.queues.iter_mut().find(|queue| queue.name == "app").unwrap();
+            queue.message_stats = serde_json::from_value(serde_json::json!({
+                "redeliver_details": { "rate": again }, "ack_details": { "rate": done },
+            }))
+            .unwrap();
+            queue.arguments = serde_json::from_value(arguments).unwrap();
+            found(&topology, &facts)
+        };
+        let none = || serde_json::json!({});
+        // A consumer that restarts, and one that does more than comes back.
+        assert_eq!(codes(&with(9.0, 0.0, none(), "4.3.6")), []);
+        assert_eq!(codes(&with(500.0, 600.0, none(), "4.3.6")), []);
+        let waits = serde_json::json!({ "x-delayed-retry-type": "all", "x-delayed-retry-min": 1_500 });
+        for (arguments, version, words) in [
+            (none(), "4.3.6", "never ends"),
+            (waits.clone(), "4.3.6", "each waits 1500 ms"),
+            (waits, "4.0.5", "as the queue allows"),
+        ] {
+            let findings = with(900.0, 12.0, arguments, version);
+            assert_eq!(codes(&findings), [("hot-loop", "queue `app`")]);
+            assert!(
+                findings[0].what.contains("900 messages") && findings[0].what.contains(words),
+                "{findings:#?}"
+            );
+            assert_eq!(findings[0].apps, ["billing"]);
         }
     }
 

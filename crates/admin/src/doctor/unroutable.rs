@@ -32,7 +32,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
                 format!(
                     "if the application exists, bind it (delayline app add {app}) and then send them on \
                      (delayline unroutable replay --app {app}); if not, stop its publishers and discard them \
-                     (delayline unroutable purge --app {app})"
+                     (delayline unroutable discard --app {app})"
                 ),
             )
             .about([app]),
@@ -45,7 +45,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
             queue.clone(),
             format!("{at_least}{} a malformed routing key", have(malformed)),
             "see what is wrong with the keys (delayline unroutable list), correct their publishers, and \
-             discard the messages (delayline unroutable purge --reason malformed)",
+             discard the messages (delayline unroutable discard --reason malformed)",
         ));
     }
     let known = malformed + count_of(|group| is_for_nobody(group));

@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use serde_json::Value as Json;
 
 use crate::{
+    Layout,
     compare::Observed,
     limit::limit,
     management::{BindingInfo, QueueInfo},
 };
 use delayline::{
     codec::{Delay, RoutingKey},
-    topology::{Endpoint, Topology, topic_matches},
+    topology::{Binding, Endpoint, Topology, topic_matches},
 };
 
 /// A queue at the end of an application's route, or an exchange that leads to none.
@@ -60,15 +61,47 @@ impl Route<'_> {
 
 /// Everything bound to dispatch, followed to its end.
 pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Route<'a>> {
-    let mut targets = Vec::new();
-    for binding in observed.dispatch_bindings(topology) {
+    let route = |binding: Binding| {
         let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
             Ok(app) => (app.to_string(), RoutingKey::new(Delay::ZERO, app).encode()),
             // It can catch messages with any key.
             Err(pattern) => (pattern.to_owned(), String::new()),
         };
+        (app, key, binding.destination)
+    };
+    ends(topology, observed, observed.dispatch_bindings(topology).into_iter().map(route))
+}
+
+/// Everything bound behind the levels of a layout of others, followed to its end.
+pub(super) fn layout_targets<'a>(
+    topology: &Topology,
+    layout: &Layout,
+    observed: &'a Observed,
+) -> Vec<Route<'a>> {
+    let delivery = layout.delivery();
+    let route = |binding: Binding| {
+        let exact = binding.key.strip_prefix("#.").filter(|rest| !rest.contains(['*', '#']));
+        let (app, key) = match exact {
+            Some(destination) => (destination.to_owned(), layout.key(Delay::ZERO, destination)),
+            None => (binding.key.clone(), String::new()),
+        };
+        (app, key, binding.destination)
+    };
+    let bindings = observed.bindings_of(&delivery).into_iter().filter(|binding| binding.source == delivery);
+    ends(topology, observed, bindings.map(route))
+}
+
+/// Where routes lead: of an app, with a key that stands for any if it is empty, to a queue or
+/// exchange.
+fn ends<'a>(
+    topology: &Topology,
+    observed: &'a Observed,
+    routes: impl Iterator<Item = (String, String, Endpoint)>,
+) -> Vec<Route<'a>> {
+    let mut targets = Vec::new();
+    for (app, key, destination) in routes {
         let mut walk = Walk { topology, observed, landings: Vec::new(), ends: Vec::new() };
-        match &binding.destination {
+        match &destination {
             // It holds nothing that anybody would miss.
             Endpoint::Queue(queue) if topology.names().is_canary(queue) => {}
             Endpoint::Queue(queue) => walk.queue(queue, &key),

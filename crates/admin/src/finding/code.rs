@@ -90,6 +90,8 @@ codes! {
     BrokerUnsuitable = "broker-unsuitable", Problem;
     /// A node that accepts no messages.
     BrokerAlarm = "broker-alarm", Problem;
+    /// An application with more recalls pending than it may have.
+    RecallsOverQuota = "recalls-over-quota", Problem;
     /// An application's queue that will refuse once it is full.
     TargetCanRefuse = "target-can-refuse", Advice;
     /// A classic queue behind a set of quorum queues.
@@ -98,6 +100,8 @@ codes! {
     TargetTransient = "target-transient", Advice;
     /// A queue in which messages wait and which nobody consumes.
     NobodyConsumes = "nobody-consumes", Advice;
+    /// A queue whose messages come back to their consumers over and over.
+    HotLoop = "hot-loop", Advice;
     /// A binding that can catch messages of other apps.
     WildcardBinding = "wildcard-binding", Advice;
     /// A queue of the set with replicas that do not run.
@@ -114,6 +118,12 @@ codes! {
     DeadLetterPrefetch = "dead-letter-prefetch", Advice;
     /// Messages with a header for broker-side delays, which a coming version would act on.
     DeliveryTimeHeader = "delivery-time-header", Advice;
+    /// An application that nears the number of recalls that it may have pending.
+    RecallsNearQuota = "recalls-near-quota", Advice;
+    /// Recalls that are over for long and were not swept up.
+    RecallsNotSwept = "recalls-not-swept", Advice;
+    /// A queue of recalled messages that drops the oldest for each new one.
+    RecalledFull = "recalled-full", Advice;
     /// Users that may publish to the entry exchange with any key.
     EntryUnprotected = "entry-unprotected", Advice;
     /// Users that may bind any key to the dispatch exchange.
@@ -124,6 +134,8 @@ codes! {
     SetUnprotected = "set-unprotected", Advice;
     /// Users that may publish on a broker where one message can end all delays.
     UntrustedTenants = "untrusted-tenants", Advice;
+    /// Delays of others that messages which nobody is bound for can stall.
+    Unguarded = "unguarded", Advice;
 }
 
 impl fmt::Display for FindingCode {

@@ -46,6 +46,17 @@ pub fn add_gateway(
     kind: ExchangeKind,
     dry_run: bool,
 ) -> Result<Result<GatewayAdded, AppKeyError>, AdminError> {
+    add(settings, topology, (name, kind), dry_run, false)
+}
+
+/// The same; with `set_follows`, the set need not be there yet.
+pub(crate) fn add(
+    settings: &Settings,
+    topology: &Topology,
+    (name, kind): (&str, ExchangeKind),
+    dry_run: bool,
+    set_follows: bool,
+) -> Result<Result<GatewayAdded, AppKeyError>, AdminError> {
     let objects = match topology.gateway(name, kind) {
         Ok(objects) => objects,
         Err(error) => return Ok(Err(error)),
@@ -63,7 +74,7 @@ pub fn add_gateway(
     };
     let standing: Vec<_> = observed.exchanges.iter().map(|exchange| exchange.name.as_str()).collect();
     for exchange in [topology.names().entry(), topology.names().dispatch()] {
-        if !standing.contains(&exchange.as_str()) {
+        if !set_follows && !standing.contains(&exchange.as_str()) {
             added.no_set = true;
             let set = &topology.settings().set;
             added.conflicts.push(format!(

@@ -5,6 +5,7 @@ mod add;
 mod list;
 mod remove;
 
+pub(crate) use add::add;
 pub use add::{GatewayAdded, add_gateway};
 pub use list::{GatewayEntry, GatewayList, gateway_names, list_gateways};
 pub use remove::{GatewayRemoved, remove_gateway};
@@ -17,7 +18,7 @@ use crate::AdminError;
 
 /// The management API, which alone can list what there is.
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::Blind {
+    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
         reason: "none is configured (--management-url), and only the API lists queues".into(),
     })?;
     Ok(ManagementApi::new(management)?)

@@ -117,6 +117,19 @@ pub(crate) fn count<K: Ord>(
 }
 
 impl Group {
+    /// The messages of both.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            bytes: self.bytes + other.bytes,
+            unreadable: self.unreadable + other.unreadable,
+            held_back: self.held_back + other.held_back,
+            oldest: self.oldest.into_iter().chain(other.oldest).min(),
+            newest: self.newest.into_iter().chain(other.newest).max(),
+        }
+    }
+
     fn add(&mut self, bytes: usize, arrived: Option<Timestamp>) {
         self.count += 1;
         self.bytes += bytes as u64;

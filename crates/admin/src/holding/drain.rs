@@ -135,6 +135,8 @@ impl Drained {
 #[derive(Debug, Clone, Copy)]
 pub struct Holding<'a> {
     settings: &'a Settings,
+    /// Where messages are sent on.
+    to: &'a Settings,
     queue: &'a Queue,
     limit: u64,
     page: (u16, u64),
@@ -145,7 +147,7 @@ impl<'a> Holding<'a> {
     /// A queue as the topology declares it.
     #[must_use]
     pub fn new(settings: &'a Settings, queue: &'a Queue) -> Self {
-        Self { settings, queue, limit: u64::MAX, page: PAGE, stop: None }
+        Self { settings, to: settings, queue, limit: u64::MAX, page: PAGE, stop: None }
     }
 
     /// Examines no more than so many messages, the first ones.
@@ -163,6 +165,12 @@ impl<'a> Holding<'a> {
     #[must_use]
     pub fn in_pages(self, messages: u16, bytes: u64) -> Self {
         Self { page: (messages, bytes), ..self }
+    }
+
+    /// Sends messages on to the broker of these settings, and not to the one they come from.
+    #[must_use]
+    pub fn to(self, to: &'a Settings) -> Self {
+        Self { to, ..self }
     }
 
     /// Ends cleanly as soon as this is set.
@@ -210,7 +218,7 @@ impl<'a> Holding<'a> {
         let browser = session.browse()?;
         let router = OnceCell::new();
         let mut run = Run {
-            settings: self.settings,
+            to: self.to,
             stop: self.stop,
             reader: Reader::new(session, &browser, self.queue.name.clone(), paging, total),
             router: &router,
@@ -237,7 +245,7 @@ impl<'a> Holding<'a> {
 
 /// One pass over the queue.
 struct Run<'a, 'r, D, P> {
-    settings: &'a Settings,
+    to: &'a Settings,
     stop: Option<&'a AtomicBool>,
     reader: Reader<'a>,
     /// Connects when the first message is sent on.
@@ -324,7 +332,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, '_, D, P> {
                     let sender = match &mut self.sender {
                         Some(sender) => sender,
                         none => {
-                            let router = sender::router(self.settings)?;
+                            let router = sender::router(self.to)?;
                             none.insert(Sender::new(self.router.get_or_init(|| router)))
                         }
                     };
@@ -357,7 +365,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, '_, D, P> {
                 return Err(format!("the {what} is {} bytes long; AMQP carries at most 255", name.len()));
             }
         }
-        let sender = self.settings.broker.credentials.username();
+        let sender = self.to.broker.credentials.username();
         let from = (delivery.exchange.as_str(), delivery.routing_key.as_str());
         let (properties, headers) = message::resend(&properties, &headers, from, sender, Timestamp::now());
         message::check_parts(&properties, &headers).map_err(|error| error.to_string())?;

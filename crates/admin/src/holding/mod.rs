@@ -51,7 +51,7 @@ mod sample;
 mod sender;
 
 use crate::management::ManagementError;
-use delayline::amqp::AmqpError;
+use delayline::{amqp::AmqpError, codec::AppKey};
 
 pub(crate) use aside::past;
 pub(crate) use census::count;
@@ -68,6 +68,15 @@ pub enum HoldingError {
     Missing {
         /// Its name.
         queue: String,
+    },
+    /// The application has no queue of recalled messages.
+    #[error(
+        "messages of `{app}` cannot be recalled: it was registered without that. Run `delayline app add {app} \
+         --recall`"
+    )]
+    NotOffered {
+        /// The application.
+        app: AppKey,
     },
     /// Reading its messages would use up their deliveries.
     #[error(

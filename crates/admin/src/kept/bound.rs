@@ -2,27 +2,46 @@
 
 use std::collections::BTreeSet;
 
-use crate::{AdminError, compare::Observed, observe};
+use crate::{AdminError, Kept, Layout, compare::Observed, observe};
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
     topology::{Topology, topic_matches},
 };
 use delayline_settings::Settings;
 
-/// The bindings of a dispatch exchange.
+/// The bindings of a dispatch exchange, or of what stands in its place in another layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Bound {
+pub(crate) struct Bound {
     /// The apps with an exact binding.
     apps: BTreeSet<String>,
     /// The other binding keys: each can catch messages of any app.
     patterns: Vec<String>,
+    /// Whose keys the patterns match, if not the set's own.
+    layout: Option<Layout>,
+}
+
+impl Kept {
+    /// Asks the management API who is bound. The inner error is why it cannot be asked.
+    pub(crate) fn bound(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+    ) -> Result<Result<Bound, String>, AdminError> {
+        let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
+        Ok(observed.map(|observed| match self {
+            Self::Guarded(layout) => Bound::in_layout(layout, &observed),
+            Self::Unroutable | Self::Parked | Self::Recalled(_) => Bound::new(topology, &observed),
+        }))
+    }
 }
 
 impl Bound {
-    /// Asks the management API who is bound. The inner error is why it cannot be asked.
-    pub(super) fn ask(settings: &Settings, topology: &Topology) -> Result<Result<Self, String>, AdminError> {
-        let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
-        Ok(observed.map(|observed| Self::new(topology, &observed)))
+    /// Who is bound behind the levels of a layout.
+    fn in_layout(layout: &Layout, observed: &Observed) -> Self {
+        let delivery = layout.delivery();
+        let bindings = observed.bindings.iter().filter(|binding| binding.source == delivery);
+        let patterns = bindings.map(|binding| binding.routing_key.clone()).collect();
+        Self { patterns, layout: Some(layout.clone()), ..Self::default() }
     }
 
     fn new(topology: &Topology, observed: &Observed) -> Self {
@@ -37,7 +56,10 @@ impl Bound {
     }
 
     /// Whether somebody receives messages that are due for an app.
-    pub(super) fn has(&self, app: &str) -> bool {
+    pub(crate) fn has(&self, app: &str) -> bool {
+        if let Some(layout) = &self.layout {
+            return self.patterns.iter().any(|pattern| layout.delivers(pattern, app));
+        }
         if self.apps.contains(app) {
             return true;
         }

@@ -15,7 +15,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::{Bound, Kept, Seen, Selection, WayOn};
+use super::{Kept, Seen, Selection, WayOn};
 
 /// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
@@ -57,7 +57,8 @@ impl Kept {
     /// - unroutable ones back on their way, to dispatch with the routing key they came with,
     ///   once somebody is bound for them;
     /// - parked ones to their applications at once, with the full number of attempts before
-    ///   them again.
+    ///   them again;
+    /// - recalled ones to their application at once, with the id they had.
     ///
     /// Messages that no exchange would route stay, and so do those that nobody is bound for
     /// yet. `check` asks the management API who is bound; without that check, unroutable
@@ -75,7 +76,7 @@ impl Kept {
         mut progress: impl FnMut(Progress),
     ) -> Result<Result<ReplayReport, ReplayRefusal>, AdminError> {
         let bound = match self {
-            Self::Unroutable if check => match Bound::ask(settings, topology)? {
+            Self::Unroutable | Self::Guarded(_) if check => match self.bound(settings, topology)? {
                 Ok(bound) => Some(bound),
                 Err(reason) => {
                     // Without the broker's own count, this is all we know.
@@ -83,14 +84,14 @@ impl Kept {
                     return Ok(Err(ReplayRefusal::Unknown { reason }));
                 }
             },
-            Self::Unroutable | Self::Parked => None,
+            Self::Unroutable | Self::Parked | Self::Recalled(_) | Self::Guarded(_) => None,
         };
         if let (Some(bound), Some(app)) = (&bound, &selection.app)
             && !bound.has(app.as_str())
         {
             return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
         }
-        let queue = self.queue(topology);
+        let queue = &self.queue(topology);
         let mut passed = past(settings, queue, u64::MAX, || {
             let (mut unbound, mut hopeless) = (BTreeMap::new(), 0);
             let decide = |delivery: &Delivery| {
@@ -106,7 +107,8 @@ impl Kept {
             };
             let drained = Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?;
             Ok((drained, (unbound, hopeless)))
-        })?;
+        })
+        .map_err(|error| self.told(error))?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
         passed.aside.refuse(&mut passed.drained, fits);
         let (unbound, hopeless) = passed.value;
@@ -125,17 +127,50 @@ impl Kept {
         stop: &AtomicBool,
         mut progress: impl FnMut(Progress),
     ) -> Result<Drained, AdminError> {
-        let queue = self.queue(topology);
+        let queue = &self.queue(topology);
         let decide = |delivery: &Delivery| match self.selects(topology, selection, delivery.into()) {
             true => Decision::Discard,
             false => Decision::Keep,
         };
         let mut passed = past(settings, queue, u64::MAX, || {
             Ok((Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?, ()))
-        })?;
+        })
+        .map_err(|error| self.told(error))?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
         passed.aside.discard(&mut passed.drained, fits);
         Ok(passed.drained)
+    }
+
+    /// Counts what [`discard`](Self::discard) would discard, and changes nothing: the number of
+    /// selected messages, and what was looked at.
+    ///
+    /// # Errors
+    /// If the broker cannot be asked, or looking is not safe.
+    pub fn count_selected(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+        selection: &Selection,
+        stop: &AtomicBool,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<(u64, Drained), AdminError> {
+        let queue = &self.queue(topology);
+        let mut passed = past(settings, queue, u64::MAX, || {
+            let mut selected = 0;
+            let decide = |delivery: &Delivery| {
+                selected += u64::from(self.selects(topology, selection, delivery.into()));
+                Decision::Keep
+            };
+            let drained = Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?;
+            Ok((drained, selected))
+        })
+        .map_err(|error| self.told(error))?;
+        passed.aside.keep(&mut passed.drained);
+        let fitting = passed.aside.messages().filter(|message| {
+            let message: &Foreign = message;
+            self.selects(topology, selection, message.into())
+        });
+        Ok((passed.value + fitting.count() as u64, passed.drained))
     }
 
     fn selects(&self, topology: &Topology, selection: &Selection, seen: Seen<'_>) -> bool {

@@ -14,7 +14,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::{Bound, Kept, KeptCause, Seen, Selection};
+use super::{Kept, KeptCause, Seen, Selection};
 
 /// The most groups that are kept apart: publishers can write anything into a key, and
 /// applications may make up reasons of their own.
@@ -32,8 +32,8 @@ pub struct KeptReport {
     pub groups: Vec<KeptGroup>,
     /// Messages that found no group because there are too many.
     pub other: Option<Group>,
-    /// What could not be seen, and why.
-    pub unseen: Vec<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
     /// How many the broker should have delivered but did not.
     pub withheld: u64,
     /// What ended the run early.
@@ -71,7 +71,23 @@ impl KeptReport {
     /// A report of so many messages, of which so many were examined, in these groups.
     #[must_use]
     pub fn new((waiting, examined): (u64, u64), groups: Vec<KeptGroup>) -> Self {
-        Self { waiting, examined, groups, other: None, unseen: Vec::new(), withheld: 0, failure: None }
+        Self { waiting, examined, groups, other: None, unchecked: Vec::new(), withheld: 0, failure: None }
+    }
+
+    /// This report, and one of another queue.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.waiting += other.waiting;
+        self.examined += other.examined;
+        self.groups.extend(other.groups);
+        self.other = match (self.other, other.other) {
+            (Some(one), Some(other)) => Some(one.and(&other)),
+            (one, other) => one.or(other),
+        };
+        self.unchecked.extend(other.unchecked);
+        self.withheld += other.withheld;
+        self.failure = self.failure.or(other.failure);
+        self
     }
 }
 
@@ -97,13 +113,14 @@ impl Kept {
         progress: impl FnMut(Progress),
     ) -> Result<KeptReport, AdminError> {
         let bound = match self {
-            Self::Unroutable => Some(Bound::ask(settings, topology)?),
-            Self::Parked => None,
+            Self::Unroutable | Self::Guarded(_) => Some(self.bound(settings, topology)?),
+            Self::Parked | Self::Recalled(_) => None,
         };
         let of = |delivery: &Delivery| self.cause(topology, &delivery.into());
         let of_foreign = |message: &Foreign| self.cause(topology, &message.into());
-        let queue = self.queue(topology);
-        let (drained, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)?;
+        let queue = &self.queue(topology);
+        let (drained, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)
+            .map_err(|error| self.told(error))?;
         let groups = census.groups().iter().map(|(cause, group)| KeptGroup {
             bound: match (&bound, &cause.app) {
                 (Some(Ok(bound)), Some(app)) => Some(bound.has(app)),
@@ -112,7 +129,7 @@ impl Kept {
             cause: cause.clone(),
             group: group.clone(),
         });
-        let unseen = match &bound {
+        let unchecked = match &bound {
             Some(Err(reason)) => vec![format!("who is bound now: {reason}")],
             _ => Vec::new(),
         };
@@ -121,7 +138,7 @@ impl Kept {
             examined: drained.examined,
             groups: groups.collect(),
             other: census.other().cloned(),
-            unseen,
+            unchecked,
             withheld: drained.withheld,
             failure: drained.failure,
         })
@@ -140,7 +157,7 @@ impl Kept {
         (count, body_bytes): (usize, usize),
         each: impl FnMut(KeptMessage),
     ) -> Result<Drained, AdminError> {
-        let queue = self.queue(topology);
+        let queue = &self.queue(topology);
         let selected = |seen: Seen<'_>| {
             let cause = self.cause(topology, &seen);
             selection.fits(&cause, &seen).then_some(cause)
@@ -163,7 +180,8 @@ impl Kept {
                 |_| {},
             )?;
             Ok((drained, found))
-        })?;
+        })
+        .map_err(|error| self.told(error))?;
         passed.aside.keep(&mut passed.drained);
         let foreign = passed.aside.messages().filter_map(|message| {
             let sample = || Sample::of_foreign(message, body_bytes);
@@ -171,5 +189,28 @@ impl Kept {
         });
         foreign.chain(passed.value).take(count).for_each(each);
         Ok(passed.drained)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_reports_are_one() {
+        let group = |count| Group { count, bytes: 10 * count, ..Group::default() };
+        let report = |app, count, other: Option<u64>, failure: Option<&str>| KeptReport {
+            other: other.map(group),
+            failure: failure.map(str::to_owned),
+            withheld: 1,
+            unchecked: vec![format!("of {app}")],
+            ..KeptReport::new((count + 1, count), vec![KeptGroup::new(Some(app), "recalled", group(count))])
+        };
+        let both = report("a", 3, Some(1), None).and(report("b", 4, Some(2), Some("gone")));
+        assert_eq!((both.waiting, both.examined, both.withheld), (9, 7, 2));
+        assert_eq!(both.groups.iter().map(|it| it.group.count).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(both.other, Some(group(3)));
+        assert_eq!((both.unchecked.len(), both.failure.as_deref()), (2, Some("gone")));
+        assert_eq!(report("a", 3, None, None).and(report("b", 4, Some(2), None)).other, Some(group(2)));
     }
 }

@@ -6,22 +6,27 @@
 
 mod bound;
 mod change;
+mod guarded;
 mod look;
 mod parked;
 mod reason;
+mod recalled;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::holding::{Outgoing, arrived};
+use crate::{
+    AdminError, Layout,
+    holding::{HoldingError, Outgoing, arrived},
+};
 use delayline::{
     amqp::{Delivery, v1::Foreign},
-    codec::AppKey,
-    message::Headers,
-    topology::{Queue, Topology},
+    codec::{AppKey, MessageId, RoutingKey},
+    message::{Headers, Value, headers},
+    topology::{Queue, RecallSettings, Topology},
 };
 
-use bound::Bound;
+pub(crate) use bound::Bound;
 
 pub use change::{ReplayRefusal, ReplayReport};
 pub use look::{KeptGroup, KeptMessage, KeptReport};
@@ -35,18 +40,23 @@ pub enum Kept {
     Unroutable,
     /// They have used up their attempts or their time.
     Parked,
+    /// They were recalled; those of this application.
+    Recalled(AppKey),
+    /// Nobody was bound for them in a layout of others that has a guard.
+    Guarded(Layout),
 }
 
 impl Kept {
-    /// All kinds.
+    /// Those that every set has.
     pub const ALL: [Self; 2] = [Self::Unroutable, Self::Parked];
 
     /// Its name, for people and scripts.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Unroutable => "unroutable",
+            Self::Unroutable | Self::Guarded(_) => "unroutable",
             Self::Parked => "parked",
+            Self::Recalled(_) => "recalled",
         }
     }
 
@@ -55,12 +65,27 @@ impl Kept {
     /// # Panics
     /// Never: every topology has it.
     #[must_use]
-    pub fn queue<'a>(&self, topology: &'a Topology) -> &'a Queue {
+    pub fn queue(&self, topology: &Topology) -> Queue {
         let name = match self {
             Self::Unroutable => topology.names().unroutable(),
             Self::Parked => topology.names().parked(),
+            Self::Recalled(app) => return topology.recalled_queue(app, RecallSettings::default()),
+            Self::Guarded(layout) => return guarded::queue(topology, layout),
         };
-        topology.queues().find(|queue| queue.name == name).expect("every topology has it")
+        topology.queues().find(|queue| queue.name == name).cloned().expect("every topology has it")
+    }
+
+    /// Says what made the queue, if it is not there.
+    fn told(&self, error: HoldingError) -> AdminError {
+        match (self, error) {
+            (Self::Recalled(app), HoldingError::Missing { .. }) => {
+                HoldingError::NotOffered { app: app.clone() }.into()
+            }
+            (Self::Guarded(layout), HoldingError::Missing { .. }) => {
+                AdminError::NoGuard { layout: layout.to_string() }
+            }
+            (_, error) => error.into(),
+        }
     }
 
     /// Whose a message is, and why it is here.
@@ -68,6 +93,8 @@ impl Kept {
         match self {
             Self::Unroutable => diagnose(topology.names(), seen.exchange, seen.routing_key).into(),
             Self::Parked => parked::cause(seen),
+            Self::Recalled(app) => recalled::cause(app, seen.routing_key),
+            Self::Guarded(layout) => guarded::diagnose(layout, seen.exchange, seen.routing_key).into(),
         }
     }
 
@@ -76,6 +103,8 @@ impl Kept {
         match self {
             Self::Unroutable => reason::way_on(topology.names(), bound, delivery),
             Self::Parked => parked::way_on(topology.names(), delivery),
+            Self::Recalled(app) => recalled::way_on(topology.names(), app, delivery),
+            Self::Guarded(layout) => guarded::way_on(layout, bound, delivery),
         }
     }
 }
@@ -90,6 +119,15 @@ enum WayOn {
     Nowhere,
 }
 
+/// A message that is replayed: it is wanted all the same if it has expired.
+fn unexpired(mut outgoing: Outgoing) -> Outgoing {
+    let now = Timestamp::now().as_millisecond();
+    if outgoing.headers.get(headers::EXPIRES).and_then(Value::as_i64).is_some_and(|time| time <= now) {
+        outgoing.headers.remove(headers::EXPIRES);
+    }
+    outgoing
+}
+
 /// Whose a message is, and why it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
@@ -97,7 +135,8 @@ pub struct KeptCause {
     /// The app it is for; `None` if its key does not say.
     pub app: Option<String>,
     /// Why it is here: a [`Reason`] if it is unroutable; `attempts`, `age`, `expired`,
-    /// `gave-up` or `unreadable` if it is parked.
+    /// `gave-up` or `unreadable` if it is parked; `recalled` if it was recalled, or `stray` if it
+    /// came to the queue of recalled messages in another way.
     pub reason: String,
     /// What is wrong with its key, or why it failed last, as far as that is known.
     pub detail: Option<String>,
@@ -113,6 +152,8 @@ pub struct Selection {
     pub reason: Option<String>,
     /// Those with this message id.
     pub message_id: Option<String>,
+    /// Those that were published with this id behind their app key.
+    pub id: Option<MessageId>,
     /// Those that came before this time; a message that does not say when does not match.
     pub before: Option<Timestamp>,
 }
@@ -131,8 +172,12 @@ impl Selection {
             .as_ref()
             .is_none_or(|reason| *reason == cause.reason || cause.detail.as_ref() == Some(reason));
         let id = self.message_id.is_none() || self.message_id.as_deref() == seen.message_id;
+        let own_id = self
+            .id
+            .as_ref()
+            .is_none_or(|id| seen.routing_key.parse::<RoutingKey>().is_ok_and(|key| key.id() == Some(id)));
         let age = self.before.is_none_or(|before| seen.arrived.is_some_and(|time| time < before));
-        app && reason && id && age
+        app && reason && id && own_id && age
     }
 }
 

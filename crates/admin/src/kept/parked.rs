@@ -1,7 +1,5 @@
 //! Why a message is in the parked queue, and its way back to its application: pure.
 
-use jiff::Timestamp;
-
 use crate::holding::Outgoing;
 use delayline::{
     amqp::Delivery,
@@ -10,7 +8,7 @@ use delayline::{
     topology::Names,
 };
 
-use super::{KeptCause, Seen, WayOn};
+use super::{KeptCause, Seen, WayOn, unexpired};
 
 /// The reason for a message that the service could not read, and that the broker moved here
 /// as it was.
@@ -45,12 +43,7 @@ pub(super) fn way_on(names: &Names, delivery: &Delivery) -> WayOn {
     for name in USED_UP {
         outgoing.headers.remove(name);
     }
-    // Whoever replays an expired message wants it delivered all the same.
-    let now = Timestamp::now().as_millisecond();
-    if outgoing.headers.get(headers::EXPIRES).and_then(Value::as_i64).is_some_and(|time| time <= now) {
-        outgoing.headers.remove(headers::EXPIRES);
-    }
-    WayOn::To(outgoing.into())
+    WayOn::To(unexpired(outgoing).into())
 }
 
 /// Messages are parked under their app key; those that the broker moved may have a delayed

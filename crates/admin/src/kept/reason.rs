@@ -108,7 +108,7 @@ pub fn diagnose(names: &Names, exchange: &str, routing_key: &str) -> Diagnosis {
 }
 
 /// The bits at or below a level.
-const fn below(level: Level) -> u32 {
+pub(super) const fn below(level: Level) -> u32 {
     level.units() | (level.units() - 1)
 }
 

@@ -201,6 +201,12 @@ pub struct MessageStats {
     /// How fast messages are published to an exchange, as computed by the broker.
     #[serde(deserialize_with = "lenient")]
     pub publish_in_details: Rate,
+    /// How fast messages of a queue are delivered that were delivered before.
+    #[serde(deserialize_with = "lenient")]
+    pub redeliver_details: Rate,
+    /// How fast messages of a queue are acknowledged.
+    #[serde(deserialize_with = "lenient")]
+    pub ack_details: Rate,
 }
 
 /// How fast a number grows.

@@ -2,15 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use delayline::{codec::AppKey, topology::Topology};
+use delayline::{
+    codec::AppKey,
+    topology::{Endpoint, Topology},
+};
 use delayline_settings::Settings;
 use serde::Serialize;
 
 use super::{Platform, PlatformSet};
 use crate::{
-    AddReport, AdminError, AppUserEntry, Applied, InstallReport, RemoveOptions, RemoveRefusal, RemoveReport,
+    AddReport, AdminError, AppUserEntry, Applied, GatewayAdded, GatewayRemoved, InstallReport, RemoveOptions,
+    RemoveRefusal, RemoveReport,
     apps::{Adding, PlannedApp},
-    install, list_apps, remove_app,
+    gateway::add,
+    install, list_apps, list_gateways, remove_app, remove_gateway,
 };
 
 /// How a platform file is applied.
@@ -45,6 +50,22 @@ pub struct SetReport {
     pub apps: Vec<AddReport>,
     /// Its applications that are not in the file, if they are to be removed.
     pub pruned: Vec<PrunedApp>,
+    /// Its gateways in the file.
+    pub gateways: Vec<GatewayAdded>,
+    /// Its gateways that are not in the file, if they are to be removed.
+    pub pruned_gateways: Vec<PrunedGateway>,
+}
+
+/// A gateway that is not in the file.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PrunedGateway {
+    /// Its name.
+    pub gateway: String,
+    /// What was removed, or would be.
+    pub report: Option<GatewayRemoved>,
+    /// Why it was not removed.
+    pub refused: Option<RemoveRefusal>,
 }
 
 /// An application that is not in the file.
@@ -68,7 +89,7 @@ impl ApplyReport {
 
 impl SetReport {
     fn conflicts(&self) -> impl Iterator<Item = String> {
-        let Self { set, install, apps, pruned } = self;
+        let Self { set, install, apps, pruned, gateways, pruned_gateways } = self;
         let of_set = install.conflicts.iter().map(move |conflict| format!("set `{set}`: {conflict}"));
         let unsuitable = install.unsuitable.iter().chain(&install.earlier);
         let unsuitable = unsuitable.map(move |finding| format!("set `{set}`: {finding}"));
@@ -78,12 +99,21 @@ impl SetReport {
         let refused = pruned.iter().filter_map(|app| {
             Some(format!("application `{}` cannot be removed: {}", app.app, app.refused.as_ref()?))
         });
-        of_set.chain(unsuitable).chain(of_apps).chain(refused)
+        let of_gateways = gateways.iter().flat_map(|it| {
+            it.conflicts.iter().map(move |conflict| format!("gateway `{}`: {conflict}", it.gateway))
+        });
+        let kept = pruned_gateways.iter().filter_map(|it| {
+            Some(format!("gateway `{}` cannot be removed: {}", it.gateway, it.refused.as_ref()?))
+        });
+        of_set.chain(unsuitable).chain(of_apps).chain(refused).chain(of_gateways).chain(kept)
     }
 
     fn unchanged(&self) -> bool {
-        let added = self.apps.iter().map(|app| app.outcome).chain([self.install.outcome]);
-        self.pruned.is_empty() && added.into_iter().all(|outcome| outcome == Applied::Unchanged)
+        let gateways = self.gateways.iter().map(|gateway| gateway.outcome);
+        let added = self.apps.iter().map(|app| app.outcome).chain([self.install.outcome]).chain(gateways);
+        self.pruned.is_empty()
+            && self.pruned_gateways.is_empty()
+            && added.into_iter().all(|outcome| outcome == Applied::Unchanged)
     }
 }
 
@@ -131,7 +161,9 @@ pub fn apply(
     if report.outcome != Applied::Installed {
         return Ok(report);
     }
-    let total = planned.iter().map(|plan| plan.apps.len() + plan.prune.len()).sum();
+    let gateways = |of: &SetReport| of.gateways.len() + of.pruned_gateways.len();
+    let total = planned.iter().map(|plan| plan.apps.len() + plan.prune.len()).sum::<usize>()
+        + report.sets.iter().map(gateways).sum::<usize>();
     let mut done = 0;
     let mut step = || {
         done += 1;
@@ -148,6 +180,17 @@ pub fn apply(
         for ((app, remove), pruned) in plan.prune.iter().zip(&mut of_set.pruned) {
             let outcome = remove_app(&plan.settings, &plan.wanted.topology, app, remove)?;
             (pruned.report, pruned.refused) = (outcome.clone().ok(), outcome.err());
+            step();
+        }
+        for (name, kind) in &plan.wanted.gateways {
+            if let Ok(added) = add(&plan.settings, &plan.wanted.topology, (name, *kind), false, false)? {
+                let planned = of_set.gateways.iter_mut().filter(|it| it.gateway == added.gateway);
+                planned.for_each(|it| it.clone_from(&added));
+            }
+            step();
+        }
+        for pruned in &mut of_set.pruned_gateways {
+            *pruned = removed(plan, &pruned.gateway, false)?;
             step();
         }
     }
@@ -174,13 +217,24 @@ fn look<'a>(
         install: install(&settings, topology, true, || {})?,
         apps: Vec::new(),
         pruned: Vec::new(),
+        gateways: Vec::new(),
+        pruned_gateways: Vec::new(),
     };
+    let follows = report.install.outcome == Applied::DryRun;
+    for (name, kind) in &wanted.gateways {
+        // The file was checked: a gateway can have this name.
+        report.gateways.extend(add(&settings, topology, (name, *kind), true, follows)?.ok());
+    }
     let mut apps = Vec::new();
     for spec in &wanted.apps {
         let app = adding.plan(topology, spec)?;
         report.apps.push(app.report.clone());
         apps.push(app);
     }
+    let gateways: Vec<String> = match prune {
+        true => list_gateways(&settings, topology)?.gateways.into_iter().map(|it| it.gateway).collect(),
+        false => Vec::new(),
+    };
     let prune = if prune { superfluous(&settings, wanted, users)? } else { Vec::new() };
     for (app, options) in &prune {
         let options = RemoveOptions { dry_run: true, ..options.clone() };
@@ -188,7 +242,21 @@ fn look<'a>(
         let (removed, refused) = (outcome.clone().ok(), outcome.err());
         report.pruned.push(PrunedApp { app: app.to_string(), report: removed, refused });
     }
-    Ok((Planned { wanted, settings, apps, prune }, report))
+    let plan = Planned { wanted, settings, apps, prune };
+    for gateway in gateways.iter().filter(|name| !wanted.gateways.iter().any(|(it, _)| it == *name)) {
+        report.pruned_gateways.push(removed(&plan, gateway, true)?);
+    }
+    Ok((plan, report))
+}
+
+/// Removes a gateway, or says what that would do.
+fn removed(plan: &Planned<'_>, gateway: &str, dry_run: bool) -> Result<PrunedGateway, AdminError> {
+    let outcome = remove_gateway(&plan.settings, &plan.wanted.topology, gateway, false, dry_run)?;
+    let (report, refused) = match outcome {
+        Ok(report) => (Some(report), None),
+        Err(refusal) => (None, Some(refusal)),
+    };
+    Ok(PrunedGateway { gateway: gateway.to_owned(), report, refused })
 }
 
 /// The applications on the broker that are not in the file, and the user of each, unless the
@@ -202,6 +270,10 @@ fn superfluous(
     let consumes = |user: &&AppUserEntry| user.consumes == Some(true) && !users.contains(user.name.as_str());
     let mut found: Vec<(AppKey, RemoveOptions)> = Vec::new();
     for entry in list_apps(settings, topology)?.apps {
+        // A gateway has a binding as an application has one, and is removed in another way.
+        if matches!(&entry.bound, Endpoint::Queue(queue) if topology.names().gateway_of(queue).is_some()) {
+            continue;
+        }
         // A binding that is no application's is for `verify` to find.
         let Some(app) = entry.app.as_deref().and_then(|app| AppKey::new(app).ok()) else { continue };
         if wanted.apps.iter().any(|spec| spec.app == app) || found.iter().any(|(other, _)| *other == app) {

@@ -10,9 +10,10 @@ use std::{
 use delayline::{
     broker::Secret,
     codec::AppKey,
-    topology::{QueueType, SetName, Topology, TopologySettings},
+    retry::Policies,
+    topology::{ExchangeKind, QueueType, SetName, Topology, TopologySettings},
 };
-use delayline_settings::read_secret;
+use delayline_settings::{policies_of, read_secret};
 use serde::Deserialize;
 
 use crate::apps::{AppRequest, AppSpec};
@@ -23,6 +24,9 @@ use crate::apps::{AppRequest, AppSpec};
 pub struct Platform {
     /// Its sets, by name.
     pub sets: Vec<PlatformSet>,
+    /// The retry policies, if it says any. They are no part of the broker: the retry service
+    /// reads them.
+    pub policies: Option<Policies>,
 }
 
 /// A set and its applications.
@@ -33,6 +37,8 @@ pub struct PlatformSet {
     pub topology: Topology,
     /// Its applications, by app key.
     pub apps: Vec<AppSpec>,
+    /// Its gateways, by name, and the kind of the exchange that consumers are bound to.
+    pub gateways: Vec<(String, ExchangeKind)>,
 }
 
 /// Why a platform file cannot be used.
@@ -64,6 +70,7 @@ pub enum PlatformError {
 #[serde(deny_unknown_fields)]
 struct Written {
     sets: BTreeMap<String, WrittenSet>,
+    policies: Option<toml::Table>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +81,15 @@ struct WrittenSet {
     unroutable_max_length: Option<NonZeroU32>,
     #[serde(default)]
     apps: BTreeMap<String, WrittenApp>,
+    #[serde(default)]
+    gateways: BTreeMap<String, WrittenGateway>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenGateway {
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 #[derive(Deserialize)]
@@ -122,7 +138,9 @@ impl Platform {
         secret: impl Fn(&Path) -> Result<Secret, PlatformError>,
     ) -> Result<Self, PlatformError> {
         let written: Written = toml::from_str(text).map_err(|error| syntax(text, &error))?;
-        let mut users = BTreeSet::new();
+        let policies = written.policies.map(policies_of).transpose();
+        let policies = policies.map_err(|error| wrong("policies", &error))?;
+        let (mut users, mut all_gateways) = (BTreeSet::new(), BTreeSet::new());
         let mut sets = Vec::new();
         for (name, written) in written.sets {
             let table = format!("sets.{name}");
@@ -159,10 +177,28 @@ impl Platform {
                 }
                 apps.push(spec);
             }
-            sets.push(PlatformSet { topology, apps });
+            let mut gateways = Vec::new();
+            for (name, written) in written.gateways {
+                let table = format!("{table}.gateways.{name:?}");
+                let kind = kind(&written.kind).map_err(|reason| wrong(&table, &reason))?;
+                topology.gateway(&name, kind).map_err(|error| wrong(&table, &error))?;
+                if !all_gateways.insert(name.clone()) {
+                    return Err(wrong(&table, &"another set of this file has a gateway of this name"));
+                }
+                gateways.push((name, kind));
+            }
+            sets.push(PlatformSet { topology, apps, gateways });
         }
-        Ok(Self { sets })
+        Ok(Self { sets, policies })
     }
+}
+
+fn kind(name: &str) -> Result<ExchangeKind, String> {
+    use ExchangeKind::{Direct, Fanout, Headers, Topic};
+    let all = [Direct, Fanout, Headers, Topic];
+    all.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| {
+        format!("`{name}` is not the type of an exchange; use {}", all.map(ExchangeKind::as_str).join(", "))
+    })
 }
 
 fn wrong(table: &str, reason: &dyn ToString) -> PlatformError {
@@ -204,8 +240,14 @@ mod tests {
             publish_only = true
             may_publish = ["billing"]
 
+            [sets.delay.gateways."orders.delayed"]
+            type = "topic"
+
             [sets.reminders]
             queue_type = "classic"
+
+            [policies.apps.billing]
+            list = ["1m", "5m"]
             "#,
         )
         .unwrap();
@@ -215,6 +257,9 @@ mod tests {
         let [billing, orders] = delay.apps.as_slice() else { panic!("{delay:?}") };
         assert!(matches!(&billing.delivery, Delivery::Landing(Target::Queue(queue)) if queue.retry));
         assert_eq!((&orders.delivery, orders.app.as_str()), (&Delivery::Nothing, "eu.orders"));
+        assert_eq!(delay.gateways, [("orders.delayed".to_owned(), ExchangeKind::Topic)]);
+        let billing = &platform.policies.as_ref().unwrap().get(&billing.app, "rejected").attempts;
+        assert_eq!(*billing, 2);
         assert_eq!(orders.user.as_ref().unwrap().may_publish, [AppKey::new("billing").unwrap()]);
     }
 
@@ -229,6 +274,14 @@ mod tests {
             ("[sets.delay.apps.\"a b\"]", "a b"),
             ("[sets.delay.apps.a]\nqueue = \"delay.retry\"", "belongs to the set"),
             ("[sets.delay.apps.a]\npublish_only = true\nlanding = true", "exclude each other"),
+            ("[sets.delay.gateways.g]\ntype = \"x-delayed-message\"", "use direct, fanout, headers, topic"),
+            ("[sets.delay.gateways.g]", "missing field `type`"),
+            ("[sets.delay.gateways.\"a b\"]\ntype = \"topic\"", "a b"),
+            (
+                "[sets.a.gateways.g]\ntype = \"topic\"\n[sets.b.gateways.g]\ntype = \"topic\"",
+                "[sets.b.gateways.\"g\"]: another set",
+            ),
+            ("[sets.delay]\n[policies.apps.a]\nlist = 1", "[policies]"),
             ("[sets.delay.apps.a]\nno_user = true\npassword_file = \"x\"", "`password_file`"),
             ("[sets.delay.apps.a]\nuser = \"u\"\n[sets.delay.apps.b]\nuser = \"u\"", "user `u` belongs"),
         ] {

@@ -4,5 +4,5 @@
 mod apply;
 mod file;
 
-pub use apply::{ApplyOptions, ApplyReport, PrunedApp, SetReport, apply};
+pub use apply::{ApplyOptions, ApplyReport, PrunedApp, PrunedGateway, SetReport, apply};
 pub use file::{Platform, PlatformError, PlatformSet};

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use log::debug;
+use log::{debug, warn};
 use regex::Regex;
 use serde::Serialize;
 
@@ -138,7 +138,7 @@ pub fn unstick(
     options: &UnstickOptions,
 ) -> Result<UnstickReport, AdminError> {
     let management = settings.management.as_ref();
-    let management = management.ok_or_else(|| AdminError::Blind {
+    let management = management.ok_or_else(|| AdminError::NoManagement {
         reason: "no management API is configured (--management-url)".into(),
     })?;
     let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
@@ -251,6 +251,44 @@ fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str) -> Result<(), Manag
         done = api.delete_policy(kind, vhost, NAME);
     }
     done
+}
+
+/// Lifts the delivery limits of queues until this is dropped. Where a queue has a policy and an
+/// operator policy, neither of them ours to replace, its limit stays.
+///
+/// # Errors
+/// If the management API cannot be asked, or refuses.
+pub(crate) fn without_limit<'a>(
+    api: &'a ManagementApi,
+    vhost: &'a str,
+    queues: &[String],
+) -> Result<Lifted<'a>, ManagementError> {
+    let seen = with_policies_of_now(api, vhost, api.queues(vhost)?);
+    let touches = touches(seen.iter().filter(|queue| queues.contains(&queue.name)));
+    let mut lifted = Lifted { api, vhost, kinds: Vec::new() };
+    for (kind, queues) in touches.queues {
+        // Also after an error: it may have been set, with only the answer lost.
+        lifted.kinds.push(kind);
+        api.set_policy(kind, vhost, &policy(&queues))?;
+    }
+    Ok(lifted)
+}
+
+/// Queues without a delivery limit, for as long as this lives.
+pub(crate) struct Lifted<'a> {
+    api: &'a ManagementApi,
+    vhost: &'a str,
+    kinds: Vec<PolicyKind>,
+}
+
+impl Drop for Lifted<'_> {
+    fn drop(&mut self) {
+        for kind in &self.kinds {
+            if let Err(error) = clear(self.api, *kind, self.vhost) {
+                warn!("the {kind} `{NAME}` was left behind; `delayline unstick` deletes it: {error}");
+            }
+        }
+    }
 }
 
 /// Watches until none of the queues has dead letters, or the time is up.

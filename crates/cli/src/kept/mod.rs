@@ -1,14 +1,24 @@
-//! Commands on messages that a set keeps: `parked` and `unroutable` are two ways to give them.
+//! Commands on messages that a set keeps: `parked`, `recalled` and `unroutable` are three ways to
+//! give them.
 
 mod print;
 
+pub(super) use print::{escaped as printable_line, sample};
+
 use indicatif::ProgressBar;
 
-use delayline::{codec::AppKey, topology::Topology};
-use delayline_admin::{Kept, Selection, holding::Progress};
+use jiff::Timestamp;
+
+use delayline::{
+    codec::{AppKey, Delay},
+    topology::Topology,
+};
+use delayline_admin::{Kept, KeptReport, Selection, holding::Progress};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, args, ending::on_signal};
+use crate::{Code, Failure, Output, again::Again, args, ending::on_signal};
+
+pub(super) use print::Words;
 
 /// What to do with kept messages.
 pub(super) enum Action {
@@ -16,7 +26,15 @@ pub(super) enum Action {
     Show(Selection, Size),
     /// Whether to check that somebody is bound.
     Replay(Selection, bool),
-    Discard(Selection),
+    /// Whether to count only what would be discarded.
+    Discard(Selection, DryRun),
+}
+
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct DryRun {
+    /// Only count what would be discarded
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -24,6 +42,8 @@ pub(super) struct Limit {
     /// Examine the first N messages
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = args::whole::<u64>(0..))]
     limit: u64,
+    #[command(flatten)]
+    pub(super) again: Again,
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -70,12 +90,7 @@ pub(super) fn run(
 ) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     match action {
-        Action::List(Limit { limit }) => {
-            let bar = output.progress(Some(0), "looking");
-            let report = kept.list(settings, &topology, limit, |at| follow(&bar, at));
-            bar.finish_and_clear();
-            print::list(kept, &report?, output)
-        }
+        Action::List(limit) => list(std::slice::from_ref(kept), Words::of(kept), limit, settings, output),
         Action::Show(selection, Size { count, body_bytes }) => {
             let mut messages = Vec::new();
             let size = (count, body_bytes);
@@ -92,7 +107,15 @@ pub(super) fn run(
                 Err(refusal) => Err(Failure::new(Code::Problem, refusal)),
             }
         }
-        Action::Discard(selection) => {
+        Action::Discard(selection, DryRun { dry_run: true }) => {
+            let stop = on_signal()?;
+            let bar = output.progress(Some(0), "counting");
+            let found = kept.count_selected(settings, &topology, &selection, &stop, |at| follow(&bar, at));
+            bar.finish_and_clear();
+            let (selected, drained) = found?;
+            print::would_discard(selected, &drained, output)
+        }
+        Action::Discard(selection, _) => {
             let stop = on_signal()?;
             let bar = output.progress(Some(0), "discarding");
             let drained = kept.discard(settings, &topology, &selection, &stop, |at| follow(&bar, at));
@@ -100,6 +123,37 @@ pub(super) fn run(
             print::discarded(&drained?, output)
         }
     }
+}
+
+/// Lists the messages of these queues in one table.
+pub(super) fn list(
+    all: &[Kept],
+    words: Words,
+    Limit { limit, .. }: Limit,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<Code, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    let bar = output.progress(Some(0), "looking");
+    let mut report = KeptReport::new((0, 0), Vec::new());
+    for kept in all {
+        let left = limit.saturating_sub(report.examined);
+        match kept.list(settings, &topology, left, |at| follow(&bar, at)) {
+            Ok(next) => report = report.and(next),
+            Err(error) => {
+                bar.finish_and_clear();
+                return Err(error.into());
+            }
+        }
+    }
+    bar.finish_and_clear();
+    print::list(words, &report, output)
+}
+
+/// The time that is so long ago.
+pub(super) fn ago(age: Delay) -> Timestamp {
+    let age = jiff::SignedDuration::from_secs(age.seconds().into());
+    Timestamp::now().saturating_sub(age).unwrap_or(Timestamp::MIN)
 }
 
 pub(super) fn follow(bar: &ProgressBar, at: Progress) {

@@ -2,6 +2,7 @@
 
 use jiff::{Timestamp, Unit};
 use owo_colors::OwoColorize;
+use serde::Serialize;
 
 use delayline::message::headers;
 use delayline_admin::{
@@ -10,11 +11,33 @@ use delayline_admin::{
 };
 
 use crate::{
-    Code, Failure, Output,
-    output::{aside, counted},
+    Code, Failure, Output, findings,
+    output::{aside, counted, dry_run, grouped, unchanged},
     table::table,
     time::date,
 };
+
+/// What a kind of kept messages is called, and the columns of its list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words {
+    what: &'static str,
+    reason: &'static str,
+    detail: &'static str,
+}
+
+impl Words {
+    const UNROUTABLE: Self = Self { what: "unroutable", reason: "reason", detail: "what is wrong" };
+    const PARKED: Self = Self { what: "parked", reason: "parked because of", detail: "last failure" };
+    pub(crate) const RECALLED: Self = Self { what: "recalled", ..Self::UNROUTABLE };
+
+    pub(super) fn of(kept: &Kept) -> Self {
+        match kept {
+            Kept::Parked => Self::PARKED,
+            Kept::Recalled(_) => Self::RECALLED,
+            _ => Self::UNROUTABLE,
+        }
+    }
+}
 
 /// The exit code of a command that changes something.
 fn code(drained: &Drained) -> Code {
@@ -41,7 +64,7 @@ fn age(now: Timestamp, then: Timestamp) -> String {
 }
 
 /// Prints a message in detail.
-fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn sample(sample: &Sample, output: &mut Output) -> Result<(), Failure> {
     output.line(format!("  exchange     {}", escaped(&sample.exchange)))?;
     output.line(format!("  routing key  {}", escaped(&sample.routing_key)))?;
     if sample.unreadable {
@@ -75,11 +98,11 @@ fn moment(name: &str, value: &serde_json::Value) -> String {
 }
 
 /// One line, without anything that could control the terminal.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.chars().flat_map(char::escape_debug).collect()
 }
 
-pub(super) fn list(kept: &Kept, report: &KeptReport, output: &mut Output) -> Result<Code, Failure> {
+pub(super) fn list(words: Words, report: &KeptReport, output: &mut Output) -> Result<Code, Failure> {
     let cut = Cut::new(report.withheld, report.failure.as_ref());
     if output.json {
         output.json(report)?;
@@ -88,10 +111,7 @@ pub(super) fn list(kept: &Kept, report: &KeptReport, output: &mut Output) -> Res
     let now = Timestamp::now();
     let age = |time: Option<Timestamp>| time.map_or_else(|| "?".into(), |time| age(now, time));
     let optional = |text: &Option<String>| text.as_deref().map_or_else(|| "-".into(), escaped);
-    let (reason, detail) = match kept {
-        Kept::Parked => ("parked because of", "last failure"),
-        _ => ("reason", "what is wrong"),
-    };
+    let Words { what, reason, detail } = words;
     let mut header = vec!["app key", reason, ">messages", ">unreadable", ">oldest", ">newest", detail];
     let bound_matters = report.groups.iter().any(|it| it.bound.is_some());
     if bound_matters {
@@ -101,8 +121,8 @@ pub(super) fn list(kept: &Kept, report: &KeptReport, output: &mut Output) -> Res
         let mut row = vec![
             optional(&it.cause.app),
             escaped(&it.cause.reason),
-            it.group.count.to_string(),
-            it.group.unreadable.to_string(),
+            grouped(it.group.count),
+            grouped(it.group.unreadable),
             age(it.group.oldest),
             age(it.group.newest),
             optional(&it.cause.detail),
@@ -113,17 +133,15 @@ pub(super) fn list(kept: &Kept, report: &KeptReport, output: &mut Output) -> Res
         row
     });
     if report.waiting == 0 {
-        output.line(format!("nothing is {}", kept.as_str()))?;
+        output.line(format!("nothing is {what}"))?;
     } else {
         output.line(table(&header, rows))?;
         if let Some(other) = &report.other {
             output.line(format!("and {} of other kinds", counted(other.count, "message")))?;
         }
-        output.line(total(report.waiting, report.examined, cut, kept.as_str()))?;
+        output.line(total(report.waiting, report.examined, cut, what))?;
     }
-    for unseen in &report.unseen {
-        output.line(format!("not seen: {unseen}"))?;
-    }
+    findings::unchecked(&report.unchecked, output)?;
     if let Some(failure) = &report.failure {
         aside(format!("{} {failure}", "ended early:".red().bold()));
     }
@@ -183,9 +201,35 @@ pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) 
     Ok(code)
 }
 
+/// What was discarded, or would be.
+#[derive(Serialize)]
+struct Discarded<'a> {
+    /// Whether nothing was changed.
+    dry_run: bool,
+    /// How many messages were selected.
+    selected: u64,
+    #[serde(flatten)]
+    drained: &'a Drained,
+}
+
+pub(super) fn would_discard(selected: u64, drained: &Drained, output: &mut Output) -> Result<Code, Failure> {
+    if output.json {
+        output.json(&Discarded { dry_run: true, selected, drained })?;
+    } else {
+        let stay = grouped(drained.waiting.saturating_sub(selected));
+        output.line(format!(
+            "{} {} would be discarded, {stay} kept",
+            dry_run(),
+            counted(selected, "message")
+        ))?;
+        ending(drained, output)?;
+    }
+    Ok(code(drained))
+}
+
 pub(super) fn discarded(drained: &Drained, output: &mut Output) -> Result<Code, Failure> {
     if output.json {
-        output.json(drained)?;
+        output.json(&Discarded { dry_run: false, selected: drained.discarded, drained })?;
     } else {
         changed("discarded", drained.discarded, drained, output)?;
         ending(drained, output)?;
@@ -194,7 +238,10 @@ pub(super) fn discarded(drained: &Drained, output: &mut Output) -> Result<Code, 
 }
 
 fn changed(what: &str, gone: u64, drained: &Drained, output: &mut Output) -> Result<(), Failure> {
-    output.line(format!("{} {what}, {} kept", counted(gone, "message"), drained.waiting - gone))?;
+    let head =
+        if gone == 0 && code(drained) == Code::Done { format!("{} ", unchanged()) } else { String::new() };
+    let stay = grouped(drained.waiting - gone);
+    output.line(format!("{head}{} {what}, {stay} kept", counted(gone, "message")))?;
     Ok(())
 }
 
@@ -245,7 +292,8 @@ impl Cut {
 
 /// How many there are, and how many of those were examined.
 fn total(waiting: u64, examined: u64, cut: Cut, what: &str) -> String {
-    let looked = match (waiting.saturating_sub(examined), cut) {
+    let (left, examined) = (waiting.saturating_sub(examined), grouped(examined));
+    let looked = match (left, cut) {
         (0, _) => String::new(),
         (_, Cut::Limit) => format!(", of which the first {examined} were looked at (--limit)"),
         (_, Cut::Withheld) => format!(", of which {examined} were looked at: {WITHHELD}"),
@@ -289,15 +337,17 @@ fn ending(drained: &Drained, output: &mut Output) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use crate::args::Shape;
+
     use super::*;
 
     #[test]
     fn a_list_that_ended_early_is_a_failure() {
-        for json in [false, true] {
+        for shape in [Shape::Table, Shape::Json] {
             let code = |failure: Option<&str>| {
                 let mut report = KeptReport::new((5, 2), Vec::new());
                 report.failure = failure.map(str::to_owned);
-                list(&Kept::Unroutable, &report, &mut Output::new(json)).unwrap()
+                list(Words::UNROUTABLE, &report, &mut Output::new(shape, &["unroutable", "list"])).unwrap()
             };
             assert_eq!(code(None), Code::Done);
             assert_eq!(code(Some("the connection was lost")), Code::Broker);

@@ -45,6 +45,7 @@ pub(super) struct Template {
     pub(super) checked: bool,
     pub(super) tolerance: Tolerance,
     pub(super) id: Option<MessageId>,
+    pub(super) journal: bool,
     pub(super) quota: Quota,
     pub(super) unit: Unit,
     /// Who we are to the broker.
@@ -61,7 +62,8 @@ impl Template {
     pub(super) fn message(&self, body: Vec<u8>) -> Result<Message, String> {
         let app = self.app.clone().ok_or("there is no app key; use --app")?;
         let when = self.when.ok_or("there is no delay; use --delay or --at")?;
-        let message = Message::new(app, when, body).with_tolerance(self.tolerance);
+        let mut message = Message::new(app, when, body).with_tolerance(self.tolerance);
+        message.journalled = self.journal;
         Ok(match self.id.clone() {
             Some(id) => message.with_id(id),
             None => message,
@@ -97,6 +99,7 @@ struct JsonMessage {
     tolerance: Option<Tolerance>,
     #[serde(deserialize_with = "text::<MessageId, _>")]
     id: Option<MessageId>,
+    journal: Option<bool>,
     body: Option<String>,
     #[serde(deserialize_with = "base64")]
     body_base64: Option<Vec<u8>>,
@@ -118,6 +121,8 @@ struct JsonMessage {
     app_id: Option<String>,
     // What `listen`, `parked show` and `unroutable show` print besides: how a message came
     // there, which says nothing about how to send it.
+    schema: IgnoredAny,
+    schema_version: IgnoredAny,
     routing_key: Option<IgnoredAny>,
     exchange: IgnoredAny,
     arrived: IgnoredAny,
@@ -128,6 +133,12 @@ struct JsonMessage {
     detail: IgnoredAny,
     failure: IgnoredAny,
     bytes: IgnoredAny,
+    // And what `scheduled show` prints: when it was to come, which says nothing about this time.
+    due: IgnoredAny,
+    state: IgnoredAny,
+    handle: IgnoredAny,
+    attempt: IgnoredAny,
+    copies: IgnoredAny,
     unreadable: bool,
     truncated: bool,
 }
@@ -156,6 +167,7 @@ impl JsonMessage {
         template.app = self.app.or(template.app);
         template.tolerance = self.tolerance.unwrap_or(template.tolerance);
         template.id = self.id.or(template.id);
+        template.journal = self.journal.unwrap_or(template.journal);
         match (self.delay, self.at) {
             (Some(_), Some(_)) => {
                 return Err("it has both `delay` and `at`; keep one of them".into());
@@ -287,6 +299,7 @@ pub(crate) fn read_json_line(line: &[u8]) -> Result<Option<Message>, String> {
         checked: false,
         tolerance: Tolerance::NONE,
         id: None,
+        journal: false,
         quota: Quota::default(),
         unit: Unit::SECOND,
         user: None,
@@ -306,6 +319,7 @@ mod tests {
             checked: false,
             tolerance: Tolerance::NONE,
             id: None,
+            journal: false,
             quota: Quota::default(),
             unit: Unit::SECOND,
             user: Some("operator".into()),

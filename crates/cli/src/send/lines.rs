@@ -186,6 +186,7 @@ mod tests {
             checked: false,
             tolerance: Tolerance::NONE,
             id: None,
+            journal: false,
             quota: Quota::default(),
             unit: Unit::SECOND,
             user: None,

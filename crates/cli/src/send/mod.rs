@@ -22,7 +22,8 @@ use serde::Serialize;
 use delayline::{
     Message,
     codec::{AppKey, Delay, MessageId, Tolerance},
-    message::When,
+    message::{Handle, When},
+    recall::Recaller,
     router::{Cause, Outcome, Receipt},
 };
 use delayline_settings::Settings;
@@ -30,7 +31,7 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args, ending,
     output::{aside, counted, grouped},
-    time,
+    reschedule, time,
 };
 
 use input::{Format, Past, Template, not_past};
@@ -57,10 +58,10 @@ Examples:
   delayline send --app billing --delay 1h --tolerance 5% < body.txt
   seq 1000 | delayline send --app billing --delay 10s --lines
   delayline send --jsonl --file messages.jsonl --delay 1h
-  delayline send --app billing --delay 30d --id invoice-17 --body 'pay!'
+  delayline send --app billing --delay 30d --id invoice-17 --journal --body 'pay!'
 
 A line of JSON is an object with any of body, body_base64, headers, app, delay, at, past,
-tolerance, id, message_id, correlation_id, content_type, content_encoding, reply_to, type,
+tolerance, id, journal, message_id, correlation_id, content_type, content_encoding, reply_to, type,
 priority, expiration, timestamp, app_id, user_id; flags supply what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
 What `listen`, `parked show` and `unroutable show` print with --json is such an object, too.
@@ -93,6 +94,12 @@ pub(super) struct Args {
     /// Give it an id, so that it can be recalled (the application needs `app add --recall`)
     #[arg(long, value_name = "ID", value_parser = args::id, conflicts_with_all = ["lines", "jsonl"])]
     id: Option<MessageId>,
+    /// Put a copy into the application's journal (it needs `app add --recall --journal`)
+    #[arg(long)]
+    journal: bool,
+    /// Once it is confirmed, recall this message, which it takes the place of
+    #[arg(long, value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["lines", "jsonl"])]
+    replace: Option<Handle>,
     /// Print the handle of each message that was confirmed and has an id, for `recall`
     #[arg(long, requires = "jsonl")]
     handles: bool,
@@ -123,6 +130,9 @@ struct Report {
     /// The receipt of a single message.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<Sent>,
+    /// What came of recalling the message that it replaces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<&'static str>,
     #[serde(skip)]
     interrupted: bool,
     /// The bytes of the bodies that are not confirmed yet.
@@ -155,6 +165,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         checked: false,
         tolerance: args.tolerance,
         id: args.id.clone(),
+        journal: args.journal,
         quota: settings.router.quota.clone(),
         unit: settings.topology.unit,
         user: settings.broker.credentials.username().map(str::to_owned),
@@ -165,12 +176,16 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     } else {
         let message = template.message(one_body(args)?).and_then(|message| template.admits(message));
         let message = message.map_err(Failure::usage)?;
-        send_one(message, settings)?
+        match &args.replace {
+            Some(old) => send_instead(message, old, settings)?,
+            None => send_one(message, settings)?,
+        }
     };
     show(&report, output)?;
     // The same exit code as for a single message.
     Ok(match &report {
         Report { interrupted: true, .. } => Code::Interrupted,
+        Report { replaced: Some(answer), .. } if *answer != "recalled" => Code::Problem,
         Report { unsendable, problems, .. } if problems.count > *unsendable => Code::Broker,
         Report { unsendable: 1.., .. } => Code::Usage,
         _ => Code::Done,
@@ -238,6 +253,25 @@ fn send_one(message: Message, settings: &Settings) -> Result<Report, Failure> {
     }
 }
 
+/// Sends a message in the place of another one.
+fn send_instead(message: Message, old: &Handle, settings: &Settings) -> Result<Report, Failure> {
+    let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
+    let router = settings.router().connect()?;
+    let started = Instant::now();
+    let replaced = reschedule::replace(&mut recaller, &router, old, message);
+    let seconds = started.elapsed().as_secs_f64();
+    let _ = router.close(CLOSE);
+    let replaced = replaced?;
+    Ok(Report {
+        confirmed: 1,
+        seconds,
+        per_second: seconds.recip(),
+        message: Some(Sent::new(&replaced.receipt, settings)),
+        replaced: Some(reschedule::word(replaced.recalled)),
+        ..Report::default()
+    })
+}
+
 fn send_many(
     args: &Args,
     format: Format,
@@ -266,7 +300,11 @@ fn send_many(
     let mut settled = |receipt: Option<&Receipt>| {
         bar.inc(1);
         let handle = receipt.and_then(|receipt| receipt.handle.as_ref()).filter(|_| args.handles);
-        if let Some(Err(error)) = handle.map(|handle| bar.suspend(|| output.line(handle))) {
+        let mut print = |handle: &Handle| match output.json {
+            true => output.json(&serde_json::json!({ "handle": handle.to_string() })),
+            false => output.line(handle),
+        };
+        if let Some(Err(error)) = handle.map(|handle| bar.suspend(|| print(handle))) {
             unwritten.get_or_insert(error);
         }
     };
@@ -371,6 +409,11 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         ))?;
         if let Some(handle) = &sent.handle {
             output.line(format!("handle {handle}"))?;
+        }
+        match report.replaced {
+            None => {}
+            Some("recalled") => output.line("the old one is recalled")?,
+            Some(answer) => output.line(format!("the old one: {answer}; both may be delivered"))?,
         }
         return Ok(());
     }

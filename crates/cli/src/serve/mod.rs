@@ -21,7 +21,7 @@ use signal_hook::{
 };
 
 use delayline::retry::{Service, SharedPolicies};
-use delayline_admin::Unsticker;
+use delayline_admin::{Sweeper, Unsticker};
 use delayline_settings::{Settings, WebSettings};
 use delayline_watch::{
     canary::Canary,
@@ -82,6 +82,9 @@ pub(super) struct Args {
     /// Do not unstick queues
     #[arg(long)]
     no_unstick: bool,
+    /// Do not sweep up recalls of messages that are over
+    #[arg(long)]
+    no_sweep: bool,
     /// Do not work for gateways
     #[arg(long)]
     no_gateways: bool,
@@ -94,10 +97,11 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
     }
     settings.canary.enabled &= !args.no_canary;
-    let idle = args.no_retry && args.no_unstick && args.no_gateways;
+    let idle = args.no_retry && args.no_unstick && args.no_gateways && args.no_sweep;
     if idle && !settings.canary.enabled && settings.web.listen.is_none() {
         return Err(Failure::usage(
-            "nothing is left to do: no retry service, no gateways, no canary, no page, and no unsticking",
+            "nothing is left to do: no retry service, no gateways, no canary, no page, no unsticking, and \
+             no sweeping",
         ));
     }
     let file = args.policies.file();
@@ -124,9 +128,10 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
             }
         })
     };
-    let counters = site::Counters::new(!args.no_retry, !args.no_gateways);
+    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep);
     let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &stop));
     let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &stop));
+    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, &stop));
     let gateways = (!args.no_gateways).then(|| gate(&settings, &counters, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
@@ -150,7 +155,7 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
     };
     let clean = gateways.is_none_or(|gateways| gateways.join().unwrap_or(false)) && clean;
     drop((web, watch));
-    for thread in canary.into_iter().chain(unsticker) {
+    for thread in canary.into_iter().chain(unsticker).chain(sweeper) {
         let _ = thread.join();
     }
     handle.close();
@@ -170,6 +175,12 @@ fn unstick(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool
     let stop = Arc::clone(stop);
     // Policies that it set are deleted before the process ends.
     thread::spawn(move || unsticker.run(&stop))
+}
+
+fn sweep(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let sweeper = Sweeper::new(settings.clone(), counters.of_sweeper());
+    let stop = Arc::clone(stop);
+    thread::spawn(move || sweeper.run(&stop))
 }
 
 fn gate(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<bool> {

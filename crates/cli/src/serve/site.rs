@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use delayline::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
-use delayline_admin::{Kept, UnstickStats};
+use delayline_admin::{Kept, RecallStats, UnstickStats};
 use delayline_settings::Settings;
 use delayline_watch::{
     canary::Watched,
@@ -27,12 +27,15 @@ pub(super) struct Counters {
     watched: Arc<Watched>,
     unstick: Arc<UnstickStats>,
     gateways: Option<Arc<GatewayCounters>>,
+    /// What the sweeper sees and does, if there is one.
+    recalls: Option<Arc<RecallStats>>,
 }
 
 impl Counters {
-    pub(super) fn new(retrying: bool, gateways: bool) -> Self {
+    pub(super) fn new(retrying: bool, gateways: bool, sweeping: bool) -> Self {
         let gateways = gateways.then(Arc::default);
-        Self { retries: retrying.then(Arc::default), gateways, ..Self::default() }
+        let recalls = sweeping.then(Arc::default);
+        Self { retries: retrying.then(Arc::default), gateways, recalls, ..Self::default() }
     }
 
     pub(super) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
@@ -46,11 +49,16 @@ impl Counters {
             canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
             unstick: Some(Arc::clone(&self.unstick)),
             gateways: self.gateways.clone(),
+            recalls: self.recalls.clone(),
         }
     }
 
     pub(super) fn of_gateways(&self) -> Arc<GatewayCounters> {
         self.gateways.clone().unwrap_or_default()
+    }
+
+    pub(super) fn of_sweeper(&self) -> Arc<RecallStats> {
+        self.recalls.clone().unwrap_or_default()
     }
 
     pub(super) fn of_unsticker(&self) -> Arc<UnstickStats> {
@@ -67,6 +75,7 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
     let sources = Sources {
         retries: counters.retries.clone(),
         canary: Some(Arc::clone(&counters.watched)),
+        recalls: counters.recalls.clone(),
         ages: true,
         ..Sources::default()
     };
@@ -97,7 +106,7 @@ fn readiness(picture: &Picture) -> Readiness {
     let verified = match (set.ok, set.problems.first(), set.unchecked.first()) {
         (Some(true), _, not) if set.is_partial() => {
             let not = not.map_or("bindings", String::as_str);
-            format!("set `{}` is as it should be; not compared: {not}", picture.set)
+            format!("set `{}` is as it should be; not checked: {not}", picture.set)
         }
         (Some(true), _, _) => format!("set `{}` is as it should be", picture.set),
         (Some(false), Some(first), _) if set.problems.len() == 1 => first.clone(),

@@ -192,8 +192,12 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
         let style = if new.is_some_and(|new| new > 0) { alarm() } else { Style::new() };
         lines.push(Line::styled(format!("  {name:12}{}", text::kept(count, new)), style));
     }
-    for unseen in &picture.unseen {
-        lines.push(Line::styled(format!("not seen: {}", text::readable(unseen)), dim()));
+    for view in picture.recalls.iter().flatten().filter(|view| view.recalled > 0) {
+        let app = text::readable(&view.app);
+        lines.push(Line::from(format!("  recalled    {} of {app}", grouped(view.recalled))));
+    }
+    for unchecked in &picture.unchecked {
+        lines.push(Line::styled(format!("not checked: {}", text::readable(unchecked)), dim()));
     }
     lines
 }

@@ -15,10 +15,11 @@ use ratatui::{
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
 };
 
+use delayline_admin::Layout;
 use delayline_settings::Settings;
 use delayline_watch::picture::{Sources, Watch};
 
-use crate::{Code, Failure, Output, ending, status};
+use crate::{Code, Failure, Output, ending, foreign, status};
 
 /// How often to check for keys and signals.
 const TICK: Duration = Duration::from_millis(200);
@@ -29,6 +30,7 @@ Examples:
   delayline top                     watch a set; q ends it
   delayline top --once              look once, and print it
   delayline top --once --json | jq '.levels[] | select(.stuck > 0)'
+  delayline top --once --layout nservicebus     the delays of others
 
 In a pipe it looks once. Rates appear after ten seconds, since they are measured from
 changes. The lateness of messages is measured by the daemon and shown on its page. Looking
@@ -37,9 +39,15 @@ pub(super) struct Args {
     /// Look once, print the result, and end
     #[arg(long)]
     once: bool,
+    /// Instead of the set: the delays of this layout (nservicebus, celery, celery:PREFIX)
+    #[arg(long, value_name = "LAYOUT", requires = "once")]
+    layout: Option<Layout>,
 }
 
 pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Result<Code, Failure> {
+    if let Some(layout) = &args.layout {
+        return foreign::run(layout, &settings, output);
+    }
     if args.once || output.json || !output.is_terminal() {
         return status::run(settings, output);
     }

@@ -1,5 +1,7 @@
 //! What the figures mean, in words.
 
+use delayline_admin::compare::series;
+
 use crate::capacity::SAFE_LOAD;
 
 use super::{Report, Way};
@@ -99,7 +101,7 @@ impl Report {
                  earlier versions it gains less.",
             ));
         }
-        if series(self.broker.version.as_deref()).is_some_and(|series| series < (4, 3)) {
+        if self.broker.version.as_deref().and_then(series).is_some_and(|series| series < (4, 3)) {
             lines.push(
                 "RabbitMQ 4.3 matches topics several times faster than earlier versions, which speeds up \
                  publishing and every hop."
@@ -157,12 +159,6 @@ impl Report {
         }
         lines
     }
-}
-
-/// Major and minor version.
-fn series(version: Option<&str>) -> Option<(u32, u32)> {
-    let mut parts = version?.split('.').map(str::parse);
-    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 /// A rate with two significant digits.
@@ -240,7 +236,7 @@ pub(super) mod tests {
             }),
             knee: None,
             stock: Some(Stock { messages: 20_000, memory_each: 80.0, fresh_each: Some(1_200.0) }),
-            unseen: vec![],
+            unchecked: vec![],
         }
     }
 

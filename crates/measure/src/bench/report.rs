@@ -30,7 +30,7 @@ pub struct Report {
     /// What waiting messages cost; `None` without the management API.
     pub stock: Option<Stock>,
     /// What could not be measured, and why.
-    pub unseen: Vec<String>,
+    pub unchecked: Vec<String>,
 }
 
 /// A broker.

@@ -90,7 +90,7 @@ pub fn run(
         stop,
         progress,
         histograms: Histograms::default(),
-        unseen: Vec::new(),
+        unchecked: Vec::new(),
     };
     match bench.all(observer) {
         Ok(report) => {
@@ -110,7 +110,7 @@ struct Bench<'a> {
     stop: &'a AtomicBool,
     progress: &'a mut dyn FnMut(Progress),
     histograms: Histograms,
-    unseen: Vec<String>,
+    unchecked: Vec<String>,
 }
 
 impl Bench<'_> {
@@ -118,7 +118,7 @@ impl Bench<'_> {
         let observer = match observer {
             Ok(observer) => Some(observer),
             Err(reason) => {
-                self.unseen.push(format!("the broker's size, and what waiting messages cost: {reason}"));
+                self.unchecked.push(format!("the broker's size, and what waiting messages cost: {reason}"));
                 None
             }
         };
@@ -146,7 +146,7 @@ impl Bench<'_> {
             steady,
             knee,
             stock,
-            unseen: std::mem::take(&mut self.unseen),
+            unchecked: std::mem::take(&mut self.unchecked),
         })
     }
 
@@ -154,7 +154,7 @@ impl Bench<'_> {
         let version = Session::open(&self.settings.broker)?.server_version();
         let mut broker = Broker { version, ..Broker::default() };
         if let Some(Err(error)) = observer.map(|observer| observer.broker(&mut broker)) {
-            self.unseen.push(format!("the broker's size: {error}"));
+            self.unchecked.push(format!("the broker's size: {error}"));
         }
         Ok(broker)
     }
@@ -215,7 +215,7 @@ impl Bench<'_> {
         match observer.stock(&queue, waiting, before, self.stop)? {
             Ok(stock) => Ok(Some(stock)),
             Err(reason) => {
-                self.unseen.push(format!("what waiting messages cost: {reason}"));
+                self.unchecked.push(format!("what waiting messages cost: {reason}"));
                 Ok(None)
             }
         }

@@ -16,7 +16,7 @@ use prometheus_client::{
 
 use crate::{
     canary::{CanaryState, Watched},
-    picture::{Checkup, Level, Picture},
+    picture::{Checkup, Level, Picture, RecallView},
 };
 use delayline::{
     gateway::{GatewayCounters, GatewayCounts},
@@ -24,7 +24,7 @@ use delayline::{
     retry::RetryStats,
     router::Stats,
 };
-use delayline_admin::{Severity, UnstickStats};
+use delayline_admin::{RecallStats, Severity, UnstickStats};
 
 use super::{
     Kind,
@@ -46,6 +46,8 @@ pub struct Inside {
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
     /// How often stuck queues were made to try again.
     pub unstick: Option<Arc<UnstickStats>>,
+    /// What the sweeper saw and did.
+    pub recalls: Option<Arc<RecallStats>>,
     /// What gateways did.
     pub gateways: Option<Arc<GatewayCounters>>,
 }
@@ -80,6 +82,7 @@ impl Collector for Exposition {
         self.unstick(&mut out)?;
         self.gateways(&mut out)?;
         self.kept(&mut out)?;
+        self.recalls(&mut out)?;
         self.retries(&mut out)?;
         self.canary(&mut out)?;
         self.routers(&mut out)?;
@@ -177,6 +180,23 @@ impl Exposition {
         out.number(f::PARKED, known(parked))?;
         out.number(f::PARKED_AGE, age(parked, *parked_oldest))?;
         out.number(f::RETRY_QUEUE, known(retry))
+    }
+
+    fn recalls(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let counts = self.inside.recalls.as_ref().map(|recalls| recalls.counts()).unwrap_or_default();
+        let views = self.picture.recalls.iter().flatten().filter(|_| self.picture.broker.reachable);
+        let of = |of: fn(&RecallView) -> Option<u64>| {
+            let known = views.clone().filter_map(|view| Some((view.app.clone(), number(of(view)?))));
+            known.collect::<Vec<_>>()
+        };
+        out.labelled(f::RECALLED, "app", of(|view| Some(view.recalled)))?;
+        out.labelled(f::RECALLS_PENDING, "app", of(|view| view.pending))?;
+        out.labelled(f::RECALLS_QUOTA, "app", of(|view| Some(view.quota)))?;
+        out.labelled(f::RECALLS_OVER, "app", of(|view| view.over))?;
+        // Also of applications that are gone: a counter does not shrink.
+        let swept = counts.apps.iter().map(|(app, counts)| (app.clone(), number(counts.swept)));
+        out.labelled(f::RECALLS_SWEPT, "app", swept)?;
+        out.number(f::RECALLS_COUNTED, counts.at.map(seconds))
     }
 
     fn retries(&self, out: &mut Out<'_>) -> Result<(), Error> {

@@ -91,6 +91,17 @@ families! {
     PARKED: Gauge "delayline_parked" Some("messages"), "Messages that used up their attempts or their time";
     PARKED_AGE: Gauge "delayline_parked_oldest_age" Some("seconds"),
         "How long the oldest parked message has been there, as far as is known";
+    RECALLED: Gauge "delayline_recalled" Some("messages"), "Messages that were recalled and are kept, by application";
+    RECALLS_PENDING: Gauge "delayline_recalls_pending" None,
+        "Recalls that are there, by application, as of the last sweep";
+    RECALLS_QUOTA: Gauge "delayline_recalls_quota" None,
+        "Recalls that an application may have pending (max_recalls), by application";
+    RECALLS_OVER: Gauge "delayline_recalls_over" None,
+        "Recalls of messages that are over and that could not be swept up, by application";
+    RECALLS_SWEPT: Counter "delayline_recalls_swept" None,
+        "Recalls of messages that were over and that were removed, by application";
+    RECALLS_COUNTED: Gauge "delayline_recalls_counted_timestamp" Some("seconds"),
+        "Time at which recalls were last counted";
     RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
     RETRIES: Counter "delayline_retries" None, "Failed messages that were sent back to be tried again";
     PARKINGS: Counter "delayline_parkings" None, "Failed messages that were parked, by reason";

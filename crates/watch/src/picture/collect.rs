@@ -11,20 +11,20 @@ use jiff::Timestamp;
 use crate::canary::Watched;
 use delayline::{
     amqp::{AmqpError, Line, Session},
-    codec::{self, LEVELS},
+    codec::{self, AppKey, LEVELS},
     retry::RetryStats,
     topology::Topology,
 };
 use delayline_admin::{
-    AppBinding, Kept,
+    AppBinding, Kept, RecallStats,
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
 use delayline_settings::Settings;
 
 use super::{
-    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, Level, Picture, Rates, SetView, Verdict,
-    forecast,
+    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, Level, Picture, Rates, RecallView, SetView,
+    Verdict, forecast,
 };
 use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 
@@ -55,6 +55,8 @@ pub struct Sources {
     pub canary: Option<Arc<Watched>>,
     /// The last check of the whole broker, put here by whoever does it.
     pub checkup: Arc<Mutex<Option<Checkup>>>,
+    /// What the sweeper has seen and done.
+    pub recalls: Option<Arc<RecallStats>>,
     /// Whether to ask who is bound to the dispatch exchange: one more request.
     pub apps: bool,
     /// Whether to find out how long the oldest kept messages have been there. That takes the
@@ -163,7 +165,7 @@ impl Collector {
     pub(super) fn look_with(&mut self, answered: impl FnOnce()) -> &Picture {
         let now = self.started.elapsed();
         self.last.at = Timestamp::now();
-        self.last.unseen.clear();
+        self.last.unchecked.clear();
         let counted = self.count();
         self.note_broker(counted.as_ref().err().map(ToString::to_string));
         if let Ok(ready) = counted {
@@ -189,7 +191,7 @@ impl Collector {
         {
             return Ok(ready);
         }
-        self.last.unseen.clear();
+        self.last.unchecked.clear();
         self.count_over(Session::open_for(&self.settings.broker, "picture")?)
     }
 
@@ -202,7 +204,7 @@ impl Collector {
                 }
                 // A refusal concerns this queue; any other error, the connection.
                 Err(error) if error.code().is_some() && !matches!(error, AmqpError::Closed { .. }) => {
-                    self.last.unseen.push(format!("queue `{}`: {error}", queue.name));
+                    self.last.unchecked.push(format!("queue `{}`: {error}", queue.name));
                 }
                 Err(error) => return Err(error),
             }
@@ -249,7 +251,7 @@ impl Collector {
         }
         // Reported in every picture until it works again.
         if let Some(reason) = &self.api_problem {
-            self.last.unseen.push(format!("stuck messages and what is published: {reason}"));
+            self.last.unchecked.push(format!("stuck messages and what is published: {reason}"));
             self.forget_api();
         }
         (depths.published, depths.entered) = (self.published, self.entered);
@@ -278,6 +280,7 @@ impl Collector {
             let bindings = bindings.map_err(|error| error.to_string())?;
             self.last.apps = Some(AppBinding::all(&self.topology, bindings));
         }
+        self.last.recalls = Some(self.recalls(&queues));
         self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
         let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
         self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
@@ -311,8 +314,31 @@ impl Collector {
         Ok(())
     }
 
+    /// What is known of each application that has a queue of recalled messages.
+    fn recalls(&self, queues: &[QueueInfo]) -> Vec<RecallView> {
+        let counts = self.sources.recalls.as_deref().map(RecallStats::counts);
+        let counts = counts.filter(|counts| counts.at.is_some());
+        let views = queues.iter().filter_map(|queue| {
+            let app = AppKey::new(self.topology.names().app_of_recalled(&queue.name)?).ok()?;
+            let counts =
+                counts.as_ref().map(|counts| counts.apps.get(app.as_str()).copied().unwrap_or_default());
+            Some(RecallView {
+                pending: counts.map(|counts| counts.pending),
+                over: counts.map(|counts| counts.over),
+                swept: counts.map(|counts| counts.swept),
+                quota: self.settings.max_recalls.of(&app),
+                recalled: queue.messages,
+                app: app.to_string(),
+            })
+        });
+        let mut views: Vec<_> = views.collect();
+        views.sort_by(|one, other| one.app.cmp(&other.app));
+        views
+    }
+
     fn forget_api(&mut self) {
         self.last.apps = None;
+        self.last.recalls = None;
         self.entered = None;
         self.in_hands.clear();
         self.published = [None; COUNT];
@@ -446,7 +472,8 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         canary: None,
         checkup: None,
         apps: None,
-        unseen: Vec::new(),
+        unchecked: Vec::new(),
+        recalls: None,
         verdict: Verdict::default(),
     }
 }

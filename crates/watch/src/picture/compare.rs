@@ -72,7 +72,8 @@ impl Turn {
 
     /// Notes that it was done.
     pub(super) fn made(&mut self, found: &SetView, now: Instant) {
-        self.next = Some(now + if found.ok == Some(true) && !found.not_yet { EVERY } else { AGAIN });
+        self.next =
+            Some(now + if found.ok == Some(true) && !found.unchecked_for_now { EVERY } else { AGAIN });
     }
 }
 
@@ -85,9 +86,14 @@ impl SetView {
                 ok: Some(report.differences.is_empty()),
                 at: Some(at),
                 bindings_compared: report.bindings > 0,
-                problems: report.differences.iter().map(ToString::to_string).collect(),
+                installed: Some(report.installed),
+                problems: match report.installed {
+                    true => report.differences.iter().map(ToString::to_string).collect(),
+                    // Each exchange, queue and binding is missing: that is one thing to say.
+                    false => vec!["the set is missing: it is not installed in this vhost".into()],
+                },
                 unchecked: report.unchecked,
-                not_yet: report.not_yet,
+                unchecked_for_now: report.unchecked_for_now,
             },
             Err(error) => Self { unchecked: vec![error.to_string()], ..Self::default() },
         }
@@ -114,7 +120,7 @@ mod tests {
         assert!(turn.is_due(&broker, at(0)));
         turn.made(&SetView { ok: Some(false), ..SetView::default() }, at(0));
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), not_yet: true, ..SetView::default() }, at(0));
+        turn.made(&SetView { ok: Some(true), unchecked_for_now: true, ..SetView::default() }, at(0));
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, at(5));
         assert_eq!([64, 65].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);

@@ -64,7 +64,7 @@ impl KeptView {
         report.groups.truncate(GROUPS);
         let listed = report.groups.iter().map(|it| it.group.count).sum();
         // What ended a look early is one thing that was not seen.
-        report.unseen.extend(report.failure.take());
+        report.unchecked.extend(report.failure.take());
         Self { at: Timestamp::now(), others: report.examined.saturating_sub(listed), first, report }
     }
 
@@ -168,6 +168,6 @@ mod tests {
         let mut ended = KeptReport::new((500, 7), vec![group(7, 7, None)]);
         ended.failure = Some("it is gone".into());
         assert_eq!(more(FIRST, &ended), None);
-        assert_eq!(KeptView::new(ended).report.unseen, ["it is gone"]);
+        assert_eq!(KeptView::new(ended).report.unchecked, ["it is gone"]);
     }
 }

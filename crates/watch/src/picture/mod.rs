@@ -47,6 +47,6 @@ pub use kept::KeptView;
 pub use live::{Live, Watch};
 pub use model::{
     AppRetries, BrokerView, CanaryView, Checkup, Forecast, Lateness, Level, Picture, ProbeView, Rates,
-    SetView,
+    RecallView, SetView,
 };
 pub use verdict::{Remark, Verdict};

@@ -66,8 +66,11 @@ pub struct Picture {
     /// Who is bound to the dispatch exchange; `None` without the management API, or if
     /// [`Sources::apps`](super::Sources) is off.
     pub apps: Option<Vec<AppBinding>>,
-    /// What could not be seen, and why.
-    pub unseen: Vec<String>,
+    /// Recalls, and what was recalled, of applications whose messages can be; `None` without
+    /// the management API.
+    pub recalls: Option<Vec<RecallView>>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
     /// What all this means, in words.
     pub verdict: Verdict,
 }
@@ -94,6 +97,8 @@ pub struct BrokerView {
 pub struct SetView {
     /// Whether nothing differs; `None` if it was not compared yet.
     pub ok: Option<bool>,
+    /// Whether anything of the set is there; `None` if it was not compared yet.
+    pub installed: Option<bool>,
     /// When it was compared last.
     pub at: Option<Timestamp>,
     /// Whether bindings were compared too: only the management API knows them.
@@ -103,7 +108,8 @@ pub struct SetView {
     /// What could not be compared, and why.
     pub unchecked: Vec<String>,
     /// Whether some of that can be compared in a few seconds.
-    pub not_yet: bool,
+    #[serde(skip)]
+    pub unchecked_for_now: bool,
 }
 
 /// One level.
@@ -180,6 +186,24 @@ pub struct AppRetries {
     pub last_minute: u64,
     /// Messages that were parked.
     pub parked: u64,
+}
+
+/// Recalls of an application, and what was recalled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RecallView {
+    /// The app key.
+    pub app: String,
+    /// Recalls that are there, as of the last sweep of this process; `None` without one.
+    pub pending: Option<u64>,
+    /// Those of them that are over and were not swept up.
+    pub over: Option<u64>,
+    /// Recalls that this process has swept up.
+    pub swept: Option<u64>,
+    /// How many may be pending: `max_recalls`.
+    pub quota: u64,
+    /// Messages that were recalled and are kept.
+    pub recalled: u64,
 }
 
 /// What a canary saw.

@@ -83,12 +83,14 @@ fn set(picture: &Picture) -> Option<Remark> {
     if picture.verified.ok != Some(false) {
         return None;
     }
+    if picture.verified.installed == Some(false) {
+        return Some(remark(Severity::Problem, format!("The set `{set}` is not installed.")));
+    }
     Some(match problems.as_slice() {
         [] | [_] => {
             let what = problems.first().map_or("something differs", String::as_str);
             remark(Severity::Problem, format!("The set `{set}` is not as it should be: {what}."))
         }
-        [_, ..] if none_seen() => remark(Severity::Problem, format!("The set `{set}` is not installed.")),
         all => {
             let count = all.len();
             remark(
@@ -284,7 +286,8 @@ mod tests {
     fn says_that_a_set_is_not_installed() {
         let mut picture = seen();
         picture.verified.ok = Some(false);
-        picture.verified.problems = vec!["a is missing".into(), "b is missing".into()];
+        picture.verified.installed = Some(false);
+        picture.verified.problems = vec!["it is missing".into()];
         assert_eq!(Verdict::of(&picture).headline, "The set `delay` is not installed.");
     }
 }

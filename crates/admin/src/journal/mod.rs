@@ -1,0 +1,16 @@
+//! The journal of an application: what is scheduled.
+//!
+//! A journal is a stream with a copy of each message that was published for it. Nothing is ever
+//! taken out of it, so what is due, and what was recalled, is found by reading all of it: once
+//! through, as fast as the broker hands it out, and keeping no more than what is asked for.
+
+mod count;
+mod entry;
+mod list;
+mod reader;
+
+pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
+pub use entry::{ScheduleState, ScheduledMessage};
+pub(crate) use list::pending_copies;
+pub use list::{FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled};
+pub use reader::{JournalRead, JournalUnread};

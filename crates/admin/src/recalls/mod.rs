@@ -1,0 +1,230 @@
+//! The recalls of a set: which are pending, and removing those that are over.
+//!
+//! A recall is a binding. It is of no use any more once its message has come, but nothing
+//! removes it by itself. It must stay as long as the message can still come, however late:
+//! without it, a message that was recalled would be delivered. So nothing is removed until an
+//! hour after the message was due, nor while nodes have been up for less than that, or levels
+//! have messages on their way that may be stuck.
+
+mod keeper;
+mod safe;
+mod sweep;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use delayline::{
+    codec::AppKey,
+    topology::{Argument, Binding, Endpoint, Topology},
+};
+use delayline_settings::Settings;
+
+use crate::{
+    AdminError,
+    holding::HoldingError,
+    management::{BindingInfo, ManagementApi},
+};
+
+pub use keeper::{AppRecalls, RecallCounts, RecallStats, Sweeper};
+pub use sweep::{SweepOptions, SweepReport, SweptApp, sweep_recalls};
+
+/// A recall that was not removed yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PendingRecall {
+    /// The application.
+    pub app: String,
+    /// The routing key of the message, which is its handle.
+    pub handle: String,
+    /// When the message is due at the latest, once a sweep has noted it.
+    pub due: Option<Timestamp>,
+}
+
+/// The binding key of a note that says when the message of a recall is due at the latest. No
+/// message has such a key. The recall itself cannot say it: with arguments and the `~` in its
+/// key, it would break the management API's lists of bindings.
+const NOTE: &str = "due";
+
+/// The arguments of a note: the handle, and the time in ms since the epoch.
+const HANDLE: &str = "handle";
+const DUE: &str = "due";
+
+/// A recall as it is found.
+#[derive(Debug, Clone)]
+struct Recall {
+    app: AppKey,
+    handle: String,
+    due: Option<Timestamp>,
+}
+
+/// The recalls of one application, or of all.
+///
+/// # Errors
+/// If there is no management API: AMQP shows no bindings.
+pub fn pending_recalls(
+    settings: &Settings,
+    topology: &Topology,
+    app: Option<&AppKey>,
+) -> Result<Vec<PendingRecall>, AdminError> {
+    let api = api(settings)?;
+    let found = recalls(&api, settings, topology, app)?;
+    let mut pending: Vec<_> = found
+        .into_iter()
+        .map(|it| PendingRecall { app: it.app.to_string(), handle: it.handle, due: it.due })
+        .collect();
+    pending.sort_by(|one, other| (one.due, &one.handle).cmp(&(other.due, &other.handle)));
+    Ok(pending)
+}
+
+/// The applications whose messages can be recalled.
+///
+/// # Errors
+/// If there is no management API, or no set.
+pub fn recallable_apps(settings: &Settings, topology: &Topology) -> Result<Vec<AppKey>, AdminError> {
+    apps(&api(settings)?, settings, topology)
+}
+
+fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result<Vec<AppKey>, AdminError> {
+    let names = topology.names();
+    let exchanges = api.exchanges(&settings.broker.vhost)?;
+    if !exchanges.iter().any(|info| info.name == names.entry()) {
+        return Err(HoldingError::Missing { queue: names.entry() }.into());
+    }
+    let of = |name: &str| names.app_of_recall(name).and_then(|app| AppKey::new(app).ok());
+    let found = exchanges.iter().filter_map(|info| Some((&info.name, of(&info.name)?)));
+    Ok(found.filter(|(name, app)| names.recall(app) == **name).map(|(_, app)| app).collect())
+}
+
+impl Recall {
+    /// The note that belongs to it.
+    fn note(&self, topology: &Topology) -> (Binding, BTreeMap<String, Argument>) {
+        let names = topology.names();
+        let binding = Binding {
+            source: names.recall(&self.app),
+            destination: Endpoint::Queue(names.recalled(&self.app)),
+            key: NOTE.into(),
+        };
+        let due = self.due.map_or(0, Timestamp::as_millisecond);
+        let arguments = [(HANDLE.to_owned(), self.handle.as_str().into()), (DUE.to_owned(), due.into())];
+        (binding, arguments.into())
+    }
+}
+
+/// The keys of an application's messages that were recalled, or why they cannot be known.
+///
+/// # Errors
+/// Only if the management API refuses us and the user named it.
+pub(crate) fn recalled_keys(
+    settings: &Settings,
+    topology: &Topology,
+    app: &AppKey,
+) -> Result<Result<HashSet<String>, String>, AdminError> {
+    let Some(management) = &settings.management else {
+        return Ok(Err("no management API is configured (--management-url)".into()));
+    };
+    let names = topology.names();
+    let queue = names.recalled(app);
+    let bindings = ManagementApi::new(management)
+        .and_then(|api| api.bindings_from(&settings.broker.vhost, &names.recall(app)));
+    match bindings {
+        Ok(bindings) => {
+            let of_recalls =
+                bindings.into_iter().filter(|info| info.destination == queue && info.routing_key != NOTE);
+            Ok(Ok(of_recalls.map(|info| info.routing_key).collect()))
+        }
+        Err(error) => Ok(Err(error.absence(management)?)),
+    }
+}
+
+fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
+    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
+        reason: "none is configured (--management-url), and only the API shows bindings".into(),
+    })?;
+    Ok(ManagementApi::new(management)?)
+}
+
+/// The recalls of one application, or of all, with what was noted about them.
+fn recalls(
+    api: &ManagementApi,
+    settings: &Settings,
+    topology: &Topology,
+    app: Option<&AppKey>,
+) -> Result<Vec<Recall>, AdminError> {
+    let (names, vhost) = (topology.names(), &settings.broker.vhost);
+    let apps: Vec<AppKey> = match app {
+        Some(app) => vec![app.clone()],
+        None => apps(api, settings, topology)?,
+    };
+    let mut found = Vec::new();
+    for app in apps {
+        let queue = names.recalled(&app);
+        let mut bindings = api.bindings_from(vhost, &names.recall(&app))?;
+        bindings.retain(|info| info.destination == queue);
+        found.extend(paired(&app, &bindings));
+    }
+    Ok(found)
+}
+
+/// The recalls among the bindings of an application's exchange, each with its note. A note
+/// whose recall was undone counts as one, so that it goes when its time has come.
+fn paired(app: &AppKey, bindings: &[BindingInfo]) -> Vec<Recall> {
+    let mut due: BTreeMap<&str, Timestamp> = BTreeMap::new();
+    for info in bindings.iter().filter(|info| info.routing_key == NOTE) {
+        let handle = info.arguments.get(HANDLE).and_then(Json::as_str);
+        let at = info.arguments.get(DUE).and_then(Json::as_i64);
+        if let Some((handle, at)) = handle.zip(at.and_then(|at| Timestamp::from_millisecond(at).ok())) {
+            // The later one counts, if two ran at once.
+            due.entry(handle).and_modify(|known| *known = at.max(*known)).or_insert(at);
+        }
+    }
+    let handles: BTreeSet<_> =
+        bindings.iter().map(|info| info.routing_key.as_str()).filter(|key| *key != NOTE).collect();
+    let all = handles.into_iter().chain(due.keys().copied()).collect::<BTreeSet<_>>();
+    let recall =
+        |handle: &str| Recall { app: app.clone(), handle: handle.to_owned(), due: due.get(handle).copied() };
+    all.into_iter().map(recall).collect()
+}
+
+/// How many recalls of an application, among all bindings of a vhost, were of use until some
+/// time ago and are still there, as far as a sweep has noted it.
+pub(crate) fn left_over(
+    topology: &Topology,
+    app: &AppKey,
+    bindings: &[BindingInfo],
+    before: Timestamp,
+) -> usize {
+    let (exchange, queue) = (topology.names().recall(app), topology.names().recalled(app));
+    let of = |info: &&BindingInfo| info.source == exchange && info.destination == queue;
+    let bindings: Vec<_> = bindings.iter().filter(of).cloned().collect();
+    paired(app, &bindings).iter().filter(|recall| recall.due.is_some_and(|due| due < before)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn notes_belong_to_their_recalls() {
+        let info = |key: &str, arguments: Json| -> BindingInfo {
+            serde_json::from_value(json!({ "routing_key": key, "arguments": arguments })).unwrap()
+        };
+        let bindings = [
+            info("a", json!({})),
+            info("b", json!({})),
+            info(NOTE, json!({ "handle": "b", "due": 5_000 })),
+            info(NOTE, json!({ "handle": "b", "due": 9_000 })),
+            info(NOTE, json!({ "handle": "undone", "due": 1_000 })),
+            info(NOTE, json!({ "handle": 7 })),
+        ];
+        let found: Vec<_> = paired(&AppKey::new("billing").unwrap(), &bindings)
+            .into_iter()
+            .map(|it| (it.handle, it.due.map(Timestamp::as_second)))
+            .collect();
+        let expected = [("a", None), ("b", Some(9)), ("undone", Some(1))];
+        assert_eq!(found, expected.map(|(handle, due)| (handle.to_owned(), due)));
+    }
+}

@@ -1,0 +1,240 @@
+//! `delayline transfer`
+
+use std::path::PathBuf;
+
+use owo_colors::OwoColorize;
+
+use delayline::topology::SetName;
+use delayline_admin::{self as admin, Evidence, Layout, TransferOptions, TransferReport, TransferSource};
+use delayline_settings::{Layers, Settings};
+
+use crate::{
+    Code, Failure, Output, args,
+    ending::on_signal,
+    output::{counted, grouped, printable},
+    table::table,
+    text,
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline transfer delay later --dry-run      from the set `delay` to the set `later`
+  delayline transfer delay later --rate 2000
+  delayline transfer delay delay --to-vhost new
+  delayline transfer delay delay --to-config other-broker.toml
+  delayline transfer nservicebus delay          what waits in NServiceBus' delays
+  delayline transfer celery delay --allow-late
+
+Moves the messages that wait, with what is left of their delay: no publisher may use the
+source any more, or they keep coming. Each is removed only after the destination has
+confirmed its copy; killed and run again, up to 256 arrive twice and none is lost. None is
+early. What is left is computed from the header delayline-due, from the time at which the
+broker took the message from the level before (x-death), or from the headers of NServiceBus
+and Celery. Where nothing tells, a message stays, or waits in its level anew (--allow-late).
+
+FROM is a set, nservicebus, celery or celery:PREFIX; a set of such a name is written
+set:nservicebus. The source's management API is needed, with the tag `policymaker` on
+RabbitMQ 4.0 and newer, where looking at a message uses up deliveries unless a policy says
+otherwise. Exits with 1 if any message stays.")]
+pub(super) struct Args {
+    /// The set or layout to move messages from
+    #[arg(value_name = "FROM")]
+    from: From,
+    /// The set to move them to
+    #[arg(value_name = "TO")]
+    to: SetName,
+    /// The destination is in this vhost of the same broker
+    #[arg(long, value_name = "NAME", conflicts_with = "to_config")]
+    to_vhost: Option<String>,
+    /// The destination is on the broker that this file of settings names
+    #[arg(long, value_name = "FILE")]
+    to_config: Option<PathBuf>,
+    /// Also move messages of which nothing tells how long they have waited in their level: they
+    /// wait there anew, and are late by that at most
+    #[arg(long)]
+    allow_late: bool,
+    /// Also move messages that nobody is bound for at the destination
+    #[arg(long)]
+    unbound: bool,
+    /// Also move messages with an id, which cannot be recalled by their old handles then
+    #[arg(long)]
+    new_handles: bool,
+    /// Move no more than N messages a second
+    #[arg(long, value_name = "N", value_parser = args::whole::<u32>(1..=1_000_000))]
+    rate: Option<u32>,
+    /// Only show what would be done; reads the first 1,000 messages of each level where that
+    /// uses up nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What messages are moved from.
+#[derive(Debug, Clone)]
+enum From {
+    Set(SetName),
+    Layout(Layout),
+}
+
+impl std::str::FromStr for From {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(layout) = text.parse() {
+            return Ok(Self::Layout(layout));
+        }
+        let set = text.strip_prefix("set:").unwrap_or(text).parse::<SetName>();
+        set.map(Self::Set)
+            .map_err(|error| format!("{error}; or use `nservicebus`, `celery` or `celery:PREFIX`"))
+    }
+}
+
+pub(super) fn run(args: &Args, mut from: Settings, output: &mut Output) -> Result<Code, Failure> {
+    let mut to = destination(args, &from)?;
+    to.topology.set = args.to.clone();
+    let source = match &args.from {
+        From::Set(set) => {
+            from.topology.set = set.clone();
+            TransferSource::Set
+        }
+        From::Layout(layout) => TransferSource::Layout(layout.clone()),
+    };
+    let place = |settings: &Settings| {
+        let broker = &settings.broker;
+        (broker.host.clone(), broker.port, broker.vhost.clone(), settings.topology.set.clone())
+    };
+    if source == TransferSource::Set && place(&from) == place(&to) {
+        return Err(Failure::usage(
+            "source and destination are the same set; name another set, or say --to-vhost or --to-config",
+        ));
+    }
+    let mut options = TransferOptions::default();
+    (options.allow_late, options.unbound) = (args.allow_late, args.unbound);
+    (options.new_handles, options.rate, options.dry_run) = (args.new_handles, args.rate, args.dry_run);
+    let stop = on_signal()?;
+    let bar = output.progress(Some(0), "moving");
+    let report = admin::transfer((&from, &source), &to, &options, &stop, |at| {
+        bar.set_length(at.total);
+        bar.set_position(at.moved);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if output.json {
+        output.json(&report)?;
+    } else {
+        show(&report, output)?;
+    }
+    Ok(code(&report))
+}
+
+/// Where messages go: the same broker, or the one of a file, which says everything about it.
+fn destination(args: &Args, from: &Settings) -> Result<Settings, Failure> {
+    let mut to = match &args.to_config {
+        Some(file) => {
+            let to = Layers::new().with_file(Some(file)).build()?;
+            to.check_files()?;
+            to
+        }
+        None => from.clone(),
+    };
+    if let Some(vhost) = &args.to_vhost {
+        to.broker.vhost.clone_from(vhost);
+    }
+    Ok(to)
+}
+
+fn code(report: &TransferReport) -> Code {
+    let stays = report.withheld > 0 || report.handing_on > 0 || report.unfinished;
+    match report {
+        _ if report.interrupted => Code::Interrupted,
+        _ if report.failure.is_some() => Code::Broker,
+        _ if report.dry_run && report.stay() == 0 => Code::Done,
+        _ if stays || report.stay() > 0 => Code::Problem,
+        _ => Code::Done,
+    }
+}
+
+fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
+    let (from, to) = (printable(&report.from), printable(&report.to));
+    let head = match report.dry_run {
+        true => "dry run".yellow().bold().to_string(),
+        false => "moved".green().bold().to_string(),
+    };
+    let of = format!("{} of {}", grouped(report.moved), counted(report.waiting, "message"));
+    output.line(format!("{head} {of} from `{from}` to `{to}`"))?;
+    let busy = report.levels.iter().filter(|level| level.waiting > 0 || level.moved > 0 || level.stay > 0);
+    let rows: Vec<_> = busy
+        .map(|level| {
+            vec![printable(&level.queue), grouped(level.waiting), grouped(level.moved), grouped(level.stay)]
+        })
+        .collect();
+    if !rows.is_empty() {
+        let moved = if report.dry_run { ">would move" } else { ">moved" };
+        output.line(table(&["level", ">waiting", moved, ">stay"], rows))?;
+    }
+    for (by, count) in &report.told {
+        let known = match by {
+            Evidence::DueHeader => "due as their header delayline-due says".to_owned(),
+            Evidence::Death => "due as the level before tells, to the second".to_owned(),
+            Evidence::Framework => "due as a header of the framework says".to_owned(),
+            _ => format!("late by up to {}, since nothing tells", text::span(report.late_by_ms)),
+        };
+        output.line(format!("  {} {known}", counted(*count, "message")))?;
+    }
+    stays(report, output)?;
+    for queue in &report.only_counted {
+        output.line(format!("  `{}` was only counted: reading it uses up deliveries", printable(queue)))?;
+    }
+    if report.in_doubt > 0 {
+        output.line(format!("  {} may arrive twice", counted(report.in_doubt, "message")))?;
+    }
+    if report.handing_on > 0 {
+        output.line(format!(
+            "  {} between two levels at the start; what is stuck there cannot be taken (`delayline doctor`)",
+            counted(report.handing_on, "message")
+        ))?;
+    }
+    if report.unfinished {
+        output.line("  messages keep coming: stop their publishers, then run this again")?;
+    }
+    if let Some(failure) = &report.failure {
+        output.line(format!(
+            "{} {}; run it again to continue",
+            "ended early:".red().bold(),
+            printable(failure)
+        ))?;
+    }
+    Ok(())
+}
+
+fn stays(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
+    let sign = "stay".yellow();
+    if report.untold > 0 {
+        let count = counted(report.untold, "message");
+        output.line(format!("  {count} {sign}: nothing tells how long they have waited (--allow-late)"))?;
+    }
+    for (app, count) in &report.unbound {
+        let (count, app) = (counted(*count, "message"), printable(app));
+        output.line(format!("  {count} for `{app}` {sign}: nobody is bound there (--unbound)"))?;
+    }
+    if report.with_id > 0 {
+        let count = counted(report.with_id, "message");
+        output.line(format!(
+            "  {count} {sign}: they have an id, and their handles would change (--new-handles)"
+        ))?;
+    }
+    for (count, because) in [(report.malformed, &report.malformed_because), (report.refused, &report.refusal)]
+    {
+        if count > 0 {
+            let because = because.as_deref().map(printable).unwrap_or_default();
+            output.line(format!("  {} {sign}: {because}", counted(count, "message")))?;
+        }
+    }
+    if report.withheld > 0 {
+        output.line(format!(
+            "  {} {sign}: the broker did not deliver them",
+            counted(report.withheld, "message")
+        ))?;
+    }
+    Ok(())
+}

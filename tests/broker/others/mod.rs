@@ -1,0 +1,113 @@
+//! The delays of others, laid out on a real broker: NServiceBus' as its transport declares
+//! them, kombu's by kombu itself.
+
+use std::{
+    collections::HashMap,
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use delayline::{
+    amqp::Session,
+    codec::{Delay, Level},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use delayline_admin::Layout;
+use delayline_settings::Settings;
+use serde_json::{Value as Json, json};
+
+use crate::common::raw;
+
+/// Declares a queue and binds it to the exchange behind the levels, as an endpoint does.
+pub(crate) fn bound(session: &mut Session, layout: &Layout, queue: &str) {
+    let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))].into();
+    session.declare_queue(&Queue { name: queue.into(), level: None, arguments }).unwrap();
+    let destination = Endpoint::Queue(queue.into());
+    let key = format!("#.{queue}");
+    session.bind(&Binding { source: layout.delivery(), destination, key }).unwrap();
+}
+
+/// The layout of NServiceBus' transport, with units of so many milliseconds in place of
+/// seconds.
+pub(crate) fn nservicebus(session: &mut Session, unit_ms: i64) -> Layout {
+    let layout = Layout::nservicebus();
+    for name in layout.exchanges() {
+        session
+            .declare_exchange(&Exchange { name, kind: ExchangeKind::Topic, arguments: [].into() })
+            .unwrap();
+    }
+    for level in Level::all() {
+        let name = layout.level(level);
+        let below = level.below().map_or_else(|| layout.delivery(), |below| layout.level(below));
+        let arguments = [
+            ("x-queue-type", "quorum".into()),
+            ("x-dead-letter-strategy", "at-least-once".into()),
+            ("x-overflow", "reject-publish".into()),
+            ("x-message-ttl", (unit_ms << level.number()).into()),
+            ("x-dead-letter-exchange", below.as_str().into()),
+        ];
+        let arguments: Vec<(&str, Argument)> = arguments.into();
+        let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        session.declare_queue(&Queue { name: name.clone(), level: None, arguments }).unwrap();
+        let above = "*.".repeat(usize::from(Level::TOP.number() - level.number()));
+        for (destination, bit) in [(Endpoint::Queue(name.clone()), 1), (Endpoint::Exchange(below), 0)] {
+            let key = format!("{above}{bit}.#");
+            session.bind(&Binding { source: name.clone(), destination, key }).unwrap();
+        }
+    }
+    layout
+}
+
+/// Has kombu declare its layout and bind a queue to it, through the topic exchange `celery`.
+/// Returns its routing keys for these delays to that queue.
+pub(crate) fn kombu(settings: &Settings, unit_ms: u32, queue: &str, delays: &[u64]) -> HashMap<u64, String> {
+    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has kombu");
+    let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/compare/suite/layouts/celery.py");
+    let mut child = Command::new(python)
+        .args([script, &url, &unit_ms.to_string(), queue])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(json!(delays).to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "kombu could not declare its layout");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Publishes so many messages as a sender of that layout does; their bodies are numbers.
+pub(crate) fn publish(
+    settings: &Settings,
+    layout: &Layout,
+    to: &str,
+    units: u64,
+    bodies: std::ops::Range<u32>,
+) {
+    publish_with(settings, layout, to, units, bodies, |_| json!({}));
+}
+
+/// The same, with headers.
+pub(crate) fn publish_with(
+    settings: &Settings,
+    layout: &Layout,
+    to: &str,
+    units: u64,
+    bodies: std::ops::Range<u32>,
+    headers: impl Fn(u32) -> Json,
+) {
+    let delay = Delay::from_seconds(units).unwrap();
+    // NServiceBus' sender begins at the highest bit, kombu's always at the top.
+    let first = match layout.is_nservicebus() {
+        true => {
+            Level::all().rev().find(|level| delay.seconds() & level.units() != 0).unwrap_or(Level::LOWEST)
+        }
+        false => Level::TOP,
+    };
+    let (exchange, key) = (layout.level(first), layout.key(delay, to));
+    let message = |body: u32| {
+        let properties = json!({"message_id": body.to_string(), "headers": headers(body)});
+        raw::message(&exchange, &key, body, &properties)
+    };
+    raw::publish(settings, bodies.map(message));
+}

@@ -1,0 +1,371 @@
+//! The journal of an application: what is scheduled.
+
+use std::{
+    num::NonZeroU64,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use delayline::{
+    broker::Secret,
+    message::Value,
+    retry::{Backoff, Handled, Policies, Policy, SharedPolicies, Worker},
+    topology::JournalSettings,
+};
+use delayline_admin::{
+    self as admin, AdminError, AppSpec, Applied, CountBy, JournalUnread, RemoveOptions, ScheduleFilter,
+    ScheduleList, ScheduleState,
+};
+use jiff::tz::TimeZone;
+
+use super::{
+    registered::{added, direct, its_own, snippet},
+    *,
+};
+
+static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// An application with a journal, with a user whose password is its name.
+fn journalled(settings: &Settings, key: &str, journal: JournalSettings) -> AppSpec {
+    let recall = Some(RecallSettings::default().with_journal(journal));
+    AppSpec { recall, ..direct(settings, key) }
+}
+
+fn registered(settings: &Settings) -> AppSpec {
+    let spec = journalled(settings, "billing", JournalSettings::default());
+    added(settings, &spec);
+    spec
+}
+
+fn listed_by(settings: &Settings, filter: &ScheduleFilter, limit: usize) -> ScheduleList {
+    let topology = topology(settings);
+    admin::list_scheduled(settings, &topology, &app("billing"), filter, limit, &NOT_STOPPED, |_, _| {})
+        .unwrap()
+}
+
+fn listed(settings: &Settings) -> ScheduleList {
+    listed_by(settings, &ScheduleFilter::default(), 100)
+}
+
+/// Id and state of each.
+fn states(list: &ScheduleList) -> Vec<(&str, ScheduleState)> {
+    list.messages.iter().map(|it| (it.id.as_deref().unwrap_or(""), it.state)).collect()
+}
+
+#[test]
+fn a_journal_is_made_checked_and_removed_with_its_application() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    // Beside an application that stands without one.
+    let plain = direct(&settings, "billing");
+    added(&settings, &plain);
+    let missing = admin::list_scheduled(
+        &settings,
+        &topology,
+        &plain.app,
+        &ScheduleFilter::default(),
+        1,
+        &NOT_STOPPED,
+        |_, _| {},
+    );
+    let refused = missing.unwrap_err();
+    assert!(matches!(&refused, AdminError::Journal(JournalUnread::NoJournal { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("app add billing --recall --journal 90d"), "{refused}");
+    let spec = journalled(&settings, "billing", JournalSettings::default());
+    let report = admin::add_app(&settings, &topology, &spec, true, false).unwrap();
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+    let again = added(&settings, &spec);
+    assert!(again.steps.iter().all(|step| step.stood), "{again:?}");
+
+    let user = spec.user.as_ref().unwrap();
+    let check = |spec: &AppSpec| {
+        admin::check_app(&settings, &topology, spec, user, &Secret::new(&user.name)).unwrap()
+    };
+    let found = check(&spec);
+    let wrong: Vec<_> = found.probes.iter().filter(|probe| !probe.passed()).collect();
+    assert!(found.passed(), "{wrong:#?}");
+    // Without the flag, writing and reading it are more than it should be able to do.
+    let found = check(&plain);
+    assert_eq!(found.probes.iter().filter(|probe| !probe.passed()).count(), 2, "{found:#?}");
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+    let list = admin::list_apps(&settings, &topology).unwrap();
+    let journal = list.apps[0].recall.as_ref().and_then(|it| it.journal.as_ref()).expect("a journal");
+    assert_eq!((journal.max_age.as_deref(), journal.max_bytes), (Some("7776000s"), Some(10_000_000_000)));
+
+    // With other limits it is in the way, and nothing is changed.
+    let other =
+        journalled(&settings, "billing", JournalSettings::default().with_max_age("7d".parse().unwrap()));
+    let report = admin::add_app(&settings, &topology, &other, true, false).unwrap();
+    assert!(report.outcome == Applied::Conflict && report.conflicts[0].contains("x-max-age"), "{report:?}");
+
+    let router = its_own(&settings, &spec).router().connect().unwrap();
+    let receipt = send(&router, message("later", 3_600).journalled());
+    let remove = |force: bool| {
+        let user = Some(user.name.clone());
+        let options = RemoveOptions { user, delete_user: true, force, ..RemoveOptions::default() };
+        admin::remove_app(&settings, &topology, &spec.app, &options).unwrap()
+    };
+    let refused = remove(false).unwrap_err();
+    assert_eq!(refused.journalled.messages, 1, "{refused:?}");
+    assert_eq!(refused.journalled.until.map(|it| it.as_millisecond()), Some(receipt.due.as_millisecond()));
+    assert!(refused.to_string().contains("1 messages in its journal are not due yet"), "{refused}");
+    let refused = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
+    assert!(refused.landing.contains(&"delay.journal.billing".to_owned()), "{refused:?}");
+    let removed = remove(true).unwrap();
+    assert!(removed.removed.contains(&"queue `delay.journal.billing`".to_owned()), "{removed:?}");
+    let left = http(&settings, "bindings");
+    assert!(!left.contains("journal"), "{left}");
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+}
+
+fn http(settings: &Settings, what: &str) -> String {
+    let path = format!("{what}/{}", settings.broker.vhost);
+    common::http(common::shared_node(), "GET", &path, &json!(null)).to_string()
+}
+
+#[test]
+fn a_set_is_removed_with_its_journals() {
+    let settings = installed(1_000);
+    registered(&settings);
+    let router = settings.router().connect().unwrap();
+    send(&router, message("later", 3_600).journalled());
+    let removed = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+    assert!(removed.removed.contains(&"queue `delay.journal.billing`".to_owned()), "{removed:?}");
+    // Copies are no messages that were lost.
+    assert!(removed.discarded.iter().all(|it| !it.queue.contains("journal")), "{removed:?}");
+    assert!(!http(&settings, "queues").contains("delay.journal"));
+}
+
+#[test]
+fn one_copy_is_made_and_nothing_else_changes() {
+    let settings = installed(10);
+    let spec = registered(&settings);
+    let tenant = its_own(&settings, &spec);
+    let router = tenant.router().connect().unwrap();
+    let delay = |units| Delay::from_seconds(units).unwrap();
+    // Three levels, one, and none; with an id, and without.
+    for (number, units) in (0_i64..).zip([0b111, 0b1000, 0]) {
+        let message = Message::after(app("billing"), delay(units), format!("m-{number}"));
+        let message = message.with_header("number", number).journalled();
+        send(&router, message.clone());
+        send(&router, message.with_id(format!("id-{number}").parse().unwrap()));
+    }
+    // Others are not copied, and a publisher's own header leads nowhere.
+    let own = Value::Array(vec!["journal.billing".into()]);
+    send(&router, Message::after(app("billing"), delay(1), "plain").with_header("BCC", own));
+    let mut session = Session::open(&tenant.broker).unwrap();
+    let consumer = session.consume("billing", 100).unwrap();
+    let mut came = Vec::new();
+    while came.len() < 7 {
+        let delayline::amqp::Next::Delivery(delivery) = consumer.next(PATIENCE) else { panic!("{came:?}") };
+        assert!(
+            !delivery.headers.contains_key("BCC") && !delivery.headers.contains_key("CC"),
+            "{delivery:?}"
+        );
+        let journal = delivery.headers.get("delayline-journal") == Some(&Value::Bool(true));
+        let body = String::from_utf8(delivery.body.clone()).unwrap();
+        assert_eq!(journal, body != "plain", "{delivery:?}");
+        came.push(body);
+        consumer.ack(delivery).unwrap();
+    }
+    came.sort();
+    assert_eq!(came, ["m-0", "m-0", "m-1", "m-1", "m-2", "m-2", "plain"]);
+    // Nothing came twice, or to the wrong place.
+    send(&router, Message::after(app("billing"), Delay::ZERO, "the last"));
+    let delayline::amqp::Next::Delivery(last) = consumer.next(PATIENCE) else { panic!("the last comes") };
+    assert_eq!(last.body, b"the last");
+    assert_eq!(depth(&settings, "delay.unroutable"), 0);
+    let all = ScheduleFilter::default().with_due_after(Some(Timestamp::UNIX_EPOCH));
+    let list = listed_by(&tenant, &all, 100);
+    assert_eq!((list.messages.len(), list.journal.read, list.journal.odd), (6, 6, 0), "{list:#?}");
+    // Neither is it taken for a publisher that multiplies its messages.
+    let doctor = admin::doctor(&settings, &topology(&settings), &admin::DoctorOptions::default()).unwrap();
+    let told = format!("{:?}", doctor.findings);
+    assert!(!told.contains("MultipliedMessages") && !told.contains("journal"), "{told}");
+}
+
+#[test]
+fn what_is_scheduled_is_listed_with_what_was_recalled() {
+    let settings = installed(1_000);
+    let spec = registered(&settings);
+    let router = its_own(&settings, &spec).router().connect().unwrap();
+    let mut recaller = recaller(&settings);
+    let [late, soon, mid] = [("late", 7_200), ("soon", 3_600), ("mid", 5_400)]
+        .map(|(id, delay)| send(&router, message(id, delay).with_header("of", id).journalled()));
+    send(&router, Message::after(app("billing"), Delay::from_seconds(9_000).unwrap(), "no id").journalled());
+    send(&router, message("unjournalled", 3_600));
+    assert_eq!(recaller.recall(&handle(&mid)).unwrap(), Answer::InTime);
+    eventually("the broker tells of the recall", || {
+        states(&listed(&settings))
+            == [
+                ("soon", ScheduleState::Waiting),
+                ("mid", ScheduleState::Recalled),
+                ("late", ScheduleState::Waiting),
+                ("", ScheduleState::Waiting),
+            ]
+    });
+    let list = listed_by(&settings, &ScheduleFilter::default(), 1);
+    assert_eq!((list.messages.len(), list.more, list.waiting, list.recalled), (1, 3, 3, 1), "{list:#?}");
+    assert_eq!(list.messages[0].handle, handle(&soon).to_string());
+    let before = ScheduleFilter::default()
+        .with_due_before(Timestamp::from_millisecond(late.due.as_millisecond()).ok());
+    assert_eq!(listed_by(&settings, &before, 9).messages.len(), 2);
+    let by_id = ScheduleFilter::default().with_id(Some("late".parse().unwrap()));
+    assert_eq!(states(&listed_by(&settings, &by_id, 9)), [("late", ScheduleState::Waiting)]);
+
+    let topology = topology(&settings);
+    let find = |handle: &Handle| {
+        admin::find_scheduled(&settings, &topology, handle, 2, &NOT_STOPPED, |_, _| {}).unwrap().0
+    };
+    let found = find(&handle(&late)).unwrap();
+    assert_eq!((found.body.as_slice(), found.message.copies), (&b"late"[..], 1));
+    assert_eq!((found.sample.body.as_deref(), found.headers["of"].clone()), (Some("la"), "late".into()));
+    let stranger = Handle::new(handle(&late).routing_key().clone(), Some(soon.due)).unwrap();
+    assert!(find(&stranger).is_none());
+
+    let by = (CountBy::Day, TimeZone::UTC);
+    let count = admin::count_scheduled(
+        &settings,
+        &topology,
+        &spec.app,
+        &ScheduleFilter::default(),
+        by,
+        &NOT_STOPPED,
+        |_, _| {},
+    );
+    let slots = count.unwrap().slots;
+    let sum = |of: fn(&admin::ScheduleSlot) -> u64| slots.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|it| it.waiting), sum(|it| it.recalled), sum(|it| it.due)), (3, 1, 0), "{slots:#?}");
+
+    // Its own user reads it, and is told what it does not see.
+    let mut tenant = its_own(&settings, &spec);
+    tenant.management = None;
+    let list = listed(&tenant);
+    assert!(list.messages.len() == 4 && list.recalled == 0 && list.unseen.len() == 1, "{list:#?}");
+}
+
+#[test]
+fn the_documents_snippet_is_journalled_with_the_rights_that_app_add_gives() {
+    let settings = installed(1_000);
+    let spec = registered(&settings);
+    let tenant = its_own(&settings, &spec);
+    let user = &spec.user.as_ref().unwrap().name;
+    let url = format!("amqp://{user}:{user}@127.0.0.1:{}/{}", tenant.broker.port, tenant.broker.vhost);
+    let program = format!(
+        "import time\nimport pika\n{}\n\
+         channel = pika.BlockingConnection(pika.URLParameters({url:?})).channel()\n\
+         channel.confirm_delivery()\n\
+         print(*publish_journalled(channel, 3600, 'billing', 'by-hand', b'pay!'), sep='@')\n",
+        snippet("python journalled")
+    );
+    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+    let output = Command::new(python).args(["-c", &program]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list = listed(&tenant);
+    let [message] = list.messages.as_slice() else { panic!("{list:#?}") };
+    assert_eq!(message.handle, String::from_utf8(output.stdout).unwrap().trim());
+    assert_eq!(depth(&settings, "delay.unroutable"), 0);
+}
+
+#[test]
+fn what_nobody_can_list_is_said() {
+    let settings = installed(1_000);
+    let journal = JournalSettings::default().with_max_bytes(NonZeroU64::new(1_000_000).unwrap());
+    added(&settings, &journalled(&settings, "billing", journal));
+    assert_eq!(listed(&settings).journal.read, 0);
+    let bcc = json!({ "headers": { "BCC": ["journal.billing"] } });
+    let key = |id: &str| format!("delay.0000.0000.0000.0000.1110.0001.0000.billing.~.{id}");
+    raw::publish(
+        &settings,
+        [
+            // In the journal alone.
+            raw::message("delay", "journal.billing", "forged", &json!({})),
+            raw::message("delay", "delay.not.a.key", "malformed", &bcc),
+            raw::message("delay", &key("undated"), "undated", &bcc),
+        ],
+    );
+    let list = listed(&settings);
+    assert_eq!((list.messages.len(), list.undated, list.journal.odd, list.journal.cut_off), (0, 1, 2, 0));
+    println!("what is odd is counted");
+    let by_id = ScheduleFilter::default().with_id(Some("undated".parse().unwrap()));
+    assert_eq!(states(&listed_by(&settings, &by_id, 9)), [("undated", ScheduleState::Undated)]);
+
+    let router = settings.router().connect().unwrap();
+    let mut pipeline = router.pipeline();
+    for number in 0..600 {
+        let mut large = message(&format!("m-{number}"), 3_600).journalled();
+        large.body = vec![b'x'; 10_000];
+        if let Some(outcome) = pipeline.push(number, large) {
+            outcome.result.unwrap();
+        }
+    }
+    println!("many large ones follow");
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    let mut list = listed(&settings);
+    println!("they are listed");
+    eventually("the oldest are cut off", || {
+        // Files are dropped as others begin.
+        let mut large = message("more", 3_600).journalled();
+        large.body = vec![b'x'; 120_000];
+        send(&router, large);
+        list = listed(&settings);
+        list.journal.cut_off > 0
+    });
+    let known = list.messages.len() as u64 + list.more;
+    assert_eq!(known, list.journal.read, "{:?}", list.journal);
+}
+
+#[test]
+fn a_message_that_waits_for_its_retry_is_listed_and_recalled() {
+    let settings = installed(1_000);
+    let spec = registered(&settings);
+    let tenant = its_own(&settings, &spec);
+    send(&tenant.router().connect().unwrap(), message("fails", 1).journalled());
+    let policies = SharedPolicies::new(Policies::new(Policy::new(Backoff::Fixed("1h".parse().unwrap()))));
+    let worker = Worker::new(tenant.router(), "billing", spec.app.clone(), policies);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| worker.run(&stop, |_| Handled::Retry("the bank is closed".into())).unwrap());
+        eventually("its retry is listed", || listed(&settings).messages.iter().any(|it| it.attempt == 1));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let list = listed(&settings);
+    assert_eq!(states(&list), [("fails", ScheduleState::Waiting)]);
+    let retry: Handle = list.messages[0].handle.parse().unwrap();
+    assert_eq!(retry.routing_key().delay.seconds(), 3_600);
+    assert_eq!(recaller(&tenant).recall(&retry).unwrap(), Answer::InTime);
+    eventually("it is known", || states(&listed(&settings)) == [("fails", ScheduleState::Recalled)]);
+}
+
+#[test]
+fn nobody_reads_or_writes_the_journal_of_another_application() {
+    let settings = installed(1_000);
+    let own = registered(&settings);
+    added(&settings, &journalled(&settings, "orders", JournalSettings::default()));
+    let tenant = its_own(&settings, &own);
+    let mut session = Session::open(&tenant.broker).unwrap();
+    let theirs = "delay.journal.orders";
+    let refused = |result: Result<(), delayline::amqp::AmqpError>| {
+        assert_eq!(result.err().and_then(|error| error.code()), Some(403));
+    };
+    refused(session.read_stream(theirs, delayline::amqp::StreamStart::First, 1).map(drop));
+    refused(session.delete_queue(theirs).map(drop));
+    refused(session.delete_queue("delay.journal.billing").map(drop));
+    for (source, queue, key) in [
+        ("delay", theirs, "journal.orders"),
+        ("delay", "delay.journal.billing", "journal.orders"),
+        ("delay", "delay.journal.billing", "#"),
+        ("delay", "billing", "journal.billing"),
+        ("delay.dispatch", "delay.journal.billing", "#"),
+    ] {
+        let binding =
+            Binding { source: source.into(), destination: Endpoint::Queue(queue.into()), key: key.into() };
+        refused(session.bind(&binding));
+        refused(session.unbind(&binding));
+    }
+    for key in ["journal.orders", "journal.#", "journal.billing.x", "xjournal.billing"] {
+        let answer = session.probe_publish("delay", key).unwrap();
+        assert!(matches!(answer, delayline::amqp::ProbeAnswer::Refused(_)), "{key}: {answer:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Retries by the queue itself, and by the service after that.
+
+use std::num::NonZeroU32;
+
+use delayline::{
+    amqp::{Consumer, Next, Session},
+    message::Value,
+    topology::NativeRetry,
+};
+use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, compare::retries_natively};
+use delayline_settings::Settings;
+use serde_json::{Value as Json, json};
+
+use crate::common::{PATIENCE, app, eventually, http, installed, raw, shared_node, topology};
+
+use super::Daemon;
+
+const ATTEMPTS: u32 = 2;
+
+fn spec(key: &str) -> AppSpec {
+    let retry: NativeRetry = "1s..2s".parse().unwrap();
+    let retry = retry.with_attempts(NonZeroU32::new(ATTEMPTS).unwrap());
+    let queue = AppQueue { retry: true, native_retry: Some(retry), ..AppQueue::new(key) };
+    AppSpec::new(app(key), Delivery::Direct(queue))
+}
+
+/// The next message of the queue, and its consumer, which has it.
+fn take(settings: &Settings) -> (Session, Consumer, delayline::amqp::Delivery) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let consumer = session.consume("billing", 1).unwrap();
+    match consumer.next(PATIENCE) {
+        Next::Delivery(delivery) => (session, consumer, delivery),
+        other => panic!("the message does not come back: {other:?}"),
+    }
+}
+
+#[test]
+fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
+    let settings = installed(1);
+    let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
+    let add = |spec: &AppSpec| admin::add_app(&settings, &topology(&settings), spec, false, false).unwrap();
+    let report = add(&spec("billing"));
+    if !retries_natively(Some(&version)) {
+        assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
+        assert!(report.conflicts[0].contains(&format!("this is RabbitMQ {version}")), "{report:?}");
+        let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
+        assert!(queues.as_array().unwrap().iter().all(|queue| queue["name"] != "billing"), "{queues}");
+        return;
+    }
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+    assert_eq!(add(&spec("billing")).outcome, Applied::Unchanged);
+    let daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\n");
+    raw::publish(&settings, [raw::message("", "billing", "it", &json!({}))]);
+    for crashed in 0..=ATTEMPTS {
+        let (session, consumer, delivery) = take(&settings);
+        assert_eq!(delivery.headers.get("delayline-attempt"), None, "the service has not seen it");
+        let count = delivery.headers.get("x-delivery-count").and_then(Value::as_i64).unwrap_or(0);
+        assert_eq!(count, i64::from(crashed), "{:?}", delivery.headers);
+        drop((consumer, session));
+    }
+    let (_session, consumer, delivery) = take(&settings);
+    assert_eq!(delivery.headers.get("delayline-attempt").and_then(Value::as_i64), Some(1));
+    assert_eq!(delivery.body, b"it");
+    consumer.ack(delivery).unwrap();
+    assert!(daemon.log().contains("reason=delivery_limit"), "{}", daemon.log());
+}
+
+#[test]
+fn a_queue_that_stands_without_it_is_named_with_what_to_do() {
+    let settings = installed(1);
+    let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
+    let plain =
+        AppSpec::new(app("billing"), Delivery::Direct(AppQueue { retry: true, ..AppQueue::new("billing") }));
+    let add = |spec: &AppSpec| admin::add_app(&settings, &topology(&settings), spec, false, false).unwrap();
+    assert_eq!(add(&plain).outcome, Applied::Installed);
+    let report = add(&spec("billing"));
+    assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
+    let said = report.conflicts.join("\n");
+    assert!(said.contains(r#""delayed-retry-min":1000"#), "{said}");
+    if retries_natively(Some(&version)) {
+        // What it says works.
+        let policy =
+            said.split("rabbitmqctl ").nth(1).expect("a command").split(" (only one").next().unwrap();
+        let words = shlex(policy);
+        let output = shared_node().ctl(&words.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        let path = format!("queues/{}/billing", settings.broker.vhost);
+        eventually("the policy applies", || {
+            let queue = http(shared_node(), "GET", &path, &Json::Null);
+            queue["effective_policy_definition"]["delayed-retry-min"] == 1_000
+        });
+    }
+}
+
+/// A command line as a shell reads it: words, some of them in single quotes.
+fn shlex(line: &str) -> Vec<String> {
+    let output =
+        std::process::Command::new("sh").args(["-c", &format!("printf '%s\\n' {line}")]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}

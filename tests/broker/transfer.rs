@@ -1,0 +1,269 @@
+//! Waiting messages are moved from one set to another, and from the delays of others.
+
+use std::{
+    collections::BTreeMap,
+    process::{Child, Command, Stdio},
+    sync::atomic::AtomicBool,
+};
+
+use delayline::{
+    amqp::Session,
+    codec::{Delay, RoutingKey},
+    topology::QueueType,
+};
+use delayline_admin::{
+    self as admin, AdminError, Evidence, Layout, TransferOptions, TransferReport, TransferSource,
+};
+use delayline_settings::Settings;
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::{
+    common::{Arrival, Inbox, PATIENCE, app, eventually_seen, install, raw, topology, vhost},
+    others::{bound, kombu, nservicebus, publish, publish_with},
+};
+
+/// Two sets in one vhost: `delay` of this kind, and `later`, quorum.
+fn sets(kind: QueueType) -> (Settings, Settings) {
+    let new = vhost().set("unit_ms", "100").set("set", "later").build().unwrap();
+    let mut old = new.clone();
+    (old.topology.set, old.topology.queue_type) = ("delay".parse().unwrap(), kind);
+    for settings in [&old, &new] {
+        install(settings);
+    }
+    (old, new)
+}
+
+/// Two sets in one vhost: `delay`, classic, and `later`, quorum.
+fn two() -> (Settings, Settings) {
+    sets(QueueType::Classic)
+}
+
+fn options() -> TransferOptions {
+    TransferOptions::default()
+}
+
+fn transfer(
+    from: &Settings,
+    source: &TransferSource,
+    to: &Settings,
+    options: &TransferOptions,
+) -> TransferReport {
+    let report = admin::transfer((from, source), to, options, &AtomicBool::new(false), |_| {}).unwrap();
+    assert_eq!(report.failure, None, "{report:#?}");
+    report
+}
+
+/// Publishes by hand; with a due time, as the router says it, if `told`.
+fn send(settings: &Settings, units: u64, ids: std::ops::Range<u32>, told: bool) -> i64 {
+    let key = RoutingKey::new(Delay::from_seconds(units).unwrap(), app("app")).encode();
+    let due = Timestamp::now().as_millisecond() + i64::try_from(units * 100).unwrap();
+    let headers = if told { json!({ "delayline-due": due }) } else { json!({}) };
+    let message = |id: u32| {
+        let properties = json!({"message_id": id.to_string(), "headers": headers});
+        raw::message(&settings.topology.set.to_string(), &key, id, &properties)
+    };
+    raw::publish(settings, ids.map(message));
+    due
+}
+
+fn waiting(settings: &Settings, queues: impl Iterator<Item = String>) -> u32 {
+    let mut session = Session::open(&settings.broker).unwrap();
+    queues.map(|queue| session.queue_depth(&queue).unwrap().map_or(0, |depth| depth.ready)).sum()
+}
+
+fn of_set(settings: &Settings) -> u32 {
+    let topology = topology(settings);
+    let levels = topology.queues().filter(|queue| queue.level.is_some());
+    waiting(settings, levels.map(|queue| queue.name.clone()))
+}
+
+fn ids(arrivals: &[Arrival]) -> BTreeMap<u32, usize> {
+    let mut ids = BTreeMap::new();
+    for arrival in arrivals {
+        *ids.entry(arrival.id.parse().unwrap()).or_insert(0) += 1;
+    }
+    ids
+}
+
+#[test]
+fn what_waits_moves_with_what_is_left_of_its_delay() {
+    let (old, new) = two();
+    // A minute, on a busy machine; the other messages wait for a day.
+    let due = send(&old, 600, 0..50, true);
+    send(&old, 864_000, 50..60, true);
+    let inbox = Inbox::open(&new, "app");
+    let dry = transfer(&old, &TransferSource::Set, &new, &dry());
+    assert_eq!((dry.waiting, dry.moved, of_set(&new)), (60, 60, 0), "{dry:#?}");
+    let report = transfer(&old, &TransferSource::Set, &new, &options());
+    assert_eq!((report.moved, report.stay(), report.unfinished), (60, 0, false), "{report:#?}");
+    assert_eq!(report.told, [(Evidence::DueHeader, 60)].into());
+    assert_eq!((of_set(&old), of_set(&new)), (0, 60));
+    let arrivals = inbox.collect(50, PATIENCE);
+    assert_eq!(ids(&arrivals), (0..50).map(|id| (id, 1)).collect());
+    for arrival in &arrivals {
+        assert!(arrival.at.as_millisecond() >= due && arrival.late_ms() >= 0, "early: {arrival:?}");
+    }
+}
+
+fn dry() -> TransferOptions {
+    let mut options = options();
+    options.dry_run = true;
+    options
+}
+
+#[test]
+fn what_nobody_can_tell_stays_unless_it_may_be_late() {
+    let (old, new) = two();
+    send(&old, 864_000, 0..10, false);
+    let key = |app: &str| {
+        format!(
+            "{}.{app}",
+            RoutingKey::new(Delay::from_seconds(864_000).unwrap(), self::app("x"))
+                .encode()
+                .trim_end_matches(".x")
+        )
+    };
+    let due = Timestamp::now().as_millisecond() + 86_400_000;
+    let properties = json!({"headers": {"delayline-due": due}});
+    let more = ["nobody", "app.~.id-1"].map(|app| raw::message("delay", &key(app), "x", &properties));
+    raw::publish(&old, more);
+    let _inbox = Inbox::open(&new, "app");
+    let report = transfer(&old, &TransferSource::Set, &new, &options());
+    assert_eq!((report.moved, report.untold, report.with_id, report.stay()), (0, 10, 1, 12), "{report:#?}");
+    assert_eq!(report.unbound, [("nobody".to_owned(), 1)].into());
+    assert_eq!((of_set(&old), of_set(&new)), (12, 0));
+    let mut all = options();
+    (all.allow_late, all.unbound, all.new_handles) = (true, true, true);
+    let report = transfer(&old, &TransferSource::Set, &new, &all);
+    assert_eq!((report.moved, report.stay()), (12, 0), "{report:#?}");
+    assert_eq!(report.told, [(Evidence::DueHeader, 2), (Evidence::Nothing, 10)].into());
+    // 864,000 begins with 2^19.
+    assert_eq!(report.late_by_ms, (1 << 19) * 100);
+    assert_eq!((of_set(&old), of_set(&new)), (0, 12));
+}
+
+#[test]
+fn a_level_is_told_by_the_one_before() {
+    let (old, new) = two();
+    let inbox = Inbox::open(&new, "app");
+    // 25.6 s in level 8, then 12.8 s in level 7.
+    let begun = Timestamp::now();
+    send(&old, 256 + 128, 0..5, false);
+    // They are in level 7 once they have left level 8.
+    let level = |number: u8| topology(&old).names().level_queue(number.try_into().unwrap());
+    eventually_seen(
+        "they have gone down a level",
+        || waiting(&old, [level(7)].into_iter()),
+        |&there| there == 5,
+    );
+    let report = transfer(&old, &TransferSource::Set, &new, &options());
+    assert_eq!(report.told, [(Evidence::Death, 5)].into(), "{report:#?}");
+    let arrivals = inbox.collect(5, PATIENCE);
+    assert_eq!(ids(&arrivals).len(), 5);
+    for arrival in arrivals {
+        let after = arrival.at.as_millisecond() - begun.as_millisecond();
+        assert!(after >= 38_400, "early: {after} ms");
+    }
+}
+
+#[test]
+fn the_delays_of_others_move_into_a_set() {
+    let settings = vhost().set("unit_ms", "1000").build().unwrap();
+    install(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let nsb = nservicebus(&mut session, 1_000);
+    bound(&mut session, &nsb, "Sales");
+    kombu(&settings, 1_000, "tasks", &[]);
+    let celery = Layout::celery(None);
+    let now = Timestamp::now();
+    let wire = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S:%6f Z").to_string();
+    // NServiceBus sent them just now, for in 90 s; some of the others say nothing.
+    publish_with(
+        &settings,
+        &nsb,
+        "Sales",
+        90,
+        0..20,
+        |_| json!({"NServiceBus.TimeSent": wire(now), "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 90}),
+    );
+    publish(&settings, &nsb, "Sales", 86_400, 20..25);
+    let eta = (now + jiff::SignedDuration::from_secs(90)).strftime("%Y-%m-%dT%H:%M:%S.%6f+00:00").to_string();
+    publish_with(&settings, &celery, "tasks", 90, 30..50, |_| json!({ "eta": eta }));
+    let sales = Inbox::open(&settings, "Sales");
+    let tasks = Inbox::open(&settings, "tasks");
+    for (layout, untold) in [(nsb, 5), (celery, 0)] {
+        let report = transfer(&settings, &TransferSource::Layout(layout), &settings, &options());
+        assert_eq!((report.moved, report.untold), (20, untold), "{report:#?}");
+        assert_eq!(report.told, [(Evidence::Framework, 20)].into());
+    }
+    for (inbox, first) in [(sales, 0), (tasks, 30)] {
+        let arrivals = inbox.collect(20, PATIENCE);
+        assert_eq!(ids(&arrivals), (first..first + 20).map(|id| (id, 1)).collect());
+        for arrival in arrivals {
+            let after = arrival.at.as_millisecond() - now.as_millisecond();
+            assert!(after >= 90_000, "early: {after} ms");
+        }
+    }
+}
+
+#[test]
+fn it_says_what_is_missing() {
+    let settings = vhost().build().unwrap();
+    let fails = |source: &TransferSource| {
+        admin::transfer((&settings, source), &settings, &options(), &AtomicBool::new(false), |_| {})
+    };
+    assert!(matches!(fails(&TransferSource::Set), Err(AdminError::Holding(_))));
+    install(&settings);
+    let nobody = TransferSource::Layout(Layout::nservicebus());
+    assert!(matches!(fails(&nobody), Err(AdminError::NoLayout { .. })));
+}
+
+/// The command itself, moving the set `delay` to the set `later`.
+fn begun(settings: &Settings, rate: u32) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["transfer", "delay", "later", "--rate", &rate.to_string()])
+        .env(
+            "DELAYLINE_URL",
+            format!("amqp://guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost),
+        )
+        .env("DELAYLINE_PASSWORD", "guest")
+        .env("DELAYLINE_MANAGEMENT_URL", crate::common::shared_node().management_url())
+        .env("DELAYLINE_UNIT_MS", "100")
+        .current_dir(std::env::temp_dir())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_killed_transfer_is_run_again_and_nothing_is_lost() {
+    const COUNT: u32 = 2_000;
+    // Both quorum, so that looking counts.
+    let (old, new) = &sets(QueueType::Quorum);
+    let due = send(old, 600, 0..COUNT, true);
+    let inbox = Inbox::open(new, "app");
+    for rounds in 0..2 {
+        let before = of_set(new);
+        let mut child = begun(old, 500);
+        eventually_seen("some were moved", || of_set(new), |&there| there > before + 200);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(of_set(new) < COUNT, "it was killed too late in round {rounds}");
+    }
+    let report = eventually_seen(
+        "all that was in its hands is back and moved",
+        || transfer(old, &TransferSource::Set, new, &options()),
+        |report| report.stay() == 0 && of_set(old) == 0 && report.handing_on == 0,
+    );
+    assert_eq!(report.told.keys().copied().filter(|by| *by != Evidence::DueHeader).count(), 0);
+    let mut seen = BTreeMap::new();
+    while seen.len() < COUNT as usize {
+        let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {} came", seen.len()));
+        assert!(arrival.at.as_millisecond() >= due, "early: {arrival:?}");
+        *seen.entry(arrival.id).or_insert(0) += 1;
+    }
+    let twice = seen.values().filter(|count| **count > 1).count();
+    assert!(twice <= 2 * 256, "{twice} came twice");
+}

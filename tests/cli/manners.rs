@@ -1,0 +1,123 @@
+//! What is the same for many commands: looking again, saying that nothing was done, trying first,
+//! and naming a broker.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command as Process, Stdio},
+};
+
+use delayline::amqp::Session;
+use delayline_settings::Settings;
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+
+use crate::{
+    common::{eventually_seen, installed, shared_node, vhost},
+    delayline, json, on, schemas, stdout,
+};
+
+/// The environment of a command on this vhost, for a process that runs on.
+fn running(settings: &Settings, arguments: &[&str]) -> Process {
+    let mut process = Process::new("env");
+    process.args(["--default-signal=INT", env!("CARGO_BIN_EXE_delayline")]).args(arguments);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DELAYLINE_") {
+            process.env_remove(name);
+        }
+    }
+    process
+        .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
+        .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+        .current_dir(std::env::temp_dir())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    process
+}
+
+#[test]
+fn what_is_watched_is_looked_at_again_until_it_is_told_to_end() {
+    let settings = installed(1_000);
+    for command in [&["status"][..], &["app", "list"], &["unroutable", "list"], &["verify"]] {
+        let arguments = [command, &["--watch", "1", "--json"]].concat();
+        let mut child = running(&settings, &arguments).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        for _ in 0..3 {
+            let seen: Json = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            assert_eq!(seen["schema"], command.join("-"));
+            schemas::check(&seen);
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{command:?}");
+    }
+    // What goes wrong at one look may be right at the next.
+    let mut child = running(&settings, &["verify", "--watch", "1"]);
+    child.env("DELAYLINE_URL", "amqp://127.0.0.1:1").stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let errors = BufReader::new(child.stderr.take().unwrap()).lines().take(2);
+    assert_eq!(errors.filter(|line| line.as_ref().unwrap().contains("127.0.0.1:1")).count(), 2);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    child.wait().unwrap();
+    delayline().args(["status", "--watch", "0"]).assert().code(2).stderr(contains("1 to 86400"));
+}
+
+#[test]
+fn what_is_only_tried_changes_nothing_and_what_has_nothing_to_do_says_so() {
+    let settings = installed(1_000);
+    on(&settings)
+        .args(["uninstall", "--dry-run"])
+        .assert()
+        .success()
+        .stdout(contains("dry run would remove 63 objects"));
+    on(&settings).arg("verify").assert().success();
+    on(&settings).args(["send", "--app", "nobody", "--delay", "0", "--body", "x"]).assert().success();
+    let list = || json(on(&settings).args(["unroutable", "list", "--json"]));
+    eventually_seen("it is unroutable", list, |list| list["waiting"] == 1);
+    on(&settings)
+        .args(["unroutable", "discard", "--all", "--dry-run"])
+        .assert()
+        .success()
+        .stdout(contains("dry run 1 message would be discarded, 0 kept"));
+    let mut session = Session::open(&settings.broker).unwrap();
+    assert_eq!(session.queue_depth("delay.unroutable").unwrap().unwrap().ready, 1);
+    // The name it had before.
+    let gone = on(&settings).args(["unroutable", "purge", "--all"]).assert().success();
+    gone.stdout(contains("1 message discarded").and(contains("unchanged").not()));
+    for (arguments, words) in [
+        (&["unroutable", "discard", "--all"][..], "unchanged 0 messages discarded, 0 kept"),
+        (&["parked", "discard", "--all"], "unchanged 0 messages discarded"),
+        (&["app", "remove", "nobody", "--no-user"], "unchanged application `nobody` is not registered"),
+        (&["recall", "--sweep"], "unchanged 0 recalls"),
+        (&["unstick"], "unchanged nothing is stuck"),
+        (&["install"], "unchanged set `delay`"),
+    ] {
+        on(&settings).args(arguments).assert().success().stdout(contains(words));
+    }
+    on(&settings).arg("uninstall").assert().success();
+    on(&settings).arg("uninstall").assert().success().stdout(contains("unchanged set `delay`"));
+}
+
+#[test]
+fn a_broker_can_have_a_name() {
+    let settings = vhost().build().unwrap();
+    let (node, vhost) = (shared_node(), &settings.broker.vhost);
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!(
+        "url = 'amqp://127.0.0.1:1'\n[brokers.test]\nurl = '{}/{vhost}'\nmanagement_url = '{}'\n",
+        node.url(),
+        node.management_url()
+    );
+    fs::write(directory.path().join("delayline.toml"), text).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut run = delayline();
+        run.current_dir(directory.path()).args(arguments);
+        run
+    };
+    run(&["verify"]).assert().code(3).stderr(contains("127.0.0.1:1"));
+    run(&["install", "--broker", "test"]).assert().success();
+    run(&["verify", "--broker", "test"]).env("DELAYLINE_URL", "amqp://127.0.0.1:2").assert().success();
+    run(&["verify"]).env("DELAYLINE_BROKER", "test").assert().success();
+    run(&["verify", "--broker", "prod"]).assert().code(2).stderr(contains("`prod`").and(contains("`test`")));
+    assert!(stdout(&mut run(&["verify", "--help"])).contains("DELAYLINE_BROKER"));
+}

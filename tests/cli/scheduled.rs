@@ -1,0 +1,117 @@
+//! What is scheduled: found in the journal, recalled and rescheduled by what it has.
+
+use assert_cmd::Command;
+use delayline_settings::Settings;
+use predicates::{prelude::PredicateBooleanExt, str::contains};
+use serde_json::Value as Json;
+
+use crate::{
+    common::{eventually_seen, installed},
+    json, on, stdout,
+};
+
+/// The command, with these words.
+fn run(settings: &Settings, words: &[&str]) -> Command {
+    let mut run = on(settings);
+    run.args(words).write_stdin("");
+    run
+}
+
+/// Sends a journalled message; returns its handle.
+fn sent(settings: &Settings, more: &[&str]) -> String {
+    let mut send = run(settings, &["send", "--app", "billing", "--journal", "--json"]);
+    json(send.args(more))["message"]["handle"].as_str().unwrap().to_owned()
+}
+
+fn registered() -> Settings {
+    let settings = installed(1_000);
+    run(&settings, &["app", "add", "billing", "--no-user", "--recall", "--journal", "7d"]).assert().success();
+    settings
+}
+
+fn list(settings: &Settings) -> Json {
+    json(&mut run(settings, &["scheduled", "list", "--app", "billing", "--json"]))
+}
+
+/// Id and state of what is scheduled, once the management API says so.
+fn becomes(settings: &Settings, expected: &[(&str, &str)]) {
+    let states = || {
+        let list = list(settings);
+        let messages = list["messages"].as_array().unwrap().iter();
+        let of =
+            |it: &Json| (it["id"].as_str().unwrap().to_owned(), it["state"].as_str().unwrap().to_owned());
+        messages.map(of).collect::<Vec<_>>()
+    };
+    let same = |found: &Vec<(String, String)>| {
+        found.iter().map(|(id, state)| (id.as_str(), state.as_str())).eq(expected.iter().copied())
+    };
+    eventually_seen("the schedule is this", states, same);
+}
+
+#[test]
+fn messages_are_recalled_by_what_the_journal_has() {
+    let settings = registered();
+    for (id, delay) in [("a", "1h"), ("b", "2h"), ("c", "3h"), ("d", "4h")] {
+        sent(&settings, &["--delay", delay, "--id", id, "--body", id]);
+    }
+    run(&settings, &["recall", "--app", "billing", "--id", "b"])
+        .assert()
+        .success()
+        .stdout(contains("recalled"));
+    // What it does not have is not called anything else.
+    let unknown = run(&settings, &["recall", "--app", "billing", "--id", "z"]).assert();
+    unknown.code(1).stdout(contains("unknown").and(contains("does not have `z`")));
+    becomes(&settings, &[("a", "waiting"), ("b", "recalled"), ("c", "waiting"), ("d", "waiting")]);
+    let before = list(&settings)["messages"][3]["due"].as_str().unwrap().to_owned();
+    let all = ["recall", "--app", "billing", "--all", "--due-before", &before];
+    run(&settings, &all).assert().success().stdout(contains("2 recalled, 0 not or not certainly"));
+    becomes(&settings, &[("a", "recalled"), ("b", "recalled"), ("c", "recalled"), ("d", "waiting")]);
+    run(&settings, &["recall", "--app", "billing", "--id", "a", "--undo"]).assert().success();
+    becomes(&settings, &[("a", "waiting"), ("b", "recalled"), ("c", "recalled"), ("d", "waiting")]);
+    // What says nothing of which messages is wrong.
+    run(&settings, &["recall", "--app", "billing"]).assert().code(2);
+    run(&settings, &["recall", "--id", "a"]).assert().code(2);
+}
+
+#[test]
+fn a_message_is_delivered_at_another_time_as_it_was() {
+    let settings = registered();
+    let line = r#"{"id": "a", "delay": "1h", "body": "pay!", "message_id": "7", "headers": {"n": 1}, "journal": true}"#;
+    let mut send = run(&settings, &["send", "--app", "billing", "--jsonl", "--handles"]);
+    let old = stdout(send.write_stdin(line)).lines().next().unwrap().to_owned();
+    let again = json(&mut run(&settings, &["reschedule", &old, "--delay", "2h", "--json"]));
+    assert_eq!((&again["answer"], &again["old"]), (&"recalled".into(), &old.as_str().into()), "{again}");
+    becomes(&settings, &[("a", "recalled"), ("a", "waiting")]);
+    let new = again["handle"].as_str().unwrap().to_owned();
+    let shown = json(&mut run(&settings, &["scheduled", "show", &new, "--json"]));
+    assert_eq!((&shown["body"], &shown["message_id"]), (&"pay!".into(), &"7".into()), "{shown}");
+    assert_eq!((&shown["headers"]["n"], &shown["state"]), (&1.into(), &"waiting".into()), "{shown}");
+    // It was recalled already, and is not sent once more.
+    let refused = run(&settings, &["reschedule", &old, "--delay", "3h"]).assert();
+    refused.code(1).stdout(contains("was recalled").and(contains("nothing was changed")));
+    // One delay is one handle.
+    let refused = run(&settings, &["reschedule", &new, "--delay", "2h"]).assert();
+    refused.code(2).stderr(contains("give it an id of its own"));
+    run(&settings, &["reschedule", &new, "--delay", "2h", "--new-id", "b"]).assert().success();
+    becomes(&settings, &[("a", "recalled"), ("a", "recalled"), ("b", "waiting")]);
+    // Without the journal it takes a body.
+    let foreign = sent(&settings, &["--delay", "5h", "--id", "c", "--body", "x"]);
+    let unknown = foreign.replace(".~.c@", ".~.nobody@");
+    run(&settings, &["reschedule", &unknown, "--delay", "6h"]).assert().code(1).stdout(contains("--body"));
+    run(&settings, &["reschedule", &foreign, "--delay", "6h", "--body", "y"]).assert().success();
+    let late = foreign.split('@').next().unwrap().to_owned() + "@1000";
+    run(&settings, &["reschedule", &late, "--delay", "1h"]).assert().code(1).stdout(contains("due already"));
+}
+
+#[test]
+fn a_new_message_takes_the_place_of_another_one() {
+    let settings = registered();
+    let old = sent(&settings, &["--delay", "1h", "--id", "cart", "--body", "1"]);
+    let mut send =
+        run(&settings, &["send", "--app", "billing", "--delay", "61m", "--id", "cart", "--journal"]);
+    send.args(["--body", "2", "--replace", &old])
+        .assert()
+        .success()
+        .stdout(contains("the old one is recalled"));
+    becomes(&settings, &[("cart", "recalled"), ("cart", "waiting")]);
+}

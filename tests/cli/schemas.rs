@@ -1,0 +1,443 @@
+//! What commands print with `--json` is what docs/schemas says: for every command, on a real
+//! broker. A command that prints JSON and has no schema fails here.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use assert_cmd::Command;
+use delayline::{
+    Message,
+    amqp::Session,
+    codec::Delay,
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
+use delayline_settings::Settings;
+use serde_json::{Map, Value as Json, json};
+
+use crate::{
+    common::{app, eventually, eventually_seen, http, shared_node, topology, vhost},
+    delayline,
+    exit_codes::commands,
+    on,
+};
+
+/// Commands whose output is not JSON whatever one asks for: what `serve` writes is a log.
+const NOTHING: [&str; 1] = ["serve"];
+
+/// Commands that start nodes: their own tests compare what they print.
+const ELSEWHERE: [&str; 2] = ["demo", "dev"];
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas"))
+}
+
+/// The schema of a command, by its name with dashes.
+fn schema(name: &str) -> Json {
+    let file = folder().join(format!("{name}.json"));
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| {
+        panic!(
+            "`{name}` prints JSON and has no schema ({error}): write docs/schemas/{name}.json, as docs/json.md \
+             says, and have `tests/cli/schemas.rs` run the command"
+        )
+    });
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The same schema for those who write the JSON: nothing may be printed that it does not
+/// name. Who reads it must not mind what is new, so that the file does not say so.
+fn strict(schema: &mut Json) {
+    match schema {
+        Json::Object(object) => {
+            if object.contains_key("properties") {
+                object.entry("additionalProperties").or_insert(Json::Bool(false));
+            }
+            object.values_mut().for_each(strict);
+        }
+        Json::Array(array) => array.iter_mut().for_each(strict),
+        _ => {}
+    }
+}
+
+/// Compares one printed value with the schema that it names.
+pub(crate) fn check(value: &Json) {
+    let name = value["schema"].as_str().unwrap_or_else(|| panic!("no schema in {value}"));
+    let mut wanted = schema(name);
+    strict(&mut wanted);
+    let validator = jsonschema::options().should_validate_formats(true).build(&wanted);
+    let validator = validator.unwrap_or_else(|error| panic!("docs/schemas/{name}.json: {error}"));
+    let wrong: Vec<_> = validator
+        .iter_errors(value)
+        .map(|error| format!("{} ({})", shortened(&error.to_string()), error.instance_path()))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "not as docs/schemas/{name}.json says: {wrong:#?}\nin {}",
+        shortened(&value.to_string())
+    );
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(3_000).collect()
+}
+
+/// Runs commands in one vhost, and compares what they print.
+struct Walk {
+    settings: Settings,
+    seen: BTreeSet<String>,
+}
+
+impl Walk {
+    /// Everything that a command prints; `more` follows its words.
+    fn run(&mut self, command: &str, more: &[&str]) -> Vec<Json> {
+        self.fed(command, more, "")
+    }
+
+    fn fed(&mut self, command: &str, more: &[&str], input: &str) -> Vec<Json> {
+        let mut run = on(&self.settings);
+        run.args(command.split(' ')).arg("--json").args(more).write_stdin(input);
+        run.env("DELAYLINE_APP_PASSWORD", &self.settings.broker.vhost);
+        let printed = printed(&mut run);
+        assert!(!printed.is_empty(), "{command} {more:?} prints nothing: {run:?}");
+        for value in &printed {
+            assert_eq!(value["schema"], command.replace(' ', "-"), "{value}");
+            check(value);
+        }
+        self.seen.insert(command.to_owned());
+        printed
+    }
+
+    /// What it says on standard error when it fails.
+    fn fails(&mut self, command: &str, more: &[&str]) -> Json {
+        let mut run = on(&self.settings);
+        error(run.args(command.split(' ')).arg("--json").args(more).write_stdin(""))
+    }
+}
+
+fn printed(run: &mut Command) -> Vec<Json> {
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let read = |line: &str| {
+        serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("{run:?}: {error}: {}\n{said}", shortened(line)))
+    };
+    let lines: Vec<Json> = text.lines().map(read).collect();
+    assert!(!lines.is_empty(), "{run:?} prints nothing: {said}");
+    lines
+}
+
+/// The error that a command ends with, as JSON.
+fn error(run: &mut Command) -> Json {
+    let output = run.output().unwrap();
+    assert!(!output.status.success(), "{run:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or_else(|| panic!("{run:?} says nothing"));
+    let error: Json = serde_json::from_str(last).unwrap_or_else(|error| panic!("{run:?}: {error}: {said}"));
+    assert_eq!(error["schema"], "error", "{error}");
+    assert_eq!(error["exit_code"].as_i64(), output.status.code().map(i64::from), "{error}");
+    check(&error);
+    error
+}
+
+#[test]
+fn every_command_has_a_schema_and_every_schema_a_command() {
+    let files: BTreeSet<String> = fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let with_json = commands().into_iter().filter(|command| !NOTHING.contains(&command.as_str()));
+    let mut wanted: BTreeSet<String> = with_json.map(|command| command.replace(' ', "-")).collect();
+    wanted.insert("error".into());
+    let missing: Vec<_> = wanted.difference(&files).collect();
+    assert!(missing.is_empty(), "write docs/schemas/NAME.json, as docs/json.md says, for {missing:?}");
+    let over: Vec<_> = files.difference(&wanted).collect();
+    assert!(over.is_empty(), "docs/schemas has files of no command: {over:?}");
+    let page = fs::read_to_string(folder().join("../json.md")).unwrap();
+    for name in &files {
+        let schema = schema(name);
+        jsonschema::meta::validate(&schema).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let shapes = schema["oneOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
+        for shape in shapes {
+            assert_eq!(shape["properties"]["schema"]["const"], **name, "{name}");
+        }
+        assert!(page.contains(&format!("(schemas/{name}.json)")), "docs/json.md does not name {name}.json");
+    }
+}
+
+/// A schema that lets everything through would not fail.
+#[test]
+fn what_a_schema_does_not_name_is_noticed() {
+    let good = json!({ "schema": "version", "schema_version": 1, "version": "0.1.0", "wire_contract": 1 });
+    check(&good);
+    let refused = |change: &dyn Fn(&mut Map<String, Json>)| {
+        let mut value = good.clone();
+        change(value.as_object_mut().unwrap());
+        std::panic::catch_unwind(|| check(&value)).is_err()
+    };
+    assert!(refused(&|it| drop(it.insert("new".into(), Json::Null))), "a name that is new");
+    assert!(refused(&|it| drop(it.remove("version"))), "a name that is gone");
+    assert!(refused(&|it| drop(it.insert("version".into(), 1.into()))), "another type");
+    assert!(refused(&|it| drop(it.insert("schema_version".into(), 2.into()))), "another version");
+    assert!(refused(&|it| drop(it.insert("schema".into(), "versions".into()))), "no such schema");
+}
+
+#[test]
+fn all_that_is_printed_is_as_the_schemas_say() {
+    let settings = vhost().set("unit_ms", "100").build().unwrap();
+    let user = settings.broker.vhost.clone();
+    let mut walk = Walk { settings, seen: BTreeSet::new() };
+    not_installed(&mut walk);
+    applications(&mut walk, &user);
+    messages(&mut walk);
+    broker(&mut walk);
+    offline(&mut walk);
+    removed(&mut walk, &user);
+    let expected: BTreeSet<String> = commands()
+        .into_iter()
+        .filter(|command| !NOTHING.contains(&command.as_str()) && !ELSEWHERE.contains(&command.as_str()))
+        .collect();
+    let missing: Vec<_> = expected.difference(&walk.seen).collect();
+    assert!(missing.is_empty(), "run these here, too, with what they need to print something: {missing:?}");
+}
+
+/// A vhost without a set; then with one.
+fn not_installed(walk: &mut Walk) {
+    let report = &walk.run("verify", &[])[0];
+    assert_eq!((&report["installed"], &report["differences"]), (&false.into(), &json!([])));
+    assert!(report.to_string().len() < 2_000, "much to say about nothing: {report}");
+    let status = &walk.run("status", &[])[0];
+    assert_eq!(status["verified"]["installed"], false);
+    assert!(status.to_string().len() < 20_000, "much to say about nothing: {status}");
+    for command in ["doctor", "app list", "gateway list", "uninstall"] {
+        walk.run(command, &[]);
+    }
+    walk.fails("unroutable list", &[]);
+    walk.fails("send", &["--app", "a", "--delay", "1s", "--body", "x"]);
+    walk.run("install", &["--dry-run"]);
+    walk.run("install", &[]);
+    assert_eq!(walk.run("install", &[])[0]["outcome"], "unchanged");
+    walk.run("install", &["--queue-type", "classic"]);
+    assert_eq!(walk.run("verify", &[])[0]["installed"], true);
+    walk.run("verify", &["--unit-ms", "200"]);
+    walk.run("verify", &["--management-url", "none"]);
+    walk.run("status", &["--management-url", "none"]);
+    walk.run("install", &["--management-url", "none"]);
+    walk.run("uninstall", &["--management-url", "none"]);
+}
+
+fn applications(walk: &mut Walk, user: &str) {
+    let add =
+        |more: &[&'static str]| [&["billing", "--recall", "--journal", "90d", "--retry"][..], more].concat();
+    walk.run("app add", &add(&["--dry-run", "--no-user"]));
+    walk.run("app add", &[&add(&["--for", "python", "--user"])[..], &[user]].concat());
+    walk.run("app add", &[&add(&["--user"])[..], &[user]].concat());
+    walk.run("app add", &["landed", "--no-user", "--landing"]);
+    walk.run("app add", &["billing", "--no-user", "--queue", "elsewhere", "--existing"]);
+    walk.run("app add", &["other", "--no-user", "--print", "terraform"]);
+    walk.run("app list", &[]);
+    walk.run("app show", &["billing", "--for", "python"]);
+    walk.run("app check", &["billing", "--recall", "--journal", "--user", user]);
+    walk.fails("app show", &["nobody"]);
+    unlimited(&walk.settings);
+    walk.run("app discard", &["billing", "--dry-run"]);
+    let directory = tempfile::tempdir().unwrap();
+    let platform = directory.path().join("platform.toml");
+    fs::write(&platform, "[sets.delay.apps.nobody]\nno_user = true\n").unwrap();
+    let platform = platform.to_str().unwrap();
+    walk.run("diff", &[platform]);
+    walk.run("diff", &[platform, "--prune"]);
+    walk.run("apply", &[platform, "--dry-run"]);
+    walk.run("apply", &[platform]);
+    assert_eq!(walk.run("apply", &[platform])[0]["outcome"], "unchanged");
+    walk.run("app remove", &["nobody", "--no-user"]);
+    for more in [&["--type", "topic", "--dry-run"][..], &["--type", "topic"], &["--type", "direct"]] {
+        walk.run("gateway add", &[&["orders.delayed"], more].concat());
+    }
+    walk.run("gateway list", &[]);
+    walk.run("gateway check", &["orders.delayed"]);
+    walk.run("gateway remove", &["orders.delayed", "--dry-run"]);
+}
+
+/// Lets the levels be read: from 4.0 on, a queue drops what was delivered 20 times.
+fn unlimited(settings: &Settings) {
+    let policy = json!({
+        "pattern": r"^delay\.level\.", "apply-to": "queues", "definition": { "delivery-limit": -1 },
+    });
+    let vhost = &settings.broker.vhost;
+    let version = http(shared_node(), "GET", "overview", &Json::Null)["rabbitmq_version"].clone();
+    if !version.as_str().unwrap().starts_with("3.") {
+        http(shared_node(), "PUT", &format!("policies/{vhost}/readable"), &policy);
+    }
+    eventually("the levels can be read", || {
+        let mut discard = on(settings);
+        discard.args(["app", "discard", "billing", "--dry-run"]).output().unwrap().status.success()
+    });
+}
+
+fn messages(walk: &mut Walk) {
+    walk.run("send", &["--app", "billing", "--delay", "1", "--body", "now"]);
+    walk.run("listen", &["--app", "billing", "--queue", "billing", "--count", "1"]);
+    let sent = walk.run("send", &["--app", "billing", "--delay", "10h", "--id", "one", "--body", "later"]);
+    let handle = sent[0]["message"]["handle"].as_str().unwrap().to_owned();
+    let lines = "{\"body\": \"a\", \"id\": \"two\"}\nnonsense\n{\"body\": \"b\"}\n";
+    let sent = walk.fed("send", &["--app", "billing", "--delay", "9h", "--jsonl", "--handles"], lines);
+    assert_eq!(sent.len(), 2, "a handle and a report: {sent:?}");
+    assert!(walk.run("recall", &["--pending"])[0]["pending"].as_array().unwrap().is_empty());
+    walk.run("recall", &[&handle]);
+    assert_eq!(walk.run("recall", &["--pending"])[0]["pending"].as_array().unwrap().len(), 1);
+    walk.run("recall", &["--sweep", "--dry-run"]);
+    recalled(walk);
+    walk.run("recall", &["--undo", &handle]);
+    scheduled(walk);
+    walk.run("app discard", &["billing"]);
+    assert_eq!(walk.run("unroutable list", &[])[0]["waiting"], 0);
+    for app in ["gone", "gone", "lost"] {
+        walk.run("send", &["--app", app, "--delay", "0", "--body", "x"]);
+    }
+    parked(&walk.settings);
+    for kind in ["unroutable", "parked"] {
+        let list = || {
+            let mut list = on(&walk.settings);
+            printed(list.args([kind, "list", "--json"])).remove(0)
+        };
+        eventually_seen("they are there", list, |list| list["waiting"].as_u64() >= Some(2));
+        walk.run(&format!("{kind} list"), &[]);
+        walk.run(&format!("{kind} show"), &[]);
+    }
+    walk.fails("unroutable replay", &["--app", "gone"]);
+    walk.run("unroutable replay", &["--app", "gone", "--unchecked"]);
+    for kind in ["unroutable discard", "parked discard"] {
+        let counted = &walk.run(kind, &["--all", "--dry-run"])[0];
+        assert_eq!((&counted["dry_run"], &counted["discarded"]), (&true.into(), &0.into()), "{counted}");
+        assert!(counted["selected"].as_u64() >= Some(2), "{counted}");
+    }
+    assert!(walk.run("unroutable discard", &["--all"])[0]["discarded"].as_u64() >= Some(2));
+    walk.run("parked replay", &["--app", "billing"]);
+    walk.run("parked discard", &["--all"]);
+}
+
+/// What is in a journal, and what is found there.
+fn scheduled(walk: &mut Walk) {
+    walk.run("recall", &["--app", "billing", "--id", "nobody"]);
+    let send = ["--app", "billing", "--delay", "10h", "--journal", "--body", "x", "--id"];
+    let sent = walk.run("send", &[&send[..], &["later"]].concat());
+    let handle = sent[0]["message"]["handle"].as_str().unwrap().to_owned();
+    walk.run("send", &[&send[..], &["instead", "--replace", &handle]].concat());
+    assert_eq!(walk.run("scheduled list", &["--app", "billing"])[0]["journal"]["read"], 2);
+    walk.run("scheduled show", &[&handle]);
+    walk.run("scheduled count", &["--app", "billing", "--by", "day"]);
+    assert!(walk.run("reschedule", &[&handle, "--delay", "2h"])[0].get("problem").is_some());
+    let list = walk.run("scheduled list", &["--app", "billing", "--id", "instead"]);
+    let instead = list[0]["messages"][0]["handle"].as_str().unwrap().to_owned();
+    assert_eq!(walk.run("reschedule", &[&instead, "--delay", "2h"])[0]["answer"], "recalled");
+    walk.run("recall", &["--app", "billing", "--id", "instead"]);
+}
+
+/// Recalls a message and waits until it is due.
+fn recalled(walk: &mut Walk) {
+    let sent = walk.run("send", &["--app", "billing", "--delay", "60", "--id", "soon", "--body", "x"]);
+    walk.run("recall", &[sent[0]["message"]["handle"].as_str().unwrap()]);
+    let list = || {
+        let mut list = on(&walk.settings);
+        printed(list.args(["recalled", "list", "--json"])).remove(0)
+    };
+    eventually_seen("it is due", list, |list| list["waiting"] == 1);
+    walk.run("recalled list", &[]);
+    walk.run("recalled show", &["--app", "billing"]);
+    walk.run("recalled replay", &["--app", "billing", "--all"]);
+    walk.run("recalled discard", &["--app", "billing", "--all"]);
+}
+
+/// Puts two messages into the parked queue.
+fn parked(settings: &Settings) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    let exchange = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    session.declare_exchange(&exchange).unwrap();
+    let destination = Endpoint::Exchange(topology(settings).names().parked());
+    session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();
+    let mut into = settings.clone();
+    into.topology.set = "fill".parse().unwrap();
+    let router = into.router().connect().unwrap();
+    for key in ["billing", "gone"] {
+        router.publish(Message::after(app(key), Delay::ZERO, "body")).unwrap();
+    }
+}
+
+fn broker(walk: &mut Walk) {
+    walk.run("doctor", &[]);
+    walk.run("status", &[]);
+    walk.run("top", &["--once"]);
+    walk.run("probe", &["--horizon", "0"]);
+    others(walk);
+    walk.run("unstick", &["--dry-run"]);
+    walk.run("unstick", &["--all", "--wait", "0"]);
+    walk.run("bench", &["--count", "100", "--hops", "1", "--rate", "20", "--duration", "1s"]);
+}
+
+/// The delays of somebody else's layout, or rather their last level.
+fn others(walk: &mut Walk) {
+    let mut session = Session::open(&walk.settings.broker).unwrap();
+    for name in ["nsb.v2.delay-level-00", "nsb.v2.delay-delivery"] {
+        let exchange = Exchange { name: name.into(), kind: ExchangeKind::Topic, arguments: [].into() };
+        session.declare_exchange(&exchange).unwrap();
+    }
+    let arguments = [("x-queue-type", "quorum"), ("x-dead-letter-exchange", "nsb.v2.delay-delivery")];
+    let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    session.declare_queue(&Queue { name: "nsb.v2.delay-level-00".into(), level: None, arguments }).unwrap();
+    walk.run("status", &["--layout", "nservicebus"]);
+    walk.run("guard", &["nservicebus", "--dry-run"]);
+    walk.run("guard", &["nservicebus", "--wait", "0"]);
+    walk.run("doctor", &["--layout", "nservicebus"]);
+    walk.run("guard", &["nservicebus", "--undo"]);
+    walk.run("install", &["--set", "later"]);
+    walk.run("transfer", &["delay", "later", "--dry-run"]);
+}
+
+fn offline(walk: &mut Walk) {
+    let directory = tempfile::tempdir().unwrap();
+    let written = directory.path().to_str().unwrap();
+    for format in ["definitions", "rabbitmqctl", "terraform", "kubernetes"] {
+        walk.run("export", &["--format", format]);
+    }
+    let key = walk.run("key", &["90s", "1.billing"]);
+    walk.run("decode", &[key[0]["routing_key"].as_str().unwrap()]);
+    walk.fails("decode", &["nonsense"]);
+    walk.run("retry show", &["billing"]);
+    walk.run("plan", &["--rate", "10", "--delays", "uniform:1s..60s"]);
+    walk.run("completions", &["bash"]);
+    walk.run("man", &[]);
+    walk.run("man", &["--into", written]);
+    walk.run("version", &[]);
+    walk.run("conformance", &["--only", "key", "true"]);
+    // What is wrong with the arguments is said as JSON, too.
+    for arguments in
+        [&["nonsense"][..], &["key", "90s"], &["key", "soon", "billing"], &["app"], &["parked", "discard"]]
+    {
+        let error = error(delayline().args(arguments).arg("--json"));
+        assert_eq!(error["exit_code"], 2, "{error}");
+        assert!(!error["error"].as_str().unwrap().contains('\n'), "{error}");
+    }
+    let refused = walk.fails("verify", &["--url", "amqp://127.0.0.1:1"]);
+    assert_eq!(refused["exit_code"], 3);
+}
+
+fn removed(walk: &mut Walk, user: &str) {
+    walk.run("gateway remove", &["orders.delayed"]);
+    walk.run("send", &["--app", "billing", "--delay", "0", "--body", "x"]);
+    let remove = ["billing", "--user", user];
+    let refused = || {
+        let mut remove_it = on(&walk.settings);
+        printed(remove_it.args(["app", "remove", "--dry-run", "--json"]).args(remove)).remove(0)
+    };
+    eventually_seen("it waits in the queue", refused, |said| said.get("refused").is_some());
+    walk.run("app remove", &remove);
+    walk.run("app remove", &[&remove[..], &["--force"]].concat());
+    walk.run("send", &["--app", "landed", "--delay", "10h", "--body", "x"]);
+    assert!(walk.run("uninstall", &[])[0].get("refused").is_some());
+    let would = walk.run("uninstall", &["--force", "--dry-run"])[0]["removed"].clone();
+    let did = walk.run("uninstall", &["--force"])[0]["removed"].clone();
+    let sorted = |names: &Json| {
+        let names = names.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned());
+        names.collect::<BTreeSet<_>>()
+    };
+    assert_eq!(sorted(&would), sorted(&did), "what would be removed is what is removed");
+}
