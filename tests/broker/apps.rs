@@ -63,7 +63,7 @@ fn remove(
 }
 
 fn api(method: &str, path: &str, body: &Json) -> Json {
-    common::http(common::shared_node(), method, path, body)
+    common::http(&common::shared_node(), method, path, body)
 }
 
 /// Everything in a vhost that adding and removing could change, by name.

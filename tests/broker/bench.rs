@@ -29,7 +29,7 @@ fn small() -> BenchPlan {
 fn objects(settings: &Settings) -> Vec<String> {
     let mut names = Vec::new();
     for kind in ["exchanges", "queues"] {
-        let found = http(shared_node(), "GET", &format!("{kind}/{}", settings.broker.vhost), &json!({}));
+        let found = http(&shared_node(), "GET", &format!("{kind}/{}", settings.broker.vhost), &json!({}));
         let found = found.as_array().cloned().unwrap_or_default();
         names.extend(found.iter().filter_map(|object| object["name"].as_str()).map(str::to_owned));
     }
@@ -117,7 +117,7 @@ fn removes_its_set_when_it_is_interrupted_or_fails() {
     }
     // A queue that refuses.
     let policy = json!({"pattern": "sink$", "definition": {"max-length": 1, "overflow": "reject-publish"}, "apply-to": "queues"});
-    http(shared_node(), "PUT", &format!("policies/{}/full", settings.broker.vhost), &policy);
+    http(&shared_node(), "PUT", &format!("policies/{}/full", settings.broker.vhost), &policy);
     let never = AtomicBool::new(false);
     let error = bench::run(&settings, &small(), None, &never, &mut |_| ()).unwrap_err();
     assert!(matches!(error, BenchError::Publish(_)), "{error}");

@@ -68,7 +68,7 @@ fn send(settings: &Settings, key: &str, count: usize) {
 }
 
 fn put(settings: &Settings, what: &str, name: &str, body: Json) {
-    http(shared_node(), "PUT", &format!("{what}/{}/{name}", settings.broker.vhost), &body);
+    http(&shared_node(), "PUT", &format!("{what}/{}/{name}", settings.broker.vhost), &body);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn what_is_unroutable_is_found_with_whom_it_is_for() {
     eventually_seen("the broker keeps count", history, |history| !history.is_empty());
     send(&settings, "nobody", 3);
     http(
-        shared_node(),
+        &shared_node(),
         "POST",
         &format!("exchanges/{}/delay/publish", settings.broker.vhost),
         &json!({"properties": {}, "routing_key": "delay.1111.oops", "payload": "x", "payload_encoding": "string"}),
@@ -339,7 +339,7 @@ fn users_that_may_too_much_are_named() {
     let user = |name: &str, permission: [&str; 3], topics: &[(&str, &str, &str)]| {
         let name = format!("{vhost}-{name}");
         let tags = if name.ends_with("-policies") { "policymaker" } else { "" };
-        http(shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": tags}));
+        http(&shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": tags}));
         let [configure, write, read] = permission;
         put(&settings, "permissions", &name, json!({"configure": configure, "write": write, "read": read}));
         for (exchange, write, read) in topics {
@@ -405,7 +405,7 @@ fn what_only_an_administrator_sees_is_said_to_be_unchecked() {
     let settings = installed(1_000);
     let vhost = &settings.broker.vhost;
     let name = format!("{vhost}-watcher");
-    http(shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": "monitoring"}));
+    http(&shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": "monitoring"}));
     put(&settings, "permissions", &name, json!({"configure": "", "write": "", "read": ""}));
     let watcher = shared_node()
         .settings()
@@ -511,7 +511,7 @@ fn messages_that_come_back_to_their_consumer_over_and_over_are_found() {
     let requeue = json!({"count": 50, "ackmode": "ack_requeue_true", "encoding": "auto"});
     let looping = || {
         for _ in 0..5 {
-            http(shared_node(), "POST", &path, &requeue);
+            http(&shared_node(), "POST", &path, &requeue);
         }
         look(&settings)
     };

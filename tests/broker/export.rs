@@ -15,7 +15,7 @@ fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
         recall: Some(delayline::topology::RecallSettings::default()),
     };
     let definitions = Export::new(vhost).with_set(&topology).with_app(&topology, &spec).definitions();
-    let answer = http(shared_node(), "POST", &path(vhost), &definitions);
+    let answer = http(&shared_node(), "POST", &path(vhost), &definitions);
     assert!(answer.get("error").is_none(), "{answer}");
     let report = admin::verify(&settings, &topology).unwrap();
     assert!(report.findings.is_empty(), "{report:?}");
@@ -50,9 +50,9 @@ fn import_leaves_what_stands_and_verify_finds_it() {
     let vhost = &settings.broker.vhost;
     let queue = format!("queues/{vhost}/delay.level.05");
     let other = serde_json::json!({ "durable": true, "arguments": { "x-queue-type": "quorum" } });
-    http(shared_node(), "PUT", &queue, &other);
+    http(&shared_node(), "PUT", &queue, &other);
     let export = Export::new(vhost).with_set(&topology(&settings));
-    http(shared_node(), "POST", "definitions", &export.definitions());
+    http(&shared_node(), "POST", "definitions", &export.definitions());
     let report = admin::verify(&settings, &topology(&settings)).unwrap();
     let texts: Vec<_> = report.differences.iter().map(ToString::to_string).collect();
     assert!(!texts.is_empty() && texts.iter().all(|text| text.contains("delay.level.05")), "{texts:?}");

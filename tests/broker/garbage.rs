@@ -14,7 +14,7 @@ fn publish_raw(vhost: &str, routing_key: &str) {
     let body = serde_json::json!({
         "properties": {"delivery_mode": 2}, "routing_key": routing_key, "payload": "garbage", "payload_encoding": "string",
     });
-    http(shared_node(), "POST", &format!("exchanges/{vhost}/delay/publish"), &body);
+    http(&shared_node(), "POST", &format!("exchanges/{vhost}/delay/publish"), &body);
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
     settings.router.publish_timeout = Duration::from_secs(5);
     session.declare_queue(&queue("target", &[])).unwrap();
     // As a user who can be locked out.
-    let (vhost, node) = (settings.broker.vhost.clone(), shared_node());
+    let (vhost, node) = (settings.broker.vhost.clone(), &shared_node());
     let user = format!("sender-of-{vhost}");
     let password = |password: &str| {
         http(node, "PUT", &format!("users/{user}"), &json!({ "password": password, "tags": "" }));
@@ -312,7 +312,7 @@ fn a_queue_that_counts_looks_is_not_touched() {
     session.declare_queue(&kept()).unwrap();
     raw::publish(&settings, [raw::message("", "kept", 0, &json!({}))]);
     let policy = json!({"pattern": "^kept$", "definition": {"delivery-limit": 5}, "apply-to": "queues"});
-    http(shared_node(), "PUT", &format!("policies/{}/five", settings.broker.vhost), &policy);
+    http(&shared_node(), "PUT", &format!("policies/{}/five", settings.broker.vhost), &policy);
     eventually("the policy applies", || {
         let result = Holding::new(&settings, &kept()).at_most(0).drain(|_| Decision::Keep, |_| {});
         matches!(result, Err(HoldingError::DeliveryLimit { limit: 5, .. }))

@@ -248,7 +248,7 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     let settings = common::installed(1_000);
     register(&settings, "billing", None);
     register(&settings, "orders", None);
-    let node = common::shared_node();
+    let node = &common::shared_node();
     let path = format!("permissions/{}/tenant-billing", settings.broker.vhost);
     let own = r"^(mine|mine\.\w+)\z";
     let body = json!({ "configure": own, "write": r"^(delay|mine|mine\.\w+)\z", "read": own });

@@ -161,7 +161,7 @@ fn asks_for_replicas() {
 
 #[test]
 fn a_missing_vhost_and_wrong_credentials_are_refusals() {
-    let node = crate::common::shared_node();
+    let node = &crate::common::shared_node();
     let settings = node.settings().set("url", format!("{}/nowhere", node.url())).build().unwrap();
     let error = admin::install(&settings, &topology(&settings), false, || {}).unwrap_err().to_string();
     assert!(error.contains("connecting"), "{error}");

@@ -40,7 +40,7 @@ fn many(settings: &Settings, count: usize) -> String {
     let mut text = "[sets.delay]\n".to_owned();
     for number in 0..count {
         let user = format!("app-{number}-of-{}", settings.broker.vhost);
-        http(shared_node(), "PUT", &format!("users/{user}"), &json!({ "password_hash": "", "tags": "" }));
+        http(&shared_node(), "PUT", &format!("users/{user}"), &json!({ "password_hash": "", "tags": "" }));
         writeln!(text, "[sets.delay.apps.app-{number}]\nuser = \"{user}\"").unwrap();
         if number % 2 == 0 {
             writeln!(text, "retry = true\nlanding = true").unwrap();
@@ -76,7 +76,7 @@ fn what_was_changed_by_hand_is_found_and_repaired() {
     // A permission that somebody widened, a queue and with it a binding that are gone, and an
     // exchange of the set.
     let path = format!("permissions/{vhost}/app-2-of-{vhost}");
-    http(shared_node(), "PUT", &path, &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
+    http(&shared_node(), "PUT", &path, &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_queue("app-1").unwrap();
     session.delete_exchange("delay.level.03").unwrap();
@@ -94,7 +94,7 @@ fn what_was_changed_by_hand_is_found_and_repaired() {
     assert!(replaced.len() == 1 && replaced[0].contains("configure `.*`"), "{replaced:?}");
 
     assert_eq!(applied(&settings, &text).outcome, Applied::Installed);
-    assert_eq!(http(shared_node(), "GET", &path, &json!(null))["configure"], "^$");
+    assert_eq!(http(&shared_node(), "GET", &path, &json!(null))["configure"], "^$");
     assert_eq!(difference(&settings, &text).outcome, Applied::Unchanged);
 }
 
@@ -103,7 +103,7 @@ fn if_one_thing_is_in_the_way_nothing_is_changed() {
     let settings = installed(1_000);
     let vhost = &settings.broker.vhost;
     let other = json!({ "durable": true, "arguments": { "x-queue-type": "classic" } });
-    http(shared_node(), "PUT", &format!("queues/{vhost}/second"), &other);
+    http(&shared_node(), "PUT", &format!("queues/{vhost}/second"), &other);
     let text = "[sets.delay.apps.first]\nno_user = true\n[sets.delay.apps.second]\nno_user = true\n\
                 [sets.other]\n";
     let report = applied(&settings, text);

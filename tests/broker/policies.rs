@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,
+    sync::Arc,
     thread,
 };
 
@@ -17,11 +18,11 @@ use serde_json::{Value as Json, json};
 use crate::common::{eventually_seen, http, installed, shared_node, topology};
 
 fn set(settings: &Settings, kind: &str, name: &str, policy: &Json) {
-    http(shared_node(), "PUT", &format!("{kind}/{}/{name}", settings.broker.vhost), policy);
+    http(&shared_node(), "PUT", &format!("{kind}/{}/{name}", settings.broker.vhost), policy);
 }
 
 fn clear(settings: &Settings, kind: &str, name: &str) {
-    http(shared_node(), "DELETE", &format!("{kind}/{}/{name}", settings.broker.vhost), &Json::Null);
+    http(&shared_node(), "DELETE", &format!("{kind}/{}/{name}", settings.broker.vhost), &Json::Null);
 }
 
 /// The queues that a policy is said to change, and by which.
@@ -182,8 +183,11 @@ fn what_is_reckoned_is_what_the_broker_comes_to() {
 fn without_policies() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
+    // The node may go when the test is over, though this thread stays.
+    let node = Arc::downgrade(&shared_node());
     thread::spawn(move || {
         for connection in listener.incoming() {
+            let Some(node) = node.upgrade() else { break };
             let mut connection = connection.unwrap();
             let mut lines = BufReader::new(connection.try_clone().unwrap()).lines().map(Result::unwrap);
             let Some(first) = lines.next() else { continue };
@@ -194,7 +198,7 @@ fn without_policies() -> String {
                 path if path.contains("policies/") => ("403 Forbidden", "{}".to_owned()),
                 // What not every version has.
                 path if path.starts_with("deprecated-features") => ("404 Not Found", "{}".to_owned()),
-                path => ("200 OK", http(shared_node(), "GET", path, &Json::Null).to_string()),
+                path => ("200 OK", http(&node, "GET", path, &Json::Null).to_string()),
             };
             let length = body.len();
             let head = format!(

@@ -67,7 +67,7 @@ fn documented_pattern() -> &'static str {
 #[test]
 fn a_topic_permission_bounds_the_delay_for_any_client() {
     let settings = installed(1_000);
-    let tenant = tenant(shared_node(), &settings.broker.vhost, documented_pattern()).build().unwrap();
+    let tenant = tenant(&shared_node(), &settings.broker.vhost, documented_pattern()).build().unwrap();
     let router = tenant.router().connect().unwrap();
     let longest = (1 << 18) - 1;
     router.publish(message(&format!("{longest}s"), 1)).unwrap();

@@ -85,7 +85,7 @@ fn a_forbidden_key_fails_alone() {
     let vhost = settings.broker.vhost.clone();
     permit(&vhost, "tenant", ["^$", "^delay$", "^$"]);
     http(
-        shared_node(),
+        &shared_node(),
         "PUT",
         &format!("topic-permissions/{vhost}/tenant"),
         &json!({"exchange": "delay", "write": "^delay(\\.[01]{4}){7}\\.mine$", "read": "^$"}),

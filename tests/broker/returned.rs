@@ -125,7 +125,7 @@ fn by_header(node: &PrivateNode, settings: &Settings) {
 
 #[test]
 fn two_that_differ_in_a_header_alone_keep_their_fates() {
-    by_header(shared_node(), &vhost().build().unwrap());
+    by_header(&shared_node(), &vhost().build().unwrap());
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn roles() -> BTreeMap<String, [String; 4]> {
 /// Makes a user with a role's permissions in a vhost, and returns its settings.
 fn settings_as(role: &str, layers: Layers, vhost: &str) -> Settings {
     let [configure, write, read, tag] = roles().remove(role).unwrap_or_else(|| panic!("no role {role}"));
-    let node = common::shared_node();
+    let node = &common::shared_node();
     let name = format!("{}-{vhost}", role.replace(' ', "-"));
     common::http(node, "PUT", &format!("users/{name}"), &json!({ "password": "pw", "tags": tag }));
     let body = json!({ "configure": configure, "write": write, "read": read });
@@ -59,7 +59,7 @@ fn vhost_of(settings: &Settings) -> String {
 }
 
 fn on(settings: &Settings) -> Layers {
-    let node = common::shared_node();
+    let node = &common::shared_node();
     node.settings()
         .set("url", format!("{}/{}", node.url().replace("guest:guest@", ""), settings.broker.vhost))
 }

@@ -194,7 +194,7 @@ fn multiply(settings: &Settings) -> Publisher {
 fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
     let settings = common::installed(1_000);
     let topology = topology(&settings);
-    let (node, vhost) = (common::shared_node(), settings.broker.vhost.clone());
+    let (node, vhost) = (&common::shared_node(), settings.broker.vhost.clone());
     let user = format!("{vhost}-billing");
     let report = admin::add_app(&settings, &topology, &spec(&user), false, false).unwrap();
     assert_eq!(report.outcome, admin::Applied::Installed, "{report:?}");

@@ -149,7 +149,7 @@ fn what_waits_in_a_level_is_discarded_by_app() {
     let limit = json!({
         "pattern": r"^delay\.level\.", "apply-to": "queues", "definition": { "delivery-limit": -1 },
     });
-    http(shared_node(), "PUT", &format!("policies/{}/sweep", settings.broker.vhost), &limit);
+    http(&shared_node(), "PUT", &format!("policies/{}/sweep", settings.broker.vhost), &limit);
 
     let stop = AtomicBool::new(false);
     let (topology, noisy) = (topology(&settings), app("noisy"));

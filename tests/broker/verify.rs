@@ -8,7 +8,7 @@ use delayline::{
 use delayline_admin::{self as admin, DoctorOptions, FindingCode, Kept};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::common::{
     app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node, status,
@@ -137,7 +137,7 @@ fn finds_policies_that_change_a_level() {
         "pattern": "^delay\\.level\\.1", "apply-to": "queues",
         "definition": {"message-ttl": 60_000, "dead-letter-routing-key": "x"},
     });
-    http(shared_node(), "PUT", &format!("policies/{vhost}/all"), &policy);
+    http(&shared_node(), "PUT", &format!("policies/{vhost}/all"), &policy);
     // The API shows policies with its statistics, so a little later.
     eventually("the policy shows", || differences(&settings).len() >= 10);
     let found = differences(&settings);
@@ -221,7 +221,7 @@ fn finds_queues_that_come_back_without_a_leader() {
         node.restart().unwrap();
         // Ra, which the queues are made of, knows for certain. The broker's statistics, by which
         // `doctor` goes, and Ra itself take their time after a start.
-        let (apps, _, _) = eventually_seen(
+        let (apps, ..) = eventually_seen(
             "doctor finds exactly those that nobody leads",
             || {
                 let report =
@@ -230,10 +230,10 @@ fn finds_queues_that_come_back_without_a_leader() {
                 let apps: BTreeSet<_> =
                     of(FindingCode::NoLeader).flat_map(|finding| finding.apps.clone()).collect();
                 let led: BTreeSet<_> = names.iter().filter(|name| is_led(&node, name)).cloned().collect();
-                (apps, led, of(FindingCode::NoMajority).count())
+                (apps, led, still_there(&node, &names), of(FindingCode::NoMajority).count())
             },
-            |(apps, led, starting)| {
-                *starting == 0 && apps.is_disjoint(led) && apps.union(led).eq(names.iter())
+            |(apps, led, there, starting)| {
+                *starting == 0 && apps.is_disjoint(led) && apps.union(led).eq(there)
             },
         );
         found = apps;
@@ -256,6 +256,14 @@ fn finds_queues_that_come_back_without_a_leader() {
 fn declare(session: &mut Session, name: &str) {
     let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
     session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+}
+
+/// Those of the queues that the broker knows of: it may have been killed before it had
+/// written down that there is such a queue at all.
+fn still_there(node: &PrivateNode, names: &[String]) -> BTreeSet<String> {
+    let queues = http(node, "GET", "queues/%2F?columns=name", &Json::Null);
+    let known = queues.as_array().into_iter().flatten().filter_map(|queue| queue["name"].as_str());
+    known.filter(|name| names.iter().any(|it| it == name)).map(str::to_owned).collect()
 }
 
 /// Whether a queue of the default vhost has a leader.

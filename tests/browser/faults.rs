@@ -71,7 +71,7 @@ fn a_stalled_level_and_a_flood_for_nobody() {
     visible("a stall, in words", since);
     // How many a full queue takes after all is the broker's affair.
     let vhost = &settings.broker.vhost;
-    let queue = || http(shared_node(), "GET", &format!("queues/{vhost}/delay.level.02"), &Json::Null);
+    let queue = || http(&shared_node(), "GET", &format!("queues/{vhost}/delay.level.02"), &Json::Null);
     let said = eventually_seen(
         "page and broker say the same",
         || (page.text(&cell(2, ".stuck span")), page.text("#headline"), queue()["messages_dlx"].to_string()),

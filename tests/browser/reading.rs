@@ -19,7 +19,7 @@ fn compared(daemon: &Daemon, page: &Seen) {
 
 /// How many messages of a queue the broker has, as its management API says.
 fn depths(settings: &delayline_settings::Settings) -> Vec<(String, u64)> {
-    let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
+    let queues = http(&shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
     let queues = queues.as_array().cloned().unwrap_or_default();
     let depth = |queue: &Json| Some((queue["name"].as_str()?.to_owned(), queue["messages_ready"].as_u64()?));
     queues.iter().filter_map(depth).collect()

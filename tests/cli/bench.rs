@@ -28,7 +28,7 @@ const SMALL: [&str; 11] = [
 
 /// How many exchanges of throw-away sets stand.
 fn left_over(settings: &Settings) -> usize {
-    let found = http(shared_node(), "GET", &format!("exchanges/{}", settings.broker.vhost), &json!({}));
+    let found = http(&shared_node(), "GET", &format!("exchanges/{}", settings.broker.vhost), &json!({}));
     let names = found.as_array().cloned().unwrap_or_default();
     names
         .iter()

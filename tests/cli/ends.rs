@@ -145,7 +145,7 @@ fn what_is_said_to_nobody_is_no_panic() {
     terminal.prints("press Ctrl-C to stop");
     assert_eq!(terminal.ends_when_closed().exit_code(), 0);
     assert!(session.queue_depth("theirs").unwrap().is_some());
-    let bindings = http(shared_node(), "GET", &format!("bindings/{}", settings.broker.vhost), &().into());
+    let bindings = http(&shared_node(), "GET", &format!("bindings/{}", settings.broker.vhost), &().into());
     let key = RoutingKey::binding_pattern(&app("billing"));
     let stays = bindings.as_array().unwrap().iter().any(|binding| binding["routing_key"] == key);
     assert!(stays, "{bindings}");

@@ -371,7 +371,7 @@ fn a_missing_password_is_wrong_usage_wherever_it_is_missed() {
 
 #[test]
 fn what_is_wrong_with_settings_is_said_with_what_to_do() {
-    let node = shared_node();
+    let node = &shared_node();
     let run = |variables: &[(&str, &str)]| {
         let mut it = delayline();
         it.arg("verify").envs(variables.iter().copied()).env("DELAYLINE_CONNECT_TIMEOUT", "5s");

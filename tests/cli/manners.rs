@@ -101,7 +101,7 @@ fn what_is_only_tried_changes_nothing_and_what_has_nothing_to_do_says_so() {
 #[test]
 fn a_broker_can_have_a_name() {
     let settings = vhost().build().unwrap();
-    let (node, vhost) = (shared_node(), &settings.broker.vhost);
+    let (node, vhost) = (&shared_node(), &settings.broker.vhost);
     let directory = tempfile::tempdir().unwrap();
     let text = format!(
         "url = 'amqp://127.0.0.1:1'\n[brokers.test]\nurl = '{}/{vhost}'\nmanagement_url = '{}'\n",

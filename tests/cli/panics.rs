@@ -76,7 +76,7 @@ fn no_panic_shows_the_password() {
 
 #[test]
 fn nor_does_what_looks_and_repairs() {
-    let node = shared_node();
+    let node = &shared_node();
     let settings = installed(1_000);
     let vhost = &settings.broker.vhost;
     http(node, "PUT", "users/looker", &serde_json::json!({"password": MARK, "tags": "administrator"}));

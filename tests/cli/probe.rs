@@ -39,7 +39,7 @@ fn what_is_not_there_is_said_at_once() {
     let settings = vhost().build().unwrap();
     on(&settings).arg("probe").assert().code(3).stderr(contains("delayline install"));
     // Nothing is left behind.
-    let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &().into());
+    let queues = http(&shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &().into());
     assert_eq!(queues, serde_json::json!([]));
     let mut nowhere = delayline();
     nowhere.args(["probe", "--url", "amqp://127.0.0.1:1"]);

@@ -263,9 +263,9 @@ fn unlimited(settings: &Settings) {
         "pattern": r"^delay\.level\.", "apply-to": "queues", "definition": { "delivery-limit": -1 },
     });
     let vhost = &settings.broker.vhost;
-    let version = http(shared_node(), "GET", "overview", &Json::Null)["rabbitmq_version"].clone();
+    let version = http(&shared_node(), "GET", "overview", &Json::Null)["rabbitmq_version"].clone();
     if !version.as_str().unwrap().starts_with("3.") {
-        http(shared_node(), "PUT", &format!("policies/{vhost}/readable"), &policy);
+        http(&shared_node(), "PUT", &format!("policies/{vhost}/readable"), &policy);
     }
     eventually("the levels can be read", || {
         let mut discard = on(settings);

@@ -51,7 +51,7 @@ pub(super) fn search(arguments: &[&str], variables: &[(&str, &str)]) {
 
 #[test]
 fn no_output_holds_the_password() {
-    let node = common::shared_node();
+    let node = &common::shared_node();
     let settings = common::installed(1_000);
     common::http(
         node,
@@ -96,7 +96,7 @@ fn no_output_holds_the_password() {
 #[test]
 fn no_output_holds_the_password_of_an_application() {
     let settings = common::installed(1_000);
-    let node = common::shared_node();
+    let node = &common::shared_node();
     let good = format!("{}/{}", node.url(), settings.broker.vhost);
     // Nobody answers here.
     let bad = format!("amqp://127.0.0.1:1/{}", settings.broker.vhost);

@@ -72,7 +72,7 @@ fn what_others_policies_forbid_is_said() {
     let settings = stuck();
     let theirs = json!({"pattern": "^delay", "definition": {"max-length": 100_000}, "apply-to": "queues", "priority": 7});
     for what in ["policies", "operator-policies"] {
-        http(shared_node(), "PUT", &format!("{what}/{}/theirs", settings.broker.vhost), &theirs);
+        http(&shared_node(), "PUT", &format!("{what}/{}/theirs", settings.broker.vhost), &theirs);
     }
     let args = ["unstick", "--dry-run", "--json"];
     eventually("the policies are told", || {

@@ -8,10 +8,10 @@ pub mod foreign;
 pub mod keeping;
 pub(crate) mod not_tested;
 pub mod raw;
+mod shared;
 mod vhosts;
 
 use std::{
-    sync::OnceLock,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -24,24 +24,18 @@ use delayline::{
 };
 use delayline_admin::{self as admin, Applied};
 use delayline_measure::ledger::percentile;
-use delayline_node::{NodeOptions, PrivateNode};
+use delayline_node::PrivateNode;
 use delayline_settings::{Layers, Settings};
 use delayline_watch::picture::{Collector, Picture, Sources};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
+pub use shared::shared_node;
 pub use vhosts::vhost_on;
-
-/// The node that the tests of this binary share, each in a vhost of its own.
-/// Its guard removes it when the process ends.
-pub fn shared_node() -> &'static PrivateNode {
-    static NODE: OnceLock<PrivateNode> = OnceLock::new();
-    NODE.get_or_init(|| PrivateNode::start(NodeOptions::default()).expect("a private node"))
-}
 
 /// A new vhost on the shared node, as layers of settings to add to.
 pub fn vhost() -> Layers {
-    vhost_on(shared_node())
+    vhost_on(&shared_node())
 }
 
 /// A new vhost with a set installed, with units of so many milliseconds.
@@ -86,7 +80,7 @@ pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
 /// Makes a user of the shared node, whose password is its name, and gives it permissions in
 /// a vhost: to configure, to write and to read.
 pub fn permit(vhost: &str, user: &str, [configure, write, read]: [&str; 3]) {
-    let node = shared_node();
+    let node = &shared_node();
     http(node, "PUT", &format!("users/{user}"), &json!({ "password": user, "tags": "" }));
     let permissions = json!({ "configure": configure, "write": write, "read": read });
     http(node, "PUT", &format!("permissions/{vhost}/{user}"), &permissions);

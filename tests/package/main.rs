@@ -164,7 +164,7 @@ fn stop_after_it_ran(machine: &Machine) {
     let vhost = url.rsplit('/').next().unwrap();
     let consumers = || {
         let queue = common::http(
-            shared_node(),
+            &shared_node(),
             "GET",
             &format!("queues/{vhost}/delay.retry"),
             &serde_json::Value::Null,

@@ -2,6 +2,7 @@
 
 use std::{
     fmt, fs, io,
+    net::TcpStream,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -329,7 +330,7 @@ impl PrivateNode {
             .map_err(|error| self.failed(&error.to_string()))?;
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            let reason = match is_ready(&settings, &self.spot.cluster) {
+            let reason = match is_ready(&settings, &self.spot.cluster).and_then(|()| self.serves_tls()) {
                 Ok(()) => return Ok(()),
                 Err(reason) => reason,
             };
@@ -343,6 +344,19 @@ impl PrivateNode {
                 return Err(self.failed(&reason));
             }
             thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Whether the port for TLS is open, if it is to serve TLS: the broker opens it after the
+    /// other one.
+    fn serves_tls(&self) -> Result<(), String> {
+        if self.options.tls.is_none() {
+            return Ok(());
+        }
+        let Spot { address, ports, .. } = &self.spot;
+        match TcpStream::connect((*address, ports.tls)) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("port {} is not open: {error}", ports.tls)),
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::{
     process::{Command, Stdio},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
+use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 
 use super::{
@@ -12,6 +13,7 @@ use super::{
     pages::snippets,
     team::{Receiver, served, user_of},
 };
+use crate::common::shared_node;
 
 const README: &str = include_str!("../../../README.md");
 const RETRIES: &str = include_str!("../../../docs/retries.md");
@@ -38,8 +40,9 @@ fn code(page: &str, words: &str) -> String {
 }
 
 fn served_once() -> &'static Settings {
-    static SERVED: OnceLock<Settings> = OnceLock::new();
-    SERVED.get_or_init(served)
+    static SERVED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
+    let (_, settings) = SERVED.get_or_init(|| (shared_node(), served()));
+    settings
 }
 
 fn python(program: &str, address: &str) -> Receiver {

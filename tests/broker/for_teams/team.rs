@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::{OnceLock, atomic::AtomicBool, mpsc},
+    sync::{Arc, OnceLock, atomic::AtomicBool, mpsc},
     thread,
 };
 
@@ -18,6 +18,7 @@ use delayline::{
     retry::{Service, SharedPolicies},
     topology::{Exchange, ExchangeKind},
 };
+use delayline_node::PrivateNode;
 use delayline_settings::{Settings, parse_policies};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
@@ -59,12 +60,13 @@ pub(super) struct Team {
 impl Team {
     pub(super) fn new(client: &'static Client) -> Self {
         // Names that are compiled in are the same for all of them: each has a set of its own.
-        static SHARED: OnceLock<Settings> = OnceLock::new();
+        static SHARED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
         let (settings, app, queue) = match client.compiled {
             true => return Self::alone(client),
             false => {
                 let name = client.name;
-                (SHARED.get_or_init(served).clone(), format!("eu.{name}"), client.queue.into())
+                let (_, settings) = SHARED.get_or_init(|| (shared_node(), served()));
+                (settings.clone(), format!("eu.{name}"), client.queue.into())
             }
         };
         Self::of(client, settings, app, queue)
@@ -209,12 +211,12 @@ impl Team {
     }
 }
 
-/// `delayline` on a vhost of the shared node.
+/// `delayline` on a vhost.
 fn delayline(settings: &Settings) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
     command
         .env("DELAYLINE_URL", url(settings))
-        .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+        .env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str())
         .env("DELAYLINE_UNIT_MS", UNIT_MS.to_string())
         .env("DELAYLINE_APP_PASSWORD", PASSWORD);
     command
@@ -242,14 +244,15 @@ pub(super) fn user_of(settings: &Settings, app: &str, queue: &str) -> String {
 
 /// The address of a vhost with the entry exchange and nothing behind it.
 pub(super) fn without_queues() -> &'static str {
-    static ADDRESS: OnceLock<String> = OnceLock::new();
-    ADDRESS.get_or_init(|| {
+    static ADDRESS: OnceLock<(Arc<PrivateNode>, String)> = OnceLock::new();
+    let (_, address) = ADDRESS.get_or_init(|| {
         let settings = vhost().build().unwrap();
         let mut session = Session::open(&settings.broker).unwrap();
         let kind = ExchangeKind::Topic;
         session.declare_exchange(&Exchange { name: "delay".into(), kind, arguments: [].into() }).unwrap();
-        url(&settings)
-    })
+        (shared_node(), url(&settings))
+    });
+    address
 }
 
 fn shown(output: &Output) -> String {

@@ -121,7 +121,7 @@ fn a_journal_is_made_checked_and_removed_with_its_application() {
 
 fn http(settings: &Settings, what: &str) -> String {
     let path = format!("{what}/{}", settings.broker.vhost);
-    common::http(common::shared_node(), "GET", &path, &json!(null)).to_string()
+    common::http(&common::shared_node(), "GET", &path, &json!(null)).to_string()
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn depth(settings: &Settings, queue: &str) -> u32 {
 /// The keys of the bindings of the exchange for recalls.
 fn bound(settings: &Settings) -> Vec<String> {
     let path = format!("exchanges/{}/delay.recall.billing/bindings/source", settings.broker.vhost);
-    let bindings = common::http(common::shared_node(), "GET", &path, &json!(null));
+    let bindings = common::http(&common::shared_node(), "GET", &path, &json!(null));
     let bindings = bindings.as_array().unwrap().iter();
     let mut keys: Vec<_> = bindings.map(|it| it["routing_key"].as_str().unwrap().to_owned()).collect();
     keys.sort();

@@ -156,7 +156,7 @@ fn recall_is_added_to_an_application_that_stands_and_removed_with_it() {
         assert!(removed.removed.contains(&gone.to_owned()), "{removed:?}");
     }
     let left = common::http(
-        common::shared_node(),
+        &common::shared_node(),
         "GET",
         &format!("bindings/{}", settings.broker.vhost),
         &json!(null),

@@ -43,7 +43,7 @@ fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
     if !retries_natively(Some(&version)) {
         assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
         assert!(report.conflicts[0].contains(&format!("this is RabbitMQ {version}")), "{report:?}");
-        let queues = http(shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
+        let queues = http(&shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
         assert!(queues.as_array().unwrap().iter().all(|queue| queue["name"] != "billing"), "{queues}");
         return;
     }
@@ -86,7 +86,7 @@ fn a_queue_that_stands_without_it_is_named_with_what_to_do() {
         assert!(output.status.success(), "{words:?}: {output:?}");
         let path = format!("queues/{}/billing", settings.broker.vhost);
         eventually("the policy applies", || {
-            let queue = http(shared_node(), "GET", &path, &Json::Null);
+            let queue = http(&shared_node(), "GET", &path, &Json::Null);
             queue["effective_policy_definition"]["delayed-retry-min"] == 1_000
         });
     }

@@ -52,7 +52,7 @@ fn a_key_that_the_service_may_not_use_is_parked_and_others_go_on() {
     let inbox = Inbox::open(&settings, "good");
     permit(vhost, "half", ["^$", r"^delay(\.parked)?$", r"^delay\.retry$"]);
     let rule = json!({ "exchange": "delay", "write": r"\.good$", "read": "" });
-    http(shared_node(), "PUT", &format!("topic-permissions/{vhost}/half"), &rule);
+    http(&shared_node(), "PUT", &format!("topic-permissions/{vhost}/half"), &rule);
     // More than it holds at a time.
     dead_letters(&settings, "bad", 0..300);
     dead_letters(&settings, "good", 0..20);
@@ -80,7 +80,7 @@ fn without_the_parked_exchange_retries_go_on_and_nothing_is_lost() {
     });
     // They are on their way to an exchange that is not there, and still the queue's.
     let path = format!("queues/{}/delay.retry", settings.broker.vhost);
-    eventually("they are in the queue", || http(shared_node(), "GET", &path, &json!(null))["messages"] == 5);
+    eventually("they are in the queue", || http(&shared_node(), "GET", &path, &json!(null))["messages"] == 5);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_full_queue_that_is_retried_at_once_takes_no_places_from_others() {
     });
     let api = |queue: &str| {
         let path = format!("queues/{}/{queue}", settings.broker.vhost);
-        http(shared_node(), "GET", &path, &json!(null))["messages"].as_u64().unwrap_or(0)
+        http(&shared_node(), "GET", &path, &json!(null))["messages"].as_u64().unwrap_or(0)
     };
     eventually("all are somewhere", || api("full") + api("delay.retry") + api("delay.parked") >= 400);
 }

@@ -133,12 +133,17 @@ pub fn transfer(
         report.rounds += 1;
         let _lifted = lift(&api, from, &sites)?;
         let before = report.moved;
+        let mut counting = Session::open(&from.broker).map_err(doing("connecting"))?;
         for site in &sites {
             if stop.load(Ordering::Relaxed) {
                 report.interrupted = true;
             }
             if report.ended() {
                 break;
+            }
+            // Most levels are empty, and reading one takes connections of its own.
+            if !report.stays_in(&site.queue.name) && site.is_empty(&mut counting) {
+                continue;
             }
             run.level(site, &mut report, &mut |sent| {
                 progress(TransferProgress { total: total.max(moved + sent), moved: moved + sent });

@@ -189,6 +189,11 @@ impl TransferReport {
         self.failure = self.failure.take().or_else(|| drained.failure.clone());
     }
 
+    /// Whether messages were left in a level by an earlier round.
+    pub(super) fn stays_in(&self, queue: &str) -> bool {
+        self.levels.iter().any(|level| level.queue == queue && level.stay > 0)
+    }
+
     pub(super) fn ended(&self) -> bool {
         self.interrupted || self.failure.is_some()
     }

@@ -35,6 +35,12 @@ pub(super) struct Site {
 }
 
 impl Site {
+    /// Whether nothing is ready in it now. What cannot be counted is not taken for empty:
+    /// reading it says what is wrong.
+    pub(super) fn is_empty(&self, session: &mut Session) -> bool {
+        matches!(session.queue_depth(&self.queue.name), Ok(Some(depth)) if depth.ready == 0)
+    }
+
     /// The queue that a message with this delay was in before it came here, if it was in any.
     pub(super) fn before(&self, delay: Delay) -> Option<&str> {
         let higher =

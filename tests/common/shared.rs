@@ -1,0 +1,42 @@
+//! The node that a test shares with others of its program.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+use delayline_node::{NodeOptions, PrivateNode};
+
+/// How many tests share a node. A broker works for each of its queues once a second, also for
+/// those of tests that are over: a node for all tests ends up working for 7,000 queues, in
+/// 2.4 GB, and keeps half a processor busy with that.
+const TESTS: usize = 30;
+
+/// The node for the next test, and how many it was given to.
+static CURRENT: Mutex<Option<(Arc<PrivateNode>, usize)>> = Mutex::new(None);
+
+thread_local! {
+    /// The node of the test that runs on this thread. Once no test has it any more, it goes.
+    static MINE: RefCell<Option<Arc<PrivateNode>>> = const { RefCell::new(None) };
+}
+
+/// The node that this test shares with others, each in a vhost of its own. Whoever keeps
+/// settings of it for other tests keeps the node, too.
+///
+/// # Panics
+/// On threads that a test starts: they would get another node.
+pub fn shared_node() -> Arc<PrivateNode> {
+    assert!(thread::current().name().is_some(), "ask for the node on the test's own thread");
+    MINE.with_borrow_mut(|mine| mine.get_or_insert_with(given).clone())
+}
+
+fn given() -> Arc<PrivateNode> {
+    let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let (node, tests) = match current.take() {
+        Some((node, tests)) if tests < TESTS => (node, tests),
+        _ => (Arc::new(PrivateNode::start(NodeOptions::default()).expect("a private node")), 0),
+    };
+    *current = Some((node.clone(), tests + 1));
+    node
+}
