@@ -18,7 +18,6 @@ pub mod holding;
 mod install;
 mod journal;
 mod kept;
-mod layout;
 mod layout_status;
 mod leader;
 mod limit;
@@ -38,6 +37,8 @@ use crate::{
 };
 use delayline::amqp::AmqpError;
 use delayline_settings::Management;
+
+pub use delayline_settings::{ForeignKey, ForeignKeyError, Layout, LayoutError};
 
 pub use apps::{
     AddReport, AddedStep, AppBinding, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError,
@@ -65,7 +66,6 @@ pub use kept::{
     Diagnosis, Kept, KeptCause, KeptGroup, KeptMessage, KeptReport, Reason, ReplayRefusal, ReplayReport,
     Selection, diagnose,
 };
-pub use layout::{ForeignKey, ForeignKeyError, Layout, LayoutError};
 pub use layout_status::{LayoutDestination, LayoutLevel, LayoutStatus, layout_status};
 pub use platform::{
     ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, PrunedGateway, SetReport,

@@ -17,7 +17,7 @@ use jiff::SignedDuration;
 use url::Url;
 
 use super::{
-    CanarySettings, Management, RouterSettings, Settings, SettingsError, WebSettings,
+    CanarySettings, Layout, LayoutError, Management, RouterSettings, Settings, SettingsError, WebSettings,
     layers::Raw,
     urls::{hosts, management_url},
 };
@@ -108,7 +108,8 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
     let interval = duration("canary_interval", raw.canary_interval.as_deref(), CanarySettings::INTERVAL)?;
     let canary = CanarySettings::new(raw.canary, interval, raw.canary_horizon)?;
-    Ok(Settings { broker, management, topology, router, max_recalls, app_password, web, canary })
+    let layouts = raw.layouts.as_deref().map_or(Ok(Vec::new()), layouts)?;
+    Ok(Settings { broker, management, topology, router, max_recalls, app_password, web, canary, layouts })
 }
 
 /// The management API that was named, or the one on the usual port if AMQP uses its default
@@ -157,6 +158,12 @@ fn derived_url(broker: &Broker) -> Option<Url> {
 
 pub(crate) fn value(key: &'static str, reason: &str) -> SettingsError {
     SettingsError::Value { key, reason: reason.into() }
+}
+
+/// Layouts of others, separated by commas.
+fn layouts(text: &str) -> Result<Vec<Layout>, SettingsError> {
+    let layouts: Result<Vec<_>, LayoutError> = text.split(',').map(|name| name.trim().parse()).collect();
+    layouts.map(Layout::distinct).map_err(|error| value("layouts", &error.to_string()))
 }
 
 fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {

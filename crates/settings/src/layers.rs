@@ -112,6 +112,7 @@ settings! {
     canary: bool,
     canary_interval: String,
     canary_horizon: u8,
+    layouts: String,
     max_message_size: u64,
     max_delay: String,
     max_recalls: String,
@@ -578,6 +579,21 @@ mod tests {
         assert!(settings.management.is_none());
         let settings = layers().set("url", "amqps://u:p@h").build().unwrap();
         assert!(matches!(settings.broker.credentials, Credentials::Plain { .. }));
+    }
+
+    #[test]
+    fn layouts_are_named_one_after_the_other() {
+        let named = |text: &str| Layers::new().set("layouts", text).build();
+        let names = |text: &str| {
+            let layouts = named(text).unwrap().layouts;
+            layouts.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names("nservicebus, celery:eu,nservicebus"), ["nservicebus", "celery:eu"]);
+        assert!(Layers::new().build().unwrap().layouts.is_empty());
+        for wrong in ["", "celery,", "masstransit"] {
+            let error = named(wrong).unwrap_err().to_string();
+            assert!(error.contains("`layouts`") && error.contains("celery:PREFIX"), "{error}");
+        }
     }
 
     #[test]

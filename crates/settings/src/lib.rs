@@ -7,6 +7,7 @@
 mod check;
 mod daemon;
 mod layers;
+mod layout;
 mod policies;
 mod urls;
 
@@ -26,6 +27,7 @@ pub use daemon::{CanarySettings, WebSettings};
 #[doc(hidden)]
 pub use layers::parse;
 pub use layers::{Layers, SettingsError, variables};
+pub use layout::{ForeignKey, ForeignKeyError, Layout, LayoutError};
 pub use policies::{PoliciesError, load_policies, parse_policies, policies_of};
 
 /// Everything a command or a daemon needs to know; all of it checked.
@@ -46,6 +48,8 @@ pub struct Settings {
     pub web: WebSettings,
     /// How its canary flies.
     pub canary: CanarySettings,
+    /// The delays of others that it also watches, each once.
+    pub layouts: Vec<Layout>,
     /// The password of the application that is registered or checked, if that is
     /// what these settings are for.
     pub app_password: Option<Secret>,

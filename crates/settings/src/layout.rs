@@ -72,6 +72,17 @@ impl Layout {
         Self(Kind::Celery(prefix.filter(|prefix| !prefix.is_empty()).map(str::to_owned)))
     }
 
+    /// These layouts in their order, each once.
+    pub fn distinct(layouts: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut distinct = Vec::new();
+        for layout in layouts {
+            if !distinct.contains(&layout) {
+                distinct.push(layout);
+            }
+        }
+        distinct
+    }
+
     /// Whether it is that of NServiceBus.
     #[must_use]
     pub fn is_nservicebus(&self) -> bool {
