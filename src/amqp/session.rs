@@ -254,12 +254,7 @@ impl Session {
         binding: &Binding,
         arguments: &BTreeMap<String, Argument>,
     ) -> Result<(), AmqpError> {
-        let (source, key, arguments) =
-            (binding.source.as_str(), binding.key.as_str(), argument_table(arguments));
-        self.call(|channel| match &binding.destination {
-            Endpoint::Queue(name) => channel.queue_bind(name.as_str(), source, key, arguments),
-            Endpoint::Exchange(name) => channel.exchange_bind(name.as_str(), source, key, arguments),
-        })
+        self.change_binding(binding, arguments, true)
     }
 
     /// Removes a binding without arguments; no error if there is none.
@@ -279,11 +274,23 @@ impl Session {
         binding: &Binding,
         arguments: &BTreeMap<String, Argument>,
     ) -> Result<(), AmqpError> {
-        let (source, key, arguments) =
-            (binding.source.as_str(), binding.key.as_str(), argument_table(arguments));
-        self.call(|channel| match &binding.destination {
-            Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, arguments),
-            Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, arguments),
+        self.change_binding(binding, arguments, false)
+    }
+
+    fn change_binding(
+        &mut self,
+        Binding { source, destination, key }: &Binding,
+        arguments: &BTreeMap<String, Argument>,
+        bind: bool,
+    ) -> Result<(), AmqpError> {
+        let (source, key, arguments) = (source.as_str(), key.as_str(), argument_table(arguments));
+        self.call(|channel| match (destination, bind) {
+            (Endpoint::Queue(name), true) => channel.queue_bind(name.as_str(), source, key, arguments),
+            (Endpoint::Queue(name), false) => channel.queue_unbind(name.as_str(), source, key, arguments),
+            (Endpoint::Exchange(name), true) => channel.exchange_bind(name.as_str(), source, key, arguments),
+            (Endpoint::Exchange(name), false) => {
+                channel.exchange_unbind(name.as_str(), source, key, arguments)
+            }
         })
     }
 

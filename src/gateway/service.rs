@@ -13,7 +13,7 @@ use log::warn;
 use crate::{
     amqp::{Consumer, Delivery},
     codec::AppKeyError,
-    relay::{Consuming, Failed, Forwarder, SetAside, Unsendable},
+    relay::{Consuming, Failed, Forwarder, SetAside},
     router::RouterBuilder,
     topology::Names,
 };
@@ -22,10 +22,6 @@ use super::{
     GatewayStats,
     parcel::{Parcel, Route, Step},
 };
-
-/// How many channels share the messages it holds: a message with deeply nested headers holds
-/// up those behind it on the same channel.
-const LANES: u16 = 8;
 
 /// The service of one gateway. Several may run side by side, on one machine or many: they
 /// share the work.
@@ -102,7 +98,7 @@ impl Gateway {
         })
     }
 
-    /// Messages that it cannot send are rejected, so that they occupy no places. From the
+    /// Messages that it cannot send are rejected. From the
     /// queue of incoming messages they go to the other one, where all is tried once more, and
     /// counted.
     fn consume(
@@ -113,16 +109,8 @@ impl Gateway {
         stats: Option<Arc<dyn SetAside>>,
     ) -> bool {
         let last = stats.is_some();
-        let consuming = Consuming {
-            router: &self.router,
-            purpose: "gateway",
-            queue,
-            if_missing: "was the gateway removed? Run `delayline gateway add`",
-            prefetch,
-            lanes: LANES,
-            unsendable: Unsendable::Reject,
-            stats,
-        };
+        let missing = "was the gateway removed? Run `delayline gateway add`";
+        let consuming = Consuming::service((&self.router, "gateway"), (queue, missing), prefetch, stats);
         consuming
             .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery, last))
             .unwrap_or(false)
@@ -144,13 +132,18 @@ impl Gateway {
             }
             forwarder.refuse(consumer, delivery)
         };
-        if delivery.damaged {
-            return refuse(forwarder, delivery, &"its headers or properties cannot be read");
-        }
         // Messages from the levels come by way of one of their exchanges.
         let waited = last && delivery.exchange != self.names.gateway_due(&self.name);
         // It left the queue of incoming messages before a daemon took it.
         let expired = delivery.headers.get("x-first-death-reason") == Some(&"expired".into());
+        let new = !last || !waited && expired;
+        // What was delivered before was counted then.
+        if new && !delivery.redelivered {
+            self.stats.take();
+        }
+        if delivery.damaged {
+            return refuse(forwarder, delivery, &"its headers or properties cannot be read");
+        }
         let parcel = Parcel {
             waited,
             routing_key: delivery.routing_key.clone(),
@@ -163,9 +156,6 @@ impl Gateway {
             Ok(step) => step,
             Err(error) => return refuse(forwarder, delivery, &error),
         };
-        if !last || !waited && expired {
-            self.stats.take();
-        }
         match step {
             Step::Now(message) => {
                 if message.direct.is_none() {

@@ -76,6 +76,24 @@ impl From<String> for Failed {
     }
 }
 
+impl<'a> Consuming<'a> {
+    /// How many channels a service has.
+    const LANES: u16 = 8;
+
+    /// As a service consumes. Several channels share the messages that it holds: one with
+    /// deeply nested headers takes the broker seconds to write, and holds up those behind it on
+    /// the same channel. What cannot be sent is rejected, so that it occupies no places.
+    pub(crate) fn service(
+        (router, purpose): (&'a RouterBuilder, &'static str),
+        (queue, if_missing): (&'a str, &'static str),
+        prefetch: u16,
+        stats: Option<Arc<dyn SetAside>>,
+    ) -> Self {
+        let (lanes, unsendable) = (Self::LANES, Unsendable::Reject);
+        Self { router, purpose, queue, if_missing, prefetch, lanes, unsendable, stats }
+    }
+}
+
 impl Consuming<'_> {
     /// Passes each message to the caller until `stop` is set. Without a broker, or without
     /// the queue, it waits for them.

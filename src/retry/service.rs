@@ -12,16 +12,12 @@ use log::{info, warn};
 use crate::{
     amqp::{Consumer, Delivery},
     random,
-    relay::{Consuming, Failed, Forwarder, Unsendable},
+    relay::{Consuming, Failed, Forwarder},
     router::RouterBuilder,
     topology::Names,
 };
 
 use super::{Decision, Failure, RetryStats, SharedPolicies};
-
-/// How many channels share the messages it holds. A message with deeply nested headers takes
-/// the broker seconds to write, and holds up those behind it on the same channel.
-const LANES: u16 = 8;
 
 /// The retry service of one set. Several may run side by side, on one machine or
 /// many: they share the work.
@@ -79,17 +75,9 @@ impl Service {
     /// At the end it waits for confirms; other messages that it holds go back to the queue.
     /// Returns whether that was done in time: if not, some messages may be retried twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
-        let consuming = Consuming {
-            router: &self.router,
-            purpose: "retry",
-            queue: &self.names.retry(),
-            if_missing: "is the set installed? Run `delayline install`",
-            prefetch: self.prefetch,
-            lanes: LANES,
-            unsendable: Unsendable::Reject,
-            stats: Some(Arc::clone(&self.stats) as _),
-        };
-        // Messages that it cannot send are rejected, so that they occupy no places.
+        let (queue, missing) = (self.names.retry(), "is the set installed? Run `delayline install`");
+        let stats = Some(Arc::clone(&self.stats) as _);
+        let consuming = Consuming::service((&self.router, "retry"), (&queue, missing), self.prefetch, stats);
         consuming
             .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
             .unwrap_or(false)

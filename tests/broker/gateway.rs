@@ -9,21 +9,24 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use delayline::{
+    Message,
     amqp::{Consumer, Delivery, Next, Session},
     gateway::{Gateway, GatewayStats},
-    message::Value,
+    message::{Properties, Value},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_admin::{self as admin, Applied};
+use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
-use crate::common::{PATIENCE, eventually, installed, raw, shared_node, topology};
+use crate::common::{PATIENCE, app, eventually, install, installed, raw, topology};
 
 const NAME: &str = "orders.delayed";
 
@@ -155,8 +158,8 @@ fn what_cannot_be_sent_on_is_unroutable_and_the_rest_goes_on() {
     raw::publish(&settings, bad.into_iter().chain([order(50, "good")]));
     assert_eq!(orders.next().1.body, b"good");
     eventually("all others are unroutable", || unroutable(&settings) == 4);
-    assert_eq!(serving.stats.counts().set_aside, 4);
-
+    let counts = serving.stats.counts();
+    assert_eq!((counts.taken, counts.set_aside), (5, 4), "{counts:?}");
     assert!(serving.stop());
 }
 
@@ -230,10 +233,10 @@ impl Daemon {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
-            .args(["serve", "--no-canary", "--no-web", "--no-retry", "--no-unstick"])
+            .args(["serve", "--no-canary", "--no-web", "--no-retry"])
             .current_dir(directory.path())
             .env("DELAYLINE_URL", crate::retry::url(settings))
-            .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+            .env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str())
             .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
             .env_remove("DELAYLINE_LOG")
             .stdin(Stdio::null())
@@ -260,16 +263,22 @@ impl Drop for Daemon {
     }
 }
 
+/// Two that take messages of the gateway.
+fn two_daemons(settings: &Settings) -> [Daemon; 2] {
+    let daemons = [Daemon::start(settings), Daemon::start(settings)];
+    for daemon in &daemons {
+        eventually("it works for the gateway", || daemon.log().matches("taking messages").count() == 2);
+    }
+    daemons
+}
+
 #[test]
 fn a_killed_daemon_loses_nothing_and_the_other_goes_on() {
     const COUNT: i64 = 2_000;
     let settings = installed(1_000);
     add(&settings, ExchangeKind::Topic);
     let orders = Orders::open(&settings, "#");
-    let mut daemons = [Daemon::start(&settings), Daemon::start(&settings)];
-    for daemon in &daemons {
-        eventually("it works for the gateway", || daemon.log().matches("taking messages").count() == 2);
-    }
+    let mut daemons = two_daemons(&settings);
     let before = Timestamp::now().as_millisecond();
     let messages = (0..COUNT).map(|number| order(1 + number * 3, &number.to_string()));
     let publishing = {
@@ -293,5 +302,85 @@ fn a_killed_daemon_loses_nothing_and_the_other_goes_on() {
     let twice = seen.values().filter(|times| **times > 1).count();
     println!("a killed daemon: {twice} of {COUNT} came twice");
     assert!(daemons[1].log().contains("gateway orders.delayed: started"));
+    assert_eq!(unroutable(&settings), 0);
+}
+
+/// The properties of the message with this number.
+fn properties(number: u32) -> Properties {
+    Properties {
+        message_id: Some(number.to_string()),
+        correlation_id: Some(format!("order-{number}")),
+        content_type: Some("text/plain".into()),
+        kind: Some("order".into()),
+        ..Properties::default()
+    }
+}
+
+/// How many milliseconds it is to wait: up to six seconds.
+fn delay(number: u32) -> i64 {
+    i64::from(1 + number.wrapping_mul(7_919) % 6_000)
+}
+
+/// Publishes some five hundred a second, through all that happens to the broker. Each body is
+/// when it is due.
+fn publish(settings: &Settings, count: u32) {
+    let router = settings.router().connect().unwrap();
+    let mut pipeline = router.pipeline();
+    let started = Instant::now();
+    for number in 0..count {
+        thread::sleep(
+            (started + Duration::from_millis(2) * number).saturating_duration_since(Instant::now()),
+        );
+        let due = Timestamp::now().as_millisecond() + delay(number);
+        let (entry, key) = (format!("{NAME}.in"), format!("order.{number}"));
+        let message = Message::keyed(app("shop"), entry, key, due.to_string())
+            .with_header("x-delay", delay(number))
+            .with_header("mine", "kept")
+            .with_properties(properties(number));
+        assert!(pipeline.push((), message).is_none_or(|outcome| outcome.result.is_ok()));
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn a_killed_node_and_a_killed_daemon_lose_nothing() {
+    const COUNT: u32 = 3_000;
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    // Longer than any start takes.
+    let settings = node.settings().set("publish_timeout", "1h").build().unwrap();
+    install(&settings);
+    add(&settings, ExchangeKind::Topic);
+    let mut orders = Orders::open(&settings, "order.#");
+    node.write_down_queues().unwrap();
+    let mut daemons = two_daemons(&settings);
+    let publishing = {
+        let settings = settings.clone();
+        thread::spawn(move || publish(&settings, COUNT))
+    };
+    let mut seen: HashMap<u32, u32> = HashMap::new();
+    let mut take = |orders: &Orders, until: usize| {
+        while seen.len() < until {
+            let (at, delivery) = orders.next();
+            let number: u32 = delivery.properties.message_id.as_deref().unwrap().parse().unwrap();
+            let due: i64 = String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap();
+            assert!(at >= due - 1, "{number} came {} ms early", due - at);
+            assert_eq!((&*delivery.exchange, &*delivery.routing_key), (NAME, &*format!("order.{number}")));
+            assert_eq!(delivery.properties, properties(number));
+            assert_eq!(delivery.headers["mine"], Value::from("kept"));
+            assert_eq!(delivery.headers["x-delay"].as_i64(), Some(-delay(number)), "{number}");
+            *seen.entry(number).or_default() += 1;
+            orders.consumer.ack(delivery).unwrap();
+        }
+    };
+    take(&orders, 300);
+    daemons[0].kill();
+    take(&orders, 600);
+    node.kill();
+    node.restart().unwrap();
+    orders = Orders::open(&settings, "order.#");
+    take(&orders, COUNT as usize);
+    publishing.join().unwrap();
+    let twice = seen.values().filter(|times| **times > 1).count();
+    println!("a killed node and a killed daemon: {twice} of {COUNT} came twice");
     assert_eq!(unroutable(&settings), 0);
 }

@@ -11,7 +11,7 @@ use delayline_admin::{
 use crate::{
     Code, Failure, Output,
     app_programs::Handout,
-    findings,
+    change, findings,
     output::{aside, counted, dry_run, grouped, unchanged},
     table::table,
 };
@@ -32,26 +32,9 @@ pub(super) fn added(report: &AddReport, handout: &Handout, output: &mut Output) 
         output.json(&line)?;
         return Ok(code);
     }
-    let app = &report.app;
-    if report.outcome == Applied::Conflict {
-        output.line(format!(
-            "{} application `{app}`: nothing was changed, because something else is in the way",
-            "conflict".red().bold()
-        ))?;
-        for conflict in &report.conflicts {
-            output.line(format!("  {conflict}"))?;
-        }
+    let found = (report.outcome, &report.steps[..], &report.conflicts[..]);
+    if !change::made(&format!("application `{}`", report.app), "registered", found, output)? {
         return Ok(code);
-    }
-    let (head, verb) = match report.outcome {
-        Applied::DryRun => (dry_run(), "would make"),
-        Applied::Unchanged => (unchanged(), "made"),
-        _ => ("registered".green().bold().to_string(), "made"),
-    };
-    output.line(format!("{head} application `{app}`"))?;
-    for step in &report.steps {
-        let verb = if step.stood { "already there:" } else { verb };
-        output.line(format!("  {verb} {}", step.what))?;
     }
     for warning in &report.warnings {
         output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
@@ -71,41 +54,23 @@ pub(super) fn removed(
     let report = match outcome {
         Ok(report) => report,
         Err(refusal) => {
-            if output.json {
-                output.json(&serde_json::json!({ "refused": refusal }))?;
-            } else {
-                output.line(format!("nothing was removed: {refusal}"))?;
-                if refusal.unbound_meanwhile {
-                    output.line(format!(
-                        "The binding was gone for some seconds and is back. Messages that fell due meanwhile \
-                         are unroutable; send them on with: delayline unroutable replay --app {app}"
-                    ))?;
-                }
-                if refusal.conflicts.is_empty() {
-                    output.line(
-                        "Wait until the messages are processed and stop the consumers, or use --force to lose them \
-                         (--keep-queue keeps the queue).",
-                    )?;
-                }
-            }
-            return Ok(Code::Problem);
+            let unbound = format!(
+                "The binding was gone for some seconds and is back. Messages that fell due meanwhile are \
+                 unroutable; send them on with: delayline unroutable replay --app {app}"
+            );
+            let wait = "Wait until the messages are processed and stop the consumers, or use --force to lose them \
+                        (--keep-queue keeps the queue).";
+            let unbound = refusal.unbound_meanwhile.then_some(unbound.as_str());
+            let wait = refusal.conflicts.is_empty().then_some(wait);
+            let advice: Vec<_> = unbound.into_iter().chain(wait).collect();
+            return change::refused(refusal, &advice, output);
         }
     };
     if output.json {
         output.json(report)?;
         return Ok(Code::Done);
     }
-    let verb = if report.dry_run { "would remove" } else { "removed" };
-    for removed in &report.removed {
-        output.line(format!("{verb} {removed}"))?;
-    }
-    for waiting in &report.discarded {
-        let lost = if report.dry_run { "would be lost" } else { "lost" };
-        output.line(format!("{lost} with `{}`: {}", waiting.queue, counted(waiting.messages, "message")))?;
-    }
-    for left in &report.left {
-        output.line(format!("left alone: {left}"))?;
-    }
+    change::removed(report.dry_run, (&report.removed, &report.discarded, &report.left), output)?;
     if report.removed.is_empty() {
         output
             .line(format!("{} application `{app}` is not registered here; nothing to remove", unchanged()))?;

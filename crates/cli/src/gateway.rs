@@ -10,7 +10,8 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output,
     again::Again,
-    output::{counted, dry_run, grouped, unchanged},
+    change,
+    output::{grouped, unchanged},
     table::table,
 };
 
@@ -192,25 +193,9 @@ fn show_added(added: &GatewayAdded, output: &mut Output) -> Result<Code, Failure
         return Ok(code);
     }
     let GatewayAdded { gateway, entry, .. } = added;
-    if added.outcome == Applied::Conflict {
-        output.line(format!(
-            "{} gateway `{gateway}`: nothing was changed, because something else is in the way",
-            "conflict".red().bold()
-        ))?;
-        for conflict in &added.conflicts {
-            output.line(format!("  {conflict}"))?;
-        }
+    let found = (added.outcome, &added.steps[..], &added.conflicts[..]);
+    if !change::made(&format!("gateway `{gateway}`"), "added", found, output)? {
         return Ok(code);
-    }
-    let (head, verb) = match added.outcome {
-        Applied::DryRun => (dry_run(), "would make"),
-        Applied::Unchanged => (unchanged(), "made"),
-        _ => ("added".green().bold().to_string(), "made"),
-    };
-    output.line(format!("{head} gateway `{gateway}`"))?;
-    for step in &added.steps {
-        let verb = if step.stood { "already there:" } else { verb };
-        output.line(format!("  {verb} {}", step.what))?;
     }
     output.line(format!(
         "Publishers use exchange `{entry}` and need write permission for it; consumers bind to exchange \
@@ -254,38 +239,18 @@ fn remove(
     let report = match outcome? {
         Ok(report) => report,
         Err(refusal) => {
-            if output.json {
-                output.json(&serde_json::json!({ "refused": refusal }))?;
-            } else {
-                output.line(format!("nothing was removed: {refusal}"))?;
-                if refusal.conflicts.is_empty() {
-                    output.line(
-                        "Wait until `delayline serve` has sent them on, or use --force to lose them.",
-                    )?;
-                }
-            }
-            return Ok(Code::Problem);
+            let wait = ["Wait until `delayline serve` has sent them on, or use --force to lose them."];
+            let advice = if refusal.conflicts.is_empty() { &wait[..] } else { &[] };
+            return change::refused(&refusal, advice, output);
         }
     };
     if output.json {
         output.json(&report)?;
         return Ok(Code::Done);
     }
-    let head = match report.dry_run {
-        _ if report.removed.is_empty() => unchanged(),
-        true => dry_run(),
-        false => "removed".green().bold().to_string(),
-    };
-    output.line(format!("{head} gateway `{name}`"))?;
-    for what in &report.removed {
-        output.line(format!("  {} {what}", if report.dry_run { "would remove" } else { "removed" }))?;
-    }
-    for what in &report.left {
-        output.line(format!("  left alone: {what}"))?;
-    }
-    for lost in &report.discarded {
-        let verb = if report.dry_run { "would lose" } else { "lost" };
-        output.line(format!("  {verb} {} in `{}`", counted(lost.messages, "message"), lost.queue))?;
+    change::removed(report.dry_run, (&report.removed, &report.discarded, &report.left), output)?;
+    if report.removed.is_empty() {
+        output.line(format!("{} gateway `{name}`: nothing to remove", unchanged()))?;
     }
     Ok(Code::Done)
 }

@@ -7,6 +7,7 @@ mod app_show;
 mod apply;
 mod args;
 mod bench;
+mod change;
 mod completions;
 mod conformance;
 mod decode;

@@ -5,7 +5,7 @@ use delayline_admin as admin;
 use delayline_settings::Settings;
 
 use crate::{
-    Code, Failure, Output, findings,
+    Code, Failure, Output, change, findings,
     output::{counted, dry_run, unchanged},
 };
 
@@ -43,28 +43,28 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let report = match outcome? {
         Ok(report) => report,
         Err(refusal) => {
-            if output.json {
-                output.json(&serde_json::json!({ "refused": refusal }))?;
-            } else {
-                output.line(format!("nothing was removed: {refusal}"))?;
-                if !refusal.foreign.is_empty() {
-                    output
-                        .line("Give the settings the set was installed with (--queue-type, --replicas).")?;
-                }
-                if !refusal.landing.is_empty() {
-                    output.line("Remove these applications with `delayline app remove`, or use --force.")?;
-                }
-                if !refusal.unchecked.is_empty() {
-                    output.line(
-                        "Give the URL of the management API (--management-url), or use --force if you know \
-                         that there are none.",
-                    )?;
-                }
-                if !refusal.waiting.is_empty() {
-                    output.line("Wait until the messages are delivered, or use --force to lose them.")?;
-                }
-            }
-            return Ok(Code::Problem);
+            let advice = [
+                (
+                    !refusal.foreign.is_empty(),
+                    "Give the settings the set was installed with (--queue-type, --replicas).",
+                ),
+                (
+                    !refusal.landing.is_empty(),
+                    "Remove these applications with `delayline app remove`, or use --force.",
+                ),
+                (
+                    !refusal.unchecked.is_empty(),
+                    "Give the URL of the management API (--management-url), or use --force if you know that \
+                     there are none.",
+                ),
+                (
+                    !refusal.waiting.is_empty(),
+                    "Wait until the messages are delivered, or use --force to lose them.",
+                ),
+            ];
+            let advice: Vec<_> =
+                advice.into_iter().filter_map(|(of_use, line)| of_use.then_some(line)).collect();
+            return change::refused(&refusal, &advice, output);
         }
     };
     let code = if report.foreign.is_empty() { Code::Done } else { Code::Problem };
@@ -73,10 +73,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         return Ok(code);
     }
     findings::unchecked(&report.unchecked, output)?;
-    for waiting in &report.discarded {
-        let lost = if report.dry_run { "would be lost" } else { "lost" };
-        output.line(format!("{lost} with `{}`: {}", waiting.queue, counted(waiting.messages, "message")))?;
-    }
+    change::lost(report.dry_run, &report.discarded, output)?;
     for binding in &report.unbound {
         let removed = if report.dry_run { "would be removed" } else { "removed" };
         output.line(format!("{removed} with the dispatch exchange: {binding}"))?;
