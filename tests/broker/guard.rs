@@ -8,7 +8,8 @@ use delayline::{
     topology::{Binding, Endpoint},
 };
 use delayline_admin::{
-    self as admin, AdminError, Applied, GuardOptions, GuardReport, Kept, Layout, ReplayReport, Selection,
+    self as admin, AdminError, Applied, DoctorOptions, FindingCode, GuardOptions, GuardReport, Kept, Layout,
+    ReplayReport, Selection,
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -151,6 +152,19 @@ fn policies_that_stand_are_merged_or_the_guard_gives_way() {
     assert_eq!(report.policies[0].merged_with.as_deref(), Some("theirs"), "{report:#?}");
     let ours = "delayline-guard-nservicebus+theirs";
     eventually_seen("ours applies", || applies(&settings, &delivery), |policy| *policy == ours);
+    // What they change is not followed until the guard is set again, and that is found.
+    let stale = || {
+        let report = admin::doctor_layout(&settings, &topology, &layout, &DoctorOptions::default()).unwrap();
+        report.findings.into_iter().find(|finding| finding.code == FindingCode::GuardStale)
+    };
+    assert_eq!(stale(), None);
+    put("theirs", "^nsb", 3, json!({"max-length": 2_000_000}));
+    let found = stale().unwrap();
+    assert!(found.what.contains("`theirs`") && found.advice.contains("guard nservicebus"), "{found:?}");
+    assert_eq!(guard(&settings, &layout, &options()).outcome, Applied::Installed);
+    assert_eq!(stale(), None);
+    put("theirs", "^nsb", 3, json!({"max-length": 1_000_000}));
+    guard(&settings, &layout, &options());
     // Theirs still applies to the queues, and what nobody is bound for is kept.
     publish(&settings, &layout, "Gone", 1, 0..40);
     holds(&mut session, &layout.kept(), 40);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::{
     AdminError, Kept, KeptReport, Layout, Reason,
     finding::{Finding, FindingCode},
+    guard,
     handover::{PREFETCH, Sign},
     layout_status::{LayoutFacts, gather},
     limit::limit,
@@ -58,6 +59,7 @@ fn examine(
     findings.extend(missing(layout, facts));
     findings.extend(stuck(layout, facts, &targets));
     findings.extend(unguarded(layout, facts));
+    findings.extend(stale(layout, facts));
     findings.extend(targets.iter().filter(|target| !is_kept(layout, target)).flat_map(|it| target(it)));
     findings.extend(collisions(layout, facts));
     findings.extend(kept.into_iter().flat_map(|report| unroutable(layout, report)));
@@ -169,6 +171,22 @@ fn unguarded(layout: &Layout, facts: &LayoutFacts) -> Option<Finding> {
         format!("run delayline guard {layout}: a policy has them kept instead; --undo takes it back"),
     );
     finding.details = open.iter().map(|name| format!("exchange `{name}`")).collect();
+    Some(finding)
+}
+
+/// Whether the policies of the guard are what they were, while those that they repeat are not.
+fn stale(layout: &Layout, facts: &LayoutFacts) -> Option<Finding> {
+    let details = guard::stale(layout, &facts.observed, &facts.policies);
+    if details.is_empty() {
+        return None;
+    }
+    let mut finding = Finding::new(
+        FindingCode::GuardStale,
+        subject(layout),
+        format!("policies have changed since its guard was set: {}", details.join("; ")),
+        format!("run delayline guard {layout} again, which follows them; --dry-run shows what it would set"),
+    );
+    finding.details = details;
     Some(finding)
 }
 

@@ -136,6 +136,8 @@ codes! {
     UntrustedTenants = "untrusted-tenants", Advice;
     /// Delays of others that messages which nobody is bound for can stall.
     Unguarded = "unguarded", Advice;
+    /// A guard that repeats a policy as it was, and not as it is.
+    GuardStale = "guard-stale", Advice;
 }
 
 impl fmt::Display for FindingCode {

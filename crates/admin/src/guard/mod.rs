@@ -31,7 +31,7 @@ use delayline_settings::Settings;
 pub use undo::{Unguarded, unguard};
 
 pub(crate) use plan::{KEY, alternate};
-use plan::{Plan, covers, plan};
+use plan::{Plan, covers, is_ours, plan};
 
 /// How to guard a layout.
 #[derive(Debug, Clone)]
@@ -117,13 +117,7 @@ pub fn guard(
     if !names.iter().any(|name| stands(name)) {
         return Err(AdminError::NoLayout { layout: layout.to_string(), vhost: vhost.clone() });
     }
-    let targets = targets(layout, &observed);
-    let wanted = |exchange: &&ExchangeInfo| {
-        let target = || targets.contains(&exchange.name);
-        names.contains(&exchange.name)
-            || target() && (options.targets || covers(layout, &policies, &exchange.name))
-    };
-    let covered: Vec<_> = observed.exchanges.iter().filter(wanted).collect();
+    let covered = covered(layout, &observed, &policies, options.targets);
     let plan = plan(layout, &covered, &policies, &api.policies(PolicyKind::OperatorPolicy, vhost)?);
     let mut report = GuardReport {
         layout: layout.clone(),
@@ -133,7 +127,7 @@ pub fn guard(
         obsolete: plan.obsolete.clone(),
         conflicts: plan.conflicts.clone(),
         missing: names.iter().filter(|name| !stands(name)).cloned().collect(),
-        uncovered: uncovered(&targets, &observed, &covered),
+        uncovered: uncovered(&targets(layout, &observed), &observed, &covered),
         released: None,
         not_released: None,
     };
@@ -164,6 +158,33 @@ fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
         reason: "none is configured (--management-url), and only the API sets policies".into(),
     })?;
     Ok(ManagementApi::new(management)?)
+}
+
+/// The exchanges to guard: those of the layout, and of those that messages are delivered
+/// through all, or the ones that are guarded already.
+fn covered<'a>(
+    layout: &Layout,
+    observed: &'a Observed,
+    policies: &[Policy],
+    all_targets: bool,
+) -> Vec<&'a ExchangeInfo> {
+    let (names, targets) = (layout.exchanges(), targets(layout, observed));
+    let wanted = |exchange: &&ExchangeInfo| {
+        let target = || targets.contains(&exchange.name);
+        names.contains(&exchange.name)
+            || target() && (all_targets || covers(layout, policies, &exchange.name))
+    };
+    observed.exchanges.iter().filter(wanted).collect()
+}
+
+/// How the policies of a guard that stands differ from those that would be set now; nothing
+/// without a guard.
+pub(crate) fn stale(layout: &Layout, observed: &Observed, policies: &[Policy]) -> Vec<String> {
+    if !policies.iter().any(|policy| is_ours(layout, policy)) {
+        return Vec::new();
+    }
+    // What operator policies say stands in the way of a guard, and changes none.
+    plan(layout, &covered(layout, observed, policies, false), policies, &[]).stale(policies)
 }
 
 /// The exchanges that messages are delivered through.

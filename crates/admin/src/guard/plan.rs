@@ -37,6 +37,34 @@ pub(super) struct Covered {
     pub(super) merged_with: Option<String>,
 }
 
+impl Plan {
+    /// How what stands differs from it.
+    pub(super) fn stale(&self, standing: &[Policy]) -> Vec<String> {
+        let missing = self.wanted.iter().filter(|(policy, _)| !standing.contains(policy));
+        let missing = missing.map(|(policy, covered)| {
+            let (name, count) = (&policy.name, covered.exchanges.len());
+            let stood = standing.iter().any(|other| other.name == *name);
+            match (&covered.merged_with, stood) {
+                (Some(theirs), true) => {
+                    format!("policy `{name}` does not repeat what policy `{theirs}` says now")
+                }
+                (Some(theirs), false) => {
+                    format!(
+                        "policy `{theirs}` is for {count} of the exchanges, and nothing repeats what it says"
+                    )
+                }
+                (None, _) => format!("policy `{name}` is not for exactly the {count} exchanges that need it"),
+            }
+        });
+        let obsolete = self.obsolete.iter().map(|name| {
+            format!(
+                "policy `{name}` repeats a policy that is gone, or that is not for these exchanges any more"
+            )
+        });
+        missing.chain(obsolete).collect()
+    }
+}
+
 /// The name of our policy, and the beginning of the names of those that are merged.
 pub(super) fn name(layout: &Layout) -> String {
     format!("delayline-guard-{layout}")
@@ -187,6 +215,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::compare::Observed;
 
     fn exchanges(layout: &Layout) -> Vec<ExchangeInfo> {
         let info = |name: String| ExchangeInfo { name, ..ExchangeInfo::default() };
@@ -247,6 +276,33 @@ mod tests {
         assert_eq!(planned(&both, &[]).wanted, plan.wanted);
         both.retain(|policy| policy.name != "own");
         assert_eq!(planned(&both, &[]).obsolete, ["delayline-guard-nservicebus+own"]);
+    }
+
+    #[test]
+    fn a_guard_is_stale_once_what_it_repeats_has_changed() {
+        let layout = Layout::nservicebus();
+        let theirs = |limit: u32| policy("theirs", "delivery$", "all", 3, json!({"max-length": limit}));
+        let ours = |user: &[Policy]| {
+            planned(user, &[]).wanted.into_iter().map(|(policy, _)| policy).collect::<Vec<_>>()
+        };
+        let stale = |user: &[Policy]| planned(user, &[]).stale(user);
+        let with = |theirs: Policy, ours: &[Policy]| [&[theirs], ours].concat();
+        let merged = ours(&[theirs(1)]);
+        assert_eq!(merged.len(), 2);
+        assert!(stale(&with(theirs(1), &merged)).is_empty());
+        let said = stale(&with(theirs(2), &merged));
+        assert!(said.len() == 1 && said[0].contains("what policy `theirs` says now"), "{said:?}");
+        let said = stale(&merged);
+        assert!(
+            said.iter().any(|text| text.contains("`delayline-guard-nservicebus+theirs` repeats")),
+            "{said:?}"
+        );
+        assert!(said.iter().any(|text| text.contains("the 29 exchanges")), "{said:?}");
+        let said = stale(&with(theirs(1), &ours(&[])));
+        assert!(said.iter().any(|text| text.contains("nothing repeats what it says")), "{said:?}");
+        let observed = Observed { exchanges: exchanges(&layout), ..Observed::default() };
+        assert!(crate::guard::stale(&layout, &observed, &[theirs(1)]).is_empty(), "there is no guard");
+        assert_eq!(crate::guard::stale(&layout, &observed, &with(theirs(2), &merged)).len(), 1);
     }
 
     #[test]
