@@ -5,11 +5,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[allow(dead_code, reason = "the tests of the library use more of it")]
+#[path = "../broker/others/mod.rs"]
+mod others;
 
 mod chromium;
 mod daemon;
 mod faults;
 mod hostile;
+mod layouts;
 mod reading;
 mod screenshots;
 

@@ -2,6 +2,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[allow(dead_code, reason = "the tests of the library use more of it")]
+#[path = "../broker/others/mod.rs"]
+mod others;
 
 mod again;
 mod app;

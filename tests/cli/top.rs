@@ -6,6 +6,7 @@ use std::{
     thread,
 };
 
+use delayline::amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
@@ -14,7 +15,9 @@ use serde_json::Value as Json;
 
 use crate::{
     common::{eventually, eventually_seen, install, installed, vhost},
-    delayline, on, stdout,
+    delayline, on,
+    others::{bound, nservicebus, publish},
+    stdout,
 };
 
 /// The command in a terminal.
@@ -27,7 +30,11 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn start(settings: &Settings, (rows, cols): (u16, u16)) -> Self {
+    fn start(settings: &Settings, size: (u16, u16)) -> Self {
+        Self::start_with(settings, size, &[])
+    }
+
+    fn start_with(settings: &Settings, (rows, cols): (u16, u16), more: &[&str]) -> Self {
         let size = PtySize { rows, cols, ..PtySize::default() };
         let pty = native_pty_system().openpty(size).unwrap();
         let before = format!("{:?}", pty.master.get_termios());
@@ -43,6 +50,7 @@ impl Terminal {
         command.env("TERM", "xterm-256color");
         command.cwd(std::env::temp_dir());
         command.arg("top");
+        command.args(more);
         let child = pty.slave.spawn_command(command).unwrap();
         let screen =
             Arc::new(Mutex::new(vt100::Parser::new(rows.try_into().unwrap(), cols.try_into().unwrap(), 0)));
@@ -129,6 +137,34 @@ fn ctrl_c_and_a_signal_end_it_on_a_small_screen() {
     terminal.eventually_shows("Nothing is held up.");
     let id = terminal.child.process_id().unwrap().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    terminal.leaves_it_clean();
+}
+
+#[test]
+fn the_delays_of_others_are_watched_too() {
+    let settings = vhost().set("unit_ms", "1000").build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let layout = nservicebus(&mut session, 1_000);
+    bound(&mut session, &layout, "Sales");
+    publish(&settings, &layout, "Sales", 1 << 20, 0..3);
+    let mut terminal = Terminal::start_with(&settings, (42, 130), &["--layout", "nservicebus"]);
+    terminal.eventually_shows("layout nservicebus in vhost");
+    terminal.eventually_shows("3 messages waiting, 0 handed on, 0 stuck");
+    let screen = terminal.eventually_shows("guard: none");
+    assert!(screen.contains("Nothing is held up.") && screen.contains("has no guard"), "{screen}");
+    publish(&settings, &layout, "Sales", 1 << 20, 3..4);
+    terminal.eventually_shows("4 messages waiting");
+    terminal.press("q");
+    terminal.leaves_it_clean();
+    let mut once = on(&settings);
+    once.args(["top", "--once", "--layout", "nservicebus"]);
+    assert!(stdout(&mut once).contains("waiting      4 messages"));
+    // Where there are none, it says so and goes on looking.
+    let mut terminal = Terminal::start_with(&settings, (24, 80), &["--layout", "celery"]);
+    terminal.eventually_shows("Layout `celery` cannot be seen.");
+    let words = || terminal.shows().split_whitespace().collect::<Vec<_>>().join(" ");
+    eventually_seen("the reason", words, |said| said.contains("has no exchange of the layout"));
+    terminal.press("q");
     terminal.leaves_it_clean();
 }
 

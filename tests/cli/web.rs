@@ -8,13 +8,16 @@ use std::{
     process::Stdio,
 };
 
-use delayline::{Message, codec::Delay};
+use delayline::{Message, amqp::Session, codec::Delay};
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
+use serde_json::Value as Json;
 
 use crate::{
     common::{Inbox, app, eventually, eventually_seen, install, installed, shared_node, vhost},
     daemon::{Answer, DEFAULT, Daemon, command, read},
+    on,
+    others::{self, bound, nservicebus},
 };
 
 const TOKEN: &str = "tell-nobody-0123456789";
@@ -140,6 +143,48 @@ fn what_was_not_compared_is_not_called_verified() {
     assert_eq!(daemon.metric("delayline_broker_reachable"), Some(1.0));
     assert_eq!(daemon.metric("delayline_set_verified"), None);
     assert_eq!(daemon.metric("delayline_set_problems"), None);
+}
+
+#[test]
+fn the_delays_of_others_are_watched_when_named() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let layout = nservicebus(&mut session, 1_000);
+    bound(&mut session, &layout, "Sales");
+    others::publish(&settings, &layout, "Sales", 1 << 20, 0..3);
+    others::publish(&settings, &layout, "Gone", 1, 3..43);
+    let named = ["--no-canary", "--layout=nservicebus", "--layout", "celery", "--layout=nservicebus"];
+    let daemon = start(&settings, &named);
+    let metric = |name: &str, labels: &str| {
+        daemon.metric(&format!("delayline_layout_{name}{{layout=\"nservicebus\"{labels}}}"))
+    };
+    let level = |name: &str, level: &str| metric(&format!("level_{name}"), &format!(",level=\"{level}\""));
+    eventually("what waits is counted", || level("ready_messages", "20") == Some(3.0));
+    eventually("what is stuck is, too", || level("stuck_messages", "00") == Some(40.0));
+    assert!(level("held_up_seconds", "00").is_some());
+    assert_eq!((metric("guarded", ""), metric("unroutable_messages", "")), (Some(0.0), None));
+    let picture = || serde_json::from_str::<Json>(&daemon.get("/api/picture").body).unwrap();
+    let seen = picture();
+    let stuck = "Level 00 of layout `nservicebus` is stuck: 40 messages cannot move on.";
+    assert_eq!(seen["layouts"].as_array().unwrap().len(), 2, "each once");
+    assert_eq!(seen["layouts"][0]["verdict"]["headline"], stuck);
+    let why = seen["layouts"][1]["problem"].as_str().unwrap();
+    assert!(why.contains("no exchange of the layout `celery`"), "{why}");
+    eventually_seen(
+        "the doctor has looked",
+        || picture()["checkup"]["findings"].clone(),
+        |findings| findings.to_string().contains("layout `nservicebus`"),
+    );
+
+    on(&settings).args(["guard", "nservicebus"]).assert().success();
+    eventually("it is guarded", || metric("guarded", "") == Some(1.0));
+    eventually("what it keeps is counted", || metric("unroutable_messages", "") == Some(40.0));
+    eventually("nothing is stuck", || level("stuck_messages", "00") == Some(0.0));
+
+    let mut wrong = command(&settings, "none");
+    let output = wrong.env("DELAYLINE_LAYOUTS", "masstransit").stdin(Stdio::null()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("`layouts`"), "{error}");
 }
 
 #[test]

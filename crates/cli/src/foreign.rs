@@ -31,6 +31,16 @@ fn code(status: &LayoutStatus) -> Code {
     }
 }
 
+/// Whether a guard stands, on so many of so many exchanges, and what it keeps.
+pub(super) fn guard(layout: &Layout, (some, all): (usize, usize), kept: Option<u64>) -> String {
+    match kept {
+        _ if some == 0 => format!("none: `delayline guard {layout}` keeps what nobody is bound for"),
+        _ if some < all => format!("{some} of {all} exchanges: run `delayline guard {layout}` again"),
+        Some(kept) => format!("set, and keeps {}", counted(kept, "message")),
+        None => "set, by somebody else".into(),
+    }
+}
+
 fn print(status: &LayoutStatus, output: &mut Output) -> Result<(), Failure> {
     let layout = printable(&status.layout.to_string());
     let head = match status.stuck {
@@ -58,18 +68,11 @@ fn print(status: &LayoutStatus, output: &mut Output) -> Result<(), Failure> {
     if left_out > 0 {
         output.line(format!("{} empty", counted(left_out as u64, "level")))?;
     }
-    let guard = match (status.guarded, status.unroutable) {
-        (0, _) => format!("none: `delayline guard {layout}` keeps what nobody is bound for"),
-        (some, _) if some < status.exchanges => {
-            format!("{some} of {} exchanges: run `delayline guard {layout}` again", status.exchanges)
-        }
-        (_, Some(kept)) => format!("set, and keeps {}", counted(kept, "message")),
-        (_, None) => "set, by somebody else".into(),
-    };
+    let guard = guard(&status.layout, (status.guarded, status.exchanges), status.unroutable);
     let all = [
         ("waiting", counted(status.waiting, "message")),
         ("handed on", format!("{}, {} stuck", grouped(status.handing_on), grouped(status.stuck))),
-        ("guard", guard),
+        ("guard", printable(&guard)),
     ];
     for (name, value) in all {
         output.line(format!("{name:13}{value}"))?;

@@ -12,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 
 use delayline::topology::Topology;
-use delayline_admin::{self as admin, DoctorOptions};
+use delayline_admin::{self as admin, AdminError, DoctorOptions};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
@@ -39,17 +39,29 @@ pub(super) fn start(settings: Settings, found: Arc<Mutex<Option<Checkup>>>, stop
                 thread::sleep(TICK);
                 continue;
             }
-            let report = admin::doctor(&settings, &topology, &options);
-            next = Instant::now() + if report.is_ok() { EVERY } else { AGAIN };
-            let checkup = match report {
-                Ok(report) => Checkup {
-                    at: Some(Timestamp::now()),
-                    findings: report.findings,
-                    unchecked: report.unchecked,
-                },
-                Err(error) => Checkup { unchecked: vec![error.to_string()], ..Checkup::default() },
-            };
+            let looked = look(&settings, &topology, &options);
+            next = Instant::now() + if looked.is_ok() { EVERY } else { AGAIN };
+            let checkup = looked
+                .unwrap_or_else(|error| Checkup { unchecked: vec![error.to_string()], ..Checkup::default() });
             *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);
         }
     });
+}
+
+/// What the doctor says of the set, and of the delays of others that are watched.
+fn look(settings: &Settings, topology: &Topology, options: &DoctorOptions) -> Result<Checkup, AdminError> {
+    let report = admin::doctor(settings, topology, options)?;
+    let mut checkup =
+        Checkup { at: Some(Timestamp::now()), findings: report.findings, unchecked: report.unchecked };
+    for layout in &settings.layouts {
+        match admin::doctor_layout(settings, topology, layout, options) {
+            Ok(report) => {
+                checkup.findings.extend(report.findings);
+                checkup.unchecked.extend(report.unchecked);
+            }
+            Err(error) => checkup.unchecked.push(format!("layout `{layout}`: {error}")),
+        }
+    }
+    checkup.findings.sort();
+    Ok(checkup)
 }

@@ -21,7 +21,7 @@ use signal_hook::{
 };
 
 use delayline::retry::{Service, SharedPolicies};
-use delayline_admin::{Sweeper, Unsticker};
+use delayline_admin::{Layout, Sweeper, Unsticker};
 use delayline_settings::{Settings, WebSettings};
 use delayline_watch::{
     canary::Canary,
@@ -41,6 +41,7 @@ Examples:
   delayline serve --policies /etc/delayline/policies.toml
   delayline serve --listen '[::]:15628'     reachable from outside; needs web_token_file
   delayline serve --no-retry                only the canary and the page
+  delayline serve --layout nservicebus      and the delays of others
   DELAYLINE_LOG=warn delayline serve --prefetch 64
 
 Applications give their queue `x-dead-letter-exchange: <set>.retry` and their app key as
@@ -53,6 +54,9 @@ Queues of the set that are stuck, for example after a restart of the broker, are
 try again at once, as with `delayline unstick`; for that the user needs the tag
 `policymaker`. The status page is at http://127.0.0.1:15628, with /metrics for Prometheus,
 /healthz and /readyz; if another daemon uses that port, one of the next nine is taken.
+
+The page and the metrics also show the delays of NServiceBus or Celery in the vhost of the
+set, if they are named: what waits, what is stuck, and whether `delayline guard` stands.
 
 Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
 five seconds; several daemons share their work.
@@ -73,6 +77,9 @@ pub(super) struct Args {
     /// No page, no metrics and no health checks
     #[arg(long, conflicts_with = "listen")]
     no_web: bool,
+    /// Also watch the delays of this layout: nservicebus, celery or celery:PREFIX; repeatable
+    #[arg(long = "layout", value_name = "LAYOUT")]
+    layouts: Vec<Layout>,
     /// No canary
     #[arg(long)]
     no_canary: bool,
@@ -97,6 +104,9 @@ pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> 
         settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
     }
     settings.canary.enabled &= !args.no_canary;
+    if !args.layouts.is_empty() {
+        settings.layouts = Layout::distinct(args.layouts.iter().cloned());
+    }
     let idle = args.no_retry && args.no_unstick && args.no_gateways && args.no_sweep;
     if idle && !settings.canary.enabled && settings.web.listen.is_none() {
         return Err(Failure::usage(

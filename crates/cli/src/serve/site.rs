@@ -11,7 +11,7 @@ use delayline_settings::Settings;
 use delayline_watch::{
     canary::Watched,
     metrics::{Exposition, Inside},
-    picture::{Live, Picture, Sources, Watch},
+    picture::{Live, Picture, Sources, Watch, watch_layouts},
     web::{Check, DASHBOARD, Readiness, Site},
 };
 
@@ -76,6 +76,7 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
         retries: counters.retries.clone(),
         canary: Some(Arc::clone(&counters.watched)),
         recalls: counters.recalls.clone(),
+        layouts: watch_layouts(settings, &settings.layouts, stop),
         ages: true,
         ..Sources::default()
     };

@@ -1,5 +1,6 @@
 //! Draws a picture on a screen.
 
+use jiff::Timestamp;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -10,9 +11,9 @@ use ratatui::{
 
 use crate::output::{counted, grouped};
 use delayline_admin::Severity;
-use delayline_watch::picture::{Level, Picture};
+use delayline_watch::picture::{LayoutView, Level, Picture, Verdict};
 
-use crate::text;
+use crate::{foreign, text};
 
 /// The width of the column beside the levels, and the width of screen that it needs.
 const ASIDE: u16 = 40;
@@ -27,27 +28,66 @@ const BESIDE_BAR: u16 = 9 + 12 + 8 + 8 + 14;
 /// Draws a picture, its levels from `offset` on if they do not all fit; returns the offset
 /// that was possible.
 pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, offset: usize) -> usize {
-    let head = heading(picture, frame.area().width);
-    let height = u16::try_from(head.len()).unwrap_or(u16::MAX);
-    let [top, middle, bottom] =
-        Layout::vertical([Constraint::Length(height), Constraint::Min(3), Constraint::Length(1)])
-            .areas(frame.area());
-    frame.render_widget(Paragraph::new(head), top);
-    let help = Line::styled("q quit   ↑ ↓ scroll", dim());
-    frame.render_widget(help, bottom);
+    let words = (text::place(picture), &picture.verdict, text::trouble(picture));
+    let middle = around(frame, words);
     let beside = aside(picture);
     if middle.width >= WIDE {
         let [left, _, right] =
             Layout::horizontal([Constraint::Min(40), Constraint::Length(3), Constraint::Length(ASIDE)])
                 .areas(middle);
         frame.render_widget(Paragraph::new(beside).wrap(Wrap { trim: false }), right);
-        return cascade(frame, picture, left, offset);
+        return cascade(frame, (&picture.levels, picture.at), left, offset);
     }
-    let below = summary(picture);
-    let room = u16::try_from(below.len()).unwrap_or(0).min(middle.height.saturating_sub(4));
-    let [upper, lower] = Layout::vertical([Constraint::Min(3), Constraint::Length(room)]).areas(middle);
+    above(frame, (&picture.levels, picture.at), middle, summary(picture), offset)
+}
+
+/// Draws the delays of others, likewise.
+pub(super) fn draw_layout(frame: &mut Frame<'_>, view: &LayoutView, offset: usize) -> usize {
+    let now = Timestamp::now();
+    let place = format!("layout {} in vhost {}", view.layout, view.vhost);
+    let seen = view.counted.map(|at| format!(" · counted {} ago", text::ago(now, at)));
+    let place = text::readable(&(place + &seen.unwrap_or_default()));
+    let trouble = view.problem.as_deref().map(text::readable);
+    let middle = around(frame, (place, &view.verdict, trouble));
+    let mut below = vec![Line::default()];
+    if view.counted.is_some() {
+        let (waiting, handing_on) = (counted(view.waiting, "message"), grouped(view.handing_on));
+        below.push(Line::from(format!(
+            "{waiting} waiting, {handing_on} handed on, {} stuck",
+            grouped(view.stuck)
+        )));
+        let guard = foreign::guard(&view.layout, (view.guarded, view.exchanges), view.unroutable);
+        below.push(Line::from(format!("guard: {}", text::readable(&guard))));
+    }
+    let unchecked = view.unchecked.iter().map(|it| format!("not checked: {}", text::readable(it)));
+    below.extend(unchecked.map(|line| Line::styled(line, dim())));
+    above(frame, (&view.levels, view.counted.unwrap_or(now)), middle, below, offset)
+}
+
+/// Draws what is above and below the rest; returns the room for that.
+fn around(frame: &mut Frame<'_>, (place, verdict, trouble): (String, &Verdict, Option<String>)) -> Rect {
+    let head = heading(place, verdict, trouble, frame.area().width);
+    let height = u16::try_from(head.len()).unwrap_or(u16::MAX);
+    let [top, middle, bottom] =
+        Layout::vertical([Constraint::Length(height), Constraint::Min(3), Constraint::Length(1)])
+            .areas(frame.area());
+    frame.render_widget(Paragraph::new(head), top);
+    frame.render_widget(Line::styled("q quit   ↑ ↓ scroll", dim()), bottom);
+    middle
+}
+
+/// Draws levels above these lines.
+fn above(
+    frame: &mut Frame<'_>,
+    levels: (&[Level], Timestamp),
+    area: Rect,
+    below: Vec<Line<'static>>,
+    offset: usize,
+) -> usize {
+    let room = u16::try_from(below.len()).unwrap_or(0).min(area.height.saturating_sub(4));
+    let [upper, lower] = Layout::vertical([Constraint::Min(3), Constraint::Length(room)]).areas(area);
     frame.render_widget(Paragraph::new(below), lower);
-    cascade(frame, picture, upper, offset)
+    cascade(frame, levels, upper, offset)
 }
 
 /// `NO_COLOR` turns colours off; nothing is shown by colour alone.
@@ -77,11 +117,10 @@ fn sign(severity: Option<Severity>) -> (&'static str, Style) {
     }
 }
 
-fn heading(picture: &Picture, width: u16) -> Vec<Line<'static>> {
-    let verdict = &picture.verdict;
+fn heading(place: String, verdict: &Verdict, trouble: Option<String>, width: u16) -> Vec<Line<'static>> {
     let (mark, style) = sign(verdict.severity);
     let mut lines = vec![
-        Line::styled(text::place(picture), dim()),
+        Line::styled(place, dim()),
         Line::default(),
         Line::from(vec![
             Span::styled(format!("{mark} "), style),
@@ -93,7 +132,7 @@ fn heading(picture: &Picture, width: u16) -> Vec<Line<'static>> {
         let parts = text::folded(words, wide).into_iter();
         parts.map(|part| Line::styled(format!("  {part}"), style)).collect::<Vec<_>>()
     };
-    if let Some(trouble) = text::trouble(picture) {
+    if let Some(trouble) = trouble {
         lines.extend(folded(&trouble, Style::new()));
     }
     for remark in verdict.more.iter().take(3) {
@@ -104,7 +143,7 @@ fn heading(picture: &Picture, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) -> usize {
+fn cascade(frame: &mut Frame<'_>, (levels, at): (&[Level], Timestamp), area: Rect, offset: usize) -> usize {
     let bar = area.width.saturating_sub(BESIDE_BAR);
     let header = format!(
         "{:>8} {}{:>12}{:>8}{:>8}{:>14}",
@@ -118,10 +157,9 @@ fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) 
     let room = usize::from(area.height.saturating_sub(1));
     let busy = |level: &&Level| level.ready != Some(0) || level.handing_on.unwrap_or(0) > 0;
     // If not all levels fit, the longest empty ones are left out first.
-    let surplus = picture.levels.len().saturating_sub(room);
+    let surplus = levels.len().saturating_sub(room);
     let mut leave_out = surplus;
-    let shown: Vec<&Level> = picture
-        .levels
+    let shown: Vec<&Level> = levels
         .iter()
         .filter(|level| {
             let left_out = leave_out > 0 && !busy(level);
@@ -130,14 +168,14 @@ fn cascade(frame: &mut Frame<'_>, picture: &Picture, area: Rect, offset: usize) 
         })
         .collect();
     let offset = offset.min(shown.len().saturating_sub(room));
-    let most = picture.levels.iter().filter_map(|level| level.ready).max().unwrap_or(0).max(9_999);
+    let most = levels.iter().filter_map(|level| level.ready).max().unwrap_or(0).max(9_999);
     let mut lines = vec![Line::styled(header, dim())];
-    lines.extend(shown.into_iter().skip(offset).take(room).map(|level| row(picture, level, bar, most)));
+    lines.extend(shown.into_iter().skip(offset).take(room).map(|level| row(level, at, bar, most)));
     frame.render_widget(Paragraph::new(lines), area);
     offset
 }
 
-fn row(picture: &Picture, level: &Level, width: u16, most: u64) -> Line<'static> {
+fn row(level: &Level, at: Timestamp, width: u16, most: u64) -> Line<'static> {
     let ready = level.ready.unwrap_or(0);
     let (due, stuck) = (level.handing_on.unwrap_or(0), level.stuck.unwrap_or(0));
     let idle = ready == 0 && due == 0 && level.out_per_s.unwrap_or(0.0) == 0.0;
@@ -148,7 +186,7 @@ fn row(picture: &Picture, level: &Level, width: u16, most: u64) -> Line<'static>
         Some(ready) => grouped(ready),
     };
     let held = match level.stuck_since {
-        Some(since) if stuck > 0 => format!("▲ {} {}", grouped(stuck), text::ago(picture.at, since)),
+        Some(since) if stuck > 0 => format!("▲ {} {}", grouped(stuck), text::ago(at, since)),
         // Messages that move are no alarm, however many there are.
         _ if due > 0 => grouped(due),
         _ => String::new(),
@@ -225,11 +263,15 @@ mod tests {
     use super::*;
     use delayline_watch::picture::{Verdict, sample};
 
-    fn screen(picture: &Picture, (width, height): (u16, u16), offset: usize) -> String {
+    fn screen(picture: &Picture, size: (u16, u16), offset: usize) -> String {
+        rows(size, |frame| draw(frame, picture, offset))
+    }
+
+    fn rows((width, height): (u16, u16), drawing: impl Fn(&mut Frame<'_>) -> usize) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal
             .draw(|frame| {
-                draw(frame, picture, offset);
+                drawing(frame);
             })
             .unwrap();
         let buffer = terminal.backend().buffer().clone();
@@ -277,6 +319,22 @@ mod tests {
     fn any_screen_can_be_drawn_on() {
         for size in [(1, 1), (10, 3), (40, 10), (111, 12), (112, 12), (500, 200)] {
             screen(&picture(), size, 1_000);
+        }
+    }
+
+    #[test]
+    fn the_delays_of_others_are_drawn_alike() {
+        let mut view = sample::layout();
+        (view.levels[20].ready, view.waiting) = (Some(12_345), 12_345);
+        let screen = rows((100, 24), |frame| draw_layout(frame, &view, 0));
+        let told =
+            ["layout nservicebus in vhost /", "Nothing is held up.", "12,345 messages waiting", "2.1 min"];
+        for text in told.iter().chain(&["guard: set, and keeps 0 messages", "q quit"]) {
+            assert!(screen.contains(text), "{text} in\n{screen}");
+        }
+        let unseen = LayoutView::unseen(view.layout, "/");
+        for size in [(1, 1), (40, 10), (500, 200)] {
+            rows(size, |frame| draw_layout(frame, &unseen, 1_000));
         }
     }
 

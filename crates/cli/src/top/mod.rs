@@ -6,18 +6,21 @@ use std::{
     fs::File,
     io::{self, IsTerminal},
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use ratatui::{
-    DefaultTerminal,
+    DefaultTerminal, Frame,
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
 };
 
 use delayline_admin::Layout;
 use delayline_settings::Settings;
-use delayline_watch::picture::{Sources, Watch};
+use delayline_watch::picture::{Sources, Watch, watch_layouts};
 
 use crate::{Code, Failure, Output, ending, foreign, status};
 
@@ -30,7 +33,7 @@ Examples:
   delayline top                     watch a set; q ends it
   delayline top --once              look once, and print it
   delayline top --once --json | jq '.levels[] | select(.stuck > 0)'
-  delayline top --once --layout nservicebus     the delays of others
+  delayline top --layout nservicebus            the delays of others
 
 In a pipe it looks once. Rates appear after ten seconds, since they are measured from
 changes. The lateness of messages is measured by the daemon and shown on its page. Looking
@@ -40,16 +43,16 @@ pub(super) struct Args {
     #[arg(long)]
     once: bool,
     /// Instead of the set: the delays of this layout (nservicebus, celery, celery:PREFIX)
-    #[arg(long, value_name = "LAYOUT", requires = "once")]
+    #[arg(long, value_name = "LAYOUT")]
     layout: Option<Layout>,
 }
 
 pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Result<Code, Failure> {
-    if let Some(layout) = &args.layout {
-        return foreign::run(layout, &settings, output);
-    }
     if args.once || output.json || !output.is_terminal() {
-        return status::run(settings, output);
+        return match &args.layout {
+            Some(layout) => foreign::run(layout, &settings, output),
+            None => status::run(settings, output),
+        };
     }
     let stop = ending::on_signal()?;
     // Once the terminal is gone, reading keys never ends and no flag is checked.
@@ -58,8 +61,22 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
         false => vec![Box::new(File::open("/dev/tty")?)],
     };
     ending::end_without_reader(keys)?;
-    let watch = Watch::start(settings, Sources::default());
-    on_screen(|terminal| show(terminal, &watch, &stop))?;
+    match &args.layout {
+        Some(layout) => {
+            let seen = watch_layouts(&settings, std::slice::from_ref(layout), &stop);
+            let view = || seen.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
+            on_screen(|terminal| {
+                show(terminal, &stop, |frame, offset| draw::draw_layout(frame, &view(), offset))
+            })?;
+        }
+        None => {
+            let watch = Watch::start(settings, Sources::default());
+            let live = watch.live();
+            on_screen(|terminal| {
+                show(terminal, &stop, |frame, offset| draw::draw(frame, &live.picture(), offset))
+            })?;
+        }
+    }
     Ok(Code::Done)
 }
 
@@ -70,12 +87,15 @@ fn on_screen(work: impl FnOnce(&mut DefaultTerminal) -> io::Result<()>) -> io::R
     ended
 }
 
-fn show(terminal: &mut DefaultTerminal, watch: &Watch, stop: &AtomicBool) -> io::Result<()> {
-    let live = watch.live();
+/// Draws again and again, from the level on that `drawing` last said was possible.
+fn show(
+    terminal: &mut DefaultTerminal,
+    stop: &AtomicBool,
+    drawing: impl Fn(&mut Frame<'_>, usize) -> usize,
+) -> io::Result<()> {
     let mut offset = 0;
     while !stop.load(Ordering::Relaxed) {
-        let picture = live.picture();
-        terminal.draw(|frame| offset = draw::draw(frame, &picture, offset))?;
+        terminal.draw(|frame| offset = drawing(frame, offset))?;
         if !event::poll(TICK)? {
             continue;
         }

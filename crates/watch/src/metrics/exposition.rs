@@ -16,7 +16,7 @@ use prometheus_client::{
 
 use crate::{
     canary::{CanaryState, Watched},
-    picture::{Checkup, Level, Picture, RecallView},
+    picture::{Checkup, LayoutView, Level, Picture, RecallView},
 };
 use delayline::{
     gateway::{GatewayCounters, GatewayCounts},
@@ -79,6 +79,7 @@ impl Collector for Exposition {
         let mut out = Out(encoder);
         self.broker(&mut out)?;
         self.levels(&mut out)?;
+        self.layouts(&mut out)?;
         self.unstick(&mut out)?;
         self.gateways(&mut out)?;
         self.kept(&mut out)?;
@@ -136,6 +137,34 @@ impl Exposition {
         out.labelled(f::STUCK, "level", by_level(&|level| level.stuck.map(number)))?;
         out.labelled(f::HANDING_ON, "level", by_level(&|level| level.handing_on.map(number)))?;
         out.labelled(f::HELD_UP, "level", by_level(&|level| held_up(level, self.picture.at)))
+    }
+
+    fn layouts(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let all = &self.picture.layouts;
+        let name = |view: &LayoutView| view.layout.to_string();
+        let counted = all.iter().filter_map(|view| Some((name(view), seconds(view.counted?))));
+        out.labelled(f::LAYOUT_COUNTED, "layout", counted)?;
+        let seen = all.iter().filter(|view| view.counted.is_some() && view.problem.is_none());
+        let seen: Vec<_> = seen.filter(|_| self.picture.broker.reachable).collect();
+        for (family, of) in [
+            (f::LAYOUT_READY, (|level, _| level.ready.map(number)) as fn(&Level, Timestamp) -> Option<f64>),
+            (f::LAYOUT_STUCK, |level, _| level.stuck.map(number)),
+            (f::LAYOUT_HANDING_ON, |level, _| level.handing_on.map(number)),
+            (f::LAYOUT_HELD_UP, held_up),
+        ] {
+            let mut metric = out.family(family)?;
+            for view in &seen {
+                for level in &view.levels {
+                    let Some(value) = of(level, self.picture.at) else { continue };
+                    let labels = [("layout", name(view)), ("level", format!("{:02}", level.level))];
+                    write(family, &mut metric.encode_family(&labels)?, value)?;
+                }
+            }
+        }
+        let guarded = seen.iter().map(|view| (name(view), flag(view.guarded == view.exchanges)));
+        out.labelled(f::LAYOUT_GUARDED, "layout", guarded)?;
+        let kept = seen.iter().filter_map(|view| Some((name(view), number(view.unroutable?))));
+        out.labelled(f::LAYOUT_UNROUTABLE, "layout", kept)
     }
 
     fn unstick(&self, out: &mut Out<'_>) -> Result<(), Error> {
@@ -409,6 +438,35 @@ mod tests {
         // What differs does so whatever else is not known.
         half.verified.ok = Some(false);
         assert_eq!(told(half), all);
+    }
+
+    #[test]
+    fn layouts_have_a_label_and_what_is_not_known_now_is_left_out() {
+        let told = |picture: &Picture| {
+            let text = Exposition { picture: picture.clone(), inside: Inside::default() }.text();
+            let ours = text.lines().filter(|line| line.starts_with("delayline_layout_"));
+            ours.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut picture = seen();
+        let mut view = sample::layout();
+        (view.levels[0].ready, view.levels[27].stuck, view.unroutable) = (None, Some(40), Some(7));
+        picture.layouts = vec![view.clone()];
+        let lines = told(&picture);
+        for line in [
+            "delayline_layout_level_ready_messages{layout=\"nservicebus\",level=\"26\"} 0.0",
+            "delayline_layout_level_stuck_messages{layout=\"nservicebus\",level=\"00\"} 40.0",
+            "delayline_layout_guarded{layout=\"nservicebus\"} 1.0",
+            "delayline_layout_unroutable_messages{layout=\"nservicebus\"} 7.0",
+            "delayline_layout_counted_timestamp_seconds{layout=\"nservicebus\"} 0.0",
+        ] {
+            assert!(lines.iter().any(|told| told == line), "{line} in {lines:#?}");
+        }
+        assert_eq!(lines.iter().filter(|line| line.contains("ready_messages")).count(), 27);
+        view.problem = Some("nobody answers".into());
+        picture.layouts = vec![view];
+        assert_eq!(told(&picture).len(), 1, "when it was counted last");
+        picture.layouts.clear();
+        assert!(told(&picture).is_empty());
     }
 
     #[test]

@@ -71,6 +71,21 @@ families! {
          each for a moment, are normal";
     HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
         "How long messages of a level have been seen not to move; 0 if all move";
+    LAYOUT_COUNTED: Gauge "delayline_layout_counted_timestamp" Some("seconds"),
+        "Time at which the delays of others were last counted, by layout";
+    LAYOUT_READY: Gauge "delayline_layout_level_ready" Some("messages"),
+        "Messages that wait in a level of others, by layout and level";
+    LAYOUT_STUCK: Gauge "delayline_layout_level_stuck" Some("messages"),
+        "Messages whose time in a level of others is up and that do not move, by layout and level";
+    LAYOUT_HANDING_ON: Gauge "delayline_layout_level_handing_on" Some("messages"),
+        "Messages whose time in a level of others is up and that the next queue has not confirmed, by layout \
+         and level";
+    LAYOUT_HELD_UP: Gauge "delayline_layout_level_held_up" Some("seconds"),
+        "How long messages of a level of others have been seen not to move, by layout and level; 0 if all move";
+    LAYOUT_GUARDED: Gauge "delayline_layout_guarded" None,
+        "1 if every exchange of a layout has an alternate, 0 if not, by layout";
+    LAYOUT_UNROUTABLE: Gauge "delayline_layout_unroutable" Some("messages"),
+        "Messages that nobody is bound for and that the guard of a layout keeps, by layout; absent without a guard";
     UNSTICKS: Counter "delayline_unsticks" None,
         "Attempts to make a stuck queue try again, by queue";
     UNSTICK_BLOCKED: Gauge "delayline_unstick_blocked" None,

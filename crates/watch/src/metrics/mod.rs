@@ -13,7 +13,7 @@
 //! # Cardinality
 //!
 //! Labels have few values: 28 levels, ten canary routes through them, two routers, the
-//! reasons for parking. Apps alone could be many: 100 of them have their own series, and all
+//! reasons for parking, the layouts of others that somebody named. Apps alone could be many: 100 of them have their own series, and all
 //! others share the app `other`.
 
 mod exposition;

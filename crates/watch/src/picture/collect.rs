@@ -23,8 +23,8 @@ use delayline_admin::{
 use delayline_settings::Settings;
 
 use super::{
-    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, Level, Picture, Rates, RecallView, SetView,
-    Verdict, forecast,
+    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, LayoutView, Level, Picture, Rates,
+    RecallView, SetView, Verdict, forecast,
 };
 use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 
@@ -55,6 +55,8 @@ pub struct Sources {
     pub canary: Option<Arc<Watched>>,
     /// The last check of the whole broker, put here by whoever does it.
     pub checkup: Arc<Mutex<Option<Checkup>>>,
+    /// What was seen of the delays of others, put here by whoever looks.
+    pub layouts: Arc<Mutex<Vec<LayoutView>>>,
     /// What the sweeper has seen and done.
     pub recalls: Option<Arc<RecallStats>>,
     /// Whether to ask who is bound to the dispatch exchange: one more request.
@@ -388,6 +390,9 @@ impl Collector {
         let checkup = self.sources.checkup.lock().unwrap_or_else(PoisonError::into_inner);
         self.last.checkup.clone_from(&checkup);
         drop(checkup);
+        let layouts = self.sources.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        self.last.layouts.clone_from(&layouts);
+        drop(layouts);
         let Some(retries) = self.sources.retries.as_deref() else { return };
         let counts = retries.by_app();
         while self.retried.len() > 1 && now.saturating_sub(self.retried[1].0) >= MINUTE {
@@ -474,6 +479,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         apps: None,
         unchecked: Vec::new(),
         recalls: None,
+        layouts: Vec::new(),
         verdict: Verdict::default(),
     }
 }

@@ -32,6 +32,7 @@ mod handing_on;
 mod head;
 mod history;
 mod kept;
+mod layouts;
 mod live;
 mod model;
 mod peeking;
@@ -44,6 +45,7 @@ pub use collect::{Collector, Sources};
 pub use forecast::forecast;
 pub use history::{Depths, History};
 pub use kept::KeptView;
+pub use layouts::{LayoutView, watch_layouts};
 pub use live::{Live, Watch};
 pub use model::{
     AppRetries, BrokerView, CanaryView, Checkup, Forecast, Lateness, Level, Picture, ProbeView, Rates,

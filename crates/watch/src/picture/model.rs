@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use delayline_admin::{AppBinding, Finding};
 
-use super::Verdict;
+use super::{LayoutView, Verdict};
 
 /// A set at one moment. Rates are per second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -69,6 +69,8 @@ pub struct Picture {
     /// Recalls, and what was recalled, of applications whose messages can be; `None` without
     /// the management API.
     pub recalls: Option<Vec<RecallView>>,
+    /// The delays of others that are watched as well; none unless somebody asked for it.
+    pub layouts: Vec<LayoutView>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
     /// What all this means, in words.

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use delayline::topology::Topology;
-use delayline_settings::Settings;
+use delayline_settings::{Layout, Settings};
 
-use super::{Level, Picture};
+use super::{LayoutView, Level, Picture, Verdict};
 
 /// A picture of a set about which nothing is known yet.
 ///
@@ -25,4 +25,18 @@ pub fn nothing() -> Picture {
 pub fn level(level: u8, unit_ms: u64) -> Level {
     let found = nothing().levels.into_iter().find(|found| found.level == level).expect("a level");
     Level { wait_ms: unit_ms << level, ..found }
+}
+
+/// The delays of NServiceBus, with nothing in them and a guard that keeps nothing.
+#[must_use]
+pub fn layout() -> LayoutView {
+    let mut view = LayoutView::unseen(Layout::nservicebus(), "/");
+    view.counted = Some(Timestamp::UNIX_EPOCH);
+    view.levels = nothing().levels;
+    for level in &mut view.levels {
+        (level.ready, level.handing_on, level.stuck) = (Some(0), Some(0), Some(0));
+    }
+    (view.exchanges, view.guarded, view.unroutable) = (29, 29, Some(0));
+    view.verdict = Verdict::of_layout(&view);
+    view
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use delayline_admin::Severity;
 
-use super::{Lateness, Level, Picture};
+use super::{Lateness, LayoutView, Level, Picture};
 
 /// The lateness of a canary from which on it is mentioned, in ms.
 const LATE_MS: f64 = 5_000.0;
@@ -42,10 +42,24 @@ impl Verdict {
             .iter()
             .filter_map(|look| look(picture))
             .collect();
-        // A stable sort: within a severity the order above stays.
+        // What was seen of them was seen before the broker was gone.
+        if picture.broker.reachable {
+            remarks.extend(picture.layouts.iter().flat_map(layout));
+        }
+        Self::from(remarks, || well(picture))
+    }
+
+    /// What the delays of others mean.
+    #[must_use]
+    pub fn of_layout(view: &LayoutView) -> Self {
+        Self::from(layout(view), || "Nothing is held up.".into())
+    }
+
+    fn from(mut remarks: Vec<Remark>, well: impl FnOnce() -> String) -> Self {
+        // A stable sort: within a severity the order stays.
         remarks.sort_by_key(|remark| remark.severity);
         if remarks.first().is_none_or(|worst| worst.severity == Severity::Info) {
-            return Self { severity: None, headline: well(picture), more: remarks };
+            return Self { severity: None, headline: well(), more: remarks };
         }
         let worst = remarks.remove(0);
         Self { severity: Some(worst.severity), headline: worst.text, more: remarks }
@@ -102,17 +116,22 @@ fn set(picture: &Picture) -> Option<Remark> {
 }
 
 fn stuck(picture: &Picture) -> Option<Remark> {
-    let stuck: Vec<&Level> = picture.levels.iter().filter(|level| level.stuck_since.is_some()).collect();
+    stuck_levels(&picture.levels, "")
+}
+
+/// The levels of the set, or `of` something else.
+fn stuck_levels(levels: &[Level], of: &str) -> Option<Remark> {
+    let stuck: Vec<&Level> = levels.iter().filter(|level| level.stuck_since.is_some()).collect();
     let count: u64 = stuck.iter().filter_map(|level| level.stuck).sum();
     match stuck.as_slice() {
         [] => None,
         [level] => Some(remark(
             Severity::Problem,
-            format!("Level {:02} is stuck: {} cannot move on.", level.level, messages(count)),
+            format!("Level {:02}{of} is stuck: {} cannot move on.", level.level, messages(count)),
         )),
         several => Some(remark(
             Severity::Problem,
-            format!("{} levels are stuck: {} cannot move on.", several.len(), messages(count)),
+            format!("{} levels{of} are stuck: {} cannot move on.", several.len(), messages(count)),
         )),
     }
 }
@@ -176,6 +195,40 @@ fn parked(picture: &Picture) -> Option<Remark> {
     })
 }
 
+/// The delays of others.
+fn layout(view: &LayoutView) -> Vec<Remark> {
+    let name = &view.layout;
+    if view.problem.is_some() {
+        return vec![remark(Severity::Advice, format!("Layout `{name}` cannot be seen."))];
+    }
+    if view.counted.is_none() {
+        return vec![remark(Severity::Info, format!("Layout `{name}` has not been looked at yet."))];
+    }
+    let missing = view.levels.iter().filter(|level| level.ready.is_none()).count();
+    let missing = (missing > 0).then(|| {
+        let text = format!("Layout `{name}` is not complete: {missing} of its queues are missing.");
+        remark(Severity::Problem, text)
+    });
+    let stuck = stuck_levels(&view.levels, &format!(" of layout `{name}`"));
+    let guard = match (view.guarded, view.exchanges) {
+        (0, _) => {
+            Some((Severity::Info, "has no guard: 32 messages that nobody is bound for stall it".to_owned()))
+        }
+        (some, all) if some < all => {
+            Some((Severity::Advice, format!("is only half guarded: {some} of its {all} exchanges are")))
+        }
+        _ => None,
+    };
+    let guard = guard.map(|(severity, what)| {
+        remark(severity, format!("Layout `{name}` {what}; run delayline guard {name}."))
+    });
+    let kept = view.unroutable.filter(|count| *count > 0).map(|count| {
+        let text = format!("{} for nobody are kept by the guard of layout `{name}`.", messages(count));
+        remark(Severity::Info, text)
+    });
+    [missing, stuck, guard, kept].into_iter().flatten().collect()
+}
+
 fn findings(picture: &Picture) -> Option<Remark> {
     let findings = &picture.checkup.as_ref()?.findings;
     let worst = findings.iter().min_by_key(|finding| finding.severity)?;
@@ -206,6 +259,8 @@ fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::picture::{CanaryView, Checkup, sample};
     use delayline_admin::{Finding, FindingCode};
@@ -280,6 +335,40 @@ mod tests {
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "queue `q`: full (1 more below)");
         assert_eq!(verdict.severity, Some(Severity::Advice));
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_the_delays_of_others() {
+        let mut view = sample::layout();
+        assert_eq!(Verdict::of_layout(&view).headline, "Nothing is held up.");
+        view.unroutable = Some(7);
+        let verdict = Verdict::of_layout(&view);
+        assert_eq!((verdict.severity, verdict.more.len()), (None, 1));
+        assert_eq!(
+            verdict.more[0].text,
+            "7 messages for nobody are kept by the guard of layout `nservicebus`."
+        );
+        view.guarded = 3;
+        let half = "Layout `nservicebus` is only half guarded: 3 of its 29 exchanges are; run delayline guard \
+                    nservicebus.";
+        assert_eq!(Verdict::of_layout(&view).headline, half);
+        (view.guarded, view.unroutable) = (0, None);
+        assert!(Verdict::of_layout(&view).more[0].text.contains("no guard"), "{view:#?}");
+        (view.levels[27].stuck, view.levels[27].stuck_since) = (Some(40), Some(Timestamp::UNIX_EPOCH));
+        let mut picture = seen();
+        picture.layouts.push(view.clone());
+        let stuck = "Level 00 of layout `nservicebus` is stuck: 40 messages cannot move on.";
+        assert_eq!(Verdict::of(&picture).headline, stuck);
+        picture.broker.reachable = false;
+        assert_eq!(Verdict::of(&picture).headline, "The broker cannot be reached.");
+        view.levels[3].ready = None;
+        assert!(Verdict::of_layout(&view).headline.contains("1 of its queues"), "{view:#?}");
+        view.problem = Some("nobody answers".into());
+        let blind = "Layout `nservicebus` cannot be seen.";
+        assert_eq!(
+            Verdict::of_layout(&view),
+            Verdict { severity: Some(Severity::Advice), headline: blind.into(), more: vec![] }
+        );
     }
 
     #[test]

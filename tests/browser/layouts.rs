@@ -1,0 +1,44 @@
+//! The delays of others, below the set.
+
+use delayline::amqp::Session;
+
+use crate::{
+    Daemon,
+    common::{eventually, eventually_seen, installed},
+    open,
+    others::{bound, nservicebus, publish},
+};
+
+#[test]
+fn the_delays_of_others_are_below_the_set() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let layout = nservicebus(&mut session, 1_000);
+    bound(&mut session, &layout, "Sales");
+    publish(&settings, &layout, "Sales", 1 << 20, 0..3);
+    let named = ["--no-canary", "--layout=nservicebus", "--layout=celery:eu"];
+    let daemon = Daemon::start(&settings, &named).has_looked();
+    let page = open(&daemon);
+    let row = "#layouts tr[data-level=\"20\"] td:nth-child(2)";
+    eventually("what waits is shown", || page.number(row) == Some(3));
+    let text = eventually_seen(
+        "both are there",
+        || page.text("#layouts"),
+        |text| text.contains("Delays of nservicebus") && text.contains("Layout `celery:eu` cannot be seen"),
+    );
+    for part in ["3 messages wait, 0 stuck", "Nothing is held up.", "has no guard", "No guard is set."] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    publish(&settings, &layout, "Gone", 1, 3..43);
+    eventually("what is stuck is marked", || page.text("#layouts [data-stuck]").contains("▲ 40"));
+    eventually("and said", || page.text(".verdict").contains("Level 00 of layout `nservicebus` is stuck"));
+    for width in [320, 1_360] {
+        page.resize((width, 900));
+        eventually_seen(
+            "nothing sticks out",
+            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
+            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
+        );
+    }
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}
