@@ -1,5 +1,7 @@
 //! Waiting messages are moved from one set to another, and from the delays of others.
 
+mod elsewhere;
+
 use std::{
     collections::BTreeMap,
     process::{Child, Command, Stdio},
@@ -221,21 +223,22 @@ fn it_says_what_is_missing() {
     assert!(matches!(fails(&nobody), Err(AdminError::NoLayout { .. })));
 }
 
-/// The command itself, moving the set `delay` to the set `later`.
+/// The command itself, with what waits in the set `delay` of these settings; `more` says where to.
+fn command(old: &Settings, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
+    command
+        .args(["transfer", "delay"])
+        .args(more)
+        .env("DELAYLINE_URL", crate::retry::url(old))
+        .env("DELAYLINE_MANAGEMENT_URL", old.management.as_ref().unwrap().url.as_str())
+        .env("DELAYLINE_UNIT_MS", old.topology.unit.millis().to_string())
+        .current_dir(std::env::temp_dir());
+    command
+}
+
+/// It moves messages to the set `later`.
 fn begun(settings: &Settings, rate: u32) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .args(["transfer", "delay", "later", "--rate", &rate.to_string()])
-        .env(
-            "DELAYLINE_URL",
-            format!("amqp://guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost),
-        )
-        .env("DELAYLINE_PASSWORD", "guest")
-        .env("DELAYLINE_MANAGEMENT_URL", crate::common::shared_node().management_url())
-        .env("DELAYLINE_UNIT_MS", "100")
-        .current_dir(std::env::temp_dir())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+    command(settings, &["later", "--rate", &rate.to_string()]).stdout(Stdio::null()).spawn().unwrap()
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! To another vhost, and to another broker, by the command itself.
+
+use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
+use serde_json::Value as Json;
+
+use crate::common::{Inbox, PATIENCE, install, vhost};
+
+use super::{command, ids, of_set, send};
+
+/// All that waits in a set moves to the set of the same name there, and arrives, in time.
+fn moves(old: &Settings, new: &Settings, more: &[&str]) {
+    const COUNT: u32 = 50;
+    for settings in [old, new] {
+        install(settings);
+    }
+    // A minute and a half, on a busy machine; the other messages wait for a day.
+    let due = send(old, 900, 0..COUNT, true);
+    send(old, 864_000, COUNT..COUNT + 10, true);
+    let inbox = Inbox::open(new, "app");
+    let output = command(old, more).arg("--json").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    let report: Json = serde_json::from_str(&said).unwrap();
+    assert_eq!(report["moved"], 60, "{report}");
+    assert_eq!((of_set(old), of_set(new)), (0, 60));
+    let arrivals = inbox.collect(COUNT as usize, PATIENCE);
+    assert_eq!(ids(&arrivals), (0..COUNT).map(|id| (id, 1)).collect());
+    for arrival in &arrivals {
+        assert!(arrival.at.as_millisecond() >= due, "early: {arrival:?}");
+    }
+}
+
+#[test]
+fn what_waits_moves_to_another_vhost() {
+    let [old, new] = [(); 2].map(|()| vhost().set("unit_ms", "100").build().unwrap());
+    moves(&old, &new, &["delay", "--to-vhost", &new.broker.vhost]);
+}
+
+#[test]
+fn what_waits_moves_to_another_broker() {
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let old = vhost().set("unit_ms", "100").build().unwrap();
+    let new = node.settings().set("unit_ms", "100").build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("new.toml");
+    let lines = [
+        format!("url = {:?}", crate::retry::url(&new)),
+        format!("management_url = {:?}", node.management_url()),
+        "unit_ms = 100".into(),
+    ];
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    moves(&old, &new, &["delay", "--to-config", file.to_str().unwrap()]);
+}
+
+#[test]
+fn what_cannot_go_there_stays() {
+    let [old, new] = [(); 2].map(|()| vhost().set("unit_ms", "100").build().unwrap());
+    install(&old);
+    send(&old, 864_000, 0..10, true);
+    // There is no set, and there is no such vhost.
+    for (vhost, why) in [(new.broker.vhost.as_str(), "delay.level.00"), ("nowhere", "nowhere")] {
+        let output = command(&old, &["delay", "--to-vhost", vhost]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.contains(why), "{:?}: {said}", output.status);
+        assert_eq!(of_set(&old), 10);
+    }
+}
