@@ -2,8 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
-    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,9 +22,8 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
-use tempfile::TempDir;
 
-use crate::common::{PATIENCE, app, eventually, install, installed, raw, topology};
+use crate::common::{PATIENCE, app, daemon::Daemon, eventually, install, installed, raw, topology};
 
 const NAME: &str = "orders.delayed";
 
@@ -222,50 +219,14 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
     assert!(report.findings.is_empty(), "{report:?}");
 }
 
-/// `delayline serve`, which finds the gateway by itself.
-struct Daemon {
-    child: Child,
-    directory: TempDir,
-}
-
-impl Daemon {
-    fn start(settings: &Settings) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let log = File::create(directory.path().join("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
-            .args(["serve", "--no-canary", "--no-web", "--no-retry"])
-            .current_dir(directory.path())
-            .env("DELAYLINE_URL", crate::retry::url(settings))
-            .env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str())
-            .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
-            .env_remove("DELAYLINE_LOG")
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { child, directory }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A daemon that serves gateways, which it finds by itself, and nothing else.
+fn daemon(settings: &Settings) -> Daemon {
+    Daemon::start(settings, &["--no-canary", "--no-web", "--no-retry"])
 }
 
 /// Two that take messages of the gateway.
 fn two_daemons(settings: &Settings) -> [Daemon; 2] {
-    let daemons = [Daemon::start(settings), Daemon::start(settings)];
+    let daemons = [daemon(settings), daemon(settings)];
     for daemon in &daemons {
         eventually("it works for the gateway", || daemon.log().matches("taking messages").count() == 2);
     }

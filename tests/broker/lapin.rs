@@ -2,10 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use crate::{
-    common::{Inbox, PATIENCE, installed, vhost},
-    retry::url,
-};
+use crate::common::{Inbox, PATIENCE, installed, url, vhost};
 
 /// The example, which is built together with the tests.
 fn example() -> PathBuf {

@@ -1,25 +1,24 @@
 //! `delayline serve`, as an operator starts it, to be looked at.
 
 use std::{
-    fs::{self, File},
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpStream},
-    process::{Child, Command, Stdio},
+    process::Command,
 };
 
 use delayline_settings::Settings;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
-use tempfile::TempDir;
 
-use crate::common::{PATIENCE, eventually_seen};
+use crate::common::{
+    PATIENCE,
+    daemon::{Daemon as Process, serve},
+};
 
 /// An argument that stands for the address a daemon has by itself.
 pub(crate) const DEFAULT: &str = "the default address";
 
 pub(crate) struct Daemon {
-    child: Child,
-    directory: TempDir,
+    process: Process,
     pub(crate) address: SocketAddr,
 }
 
@@ -34,29 +33,16 @@ pub(crate) struct Answer {
 impl Daemon {
     /// Listens on a free port, unless `arguments` name another.
     pub(crate) fn start(settings: &Settings, management: &str, arguments: &[&str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let log = File::create(directory.path().join("log")).unwrap();
         let mut command = command(settings, management);
         if !arguments.iter().any(|argument| argument.starts_with("--listen")) && !arguments.contains(&DEFAULT)
         {
             command.arg("--listen=127.0.0.1:0");
         }
-        let child = command
-            .args(arguments.iter().filter(|argument| **argument != DEFAULT))
-            .current_dir(directory.path())
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut daemon = Self { child, directory, address: ([127, 0, 0, 1], 0).into() };
-        let log = eventually_seen(
-            "it says where it listens",
-            || daemon.log(),
-            |log| log.contains("page at http://"),
-        );
-        let (_, rest) = log.split_once("page at http://").unwrap();
-        daemon.address = rest.split('/').next().unwrap().parse().unwrap();
-        daemon
+        command.args(arguments.iter().filter(|argument| **argument != DEFAULT));
+        let process = Process::with(tempfile::tempdir().unwrap(), command);
+        let page = process.page();
+        let address = page.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
+        Self { process, address }
     }
 
     /// The same, talked to at another of its addresses.
@@ -66,17 +52,15 @@ impl Daemon {
     }
 
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.directory.path().join("log")).unwrap()
+        self.process.log()
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
-    /// Asks it to end; returns its exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
-        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), Signal::TERM).unwrap();
-        self.child.wait().unwrap().code()
+        self.process.stop()
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
@@ -108,31 +92,10 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("the daemon's log:\n{}", self.log());
-        }
-    }
-}
-
+/// `delayline serve` with this URL of the management API, which sends a test message a second.
 pub(crate) fn command(settings: &Settings, management: &str) -> Command {
-    let broker = &settings.broker;
-    let vhost = broker.vhost.replace('/', "%2F");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("DELAYLINE_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .arg("serve")
-        .env("DELAYLINE_URL", format!("amqp://guest:guest@127.0.0.1:{}/{vhost}", broker.port))
-        .env("DELAYLINE_MANAGEMENT_URL", management)
-        .env("DELAYLINE_CANARY_INTERVAL", "1s")
-        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
+    let mut command = serve(settings);
+    command.env("DELAYLINE_MANAGEMENT_URL", management).env("DELAYLINE_CANARY_INTERVAL", "1s");
     command
 }
 

@@ -4,6 +4,7 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod daemon;
 pub mod foreign;
 pub mod keeping;
 pub(crate) mod not_tested;
@@ -20,6 +21,7 @@ use delayline::{
     amqp::{Consumer, Next, Session},
     codec::{AppKey, RoutingKey},
     message::{Headers, Properties, Value},
+    percent,
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
 use delayline_admin::{self as admin, Applied};
@@ -93,6 +95,12 @@ pub fn as_user(settings: &Settings, user: &str) -> Settings {
     let mut theirs = settings.clone();
     theirs.broker = Settings::from_url(&url).unwrap().broker;
     theirs
+}
+
+/// A URL of its vhost for `guest`, for other processes.
+pub fn url(settings: &Settings) -> String {
+    let broker = &settings.broker;
+    format!("amqp://guest:guest@127.0.0.1:{}/{}", broker.port, percent::encode(&broker.vhost))
 }
 
 pub fn app(key: &str) -> AppKey {

@@ -28,10 +28,7 @@ use super::{
     clients::Client,
     pages::{PAGES, Snippet},
 };
-use crate::{
-    common::{PATIENCE, app, eventually_seen, installed, shared_node, vhost},
-    retry::url,
-};
+use crate::common::{PATIENCE, app, eventually_seen, installed, shared_node, url, vhost};
 
 /// 90 s pass in less than one.
 const UNIT_MS: u64 = 10;

@@ -4,15 +4,15 @@ use std::{collections::HashSet, process::Command};
 
 use delayline::{amqp::Session, message::Value};
 
-use crate::common::{Inbox, PATIENCE, eventually, installed};
+use crate::common::{Inbox, PATIENCE, eventually, installed, url};
 
-use super::{Daemon, by_id, parked, url};
+use super::{by_id, daemon, parked};
 
 #[test]
 fn alien_messages_are_retried_or_parked() {
     let settings = installed(10);
     let inbox = Inbox::open(&settings, "aliens");
-    let daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let run = |what: &str| {
         Command::new(&python)

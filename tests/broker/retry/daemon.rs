@@ -13,17 +13,17 @@ use rustix::process::Signal;
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, permit};
 
-use super::{Daemon, faults::dead_letters, parked};
+use super::{POLICIES, daemon, daemon_of, faults::dead_letters, parked};
 
 #[test]
 fn a_broken_configuration_is_refused_and_the_old_one_stays() {
     let settings = installed(10);
     let inbox = Inbox::open(&settings, "app");
-    let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     dead_letters(&settings, "app", 0..1);
     assert!(inbox.next(PATIENCE).is_some());
 
-    fs::write(daemon.policies(), "[default]\nfixed = 'soon'\n").unwrap();
+    fs::write(daemon.directory().join(POLICIES), "[default]\nfixed = 'soon'\n").unwrap();
     daemon.signal(Signal::HUP);
     eventually("the new policies are refused", || {
         daemon.log().contains("the old policies stay") && daemon.log().contains("[default] `fixed`")
@@ -31,7 +31,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
     dead_letters(&settings, "app", 1..2);
     assert!(inbox.next(PATIENCE).is_some(), "{}", daemon.log());
 
-    fs::write(daemon.policies(), "[default]\nattempts = 0\n").unwrap();
+    fs::write(daemon.directory().join(POLICIES), "[default]\nattempts = 0\n").unwrap();
     daemon.signal(Signal::HUP);
     eventually("the new policies are taken", || daemon.log().contains("reloaded"));
     dead_letters(&settings, "app", 2..3);
@@ -51,7 +51,7 @@ fn sigterm_finishes_what_it_holds_and_several_share_the_work() {
     let inbox = Inbox::open(&settings, "app");
     dead_letters(&settings, "app", 0..COUNT);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n";
-    let mut daemons = [Daemon::start(&settings, policies), Daemon::start(&settings, policies)];
+    let mut daemons = [daemon(&settings, policies), daemon(&settings, policies)];
     let mut seen: HashMap<String, u32> = HashMap::new();
     let mut until = |count| {
         while seen.len() < count {
@@ -63,7 +63,7 @@ fn sigterm_finishes_what_it_holds_and_several_share_the_work() {
     for daemon in &mut daemons {
         assert_eq!(daemon.stop(), Some(0), "{}", daemon.log());
     }
-    daemons[0].again(&settings);
+    daemons[0].again();
     until(COUNT as usize);
     // None as a rule. But a slow broker may hand the last acknowledgements on to the
     // queue too late.
@@ -80,7 +80,7 @@ fn it_waits_for_the_broker_and_for_the_set() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "10").build().unwrap();
     node.kill();
-    let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     eventually("it says that the broker is not there", || daemon.log().contains("cannot reach the broker"));
     node.restart().unwrap();
     eventually("it says that the set is not there", || daemon.log().contains("delayline install"));
@@ -104,7 +104,7 @@ fn few_permissions_are_enough_and_another_users_id_is_kept_in_a_header() {
     let settings = installed(10);
     let inbox = Inbox::open(&settings, "app");
     permit(&settings.broker.vhost, "retrier", ["^$", r"^delay(\.parked)?$", r"^delay\.retry$"]);
-    let daemon = Daemon::start_as("retrier", &settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let daemon = daemon_of("retrier", &settings, "[default]\nfixed = '1s'\nattempts = 1\n");
 
     let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
     let destination = Endpoint::Exchange("delay.retry".into());

@@ -24,7 +24,7 @@ use delayline_settings::Settings;
 
 use crate::common::{app, install, installed, topology};
 
-use super::{Daemon, parked};
+use super::{daemon, parked};
 
 /// Puts messages for an application into the retry queue, with their numbers as
 /// ids.
@@ -172,7 +172,7 @@ const POLICY: &str = "[default]\nfixed = '1s'\nattempts = 1\n";
 fn a_killed_daemon_loses_nothing() {
     let settings = installed(10);
     let mut application = Failing::start(&settings, queue(&settings, "app"));
-    let mut daemon = Daemon::start(&settings, POLICY);
+    let mut daemon = daemon(&settings, POLICY);
     publish(&settings, "app", 0..COUNT);
     // At whatever step it is: between two of these there are thousands of
     // messages that it has received, published, or not yet acknowledged.
@@ -183,7 +183,7 @@ fn a_killed_daemon_loses_nothing() {
             thread::sleep(Duration::from_millis(7 * round));
         }
         daemon.kill();
-        daemon.again(&settings);
+        daemon.again();
     }
     let ids = parked_ids(&settings, COUNT, || {});
     let twice = ids.values().filter(|times| **times > 1).count();
@@ -198,7 +198,7 @@ fn a_killed_broker_loses_nothing() {
     let settings = node.settings().set("unit_ms", "10").build().unwrap();
     install(&settings);
     let mut application = Failing::start(&settings, queue(&settings, "app"));
-    let _daemon = Daemon::start(&settings, POLICY);
+    let _daemon = daemon(&settings, POLICY);
     publish(&settings, "app", 0..COUNT);
     while application.handed() < 12_000 {
         thread::sleep(Duration::from_millis(10));
@@ -222,7 +222,7 @@ fn a_killed_broker_loses_nothing() {
 fn twenty_retries_through_the_same_levels_arrive() {
     let settings = installed(10);
     let mut application = Failing::start(&settings, queue(&settings, "app"));
-    let _daemon = Daemon::start(&settings, "[default]\nfixed = '7s'\nattempts = 20\n");
+    let _daemon = daemon(&settings, "[default]\nfixed = '7s'\nattempts = 20\n");
     publish(&settings, "app", 0..1);
     let message = parked(&settings, 1).remove(0);
     assert_eq!(message.number("delayline-attempt"), 20);

@@ -11,12 +11,7 @@ mod refused;
 mod steps;
 mod worker;
 
-use std::{
-    collections::HashMap,
-    fs::{self, File},
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-};
+use std::{collections::HashMap, fs};
 
 use delayline::{
     amqp::{Next, Session},
@@ -24,85 +19,28 @@ use delayline::{
     topology::Names,
 };
 use delayline_settings::Settings;
-use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
-use crate::common::PATIENCE;
+use crate::common::{
+    PATIENCE,
+    daemon::{Daemon, serve_as},
+};
 
-/// `delayline serve` as an operator starts it.
-struct Daemon {
-    child: Child,
-    directory: TempDir,
+/// A daemon that retries by these policies, and does nothing else.
+fn daemon(settings: &Settings, policies: &str) -> Daemon {
+    daemon_of("guest", settings, policies)
 }
 
-impl Daemon {
-    fn start(settings: &Settings, policies: &str) -> Self {
-        Self::start_as("guest", settings, policies)
-    }
-
-    /// As a user whose password is his name.
-    fn start_as(user: &str, settings: &Settings, policies: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("policies.toml"), policies).unwrap();
-        Self { child: spawn(user, settings, &directory), directory }
-    }
-
-    /// Another one in the place of the last.
-    fn again(&mut self, settings: &Settings) {
-        self.child = spawn("guest", settings, &self.directory);
-    }
-
-    fn policies(&self) -> PathBuf {
-        self.directory.path().join("policies.toml")
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.directory.path().join("log")).unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
-    }
-
-    /// Ends it without a warning.
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Asks it to end; returns its exit code.
-    fn stop(&mut self) -> Option<i32> {
-        self.signal(Signal::TERM);
-        self.child.wait().unwrap().code()
-    }
+/// As a user whose password is his name.
+fn daemon_of(user: &str, settings: &Settings, policies: &str) -> Daemon {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(POLICIES), policies).unwrap();
+    let mut command = serve_as(user, settings);
+    command.args(["--policies", POLICIES, "--no-canary", "--no-web"]).env_remove("DELAYLINE_MANAGEMENT_URL");
+    Daemon::with(directory, command)
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(user: &str, settings: &Settings, directory: &TempDir) -> Child {
-    let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .args(["serve", "--policies", "policies.toml", "--no-canary", "--no-web"])
-        .current_dir(directory.path())
-        .env("DELAYLINE_URL", url(settings).replace("guest:guest", &format!("{user}:{user}")))
-        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
-        .env_remove("DELAYLINE_LOG")
-        .stdin(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
-}
-
-/// A URL for clients in other processes.
-pub(crate) fn url(settings: &Settings) -> String {
-    let broker = &settings.broker;
-    format!("amqp://guest:guest@127.0.0.1:{}/{}", broker.port, broker.vhost.replace('/', "%2F"))
-}
+/// The file of policies, in the daemon's directory.
+const POLICIES: &str = "policies.toml";
 
 /// A parked message.
 #[derive(Debug, Clone)]

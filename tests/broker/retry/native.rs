@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use crate::common::{PATIENCE, app, eventually, http, installed, raw, shared_node, topology};
 
-use super::Daemon;
+use super::daemon;
 
 const ATTEMPTS: u32 = 2;
 
@@ -49,7 +49,7 @@ fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
     }
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
     assert_eq!(add(&spec("billing")).outcome, Applied::Unchanged);
-    let daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\n");
+    let daemon = daemon(&settings, "[default]\nfixed = '1s'\n");
     raw::publish(&settings, [raw::message("", "billing", "it", &json!({}))]);
     for crashed in 0..=ATTEMPTS {
         let (session, consumer, delivery) = take(&settings);

@@ -6,9 +6,9 @@ use std::process::Command;
 use delayline::codec::AppKey;
 use serde_json::{Value as Json, json};
 
-use crate::common::installed;
+use crate::common::{installed, url};
 
-use super::{Daemon, parked, url};
+use super::{daemon, parked};
 
 const UNIT: u64 = 100;
 
@@ -18,7 +18,7 @@ const UNIT: u64 = 100;
 fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: &str) {
     let settings = installed(UNIT);
     let policies = format!("[apps.shop]\n{policy}\n");
-    let _daemon = Daemon::start(&settings, &policies);
+    let _daemon = daemon(&settings, &policies);
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
     let output = Command::new(python)
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/retry/application.py"))

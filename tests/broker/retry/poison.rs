@@ -10,11 +10,11 @@ use std::{
 use delayline::amqp::Session;
 
 use crate::{
-    common::{Inbox, PATIENCE, eventually, eventually_seen, foreign, installed},
+    common::{Inbox, PATIENCE, eventually, eventually_seen, foreign, installed, url},
     uncarried::speaking_1_0,
 };
 
-use super::{Daemon, faults::dead_letters, url};
+use super::{daemon, faults::dead_letters};
 
 #[test]
 fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
@@ -30,7 +30,7 @@ fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
     publish();
     dead_letters(&settings, "good", 300..320);
 
-    let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     // Some come twice: those that were published and not yet acknowledged at a crash.
     let mut seen = BTreeSet::new();
     eventually_seen(
@@ -80,7 +80,7 @@ fn deep_headers_hold_up_a_part_only() {
         .unwrap();
     assert!(status.success());
     dead_letters(&settings, "good", 0..300);
-    let mut daemon = Daemon::start(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
     // Those behind it come first, but for the share that waits behind it on its channel.
     let first = inbox.collect(200, PATIENCE).len();
     let mut session = Session::open(&settings.broker).unwrap();

@@ -10,12 +10,9 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::common::{Inbox, PATIENCE, app, eventually, installed};
+use crate::common::{Inbox, PATIENCE, app, daemon::Daemon, eventually, installed};
 
-use super::{
-    Daemon,
-    proxy::{Valve, proxy},
-};
+use super::proxy::{Valve, proxy};
 
 /// Much longer than all that a daemon writes beside the message.
 const BODY: u64 = 100_000;
@@ -36,7 +33,7 @@ fn fail(settings: &Settings) {
 fn daemon(settings: &Settings, valve: &Arc<Valve>) -> Daemon {
     let mut through = settings.clone();
     through.broker.port = proxy(settings.broker.port, valve);
-    let daemon = Daemon::start(&through, "[default]\nfixed = '1s'\nattempts = 3\n");
+    let daemon = super::daemon(&through, "[default]\nfixed = '1s'\nattempts = 3\n");
     let mut session = Session::open(&settings.broker).unwrap();
     let queue = Names::new(settings.topology.set.clone()).retry();
     // On several channels.

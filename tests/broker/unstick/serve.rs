@@ -1,8 +1,6 @@
 //! `delayline serve` does it by itself.
 
 use std::{
-    fs::File,
-    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,45 +9,16 @@ use std::{
 };
 
 use delayline_admin::{UnstickStats, Unsticker};
-use tempfile::TempDir;
+
+use crate::common::daemon::{Daemon, serve_as};
 
 use super::*;
 
-struct Daemon {
-    child: Child,
-    directory: TempDir,
-}
-
-impl Daemon {
-    fn start(settings: &Settings, user: &str, flags: &[&str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let log = File::create(directory.path().join("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_delayline"))
-            .args(["serve", "--no-retry", "--no-canary", "--no-web"])
-            .args(flags)
-            .current_dir(directory.path())
-            .env("DELAYLINE_URL", format!("{}/{}", node().url(), settings.broker.vhost))
-            .env("DELAYLINE_USERNAME", user)
-            .env("DELAYLINE_PASSWORD", user)
-            .env("DELAYLINE_MANAGEMENT_URL", node().management_url())
-            .env_remove("DELAYLINE_LOG")
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { child, directory }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A daemon of this user, whose password is his name, that does nothing else.
+fn daemon(settings: &Settings, user: &str) -> Daemon {
+    let mut command = serve_as(user, settings);
+    command.args(["--no-retry", "--no-canary", "--no-web"]);
+    Daemon::with(tempfile::tempdir().unwrap(), command)
 }
 
 #[test]
@@ -58,7 +27,7 @@ fn a_level_that_hands_on_nothing_is_helped() {
     let clean = policies(&settings);
     leave_behind(&settings, "policies", "delay.level.09");
     let inbox = stuck_without_dispatch(&settings, 0..100);
-    let daemon = Daemon::start(&settings, "guest", &[]);
+    let daemon = daemon(&settings, "guest");
     all_arrive(&inbox, 0..100);
     eventually_seen(
         "it says so",
@@ -80,7 +49,7 @@ fn who_may_not_says_so_once_and_goes_on_looking() {
     let none = json!({"configure": "", "write": "", "read": ""});
     http(node(), "PUT", &format!("permissions/{vhost}/looker"), &none);
     let inbox = stuck_without_dispatch(&settings, 0..40);
-    let daemon = Daemon::start(&settings, "looker", &[]);
+    let daemon = daemon(&settings, "looker");
     let complaint = "stuck queues cannot be made to try again";
     eventually_seen("it complains", || daemon.log(), |log| log.contains(complaint));
     assert!(daemon.log().contains("it needs the tag `policymaker`"), "{}", daemon.log());
