@@ -98,9 +98,8 @@ impl Gateway {
         })
     }
 
-    /// Messages that it cannot send are rejected. From the
-    /// queue of incoming messages they go to the other one, where all is tried once more, and
-    /// counted.
+    /// Messages that it cannot send are rejected. From the queue of incoming messages they go to
+    /// the other one, where all is tried once more, and counted.
     fn consume(
         &self,
         stop: &AtomicBool,
