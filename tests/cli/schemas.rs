@@ -15,13 +15,11 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     common::{app, eventually, eventually_seen, http, shared_node, topology, vhost},
+    daemon::Daemon,
     delayline,
     exit_codes::commands,
     on,
 };
-
-/// Commands whose output is not JSON whatever one asks for: what `serve` writes is a log.
-const NOTHING: [&str; 1] = ["serve"];
 
 /// Commands that start nodes: their own tests compare what they print.
 const ELSEWHERE: [&str; 2] = ["demo", "dev"];
@@ -144,8 +142,8 @@ fn every_command_has_a_schema_and_every_schema_a_command() {
         .unwrap()
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
-    let with_json = commands().into_iter().filter(|command| !NOTHING.contains(&command.as_str()));
-    let mut wanted: BTreeSet<String> = with_json.map(|command| command.replace(' ', "-")).collect();
+    let mut wanted: BTreeSet<String> =
+        commands().into_iter().map(|command| command.replace(' ', "-")).collect();
     wanted.insert("error".into());
     let missing: Vec<_> = wanted.difference(&files).collect();
     assert!(missing.is_empty(), "write docs/schemas/NAME.json, as docs/json.md says, for {missing:?}");
@@ -191,10 +189,8 @@ fn all_that_is_printed_is_as_the_schemas_say() {
     broker(&mut walk);
     offline(&mut walk);
     removed(&mut walk, &user);
-    let expected: BTreeSet<String> = commands()
-        .into_iter()
-        .filter(|command| !NOTHING.contains(&command.as_str()) && !ELSEWHERE.contains(&command.as_str()))
-        .collect();
+    let expected: BTreeSet<String> =
+        commands().into_iter().filter(|command| !ELSEWHERE.contains(&command.as_str())).collect();
     let missing: Vec<_> = expected.difference(&walk.seen).collect();
     assert!(missing.is_empty(), "run these here, too, with what they need to print something: {missing:?}");
 }
@@ -304,7 +300,7 @@ fn messages(walk: &mut Walk) {
         walk.run(&format!("{kind} show"), &[]);
     }
     walk.fails("unroutable replay", &["--app", "gone"]);
-    walk.run("unroutable replay", &["--app", "gone", "--unchecked"]);
+    walk.run("unroutable replay", &["--app", "gone", "--unbound"]);
     for kind in ["unroutable discard", "parked discard"] {
         let counted = &walk.run(kind, &["--all", "--dry-run"])[0];
         assert_eq!((&counted["dry_run"], &counted["discarded"]), (&true.into(), &0.into()), "{counted}");
@@ -363,6 +359,10 @@ fn parked(settings: &Settings) {
 }
 
 fn broker(walk: &mut Walk) {
+    let quiet = ["--no-canary", "--no-retry", "--no-sweep", "--no-unstick", "--no-gateways"];
+    let daemon = Daemon::start(&walk.settings, &shared_node().management_url(), &quiet);
+    walk.run("serve", &["--health", "--listen", &daemon.address.to_string()]);
+    drop(daemon);
     walk.run("doctor", &[]);
     walk.run("status", &[]);
     walk.run("top", &["--once"]);

@@ -11,12 +11,13 @@ use std::{
 use delayline::{Message, amqp::Session, codec::Delay};
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
+use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::Value as Json;
 
 use crate::{
     common::{Inbox, app, eventually, eventually_seen, install, installed, shared_node, vhost},
     daemon::{Answer, DEFAULT, Daemon, command, read},
-    on,
+    delayline, json, on,
     others::{self, bound, nservicebus},
 };
 
@@ -132,6 +133,76 @@ fn health_and_readiness() {
     assert_eq!(check(0).2["ok"], true, "the broker is there");
     install(&settings);
     eventually_seen("it is ready", || check(1), |(status, word, _)| *status == 200 && word == "ready");
+}
+
+#[test]
+fn the_command_asks_a_daemon_how_it_is() {
+    // A vhost without a set.
+    let settings = vhost().set("unit_ms", "100").build().unwrap();
+    let daemon = start(&settings, &["--no-canary"]);
+    let address = daemon.address.to_string();
+    let health = |listen: &str| {
+        let mut health = delayline();
+        health.args(["serve", "--health", "--listen", listen]);
+        health
+    };
+    let found = || json(health(&address).arg("--json"))["checks"][1]["reason"].clone();
+    let missing = |reason: &Json| reason.as_str().is_some_and(|it| it.contains("missing"));
+    eventually_seen("it has looked at the set", found, missing);
+    health(&address).assert().code(1).stdout(contains("not ready at 127.0.0.1").and(contains("✗ set: ")));
+    let report = json(health(&address).arg("--json"));
+    assert_eq!((&report["ready"], &report["checks"][1]["ok"]), (&false.into(), &false.into()));
+
+    install(&settings);
+    let ready = || json(health(&address).arg("--json"));
+    eventually_seen("it is ready", ready, |report| report["ready"] == true);
+    health(&address).assert().success().stdout(contains("ready at 127.0.0.1").and(contains("✓ broker: ")));
+    // As in a container: the address stands in the environment, and a proxy is not for this.
+    let mut contained = delayline();
+    contained.args(["serve", "--health"]).env("DELAYLINE_WEB_LISTEN", &address);
+    contained.env("http_proxy", "http://127.0.0.1:1").env("HTTP_PROXY", "http://127.0.0.1:1");
+    contained.assert().success();
+    drop(daemon);
+
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for (listen, code, words) in [
+        (nobody.as_str(), 3, "no daemon answers"),
+        ("none", 2, "web_listen"),
+        ("127.0.0.1:0", 2, "any free port"),
+        ("nonsense", 2, "web_listen"),
+    ] {
+        health(listen).assert().code(code).stdout("").stderr(contains(words));
+    }
+    let node = shared_node().management_url();
+    let other = node.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
+    health(&other).assert().code(3).stderr(contains("is not `delayline serve`"));
+    delayline().args(["serve", "--health", "--no-retry"]).assert().code(2).stderr(contains("--no-retry"));
+}
+
+#[test]
+fn a_daemon_with_a_token_tells_its_reasons_to_those_who_have_it() {
+    let settings = vhost().set("unit_ms", "100").build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("delayline.toml");
+    fs::write(&file, format!("web_token = {TOKEN:?}\n")).unwrap();
+    let config = format!("--config={}", file.display());
+    let daemon = start(&settings, &["--listen=0.0.0.0:0", "--no-canary", &config]);
+    // On all addresses of the machine, so it is asked at one of them.
+    let everywhere = format!("0.0.0.0:{}", daemon.address.port());
+    let health = |token: Option<&str>| {
+        let mut health = delayline();
+        health.args(["serve", "--health", "--json", "--listen", &everywhere]);
+        token.map(|token| health.env("DELAYLINE_WEB_TOKEN", token));
+        json(&mut health)
+    };
+    assert_eq!(health(Some(TOKEN))["checks"].as_array().map(Vec::len), Some(2));
+    for token in [None, Some("another-one-0123456789")] {
+        let told = health(token);
+        assert!(told["checks"].is_null() && told["ready"] == false, "{told}");
+    }
+    let mut health = delayline();
+    health.args(["serve", "--health", "--listen", &everywhere]);
+    health.assert().code(1).stdout(contains("web_token_file").and(contains(TOKEN).not()));
 }
 
 #[test]

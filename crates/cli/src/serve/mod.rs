@@ -2,6 +2,7 @@
 
 mod checkup;
 mod gateways;
+mod health;
 mod site;
 
 use std::{
@@ -29,7 +30,7 @@ use delayline_watch::{
     web::{Bound, Server, Site, WebError},
 };
 
-use crate::{Code, Failure, args, policies};
+use crate::{Code, Failure, Output, args, policies};
 
 /// How often a daemon without a retry service checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -43,6 +44,7 @@ Examples:
   delayline serve --no-retry                only the canary and the page
   delayline serve --layout nservicebus      and the delays of others
   DELAYLINE_LOG=warn delayline serve --prefetch 64
+  delayline serve --health                  is the one that runs here ready?
 
 Applications give their queue `x-dead-letter-exchange: <set>.retry` and their app key as
 `x-dead-letter-routing-key`, bind it to `<set>.dispatch` too, and reject without requeue
@@ -63,7 +65,10 @@ five seconds; several daemons share their work.
 
 The daemon waits for the broker and for the set. SIGHUP reads the policies again and keeps
 the old ones if the new ones are invalid; SIGTERM and Ctrl-C finish what is in flight. The
-log has one line for each decision; DELAYLINE_LOG=warn leaves them out.")]
+log has one line for each decision; DELAYLINE_LOG=warn leaves them out.
+
+--health is for containers and scripts: it exits with 0 if the daemon is ready, with 1 if
+it is not, and with 3 if no daemon answers.")]
 pub(super) struct Args {
     #[command(flatten)]
     policies: policies::Source,
@@ -71,9 +76,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = args::whole::<u16>(1..))]
     prefetch: u16,
     /// Address of the page, the metrics and the health checks [default: web_listen, or
-    /// 127.0.0.1:15628]
+    /// 127.0.0.1:15628] [env: DELAYLINE_WEB_LISTEN]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
+    /// Start nothing: ask the daemon that runs at this address whether it is ready, as /readyz
+    /// says
+    #[arg(long, conflicts_with_all = ["no_web", "no_canary", "no_retry", "no_unstick", "no_sweep", "no_gateways", "policies"])]
+    health: bool,
     /// No page, no metrics and no health checks
     #[arg(long, conflicts_with = "listen")]
     no_web: bool,
@@ -97,11 +106,14 @@ pub(super) struct Args {
     no_gateways: bool,
 }
 
-pub(super) fn run(args: &Args, mut settings: Settings) -> Result<Code, Failure> {
+pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> Result<Code, Failure> {
     if args.no_web {
         settings.web.listen = None;
     } else if let Some(listen) = &args.listen {
         settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
+    }
+    if args.health {
+        return health::run(&settings.web, output);
     }
     settings.canary.enabled &= !args.no_canary;
     if !args.layouts.is_empty() {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use delayline_admin::Severity;
+use delayline_admin::{Severity, grouped};
 
 use super::{Lateness, LayoutView, Level, Picture};
 
@@ -248,13 +248,6 @@ fn lately(new: u64, all: u64) -> String {
         return " came in the last minute".into();
     }
     format!(", {} of them in the last minute", grouped(new))
-}
-
-/// With separated thousands: `12,345`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
-    groups.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 
 mod access;
 mod answer;
+mod ask;
 mod page;
 mod server;
 
@@ -31,6 +32,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 pub use access::{PageAccess, Token, TokenError};
+pub use ask::{Health, HealthCheck, HealthError, ask};
 pub use server::{Bound, Server, WebError};
 
 use page::Page;
