@@ -110,12 +110,14 @@ need_prometheus() {
 }
 
 # What tests run beside the broker: ps; ip and unshare for networks and roots of their
-# own; a library that moves a process's clock.
+# own; shells that complete what is typed; a library that moves a process's clock.
 need_commands() {
     local packages=()
     command -v ps >/dev/null || packages+=(procps)
     command -v ip >/dev/null || packages+=(iproute2)
     command -v unshare >/dev/null || packages+=(util-linux)
+    command -v zsh >/dev/null || packages+=(zsh)
+    command -v fish >/dev/null || packages+=(fish)
     compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || packages+=(libfaketime)
     [ ${#packages[@]} -eq 0 ] || debian_packages "${packages[@]}"
 }

@@ -81,6 +81,11 @@ impl Policies {
         self.apps.contains_key(app)
     }
 
+    /// The applications that have a table of their own, in order.
+    pub fn apps(&self) -> impl Iterator<Item = &AppKey> {
+        self.apps.keys()
+    }
+
     fn of(&self, app: &AppKey) -> &ByReason {
         self.apps.get(app).unwrap_or(&self.default)
     }

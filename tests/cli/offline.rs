@@ -160,10 +160,6 @@ fn completions_are_scripts_that_the_shell_takes() {
     let mut child = bash.arg("-n").stdin(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
-    // What bash itself makes of it.
-    let ask = r#"source /dev/stdin; COMP_WORDS=(delayline unroutable re); COMP_CWORD=2;
-        _delayline delayline re unroutable; echo "${COMPREPLY[@]}""#;
-    assert_eq!(stdout(assert_cmd::Command::new("bash").args(["-c", ask]).write_stdin(script)), "replay\n");
     delayline().args(["completions", "sh"]).assert().code(2).stderr(contains("nushell"));
 }
 

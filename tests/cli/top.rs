@@ -1,100 +1,33 @@
 //! `delayline top`, in a terminal and in a pipe.
 
-use std::{
-    io::{Read, Write},
-    sync::{Arc, Mutex},
-    thread,
-};
-
 use delayline::amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
-use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use portable_pty::CommandBuilder;
 use predicates::str::contains;
 use serde_json::Value as Json;
 
 use crate::{
-    common::{eventually, eventually_seen, install, installed, vhost},
+    common::{eventually_seen, install, installed, vhost},
     delayline, on,
     others::{bound, nservicebus, publish},
     stdout,
+    terminal::Terminal,
 };
 
-/// The command in a terminal.
-struct Terminal {
-    child: Box<dyn Child + Send + Sync>,
-    master: Box<dyn MasterPty + Send>,
-    keys: Box<dyn Write + Send>,
-    screen: Arc<Mutex<vt100::Parser>>,
-    before: String,
+fn start(settings: &Settings, size: (u16, u16)) -> Terminal {
+    start_with(settings, size, &[])
 }
 
-impl Terminal {
-    fn start(settings: &Settings, size: (u16, u16)) -> Self {
-        Self::start_with(settings, size, &[])
-    }
-
-    fn start_with(settings: &Settings, (rows, cols): (u16, u16), more: &[&str]) -> Self {
-        let size = PtySize { rows, cols, ..PtySize::default() };
-        let pty = native_pty_system().openpty(size).unwrap();
-        let before = format!("{:?}", pty.master.get_termios());
-        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_delayline"));
-        for (name, _) in std::env::vars() {
-            if name.starts_with("DELAYLINE_") {
-                command.env_remove(name);
-            }
-        }
-        command.env("DELAYLINE_URL", settings.broker.to_string());
-        command.env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str());
-        command.env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
-        command.env("TERM", "xterm-256color");
-        command.cwd(std::env::temp_dir());
-        command.arg("top");
-        command.args(more);
-        let child = pty.slave.spawn_command(command).unwrap();
-        let screen =
-            Arc::new(Mutex::new(vt100::Parser::new(rows.try_into().unwrap(), cols.try_into().unwrap(), 0)));
-        let mut reader = pty.master.try_clone_reader().unwrap();
-        let drawn = Arc::clone(&screen);
-        thread::spawn(move || {
-            let mut part = [0; 4_096];
-            // A terminal whose other end is closed gives an error, not an end.
-            while let Ok(length @ 1..) = reader.read(&mut part) {
-                drawn.lock().unwrap().process(&part[..length]);
-            }
-        });
-        let keys = pty.master.take_writer().unwrap();
-        Self { child, master: pty.master, keys, screen, before }
-    }
-
-    fn shows(&self) -> String {
-        self.screen.lock().unwrap().screen().contents()
-    }
-
-    fn eventually_shows(&self, text: &str) -> String {
-        eventually_seen(text, || self.shows(), |screen| screen.contains(text))
-    }
-
-    fn press(&mut self, key: &str) {
-        self.keys.write_all(key.as_bytes()).unwrap();
-    }
-
-    /// It ends, well, and the terminal is as it was.
-    fn leaves_it_clean(mut self) {
-        let mut ended = None;
-        eventually("it ends", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
-        });
-        assert!(ended.is_some_and(|status| status.success()));
-        let state = || {
-            let parser = self.screen.lock().unwrap();
-            (parser.screen().alternate_screen(), parser.screen().hide_cursor())
-        };
-        eventually_seen("the screen is clean", state, |state| *state == (false, false));
-        assert_eq!(format!("{:?}", self.master.get_termios()), self.before);
-        assert_eq!(self.shows().trim(), "");
-    }
+/// The command in a terminal.
+fn start_with(settings: &Settings, size: (u16, u16), more: &[&str]) -> Terminal {
+    let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_delayline"));
+    command.env("DELAYLINE_URL", settings.broker.to_string());
+    command.env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str());
+    command.env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
+    command.arg("top");
+    command.args(more);
+    Terminal::start(command, size)
 }
 
 #[test]
@@ -106,7 +39,7 @@ fn shows_what_is_there_and_ends_with_q() {
             on(&settings).args(["send", "--app", "a", "--delay", &delay, "--body", "x"]).assert().success();
         }
     }
-    let mut terminal = Terminal::start(&settings, (42, 130));
+    let mut terminal = start(&settings, (42, 130));
     terminal.eventually_shows("Nothing is held up.");
     terminal.eventually_shows("set verified");
     let row = |wait: &str, screen: &str| {
@@ -127,15 +60,15 @@ fn shows_what_is_there_and_ends_with_q() {
 #[test]
 fn ctrl_c_and_a_signal_end_it_on_a_small_screen() {
     let settings = installed(1_000);
-    let mut terminal = Terminal::start(&settings, (24, 80));
+    let mut terminal = start(&settings, (24, 80));
     let screen = terminal.eventually_shows("Nothing is held up.");
     println!("{screen}");
     terminal.press("\u{3}");
     terminal.leaves_it_clean();
 
-    let terminal = Terminal::start(&settings, (24, 80));
+    let terminal = start(&settings, (24, 80));
     terminal.eventually_shows("Nothing is held up.");
-    let id = terminal.child.process_id().unwrap().to_string();
+    let id = terminal.pid().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     terminal.leaves_it_clean();
 }
@@ -147,7 +80,7 @@ fn the_delays_of_others_are_watched_too() {
     let layout = nservicebus(&mut session, 1_000);
     bound(&mut session, &layout, "Sales");
     publish(&settings, &layout, "Sales", 1 << 20, 0..3);
-    let mut terminal = Terminal::start_with(&settings, (42, 130), &["--layout", "nservicebus"]);
+    let mut terminal = start_with(&settings, (42, 130), &["--layout", "nservicebus"]);
     terminal.eventually_shows("layout nservicebus in vhost");
     terminal.eventually_shows("3 messages waiting, 0 handed on, 0 stuck");
     let screen = terminal.eventually_shows("guard: none");
@@ -160,7 +93,7 @@ fn the_delays_of_others_are_watched_too() {
     once.args(["top", "--once", "--layout", "nservicebus"]);
     assert!(stdout(&mut once).contains("waiting      4 messages"));
     // Where there are none, it says so and goes on looking.
-    let mut terminal = Terminal::start_with(&settings, (24, 80), &["--layout", "celery"]);
+    let mut terminal = start_with(&settings, (24, 80), &["--layout", "celery"]);
     terminal.eventually_shows("Layout `celery` cannot be seen.");
     let words = || terminal.shows().split_whitespace().collect::<Vec<_>>().join(" ");
     eventually_seen("the reason", words, |said| said.contains("has no exchange of the layout"));
@@ -173,7 +106,7 @@ fn says_that_the_broker_is_gone() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().build().unwrap();
     install(&settings);
-    let mut terminal = Terminal::start(&settings, (42, 130));
+    let mut terminal = start(&settings, (42, 130));
     terminal.eventually_shows("Nothing is held up.");
     node.kill();
     let screen = terminal.eventually_shows("The broker cannot be reached.");

@@ -160,11 +160,6 @@ impl Global {
 
     /// The settings of this process, from all layers.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        let mut layers = Layers::new().with_file(self.config.as_deref()).with_environment(
-            // Names and values that are not UTF-8 are not our settings.
-            std::env::vars_os()
-                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
-        );
         for (flag, url) in [("--url", &self.url), ("--management-url", &self.management_url)] {
             if url.as_deref().is_some_and(has_password) {
                 return Err(Failure::usage(format!(
@@ -173,6 +168,18 @@ impl Global {
                 )));
             }
         }
+        let settings = self.layers().build()?;
+        settings.check_files()?;
+        Ok(settings)
+    }
+
+    /// The file, the environment and the flags, before they are read.
+    pub(super) fn layers(&self) -> Layers {
+        let mut layers = Layers::new().with_file(self.config.as_deref()).with_environment(
+            // Names and values that are not UTF-8 are not our settings.
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+        );
         let flags = [
             ("broker", &self.broker),
             ("url", &self.url),
@@ -193,9 +200,7 @@ impl Global {
                 layers = layers.set(key, value);
             }
         }
-        let settings = layers.build()?;
-        settings.check_files()?;
-        Ok(settings)
+        layers
     }
 }
 

@@ -8,6 +8,7 @@ mod apply;
 mod args;
 mod bench;
 mod change;
+mod complete;
 mod completions;
 mod conformance;
 mod decode;
@@ -72,6 +73,9 @@ use output::Output;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    if complete::answer() {
+        return Code::Done.into();
+    }
     let typed = args::with_negative_values(std::env::args_os());
     let json = args::wants_json(&typed);
     let parsed = args::command()
@@ -125,7 +129,7 @@ fn run(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Gateway(args) => gateway::run(args, &settings()?, output),
         Command::Guard(args) => guard::run(args, &settings()?, output),
         Command::Parked(args) => parked::run(args, &settings()?, output),
-        Command::Serve(args) => serve::run(args, settings()?),
+        Command::Serve(args) => serve::run(args, settings()?, output),
         Command::Probe(args) => probe::run(args, settings()?, output),
         Command::Transfer(args) => transfer::run(args, settings()?, output),
         Command::Unroutable(args) => unroutable::run(args, &settings()?, output),

@@ -10,10 +10,10 @@ use crate::Failure;
 const DEFAULT_FILE: &str = "delayline-policies.toml";
 
 /// The flag that names the file.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct Source {
-    /// File with the retry policies [default: DELAYLINE_POLICIES, or
-    /// delayline-policies.toml in the working directory if it exists]
+    /// File with the retry policies [default: delayline-policies.toml in the working directory if
+    /// it exists] [env: DELAYLINE_POLICIES]
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
 }

@@ -177,10 +177,16 @@ impl Layers {
         check(self.read()?)
     }
 
-    fn read(self) -> Result<Raw, SettingsError> {
-        let failed = |origin: String| {
-            move |reason: &dyn ToString| SettingsError::Source { origin, reason: reason.to_string() }
-        };
+    /// The names of the brokers in the settings file, in order.
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is wrong.
+    pub fn broker_names(&self) -> Result<Vec<String>, SettingsError> {
+        Ok(Brokers::take(&mut self.read_file()?).names())
+    }
+
+    /// What stands in the file.
+    fn read_file(&self) -> Result<Map<String, Value>, SettingsError> {
         let mut merged = Map::new();
         if let Some(file) = &self.file
             && (self.required || file.exists())
@@ -192,6 +198,11 @@ impl Layers {
             let read = File::from_str(&text, FileFormat::Toml).collect();
             overlay(&mut merged, read.map_err(|error| failed()(&without_excerpt(&error.to_string())))?);
         }
+        Ok(merged)
+    }
+
+    fn read(self) -> Result<Raw, SettingsError> {
+        let mut merged = self.read_file()?;
         let brokers = Brokers::take(&mut merged);
         if let Some(name) = merged.get("broker").map(ToString::to_string) {
             brokers.lay(&name, &mut merged)?;
@@ -222,6 +233,11 @@ impl Layers {
     }
 }
 
+/// Says where an error comes from.
+fn failed(origin: String) -> impl FnOnce(&dyn ToString) -> SettingsError {
+    move |reason| SettingsError::Source { origin, reason: reason.to_string() }
+}
+
 /// The settings of each broker that the file names.
 struct Brokers(Map<String, Value>);
 
@@ -245,11 +261,16 @@ impl Brokers {
         Ok(())
     }
 
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.0.keys().cloned().collect();
+        names.sort();
+        names
+    }
+
     fn get(&self, name: &str) -> Result<Map<String, Value>, SettingsError> {
         let found = self.0.get(name).and_then(|it| it.clone().into_table().ok());
         found.ok_or_else(|| {
-            let mut names: Vec<_> = self.0.keys().map(|name| format!("`{name}`")).collect();
-            names.sort();
+            let names: Vec<_> = self.names().iter().map(|name| format!("`{name}`")).collect();
             let there = match names.is_empty() {
                 true => format!("the settings file names none; write [brokers.{name}] into it"),
                 false => format!("the settings file has {}", names.join(", ")),
@@ -388,6 +409,10 @@ mod tests {
         assert_eq!(host(&[("DELAYLINE_BROKER", "test"), ("DELAYLINE_URL", "amqp://there")], None), "there");
         assert_eq!(host(&[("DELAYLINE_URL", "amqp://there")], Some("prod")), "prod");
         assert_eq!(of(&format!("broker = 'test'\n{FILE}"), &[], None).unwrap().broker.host, "test");
+        let path = file(FILE);
+        let names = |path: &Path| Layers::new().with_file(Some(path)).broker_names();
+        assert_eq!(names(path.path()).unwrap(), ["prod", "test"]);
+        assert!(names(Path::new("/nowhere/at/all")).is_err());
         let prod = of(FILE, &[], Some("prod")).unwrap();
         assert_eq!((prod.topology.set.as_str(), prod.topology.replicas), ("later", NonZeroU8::new(5)));
         assert_eq!(prod.broker.credentials.username(), Some("admin"));
