@@ -50,7 +50,7 @@ fn install_verify_status_and_uninstall() {
         .arg("uninstall")
         .assert()
         .code(1)
-        .stdout(contains("1 messages still wait: 1 in `delay.level.16`").and(contains("--force")));
+        .stdout(contains("1 message still waits: 1 in `delay.level.16`").and(contains("--force")));
     let refusal = json(on(&settings).args(["uninstall", "--json"]));
     assert_eq!(refusal["refused"]["waiting"][0]["messages"], 1);
     on(&settings)

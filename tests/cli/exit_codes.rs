@@ -82,7 +82,7 @@ pub(crate) fn commands() -> BTreeSet<String> {
 fn arguments(command: &str) -> Vec<&str> {
     let more: &[&str] = match command {
         "install" | "verify" | "app list" | "doctor" | "uninstall" | "status" => &[],
-        "demo" | "dev" | "plan" | "parked list" | "unroutable list" | "unroutable replay" => &[],
+        "demo" | "dev" | "plan" | "parked list" | "unroutable list" => &[],
         "parked show" | "unroutable show" => &[],
         "recalled list" | "recalled show" => &["--app", "nobody"],
         "recalled replay" | "recalled discard" => &["--app", "nobody", "--all"],
@@ -113,7 +113,7 @@ fn arguments(command: &str) -> Vec<&str> {
         "serve" => &["--no-web"],
         "probe" => &["--horizon", "0"],
         "retry show" => &["nobody"],
-        "parked replay" | "parked discard" | "unroutable discard" => &["--all"],
+        "parked replay" | "parked discard" | "unroutable replay" | "unroutable discard" => &["--all"],
         "bench" => &["--count", "100"],
         "completions" => &["bash"],
         "man" | "version" => &[],

@@ -92,7 +92,7 @@ fn nor_does_what_looks_and_repairs() {
         search(&["doctor"], &variables);
         search(&["doctor", "--json"], &variables);
         search(&["unroutable", "list", "--json"], &variables);
-        search(&["unroutable", "replay"], &variables);
+        search(&["unroutable", "replay", "--all"], &variables);
         search(&["parked", "list"], &variables);
     }
 }

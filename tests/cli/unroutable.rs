@@ -75,7 +75,7 @@ fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
         .code(1)
         .stderr(contains("nobody is bound for `late`"));
     let inbox = Inbox::open(&settings, "late");
-    let report = json(on(&settings).args(["unroutable", "replay", "--json"]));
+    let report = json(on(&settings).args(["unroutable", "replay", "--all", "--json"]));
     assert_eq!((&report["sent"], &report["kept"], &report["hopeless"]), (&2.into(), &2.into(), &1.into()));
     assert_eq!(report["unbound"], json!({ "gone": 1 }));
     publish(&settings, [(key("late"), "the last".to_owned())]);
@@ -84,9 +84,9 @@ fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
     assert!(arrivals.iter().all(|arrival| arrival.body == b"for late" && arrival.routing_key == key("late")));
     assert_eq!(arrivals[0].headers["delayline-routing-key"], key("late").as_str().into());
 
-    // Unchecked, it comes back once and does not go round and round.
+    // Sent on all the same, it comes back once and does not go round and round.
     on(&settings)
-        .args(["unroutable", "replay", "--app", "gone", "--unchecked"])
+        .args(["unroutable", "replay", "--app", "gone", "--unbound"])
         .assert()
         .success()
         .stdout(contains("1 message sent on"));
@@ -108,7 +108,7 @@ fn bindings_are_not_guessed_and_a_missing_set_is_named() {
     let settings = installed(100);
     on(&settings)
         .env("DELAYLINE_MANAGEMENT_URL", "none")
-        .args(["unroutable", "replay"])
+        .args(["unroutable", "replay", "--all"])
         .assert()
         .code(1)
         .stderr(contains("cannot tell who is bound"));
@@ -145,7 +145,7 @@ fn a_limit_drops_the_oldest_and_holds_nobody_up() {
 /// Starts a replay and kills it once some, but not all, have been sent on.
 fn kill_half_way(settings: &Settings, below: u32) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .args(["unroutable", "replay"])
+        .args(["unroutable", "replay", "--all"])
         .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
         .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
         .stdout(Stdio::null())
@@ -171,7 +171,7 @@ fn ten_thousand_survive_a_replay_that_is_killed_twice() {
     kill_half_way(&settings, 5_000);
     // What a killed run held comes back once the broker notices.
     eventually("the rest is replayed", || {
-        on(&settings).args(["unroutable", "replay"]).assert().success();
+        on(&settings).args(["unroutable", "replay", "--all"]).assert().success();
         waiting(&settings) == 0
     });
     let mut counts: HashMap<String, u32> = HashMap::new();

@@ -22,6 +22,8 @@ mod layout_status;
 mod leader;
 mod limit;
 pub mod management;
+mod names;
+mod number;
 mod permitted;
 mod platform;
 mod recalls;
@@ -67,6 +69,8 @@ pub use kept::{
     Selection, diagnose,
 };
 pub use layout_status::{LayoutDestination, LayoutLevel, LayoutStatus, layout_status};
+pub use names::{app_names, set_names};
+pub use number::{counted, grouped};
 pub use platform::{
     ApplyOptions, ApplyReport, Platform, PlatformError, PlatformSet, PrunedApp, PrunedGateway, SetReport,
     apply,

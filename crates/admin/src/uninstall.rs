@@ -18,6 +18,7 @@ use crate::{
     contents::{self, SETTLE, contents},
     doing, examine,
     install::describe,
+    number::{counted, either, grouped},
     observe,
 };
 
@@ -64,9 +65,10 @@ impl fmt::Display for Refusal {
             let places: Vec<_> = self
                 .waiting
                 .iter()
-                .map(|waiting| format!("{} in `{}`", waiting.messages, waiting.queue))
+                .map(|waiting| format!("{} in `{}`", grouped(waiting.messages), waiting.queue))
                 .collect();
-            write!(f, "{total} messages still wait: {}", places.join(", "))?;
+            let wait = either(total, "waits", "wait");
+            write!(f, "{} still {wait}: {}", counted(total, "message"), places.join(", "))?;
             separator = "; ";
         }
         if let Some(first) = self.foreign.first() {

@@ -90,7 +90,9 @@ restored. Messages that are still delayed end up in the unroutable queue; with -
 those with an id do.")]
     Remove(Remove),
     /// Discard an application's messages that still wait in the levels
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "purge",
+        after_help = "\
 Examples:
   delayline app discard billing --dry-run
   delayline app discard billing
@@ -100,7 +102,8 @@ messages. Take away its right to publish first. The command reads every level, f
 highest to the lowest, and repeats until nothing is left. Other applications' messages are
 put back; they may be late by as long as that takes. The user needs the right to read the
 levels, which the user who installs the set has, and RabbitMQ 4 needs a temporary policy:
-docs/security.md has the commands.")]
+docs/security.md has the commands."
+    )]
     Discard(Discard),
     /// Show who is registered: binding, queue, consumers, users, permissions
     #[command(after_help = "\

@@ -189,7 +189,7 @@ fn show_undone(report: &Unguarded, output: &mut Output) -> Result<Code, Failure>
     if let Some(kept) = &report.kept {
         let queue = printable(&kept.queue);
         output.line(format!(
-            "  queue `{queue}` stays: it keeps {}. `delayline unroutable replay --layout {layout}` sends them \
+            "  queue `{queue}` stays: it keeps {}. `delayline unroutable replay --layout {layout} --all` sends them \
              on, `discard` discards them; then undo again",
             counted(kept.messages, "message")
         ))?;

@@ -11,6 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+pub(super) use delayline_admin::{counted, grouped};
+
 use crate::args::Shape;
 
 /// The version of everything that is printed as JSON; docs/json.md says when it changes.
@@ -98,10 +100,9 @@ impl Output {
     /// without a length, a counter.
     pub(super) fn progress(&self, length: Option<u64>, what: &'static str) -> ProgressBar {
         let bar = match length {
-            Some(length) => {
-                ProgressBar::new(length).with_style(style("{msg} {wide_bar} {pos}/{len} {per_sec} {eta}"))
-            }
-            None => ProgressBar::new_spinner().with_style(style("{spinner} {msg} {pos} {per_sec}")),
+            Some(length) => ProgressBar::new(length)
+                .with_style(style("{msg} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}")),
+            None => ProgressBar::new_spinner().with_style(style("{spinner} {msg} {human_pos} {per_sec}")),
         };
         bar.enable_steady_tick(Duration::from_millis(100));
         bar.with_message(what)
@@ -144,34 +145,4 @@ pub(super) fn printable(text: &str) -> String {
         other => other.escape_debug().to_string(),
     };
     text.chars().map(shown).collect()
-}
-
-/// A number with separated thousands: `12,345`.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// `1 message`, `2 messages`.
-pub(super) fn counted(number: u64, one: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{} {one}{s}", grouped(number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn separates_thousands() {
-        let texts: Vec<_> = [0, 999, 1_000, 1_234_567].map(grouped).into();
-        assert_eq!(texts, ["0", "999", "1,000", "1,234,567"]);
-    }
 }

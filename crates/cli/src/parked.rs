@@ -80,11 +80,14 @@ stops it cleanly; run it again to continue.")]
         all: bool,
     },
     /// Discard messages for good
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "purge",
+        after_help = "\
 Examples:
   delayline parked discard --app billing --reason expired --dry-run
   delayline parked discard --older-than 30d
-  delayline parked discard --all")]
+  delayline parked discard --all"
+    )]
     Discard {
         #[command(flatten)]
         which: Which,

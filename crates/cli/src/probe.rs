@@ -47,7 +47,7 @@ pub(super) struct Args {
     /// Continue until Ctrl-C
     #[arg(long, conflicts_with = "rounds")]
     forever: bool,
-    /// The highest level, 0 to 9 [default: canary_horizon, or 6]
+    /// The highest level, 0 to 9 [default: canary_horizon, or 6] [env: DELAYLINE_CANARY_HORIZON]
     #[arg(long, value_name = "LEVEL", value_parser = args::whole::<u8>(0..=9))]
     horizon: Option<u8>,
     /// How late a message may be

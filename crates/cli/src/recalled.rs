@@ -90,10 +90,13 @@ in flight may arrive twice. Ctrl-C stops it cleanly; run it again to continue.")
         all: bool,
     },
     /// Discard messages for good
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "purge",
+        after_help = "\
 Examples:
   delayline recalled discard --app billing --older-than 7d --dry-run
-  delayline recalled discard --app billing --all")]
+  delayline recalled discard --app billing --all"
+    )]
     Discard {
         #[command(flatten)]
         which: Which,

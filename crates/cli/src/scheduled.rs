@@ -17,6 +17,7 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
+    findings,
     kept::{printable_line, sample},
     output::{counted, grouped},
     table::table,
@@ -226,7 +227,7 @@ fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Failure> {
         ))?;
     }
     undated(list.undated, output)?;
-    ending(&list.journal, &list.unseen, output)
+    ending(&list.journal, &list.unchecked, output)
 }
 
 fn count(count: &ScheduleCount, output: &mut Output) -> Result<Code, Failure> {
@@ -247,7 +248,7 @@ fn count(count: &ScheduleCount, output: &mut Output) -> Result<Code, Failure> {
         output.line(format!("{} are due later, and not counted apart", counted(count.later, "message")))?;
     }
     undated(count.undated, output)?;
-    ending(&count.journal, &count.unseen, output)
+    ending(&count.journal, &count.unchecked, output)
 }
 
 fn undated(undated: u64, output: &mut Output) -> Result<(), Failure> {
@@ -260,11 +261,9 @@ fn undated(undated: u64, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ending(journal: &JournalRead, unseen: &[String], output: &mut Output) -> Result<Code, Failure> {
+fn ending(journal: &JournalRead, unchecked: &[String], output: &mut Output) -> Result<Code, Failure> {
     told(journal, output)?;
-    for unseen in unseen {
-        output.line(format!("not seen: {unseen}"))?;
-    }
+    findings::unchecked(unchecked, output)?;
     Ok(code(journal))
 }
 

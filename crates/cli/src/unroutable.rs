@@ -74,8 +74,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   delayline unroutable replay --app billing
-  delayline unroutable replay
   delayline unroutable replay --message-id 4711
+  delayline unroutable replay --all
 
 Each message is removed only after the broker has confirmed its copy, so none is lost
 whatever happens. If the command is killed, messages in flight may arrive twice. Ctrl-C
@@ -84,10 +84,13 @@ application is bound, stay.")]
     Replay {
         #[command(flatten)]
         which: Which,
-        /// Do not ask the management API who is bound; messages that nobody is bound for come
-        /// back
+        /// Replay every message
+        #[arg(long, conflicts_with_all = ["app", "reason", "message_id"])]
+        all: bool,
+        /// Also send on messages that nobody is bound for, which then come back: the management
+        /// API is not asked who is bound
         #[arg(long)]
-        unchecked: bool,
+        unbound: bool,
     },
     /// Discard messages for good
     #[command(
@@ -122,16 +125,21 @@ impl Which {
     fn selection(&self) -> Selection {
         Selection { reason: self.reason.map(|reason| reason.to_string()), ..self.select.selection() }
     }
+
+    fn deliberate(&self, all: bool, what: &str) -> Result<Selection, Failure> {
+        deliberate(self.selection(), all, &format!("{what} (--app, --reason, --message-id)"))
+    }
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let action = match &args.command {
         Command::List(limit) => Action::List(*limit),
         Command::Show { which, size } => Action::Show(which.selection(), *size),
-        Command::Replay { which, unchecked } => Action::Replay(which.selection(), !unchecked),
+        Command::Replay { which, all, unbound } => {
+            Action::Replay(which.deliberate(*all, "replay")?, !unbound)
+        }
         Command::Discard { which, all, dry_run } => {
-            let how = "discard (--app, --reason, --message-id)";
-            Action::Discard(deliberate(which.selection(), *all, how)?, *dry_run)
+            Action::Discard(which.deliberate(*all, "discard")?, *dry_run)
         }
     };
     let kept = args.layout.clone().map_or(Kept::Unroutable, Kept::Guarded);

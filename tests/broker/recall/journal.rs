@@ -109,7 +109,7 @@ fn a_journal_is_made_checked_and_removed_with_its_application() {
     let refused = remove(false).unwrap_err();
     assert_eq!(refused.journalled.messages, 1, "{refused:?}");
     assert_eq!(refused.journalled.until.map(|it| it.as_millisecond()), Some(receipt.due.as_millisecond()));
-    assert!(refused.to_string().contains("1 messages in its journal are not due yet"), "{refused}");
+    assert!(refused.to_string().contains("1 message in its journal is not due yet"), "{refused}");
     let refused = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
     assert!(refused.landing.contains(&"delay.journal.billing".to_owned()), "{refused:?}");
     let removed = remove(true).unwrap();
@@ -242,7 +242,7 @@ fn what_is_scheduled_is_listed_with_what_was_recalled() {
     let mut tenant = its_own(&settings, &spec);
     tenant.management = None;
     let list = listed(&tenant);
-    assert!(list.messages.len() == 4 && list.recalled == 0 && list.unseen.len() == 1, "{list:#?}");
+    assert!(list.messages.len() == 4 && list.recalled == 0 && list.unchecked.len() == 1, "{list:#?}");
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn recall_is_added_to_an_application_that_stands_and_removed_with_it() {
         let refused = remove(false).unwrap_err();
         refused.recalls == 1
             && refused.waiting.is_empty()
-            && refused.to_string().contains("1 recalls are pending")
+            && refused.to_string().contains("1 recall is pending")
     });
     let refused = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
     assert!(refused.landing.contains(&"delay.recalled.billing".to_owned()), "{refused:?}");
@@ -189,7 +189,7 @@ fn recall_alone_is_taken_away_and_what_differs_is_found() {
     );
     let refused = remove().unwrap_err();
     assert!(
-        refused.recalls == 0 && refused.to_string().contains("1 messages wait in `delay.recalled.billing`")
+        refused.recalls == 0 && refused.to_string().contains("1 message waits in `delay.recalled.billing`")
     );
 
     // What somebody has changed is found, and says whose it is.

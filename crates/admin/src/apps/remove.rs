@@ -18,6 +18,7 @@ use crate::{
     contents::{self, SETTLE, contents},
     doing, examine,
     journal::{PendingCopies, pending_copies},
+    number::{counted, either},
 };
 
 /// What to remove.
@@ -76,16 +77,26 @@ impl fmt::Display for RemoveRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut reasons = self.conflicts.clone();
         for waiting in &self.waiting {
-            reasons.push(format!("{} messages wait in `{}`", waiting.messages, waiting.queue));
+            reasons.push(format!(
+                "{} {} in `{}`",
+                counted(waiting.messages, "message"),
+                either(waiting.messages, "waits", "wait"),
+                waiting.queue
+            ));
         }
         for (queue, consumers) in &self.consumed {
             reasons.push(format!("{consumers} consumers are attached to `{queue}`"));
         }
-        if self.recalls > 0 {
-            reasons.push(format!("{} recalls are pending", self.recalls));
+        let recalls = self.recalls as u64;
+        if recalls > 0 {
+            reasons.push(format!("{} {} pending", counted(recalls, "recall"), either(recalls, "is", "are")));
         }
         if let PendingCopies { messages: messages @ 1.., until: Some(until), .. } = &self.journalled {
-            reasons.push(format!("{messages} messages in its journal are not due yet, the last at {until}"));
+            reasons.push(format!(
+                "{} in its journal {} not due yet, the last at {until}",
+                counted(*messages, "message"),
+                either(*messages, "is", "are")
+            ));
         }
         f.write_str(&reasons.join("; "))
     }

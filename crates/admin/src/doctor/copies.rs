@@ -14,6 +14,7 @@ use crate::{
     doctor::{facts::Facts, walk::Route},
     finding::{Finding, FindingCode},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
+    number::{counted, grouped},
     permitted::{Grants, key_matches, matches},
 };
 use delayline::{
@@ -129,7 +130,7 @@ pub(super) fn check(
             }
             many => format!(", for any of {many} applications"),
         };
-        who.push(format!("`{user}` ({published} messages{for_whom})"));
+        who.push(format!("`{user}` ({}{for_whom})", counted(*published, "message")));
         concerned.extend(of);
     }
     let who = match who.is_empty() {
@@ -142,9 +143,11 @@ pub(super) fn check(
             FindingCode::MultipliedMessages,
             format!("exchange `{}`", topology.names().entry()),
             format!(
-                "{published} messages were published in the last ten minutes, and at least {extra} copies of \
+                "{} messages were published in the last ten minutes, and at least {} copies of \
                  them entered the levels as well, where each level copies them again: a publisher sets the \
-                 header CC or BCC; {who}"
+                 header CC or BCC; {who}",
+                grouped(*published),
+                grouped(*extra)
             ),
             "take away that user's right to publish and close its connections, then discard the \
              application's messages in the levels (delayline app discard APP); docs/security.md has the \

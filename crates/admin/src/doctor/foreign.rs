@@ -13,6 +13,7 @@ use crate::{
     layout_status::{LayoutFacts, gather},
     limit::limit,
     management::QueueInfo,
+    number::grouped,
 };
 use delayline::topology::Topology;
 use delayline_settings::Settings;
@@ -285,11 +286,14 @@ fn unroutable(layout: &Layout, report: &KeptReport) -> Vec<Finding> {
             Finding::new(
                 FindingCode::NobodyBound,
                 format!("destination `{app}`"),
-                format!("nobody is bound for it, and {} of its messages are kept", group.group.count),
+                format!(
+                    "nobody is bound for it, and {} of its messages are kept",
+                    grouped(group.group.count)
+                ),
                 format!(
                     "if it exists, start it, which binds it, and send them on (delayline unroutable replay \
-                     --layout {layout}); if not, discard them (delayline unroutable discard --layout {layout} \
-                     --app {app})"
+                     --layout {layout} --app {app}); if not, discard them (delayline unroutable discard --layout \
+                     {layout} --app {app})"
                 ),
             )
             .about([app])
@@ -297,7 +301,7 @@ fn unroutable(layout: &Layout, report: &KeptReport) -> Vec<Finding> {
         (_, reason) if reason == Reason::Malformed.as_str() => Finding::new(
             FindingCode::MalformedMessages,
             queue.clone(),
-            format!("{} messages have a key that is none of this layout", group.group.count),
+            format!("{} messages have a key that is none of this layout", grouped(group.group.count)),
             format!(
                 "see what is wrong with the keys (delayline unroutable list --layout {layout}), correct their \
                  publishers, and discard the messages (delayline unroutable discard --layout {layout} --reason \
@@ -307,8 +311,8 @@ fn unroutable(layout: &Layout, report: &KeptReport) -> Vec<Finding> {
         _ => Finding::new(
             FindingCode::UnroutableWaiting,
             queue.clone(),
-            format!("{} messages are kept that could be delivered", group.group.count),
-            format!("send them on (delayline unroutable replay --layout {layout})"),
+            format!("{} messages are kept that could be delivered", grouped(group.group.count)),
+            format!("send them on (delayline unroutable replay --layout {layout} --all)"),
         ),
     }
     };

@@ -7,6 +7,7 @@ use crate::{
     doctor::facts::Facts,
     finding::{Finding, FindingCode},
     management::QueueInfo,
+    number::grouped,
     recalls::left_over,
 };
 use delayline::{codec::AppKey, topology::Topology};
@@ -47,7 +48,11 @@ fn quota(topology: &Topology, facts: &Facts, app: &AppKey) -> Option<Finding> {
     Some(Finding::new(
         code,
         format!("app key `{app}`"),
-        format!("{pending} of its recalls are pending, of {most} that it may have (`max_recalls`)"),
+        format!(
+            "{} of its recalls are pending, of {} that it may have (`max_recalls`)",
+            grouped(pending),
+            grouped(most)
+        ),
         format!(
             "see what is recalled (delayline recall --pending --app {app}), and whether recalls that are over \
              are swept up (delayline serve, or delayline recall --sweep); raise `max_recalls`, if the broker \
@@ -63,7 +68,10 @@ fn not_swept(topology: &Topology, facts: &Facts, app: &AppKey, now: Timestamp) -
         Finding::new(
             FindingCode::RecallsNotSwept,
             format!("exchange `{}`", topology.names().recall(app)),
-            format!("{over} of its bindings are recalls of messages that were due more than a day ago"),
+            format!(
+                "{} of its bindings are recalls of messages that were due more than a day ago",
+                grouped(over as u64)
+            ),
             "run `delayline serve`, or `delayline recall --sweep`, which says what keeps it from removing them",
         )
     })
@@ -77,7 +85,10 @@ fn full(topology: &Topology, facts: &Facts, app: &AppKey) -> Option<Finding> {
         Finding::new(
             FindingCode::RecalledFull,
             format!("queue `{name}`"),
-            format!("it has {most} messages, as many as it keeps: the oldest is dropped for each new one"),
+            format!(
+                "it has {} messages, as many as it keeps: the oldest is dropped for each new one",
+                grouped(most)
+            ),
             format!(
                 "look whether any are still wanted (delayline recalled list --app {app}), and send them on or \
                  discard them; nothing else depends on them"

@@ -8,6 +8,7 @@ use crate::{
     finding::{Finding, FindingCode},
     limit::limit,
     management::QueueInfo,
+    number::grouped,
 };
 use delayline::topology::{Endpoint, QueueType, Topology};
 
@@ -75,7 +76,7 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
         if queue.consumers == 0 && queue.messages_ready > 0 && !queue.kind.contains("stream") {
             findings.push(finding(
                 FindingCode::NobodyConsumes,
-                format!("{} messages wait, and nobody consumes them", queue.messages_ready),
+                format!("{} messages wait, and nobody consumes them", grouped(queue.messages_ready)),
                 "start the application; if it is gone for good, delayline app remove",
             ));
         }

@@ -6,6 +6,7 @@ use delayline::topology::Topology;
 use crate::{
     doctor::facts::Facts,
     finding::{Finding, FindingCode},
+    number::{counted, grouped},
 };
 
 pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
@@ -62,7 +63,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
             FindingCode::UnroutableWaiting,
             queue.clone(),
             format!("{} kept {whose}for reasons that `delayline unroutable list` shows", are(others)),
-            "messages for applications that are bound by now can be sent on: delayline unroutable replay",
+            "messages for applications that are bound by now can be sent on: delayline unroutable replay --all",
         ));
     }
     if let (Some(first), Some(last)) = (facts.unroutable_history.first(), facts.unroutable_history.last())
@@ -71,7 +72,11 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::new(
             FindingCode::UnroutableGrowing,
             queue,
-            format!("it grew from {first} to {last} messages in the last ten minutes"),
+            format!(
+                "it grew from {} to {} in the last ten minutes",
+                grouped(*first),
+                counted(*last, "message")
+            ),
             "delayline unroutable list says which applications they are for, and what is wrong",
         ));
     }
@@ -83,13 +88,13 @@ fn is_for_nobody(group: &KeptGroup) -> bool {
 }
 
 fn messages(count: u64) -> String {
-    if count == 1 { "1 message for it is".into() } else { format!("{count} messages for it are") }
+    if count == 1 { "1 message for it is".into() } else { format!("{} messages for it are", grouped(count)) }
 }
 
 fn have(count: u64) -> String {
-    if count == 1 { "1 message has".into() } else { format!("{count} messages have") }
+    if count == 1 { "1 message has".into() } else { format!("{} messages have", grouped(count)) }
 }
 
 fn are(count: u64) -> String {
-    if count == 1 { "1 message is".into() } else { format!("{count} messages are") }
+    if count == 1 { "1 message is".into() } else { format!("{} messages are", grouped(count)) }
 }

@@ -66,8 +66,8 @@ pub struct ScheduleCount {
     pub undated: u64,
     /// How far the journal was read.
     pub journal: JournalRead,
-    /// What could not be seen, and why.
-    pub unseen: Vec<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
 }
 
 impl CountBy {
@@ -147,7 +147,7 @@ pub fn count_scheduled(
     stop: &AtomicBool,
     progress: impl FnMut(u64, u64),
 ) -> Result<ScheduleCount, AdminError> {
-    let (recalls, unseen) = recalls(settings, topology, app)?;
+    let (recalls, unchecked) = recalls(settings, topology, app)?;
     let now = Timestamp::now();
     let mut slots = Slots::new(by, zone, SLOTS);
     let mut undated = 0;
@@ -164,7 +164,7 @@ pub fn count_scheduled(
         progress,
     )?;
     let (later, slots) = (slots.later, slots.slots.into_values().collect());
-    Ok(ScheduleCount { app: app.to_string(), by, slots, later, undated, journal, unseen })
+    Ok(ScheduleCount { app: app.to_string(), by, slots, later, undated, journal, unchecked })
 }
 
 #[cfg(test)]

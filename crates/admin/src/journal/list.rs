@@ -101,8 +101,8 @@ pub struct ScheduleList {
     pub undated: u64,
     /// How far the journal was read.
     pub journal: JournalRead,
-    /// What could not be seen, and why.
-    pub unseen: Vec<String>,
+    /// What could not be checked, and why.
+    pub unchecked: Vec<String>,
 }
 
 /// A message of the journal with its contents.
@@ -178,7 +178,7 @@ pub fn list_scheduled(
     stop: &AtomicBool,
     progress: impl FnMut(u64, u64),
 ) -> Result<ScheduleList, AdminError> {
-    let (recalls, unseen) = recalls(settings, topology, app)?;
+    let (recalls, unchecked) = recalls(settings, topology, app)?;
     let now = Timestamp::now();
     let mut earliest = Earliest::new(limit);
     let mut counts = Counts::default();
@@ -209,7 +209,7 @@ pub fn list_scheduled(
         uncertain: counts.uncertain,
         undated: counts.undated,
         journal,
-        unseen,
+        unchecked,
     })
 }
 
@@ -294,7 +294,7 @@ pub(crate) fn pending_copies(
     Ok(pending)
 }
 
-/// The keys that were recalled, and what could not be seen.
+/// The keys that were recalled, and what could not be checked.
 pub(super) fn recalls(
     settings: &Settings,
     topology: &Topology,

@@ -43,7 +43,7 @@ pub enum ReplayRefusal {
     /// Only the management API knows bindings.
     #[error(
         "cannot tell who is bound ({reason}); give the URL of the management API (--management-url), or \
-         skip the check (--unchecked)"
+         skip the check (--unbound)"
     )]
     Unknown {
         /// The reason.

@@ -31,7 +31,7 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args, ending,
     output::{aside, counted, grouped},
-    reschedule, time,
+    reschedule, text, time,
 };
 
 use input::{Format, Past, Template, not_past};
@@ -418,11 +418,11 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         return Ok(());
     }
     output.line(format!(
-        "{} confirmed, {} failed, in {:.1} s ({:.0}/s){}",
+        "{} confirmed, {} failed, in {:.1} s ({}/s){}",
         grouped(report.confirmed),
         grouped(report.problems.count),
         report.seconds,
-        report.per_second,
+        text::rate(Some(report.per_second)),
         if report.interrupted { "; interrupted" } else { "" }
     ))?;
     Ok(())
