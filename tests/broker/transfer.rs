@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::{
-    common::{Arrival, Inbox, PATIENCE, app, eventually_seen, install, raw, topology, vhost},
+    common::{Arrival, Inbox, PATIENCE, app, eventually_seen, install, raw, topology, url, vhost},
     others::{bound, kombu, nservicebus, publish, publish_with},
 };
 
@@ -229,7 +229,7 @@ fn command(old: &Settings, more: &[&str]) -> Command {
     command
         .args(["transfer", "delay"])
         .args(more)
-        .env("DELAYLINE_URL", crate::retry::url(old))
+        .env("DELAYLINE_URL", url(old))
         .env("DELAYLINE_MANAGEMENT_URL", old.management.as_ref().unwrap().url.as_str())
         .env("DELAYLINE_UNIT_MS", old.topology.unit.millis().to_string())
         .current_dir(std::env::temp_dir());

@@ -4,7 +4,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::Value as Json;
 
-use crate::common::{Inbox, PATIENCE, install, vhost};
+use crate::common::{Inbox, PATIENCE, install, url, vhost};
 
 use super::{command, ids, of_set, send};
 
@@ -45,7 +45,7 @@ fn what_waits_moves_to_another_broker() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("new.toml");
     let lines = [
-        format!("url = {:?}", crate::retry::url(&new)),
+        format!("url = {:?}", url(&new)),
         format!("management_url = {:?}", node.management_url()),
         "unit_ms = 100".into(),
     ];
