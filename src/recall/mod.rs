@@ -47,6 +47,7 @@ mod replace;
 mod document {}
 
 use std::{
+    collections::HashSet,
     fmt, thread,
     time::{Duration, Instant},
 };
@@ -81,10 +82,12 @@ pub enum Answer {
     /// whose recall was undone will be.
     InTime,
     /// The message was due already, and nothing was changed. It has arrived where it belonged
-    /// before this call, or will when it comes.
+    /// before this call, or will when it comes: among the recalled ones, if somebody else had
+    /// recalled it in time.
     TooLate,
     /// It is done, but so shortly before the message was due that it may have come too late,
-    /// or it is not known when the message is due. [`Recaller::is_recalled`] tells afterwards.
+    /// or it is not known when the message is due; or the message is due now, and an earlier
+    /// try, whose answer was lost, may have done it. [`Recaller::is_recalled`] tells afterwards.
     Uncertain,
 }
 
@@ -126,7 +129,8 @@ pub enum RecallError {
         text: String,
     },
     /// The AMQP side failed; it is not known whether anything was done. Doing it again is
-    /// safe.
+    /// safe. Do it with the same [`Recaller`]: it knows then that this try may have been in
+    /// time.
     #[error(transparent)]
     Amqp(#[from] AmqpError),
 }
@@ -142,6 +146,12 @@ impl RecallError {
             other => Self::Amqp(other),
         }
     }
+
+    /// Whether the broker may have done it all the same.
+    fn may_be_done(&self) -> bool {
+        use AmqpError::{Closed, Lost, Silent};
+        matches!(self, Self::Amqp(Closed { .. } | Lost { .. } | Silent { .. }))
+    }
 }
 
 /// A connection that recalls messages of one set, one at a time. If it is lost, the next call
@@ -150,6 +160,9 @@ pub struct Recaller {
     broker: Broker,
     names: Names,
     session: Option<Session>,
+    /// The routing keys whose last change was lost on its way, so that the broker may have made
+    /// it.
+    lost: HashSet<String>,
 }
 
 impl Recaller {
@@ -159,7 +172,7 @@ impl Recaller {
     /// Unreachable, TLS, or refused.
     pub fn connect(broker: Broker, set: SetName) -> Result<Self, AmqpError> {
         let session = Some(open(&broker)?);
-        Ok(Self { broker, names: Names::new(set), session })
+        Ok(Self { broker, names: Names::new(set), session, lost: HashSet::new() })
     }
 
     /// Recalls a message: once this answers [`Answer::InTime`], it will not be delivered.
@@ -168,12 +181,7 @@ impl Recaller {
     /// # Errors
     /// If the broker refuses, or is lost.
     pub fn recall(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
-        if is_over(handle, Timestamp::now()) {
-            return Ok(Answer::TooLate);
-        }
-        let binding = Binding::recalling(&self.names, handle.routing_key());
-        self.call(handle.app(), |session| session.bind(&binding))?;
-        Ok(Answer::for_what_is_done(handle.due(), Timestamp::now()))
+        self.change(handle, Session::bind)
     }
 
     /// Undoes the recall of a message: once this answers [`Answer::InTime`], it will be
@@ -182,12 +190,31 @@ impl Recaller {
     /// # Errors
     /// If the broker refuses, or is lost.
     pub fn undo(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
-        if is_over(handle, Timestamp::now()) {
-            return Ok(Answer::TooLate);
-        }
+        self.change(handle, Session::unbind)
+    }
+
+    fn change(
+        &mut self,
+        handle: &Handle,
+        change: fn(&mut Session, &Binding) -> Result<(), AmqpError>,
+    ) -> Result<Answer, RecallError> {
         let binding = Binding::recalling(&self.names, handle.routing_key());
-        self.call(handle.app(), |session| session.unbind(&binding))?;
-        Ok(Answer::for_what_is_done(handle.due(), Timestamp::now()))
+        if is_over(handle, Timestamp::now()) {
+            let earlier = self.lost.contains(&binding.key);
+            return Ok(if earlier { Answer::Uncertain } else { Answer::TooLate });
+        }
+        match self.call(handle.app(), |session| change(session, &binding)) {
+            Ok(()) => {
+                self.lost.remove(&binding.key);
+                Ok(Answer::for_what_is_done(handle.due(), Timestamp::now()))
+            }
+            Err(error) => {
+                if error.may_be_done() {
+                    self.lost.insert(binding.key);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Whether a message is in the queue of recalled messages now. It reads the queue on a
@@ -306,5 +333,17 @@ mod tests {
         assert!(refusal(404).contains("delayline app add billing --recall"), "{}", refusal(404));
         assert!(refusal(403).contains("may not recall messages of `billing`: REASON"), "{}", refusal(403));
         assert!(refusal(406).contains("406"));
+    }
+
+    #[test]
+    fn only_what_reached_the_broker_may_be_done() {
+        let app = AppKey::new("billing").unwrap();
+        let may_be = |error| RecallError::new(&app, error).may_be_done();
+        let (address, reason) = (String::new(), String::new());
+        assert!(!may_be(AmqpError::Unreachable { address, reason: reason.clone() }));
+        assert!(!may_be(AmqpError::Channel { code: 403, text: String::new() }));
+        assert!(may_be(AmqpError::Silent { limit: MARGIN, reason: reason.clone() }));
+        assert!(may_be(AmqpError::Lost { reason }));
+        assert!(may_be(AmqpError::Closed { code: 320, text: String::new() }));
     }
 }

@@ -99,8 +99,7 @@ fn one(settings: &Settings, recaller: &mut Option<Recaller>, handle: &Handle) ->
             *recaller = Some(connected);
             match answer {
                 Ok(Answer::InTime) => return "recalled",
-                // After an error, an earlier try may have bound it.
-                Ok(Answer::TooLate) if !failed => return "too-late",
+                Ok(Answer::TooLate) => return "too-late",
                 Ok(_) => return "open",
                 Err(error) => {
                     if !failed {
