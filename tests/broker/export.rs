@@ -1,5 +1,6 @@
 //! What is exported, in the hands of the broker itself.
 
+use delayline::topology::{JournalSettings, RecallSettings};
 use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, Export};
 
 use crate::common::{app, http, shared_node, topology, vhost};
@@ -12,7 +13,7 @@ fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
         app: app("billing"),
         delivery: Delivery::Direct(AppQueue { retry: true, ..AppQueue::new("billing") }),
         user: None,
-        recall: Some(delayline::topology::RecallSettings::default()),
+        recall: Some(RecallSettings::default().with_journal(JournalSettings::default())),
     };
     let definitions = Export::new(vhost).with_set(&topology).with_app(&topology, &spec).definitions();
     let answer = http(&shared_node(), "POST", &path(vhost), &definitions);

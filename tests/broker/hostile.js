@@ -50,8 +50,8 @@ const exchange = (type, more = {}) => ({ type, durable: true, auto_delete: false
 const binding = (source, binding_key, destination_queue) =>
   ({ source, binding_key, destination_queue, arguments: {} });
 const coded = (text) => encodeURIComponent(text).replaceAll("*", "%2A");
-const segment = (source, destination, routingKey) =>
-  `/bindings/src=${source};dstq=${destination};key=${coded(routingKey)};args=`;
+const segment = (source, destination, routingKey, kind = "dstq") =>
+  `/bindings/src=${source};${kind}=${destination};key=${coded(routingKey)};args=`;
 
 const attempts = (own, victim) => {
   // One for each of the three lowest levels.
@@ -63,6 +63,9 @@ const attempts = (own, victim) => {
     time: types.wrap_timestamp(1), exchange: "delay", "routing-keys": ["x"],
   };
   const year = Date.now() + 31_557_600_000;
+  const [recall, recalled, journal, pass] =
+    ["recall", "recalled", "journal", "pass"].map((kind) => (app) => `delay.${kind}.${app}`);
+  const [mine, theirs] = [`${key(own, 3600)}.~.mine`, `${key(victim, 3600)}.~.theirs`];
   return {
     "publish a char to its own key": publish(one, header(types.wrap_char(0x41))),
     "publish a uuid to its own key": publish(one, header(types.wrap_uuid(Buffer.alloc(16, 7)))),
@@ -145,6 +148,49 @@ const attempts = (own, victim) => {
     "delete another application's queue": manage("DELETE", `/queues/${victim}`),
     "delete its own queue": manage("DELETE", `/queues/${own}`),
     "delete the dispatch exchange": manage("DELETE", "/exchanges/delay.dispatch"),
+    "recall another application's message":
+      manage("POST", "/bindings", binding(recall(victim), theirs, recalled(victim))),
+    "undo another application's recall": manage("DELETE", segment(recall(victim), recalled(victim), theirs)),
+    "recall another application's message into its own recalled queue":
+      manage("POST", "/bindings", binding(recall(victim), theirs, recalled(own))),
+    "send its own recalled messages to another application":
+      manage("POST", "/bindings", binding(recall(own), mine, victim)),
+    "fill another application's recalled queue with its own messages":
+      manage("POST", "/bindings", binding(recall(own), mine, recalled(victim))),
+    "pass its own recalled messages to dispatch": manage("POST", "/bindings",
+      { source: recall(own), binding_key: mine, destination_exchange: "delay.dispatch", arguments: {} }),
+    "ask whether another application's message is recalled": manage("GET",
+      `/bindings?dstq=${recalled(victim)}&src=${recall(victim)}&key=${coded(theirs)}`),
+    "unbind another application's recalls from dispatch":
+      manage("DELETE", segment("delay.dispatch", recall(victim), `${pattern(victim)}.~.*`, "dste")),
+    "unbind what passes to another application": manage("DELETE", segment(pass(victim), victim, "")),
+    "consume what another application has recalled": consume(`/queues/${recalled(victim)}`),
+    "purge what another application has recalled": manage("DELETE", `/queues/${recalled(victim)}/messages`),
+    "delete another application's recalled queue": manage("DELETE", `/queues/${recalled(victim)}`),
+    "delete another application's exchange for recalls": manage("DELETE", `/exchanges/${recall(victim)}`),
+    "publish another application's key with an id": publish(to("delay", theirs)),
+    "publish past all delays to another application's exchange for recalls":
+      publish(to(recall(victim), theirs)),
+    "publish past all delays to what passes to another application": publish(to(pass(victim), theirs)),
+    "publish to another application's recalled queue": publish(`/queues/${recalled(victim)}`),
+    "read another application's journal": consume(`/queues/${journal(victim)}`),
+    "publish to another application's journal alone": publish(to("delay", `journal.${victim}`)),
+    "publish to its own journal alone": publish(to("delay", `journal.${own}`)),
+    "publish to another application's journal past the entry": publish(`/queues/${journal(victim)}`),
+    "write another application's journal by the annotation `x-cc`":
+      publish(to("delay", key(own)), annotations({ "x-cc": [`journal.${victim}`] })),
+    "write another application's journal by the annotation `BCC`":
+      publish(to("delay", key(own)), annotations({ BCC: [`journal.${victim}`] })),
+    "purge another application's journal": manage("DELETE", `/queues/${journal(victim)}/messages`),
+    "delete another application's journal": manage("DELETE", `/queues/${journal(victim)}`),
+    "delete its own journal": manage("DELETE", `/queues/${journal(own)}`),
+    "bind its queue to what is copied to another application's journal":
+      manage("POST", "/bindings", binding("delay", `journal.${victim}`, own)),
+    "bind its journal to what is due": manage("POST", "/bindings", binding("delay.dispatch", "#", journal(own))),
+    "send its recalled messages to another application's journal":
+      manage("POST", "/bindings", binding(recall(own), mine, journal(victim))),
+    "unbind another application's journal":
+      manage("DELETE", segment("delay", journal(victim), `journal.${victim}`)),
   };
 };
 

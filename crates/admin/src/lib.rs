@@ -5,6 +5,7 @@
 
 mod about;
 mod apps;
+mod bindings;
 pub mod compare;
 mod contents;
 mod doctor;
@@ -27,6 +28,7 @@ mod number;
 mod permitted;
 mod platform;
 mod recalls;
+mod retention;
 mod transfer;
 mod uninstall;
 mod unstick;
@@ -60,9 +62,9 @@ pub use gateway::{
 pub use guard::{GuardOptions, GuardPolicy, GuardReport, Unguarded, guard, unguard};
 pub use install::{Applied, InstallPlan, InstallReport, install, plan};
 pub use journal::{
-    CountBy, FoundMessage, JournalRead, JournalUnread, PendingCopies, ScheduleCount, ScheduleFilter,
-    ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled, find_scheduled,
-    list_scheduled,
+    CountBy, FoundMessage, JournalGlance, JournalRead, JournalUnread, PendingCopies, ScheduleCount,
+    ScheduleFilter, ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled,
+    find_scheduled, list_scheduled,
 };
 pub use kept::{
     Diagnosis, Kept, KeptCause, KeptGroup, KeptMessage, KeptReport, Reason, ReplayRefusal, ReplayReport,
@@ -77,7 +79,7 @@ pub use platform::{
 };
 pub use recalls::{
     AppRecalls, PendingRecall, RecallCounts, RecallStats, SweepOptions, SweepReport, Sweeper, SweptApp,
-    pending_recalls, recallable_apps, sweep_recalls,
+    is_recall_bound, pending_recalls, recallable_apps, sweep_recalls,
 };
 pub use transfer::{
     Evidence, TransferLevel, TransferOptions, TransferProgress, TransferReport, TransferSource, transfer,
@@ -162,12 +164,9 @@ fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
 
 /// What the management API sees of a vhost.
 fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, ManagementError> {
-    let mut observed = Observed {
-        exchanges: api.exchanges(vhost)?,
-        queues: api.queues(vhost)?,
-        bindings: api.bindings(vhost)?,
-        ..Observed::default()
-    };
+    let mut observed =
+        Observed { exchanges: api.exchanges(vhost)?, queues: api.queues(vhost)?, ..Observed::default() };
+    observed.bindings = bindings::bindings(api, vhost, &observed.exchanges, &observed.queues)?;
     // After the queues: a policy that was set in between is included, and one that was
     // deleted is not reported for a queue.
     if let Err(error) = observed.read_policies(api, vhost) {

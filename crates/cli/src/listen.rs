@@ -216,12 +216,6 @@ impl Listening {
 
 /// Whether a binding exists; `None` if that cannot be told.
 fn stands(settings: &Settings, binding: &Binding) -> Option<bool> {
-    let bindings =
-        ManagementApi::new(settings.management.as_ref()?).ok()?.bindings(&settings.broker.vhost).ok()?;
-    Some(bindings.iter().any(|info| {
-        info.source == binding.source
-            && info.destination == binding.destination.name()
-            && info.destination_type == "queue"
-            && info.routing_key == binding.key
-    }))
+    let api = ManagementApi::new(settings.management.as_ref()?).ok()?;
+    api.has_binding(&settings.broker.vhost, binding).ok()
 }

@@ -53,9 +53,10 @@ recall is in good time. Handles on standard input stand one to a line, and are a
 before anything is done.
 
   recalled    bound 2 s or more before it is due: it will not be delivered
-  too late    it was due already; nothing was changed
-  uncertain   bound less than 2 s before it is due, or nobody knows when that is; --wait
-              looks afterwards where it went
+  too late    it was due already, and as far as can be seen, no recall is bound; nothing
+              was changed
+  uncertain   bound less than 2 s before it is due, or nobody knows when that is, or an
+              earlier recall is bound that may have been in time; --wait looks where it went
 
   unknown     the journal of the application has no such message
 
@@ -144,7 +145,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     for handle in handles {
         let (handle, answer) = match args.undo {
             true => (handle.clone(), recaller.undo(&handle)?),
-            false => recall(&mut recaller, handle, args.wait)?,
+            false => recall(&mut recaller, handle, args.wait, settings, &topology)?,
         };
         let in_time = answer == Answer::InTime;
         done += u64::from(in_time);
@@ -256,11 +257,24 @@ fn typed() -> Result<Vec<Handle>, Failure> {
     }
 }
 
-fn recall(recaller: &mut Recaller, handle: Handle, wait: bool) -> Result<(Handle, Answer), Failure> {
+fn recall(
+    recaller: &mut Recaller,
+    handle: Handle,
+    wait: bool,
+    settings: &Settings,
+    topology: &Topology,
+) -> Result<(Handle, Answer), Failure> {
     let answer = recaller.recall(&handle)?;
     if wait && answer != Answer::InTime && is_aside(recaller, &handle)? {
         return Ok((handle, Answer::InTime));
     }
+    // An earlier run, whose answer was lost perhaps, may have been in time.
+    let answer = match answer {
+        Answer::TooLate if admin::is_recall_bound(settings, topology, &handle)? == Some(true) => {
+            Answer::Uncertain
+        }
+        answer => answer,
+    };
     Ok((handle, answer))
 }
 

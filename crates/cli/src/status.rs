@@ -1,8 +1,13 @@
 //! `delayline status`, and `delayline top` when it looks once.
 
-use delayline_admin::{Layout, Severity};
+use std::{sync::Arc, time::Duration};
+
+use log::debug;
+
+use delayline::topology::Topology;
+use delayline_admin::{Layout, RecallStats, Severity};
 use delayline_settings::Settings;
-use delayline_watch::picture::{Collector, Level, Picture, Sources};
+use delayline_watch::picture::{Collector, Level, Picture, RecallView, Sources};
 
 use crate::{
     Code, Failure, Output,
@@ -12,6 +17,9 @@ use crate::{
     table::table,
     text,
 };
+
+/// How long it looks at journals, at most. Each takes about half a second.
+const GLANCES: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -33,12 +41,24 @@ pub(super) struct Args {
 pub(super) fn status(args: &Args, settings: Settings, output: &mut Output) -> Result<Code, Failure> {
     match &args.layout {
         Some(layout) => foreign::run(layout, &settings, output),
-        None => run(settings, output),
+        None => run(settings, args.again.every().is_some(), output),
     }
 }
 
-pub(super) fn run(settings: Settings, output: &mut Output) -> Result<Code, Failure> {
-    let mut collector = Collector::new(settings, Sources { apps: true, ..Sources::default() });
+/// Looks; if it will look again soon, recalls are not counted, since the broker lists them all.
+pub(super) fn run(settings: Settings, again: bool, output: &mut Output) -> Result<Code, Failure> {
+    let stats = Arc::new(RecallStats::default());
+    let topology = Topology::new(settings.topology.clone());
+    let look = || {
+        stats.count(&settings, &topology)?;
+        stats.glance(&settings, &topology, GLANCES)
+    };
+    // What cannot be counted is unknown; the picture says why, as for all that comes from there.
+    if !again && let Err(error) = look() {
+        debug!("recalls and journals: {error}");
+    }
+    let sources = Sources { apps: true, recalls: Some(stats), ..Sources::default() };
+    let mut collector = Collector::new(settings, sources);
     let picture = collector.look();
     if output.json {
         output.json(picture)?;
@@ -129,12 +149,33 @@ fn levels(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was recalled, where anything was.
+/// Recalls, what was recalled, and journals, where there is any of it.
 fn recalled(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
-    let some = picture.recalls.iter().flatten().filter(|view| view.recalled > 0);
-    let rows: Vec<_> = some.map(|view| vec![text::readable(&view.app), grouped(view.recalled)]).collect();
+    let some = |view: &&RecallView| {
+        view.recalled > 0 || view.journal.is_some() || view.pending.is_some_and(|pending| pending > 0)
+    };
+    let rows = picture.recalls.iter().flatten().filter(some).map(|view| {
+        let journal = view.journal.as_ref();
+        vec![
+            text::readable(&view.app),
+            format!("{} of {}", text::number(view.pending), grouped(view.quota)),
+            grouped(view.recalled),
+            journal.map_or_else(|| "–".into(), |journal| grouped(journal.copies)),
+            journal.map_or_else(|| "–".into(), |journal| text::since(picture.at, journal.oldest)),
+            journal.map_or_else(|| "–".into(), |journal| text::since(picture.at, journal.newest)),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
     if !rows.is_empty() {
-        output.line(table(&["app key", ">recalled messages"], rows))?;
+        let header = [
+            "app key",
+            ">recalls pending",
+            ">recalled messages",
+            ">copies in its journal",
+            ">oldest",
+            ">newest",
+        ];
+        output.line(table(&header, rows))?;
     }
     Ok(())
 }

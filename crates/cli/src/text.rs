@@ -41,6 +41,11 @@ pub(super) fn ago(now: Timestamp, then: Timestamp) -> String {
     }
 }
 
+/// The same, if it is known when.
+pub(super) fn since(now: Timestamp, then: Option<Timestamp>) -> String {
+    then.map_or_else(|| "–".into(), |then| format!("{} ago", ago(now, then)))
+}
+
 pub(super) fn number(count: Option<u64>) -> String {
     count.map_or_else(|| "?".into(), grouped)
 }

@@ -17,6 +17,7 @@ use delayline_admin::{
     self as admin, AdminError, AppSpec, Applied, CountBy, JournalUnread, RemoveOptions, ScheduleFilter,
     ScheduleList, ScheduleState,
 };
+use delayline_watch::picture::{Collector, Sources};
 use jiff::tz::TimeZone;
 
 use super::{
@@ -93,12 +94,6 @@ fn a_journal_is_made_checked_and_removed_with_its_application() {
     let journal = list.apps[0].recall.as_ref().and_then(|it| it.journal.as_ref()).expect("a journal");
     assert_eq!((journal.max_age.as_deref(), journal.max_bytes), (Some("7776000s"), Some(10_000_000_000)));
 
-    // With other limits it is in the way, and nothing is changed.
-    let other =
-        journalled(&settings, "billing", JournalSettings::default().with_max_age("7d".parse().unwrap()));
-    let report = admin::add_app(&settings, &topology, &other, true, false).unwrap();
-    assert!(report.outcome == Applied::Conflict && report.conflicts[0].contains("x-max-age"), "{report:?}");
-
     let router = its_own(&settings, &spec).router().connect().unwrap();
     let receipt = send(&router, message("later", 3_600).journalled());
     let remove = |force: bool| {
@@ -117,6 +112,99 @@ fn a_journal_is_made_checked_and_removed_with_its_application() {
     let left = http(&settings, "bindings");
     assert!(!left.contains("journal"), "{left}");
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+}
+
+/// Sets what the application's journal keeps, as `app add` says.
+fn keep(settings: &Settings, max_age: &str, max_bytes: u64) {
+    let path = format!("policies/{}/retention-delay.journal.billing", settings.broker.vhost);
+    let definition = json!({ "max-age": max_age, "max-length-bytes": max_bytes });
+    let policy = json!({
+        "pattern": r"^delay\.journal\.billing$", "apply-to": "queues", "priority": 1, "definition": definition,
+    });
+    common::http(&common::shared_node(), "PUT", &path, &policy);
+}
+
+/// The codes of what `doctor` finds about journals.
+fn found_by_doctor(settings: &Settings) -> Vec<String> {
+    let report = admin::doctor(settings, &topology(settings), &admin::DoctorOptions::default()).unwrap();
+    let codes = report.findings.iter().map(|finding| finding.code.to_string());
+    codes.filter(|code| code.starts_with("journal-")).collect()
+}
+
+#[test]
+fn what_a_journal_keeps_is_changed_by_a_policy() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    registered(&settings);
+    assert_eq!(found_by_doctor(&settings), [""; 0]);
+    // With other limits it is in the way, and nothing is changed.
+    let week = JournalSettings::default()
+        .with_max_age("7d".parse().unwrap())
+        .with_max_bytes(NonZeroU64::new(2_000_000).unwrap());
+    let other = journalled(&settings, "billing", week);
+    let add = || admin::add_app(&settings, &topology, &other, true, false).unwrap();
+    let report = add();
+    assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
+    let command = r#"'^delay\.journal\.billing$' '{"max-age":"604800s","max-length-bytes":2000000}'"#;
+    assert!(report.conflicts[0].contains("x-max-") && report.conflicts[0].contains(command), "{report:?}");
+    keep(&settings, "604800s", 2_000_000);
+    eventually("it is as it should be", || add().outcome == Applied::Unchanged);
+    let shown = || {
+        let list = admin::list_apps(&settings, &topology).unwrap();
+        let journal = list.apps[0].recall.as_ref().and_then(|it| it.journal.clone()).expect("a journal");
+        (journal.max_age, journal.max_bytes)
+    };
+    assert_eq!(shown(), (Some("604800s".into()), Some(2_000_000)));
+    assert_eq!(found_by_doctor(&settings), ["journal-limited"]);
+    assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
+}
+
+#[test]
+fn by_a_policy_a_journal_keeps_more_than_it_was_made_for() {
+    let settings = installed(1_000);
+    let journal = JournalSettings::default().with_max_bytes(NonZeroU64::new(1_000_000).unwrap());
+    added(&settings, &journalled(&settings, "billing", journal));
+    keep(&settings, "90D", 100_000_000);
+    let kept = || {
+        let queue = http(&settings, "queues");
+        queue.contains("retention-delay.journal.billing")
+    };
+    eventually("the policy applies", kept);
+    let router = settings.router().connect().unwrap();
+    let mut pipeline = router.pipeline();
+    for number in 0..600 {
+        let mut large = message(&format!("m-{number}"), 3_600).journalled();
+        large.body = vec![b'x'; 10_000];
+        if let Some(outcome) = pipeline.push(number, large) {
+            outcome.result.unwrap();
+        }
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    let list = listed(&settings);
+    assert_eq!((list.journal.read, list.journal.cut_off), (600, 0), "{:?}", list.journal);
+}
+
+#[test]
+fn a_journal_that_is_gone_or_gets_nothing_is_found_and_made_again() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    let spec = registered(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.unbind(&topology.journal_binding(&spec.app)).unwrap();
+    let findings = || admin::verify(&settings, &topology).unwrap().findings;
+    let found = findings();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(
+        found[0].what.contains("key `journal.billing` is missing") && found[0].apps == ["billing"],
+        "{found:#?}"
+    );
+    assert!(found[0].advice.contains("app add billing --recall --journal"), "{found:#?}");
+    assert_eq!(added(&settings, &spec).outcome, Applied::Installed);
+    assert_eq!(findings(), []);
+    session.delete_queue("delay.journal.billing").unwrap();
+    eventually("it is missed", || found_by_doctor(&settings) == ["journal-missing"]);
+    assert_eq!(added(&settings, &spec).outcome, Applied::Installed);
+    assert_eq!((found_by_doctor(&settings), findings()), (vec![], vec![]));
 }
 
 fn http(settings: &Settings, what: &str) -> String {
@@ -314,6 +402,44 @@ fn what_nobody_can_list_is_said() {
     });
     let known = list.messages.len() as u64 + list.more;
     assert_eq!(known, list.journal.read, "{:?}", list.journal);
+    eventually("it is said", || found_by_doctor(&settings) == ["journal-too-short"]);
+    let status = common::status(&settings);
+    let journal = status.recalls.unwrap()[0].journal.clone().unwrap();
+    assert!(journal.copies > 0 && journal.cut_off.is_none(), "{journal:?}");
+}
+
+#[test]
+fn recalls_and_the_ends_of_journals_are_counted_without_reading_them() {
+    let settings = installed(1_000);
+    registered(&settings);
+    let router = settings.router().connect().unwrap();
+    let [first, .., last] = [("a", 7_200), ("b", 3_600), ("c", 5_400)]
+        .map(|(id, delay)| send(&router, message(id, delay).journalled()));
+    let mut recaller = recaller(&settings);
+    assert_eq!(recaller.recall(&handle(&first)).unwrap(), Answer::InTime);
+    let stats = Arc::new(admin::RecallStats::default());
+    let topology = topology(&settings);
+    eventually("the broker tells of both", || {
+        stats.count(&settings, &topology).unwrap();
+        stats.glance(&settings, &topology, PATIENCE).unwrap();
+        let counts = stats.counts();
+        counts.apps["billing"].pending == 1 && !counts.journals.is_empty()
+    });
+    let ends = stats.counts().journals["billing"];
+    let published = |receipt: &Receipt, delay| {
+        receipt.due.checked_sub(SignedDuration::from_secs(delay)).unwrap().as_millisecond()
+    };
+    assert_eq!(ends.cut_off, 0);
+    assert_eq!(ends.oldest.map(|at| at.as_millisecond()), Some(published(&first, 7_200)));
+    assert_eq!(ends.newest.map(|at| at.as_millisecond()), Some(published(&last, 5_400)));
+    let mut collector = Collector::new(settings, Sources { recalls: Some(stats), ..Sources::default() });
+    eventually("the picture has it", || {
+        let views = collector.look().recalls.clone().unwrap_or_default();
+        let Some(view) = views.first() else { return false };
+        let journal = view.journal.as_ref().expect("a journal");
+        assert_eq!((view.pending, view.over, journal.oldest), (Some(1), Some(0), ends.oldest));
+        journal.copies == 3
+    });
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Recalling messages before they are due.
 
 mod journal;
+#[path = "../retry/proxy.rs"]
+mod proxy;
 mod registered;
 mod sweeping;
 
 use std::{
     collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -25,6 +28,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::common::{self, Inbox, PATIENCE, app, eventually, installed, raw, topology};
+
+use proxy::{Valve, proxy};
 
 /// A delay, in seconds, in which a busy machine does what a test does before a message is
 /// due, with [`MARGIN`] to spare.
@@ -186,6 +191,42 @@ fn too_late_changes_nothing_and_what_is_uncertain_is_seen_afterwards() {
     eventually("both were recalled", || recalled(&settings) == 2);
     assert!(recaller.is_recalled(&unknown).unwrap() && recaller.is_recalled(&other).unwrap());
     assert_eq!(bodies(&inbox, &router, 0), BTreeSet::new());
+}
+
+#[test]
+fn a_try_whose_answer_was_lost_is_never_called_too_late_afterwards() {
+    let (settings, inbox, router, mut direct) = offered();
+    let [gone, back, never] =
+        ["gone", "back", "never"].map(|id| handle(&send(&router, message(id, GOOD_TIME))));
+    assert_eq!(direct.recall(&back).unwrap(), Answer::InTime);
+    let valve = Arc::new(Valve::default());
+    let hold = |held| valve.hold_from_broker.store(held, Ordering::SeqCst);
+    let mut through = settings.clone();
+    through.broker.request_timeout = Duration::from_secs(1);
+    through.broker.port = proxy(settings.broker.port, &valve);
+    let mut recaller = recaller(&through);
+    // The broker does both, and nobody learns of it.
+    for change in [
+        |recaller: &mut Recaller, [gone, _]: [&Handle; 2]| recaller.recall(gone),
+        |recaller: &mut Recaller, [_, back]: [&Handle; 2]| recaller.undo(back),
+    ] {
+        // A session that was given up is opened again, and its channel with it.
+        eventually("it is connected", || recaller.is_recalled(&never).is_ok());
+        hold(true);
+        let lost = change(&mut recaller, [&gone, &back]).unwrap_err();
+        assert!(matches!(lost, RecallError::Amqp(_)), "{lost}");
+        hold(false);
+    }
+    assert_eq!(bodies(&inbox, &router, 2), ["back", "never"].map(str::to_owned).into());
+    eventually("the other one was recalled", || recalled(&settings) == 1);
+    assert_eq!(recaller.recall(&gone).unwrap(), Answer::Uncertain);
+    assert_eq!(recaller.undo(&back).unwrap(), Answer::Uncertain);
+    assert_eq!(recaller.recall(&never).unwrap(), Answer::TooLate);
+    assert!(recaller.is_recalled(&gone).unwrap() && !recaller.is_recalled(&back).unwrap());
+    // Whoever has not tried says only that it changes nothing.
+    assert_eq!(direct.recall(&gone).unwrap(), Answer::TooLate);
+    let bound = |handle| admin::is_recall_bound(&settings, &topology(&settings), handle).unwrap();
+    assert_eq!([&gone, &back, &never].map(bound), [Some(true), Some(false), Some(false)]);
 }
 
 #[test]

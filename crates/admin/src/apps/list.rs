@@ -15,10 +15,12 @@ use delayline::{
 use delayline_settings::Settings;
 
 use crate::{
-    AdminError,
+    AdminError, AppRecalls,
     apps::api,
     observe_with,
     permitted::{Grants, key_matches, matches},
+    recalls::count_recalls,
+    retention::Retention,
 };
 
 /// The applications of a set.
@@ -127,6 +129,10 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
     let observed = observe_with(&api, vhost)?;
+    let recalls = match observed.exchanges.iter().any(|exchange| exchange.name == topology.names().entry()) {
+        true => count_recalls(settings, topology)?,
+        false => BTreeMap::new(),
+    };
     let (access, unchecked) = match Grants::ask(&api, vhost) {
         Ok(grants) => (Some(VhostUsers { vhost, grants }), Vec::new()),
         Err(error @ ManagementError::Refused { .. }) => {
@@ -139,16 +145,17 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
         let app = RoutingKey::app_of_pattern(&binding.key).ok().map(|app| app.to_string());
         bound.insert((binding.key, binding.destination), app);
     }
+    let known = (&observed, &recalls);
     let mut apps: Vec<_> = bound
         .into_iter()
-        .map(|((key, end), app)| entry(topology, &observed, access.as_ref(), app, Some(key), end))
+        .map(|((key, end), app)| entry(topology, known, access.as_ref(), app, Some(key), end))
         .collect();
     for queue in &observed.queues {
         let end = Endpoint::Queue(queue.name.clone());
         if let Some(app) = topology.names().app_of_landing(&queue.name)
             && !apps.iter().any(|entry| entry.bound == end)
         {
-            apps.push(entry(topology, &observed, access.as_ref(), Some(app.into()), None, end));
+            apps.push(entry(topology, known, access.as_ref(), Some(app.into()), None, end));
         }
     }
     apps.sort_by(|one, other| (&one.app, &one.bound).cmp(&(&other.app, &other.bound)));
@@ -159,7 +166,7 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
 
 fn entry(
     topology: &Topology,
-    observed: &Observed,
+    (observed, recalls): (&Observed, &BTreeMap<String, AppRecalls>),
     access: Option<&VhostUsers<'_>>,
     app: Option<String>,
     binding: Option<String>,
@@ -181,7 +188,7 @@ fn entry(
         users: access.map(|access| access.users_of(topology, key.as_ref(), queue.as_deref())),
         messages: info.map(|info| info.messages),
         consumers: info.map(|info| info.consumers),
-        recall: key.as_ref().and_then(|key| recall(topology, observed, key)),
+        recall: key.as_ref().and_then(|key| recall(topology, observed, recalls, key)),
         app,
         binding,
         bound,
@@ -191,17 +198,24 @@ fn entry(
 }
 
 /// What was recalled of an application's messages; `None` if they cannot be.
-fn recall(topology: &Topology, observed: &Observed, app: &AppKey) -> Option<RecallEntry> {
+fn recall(
+    topology: &Topology,
+    observed: &Observed,
+    recalls: &BTreeMap<String, AppRecalls>,
+    app: &AppKey,
+) -> Option<RecallEntry> {
     let queue = topology.names().recalled(app);
     let info = observed.queues.iter().find(|info| info.name == queue)?;
     let journal = topology.names().journal(app);
     let journal = observed.queues.iter().find(|info| info.name == journal).map(|info| JournalEntry {
         queue: journal.clone(),
         messages: info.messages,
-        max_age: info.arguments.get("x-max-age").and_then(|age| age.as_str()).map(str::to_owned),
-        max_bytes: info.arguments.get("x-max-length-bytes").and_then(serde_json::Value::as_u64),
+        max_age: Retention::effective(info).max_age.map(|age| format!("{}s", age.as_secs())),
+        max_bytes: Retention::effective(info).max_bytes,
     });
-    Some(RecallEntry { messages: info.messages, pending: observed.recalls(topology, app), queue, journal })
+    let pending = recalls.get(app.as_str()).map_or(0, |recalls| recalls.pending);
+    let pending = usize::try_from(pending).unwrap_or(usize::MAX);
+    Some(RecallEntry { messages: info.messages, pending, queue, journal })
 }
 
 /// The target of a landing queue, from its arguments.

@@ -19,6 +19,7 @@ use crate::{
     doing, examine,
     journal::{PendingCopies, pending_copies},
     number::{counted, either},
+    recalls::count_recalls_of,
 };
 
 /// What to remove.
@@ -137,6 +138,10 @@ pub fn remove_app(
     let standing = Standing::look(&api, vhost, options.user.is_some())?;
     let mut report = RemoveReport { dry_run: options.dry_run, ..RemoveReport::default() };
     let (mut belongings, mut refusal) = look(topology, app, options, &standing, &mut session, &mut report)?;
+    if standing.has_exchange(&topology.names().recall(app)) {
+        let pending = count_recalls_of(&api, settings, topology, app)?.pending;
+        belongings.recalls = usize::try_from(pending).unwrap_or(usize::MAX);
+    }
     if options.only_recall {
         belongings.only_recall(&topology.recall_route(app), &mut report);
     }
@@ -307,7 +312,7 @@ fn look(
         queue,
         exchanges: exchanges.into_iter().filter(|name| standing.has_exchange(name)).collect(),
         recalled: Some(names.recalled(app)).filter(|name| standing.has_queue(name)),
-        recalls: standing.observed.recalls(topology, app),
+        recalls: 0,
         journal: Some(names.journal(app)).filter(|name| standing.has_queue(name)),
     };
     Ok((belongings, refusal))

@@ -1,6 +1,9 @@
 //! The single steps of adding an application.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::{
     compare::Observed,
@@ -18,6 +21,7 @@ use crate::{
     AdminError, ObjectState,
     apps::{AppQueue, AppSpec, Delivery, Target, rights::rights},
     doing, examine, observe_with,
+    retention::Retention,
 };
 
 /// One thing that an application has, in the order in which they are made: topic permissions
@@ -191,6 +195,7 @@ impl Step {
                 match examine::queue(session, queue).map_err(doing(format!("looking at {self}")))? {
                     ObjectState::Missing => Found::Missing,
                     ObjectState::Same => Found::Same,
+                    ObjectState::Different(_) if keeps_as_wanted(queue, standing, topology) => Found::Same,
                     ObjectState::Different(conflict) => {
                         Found::Different(format!("{conflict}; {}", remedy(queue, standing, topology)))
                     }
@@ -243,9 +248,34 @@ impl Step {
     }
 }
 
+/// Whether this is a journal that keeps as much as it should, by a policy.
+fn keeps_as_wanted(queue: &Queue, standing: &Standing, topology: &Topology) -> bool {
+    journal(queue, standing, topology)
+        .is_some_and(|found| Retention::effective(found) == Retention::wanted(queue))
+}
+
+/// The journal that stands in the place of this one and differs from it in what it keeps, if it
+/// does.
+fn journal<'a>(queue: &Queue, standing: &'a Standing, topology: &Topology) -> Option<&'a QueueInfo> {
+    const RETENTION: [&str; 3] = ["x-max-age", "x-max-length-bytes", "x-stream-max-segment-size-bytes"];
+    topology.names().app_of_journal(&queue.name)?;
+    let found = standing.observed.queues.iter().find(|info| info.name == queue.name)?;
+    let wanted = serde_json::to_value(&queue.arguments).unwrap_or_default();
+    let names: BTreeSet<_> = queue.arguments.keys().chain(found.arguments.keys()).collect();
+    let same =
+        |name: &&String| RETENTION.contains(&name.as_str()) || wanted.get(name) == found.arguments.get(*name);
+    names.iter().all(same).then_some(found)
+}
+
 /// What to do about a queue that has other arguments.
 fn remedy(queue: &Queue, standing: &Standing, topology: &Topology) -> String {
     const EXCHANGE: &str = "x-dead-letter-exchange";
+    if journal(queue, standing, topology).is_some() {
+        return format!(
+            "what a journal keeps can be changed only by a policy: {}, and then add the application again",
+            Retention::wanted(queue).policy(&queue.name, &standing.vhost)
+        );
+    }
     let anew = format!("let `{}` run empty, delete it and add the application again", queue.name);
     if topology.owns_queue(&queue.name) {
         return anew;

@@ -51,6 +51,7 @@ enum Key<'a> {
     Different(BTreeSet<&'a str>),
     ExtraBindings(&'a Endpoint, &'a str),
     Recall(&'a str),
+    Journal(&'a str),
     Unsuitable(&'a str, &'a str),
     MissingReplicas(&'a [String], usize),
     ReplicasOffline(&'a [String], bool),
@@ -79,6 +80,7 @@ impl<'a> Key<'a> {
             Difference::EarlierVersion { .. } => Self::EarlierVersion,
             Difference::ExtraBinding { binding, effect } => Self::ExtraBindings(&binding.destination, effect),
             Difference::Recall { app, .. } => Self::Recall(app),
+            Difference::Journal { app, .. } => Self::Journal(app),
             Difference::Unsuitable { reason, remedy } => Self::Unsuitable(reason, remedy),
             Difference::MissingReplicas { members, wanted, .. } => Self::MissingReplicas(members, *wanted),
             Difference::ReplicasOffline { offline, stalled, .. } => Self::ReplicasOffline(offline, *stalled),
@@ -134,6 +136,16 @@ impl<'a> Key<'a> {
                      arguments has to be removed before (delayline app remove {app} --recall)"
                 ),
             ),
+            Self::Journal(app) => (
+                named(subjects),
+                format!(
+                    "what is scheduled for `{app}` cannot be listed, or not for as long as it should: {}",
+                    named(group.iter().map(ToString::to_string))
+                ),
+                format!(
+                    "run `delayline app add {app} --recall --journal AGE` with the flags it was registered with; a                      stream with other arguments has to be deleted before, with the copies that it has"
+                ),
+            ),
             Self::Unsuitable(reason, remedy) => ("broker".into(), reason.into(), remedy.into()),
             Self::MissingReplicas(members, wanted) => (
                 named(subjects),
@@ -172,7 +184,7 @@ impl<'a> Key<'a> {
             Self::Policy(_) => (named(subjects), policy(group), policy_remedy(set, group)),
         };
         let apps = match group[0] {
-            Difference::Recall { app, .. } => vec![app.clone()],
+            Difference::Recall { app, .. } | Difference::Journal { app, .. } => vec![app.clone()],
             _ => Vec::new(),
         };
         let details = match group {
@@ -190,7 +202,8 @@ fn code(difference: &Difference) -> FindingCode {
         | Difference::MissingBinding { .. }
         | Difference::Different { .. }
         | Difference::ExtraBinding { .. }
-        | Difference::Recall { .. } => FindingCode::SetDiffers,
+        | Difference::Recall { .. }
+        | Difference::Journal { .. } => FindingCode::SetDiffers,
         Difference::Unsuitable { .. } => FindingCode::BrokerUnsuitable,
         Difference::MissingReplicas { .. } => FindingCode::TooFewReplicas,
         Difference::ReplicasOffline { stalled: true, .. } => FindingCode::NoMajority,
@@ -206,7 +219,7 @@ fn subject(difference: &Difference) -> String {
         Difference::MissingBinding { binding } | Difference::ExtraBinding { binding, .. } => {
             binding.to_string()
         }
-        Difference::Recall { of, .. } => subject(of),
+        Difference::Recall { of, .. } | Difference::Journal { of, .. } => subject(of),
         Difference::Unsuitable { .. } => "broker".into(),
         Difference::EarlierVersion { .. } => "the set".into(),
         Difference::MissingReplicas { queue, .. }

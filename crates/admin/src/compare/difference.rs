@@ -51,6 +51,13 @@ pub enum Difference {
         /// What differs.
         of: Box<Difference>,
     },
+    /// The journal of what is scheduled for an application is not as it should be.
+    Journal {
+        /// The application.
+        app: String,
+        /// What differs.
+        of: Box<Difference>,
+    },
     /// The broker cannot carry the set as it is.
     Unsuitable {
         /// The reason.
@@ -119,7 +126,7 @@ impl fmt::Display for Difference {
             Self::ExtraBinding { binding, effect } => {
                 write!(f, "{binding} does not belong to the set: {effect}")
             }
-            Self::Recall { of, .. } => of.fmt(f),
+            Self::Recall { of, .. } | Self::Journal { of, .. } => of.fmt(f),
             Self::Unsuitable { reason, remedy } => write!(f, "{reason}; to do: {remedy}"),
             Self::MissingReplicas { queue, members, wanted } => write!(
                 f,

@@ -8,6 +8,7 @@ mod cause;
 mod difference;
 mod earlier;
 mod harm;
+mod journals;
 mod observed;
 mod policy;
 mod recalls;

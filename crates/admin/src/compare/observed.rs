@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value as Json;
 
 use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
-use delayline::codec::{AppKey, RoutingKey};
+use delayline::codec::RoutingKey;
 
 use crate::compare::{Difference, harm::harmful_policies};
 use delayline::topology::{Argument, Binding, Endpoint, Exchange, Object, Topology};
@@ -17,7 +17,7 @@ pub struct Observed {
     pub exchanges: Vec<ExchangeInfo>,
     /// All queues.
     pub queues: Vec<QueueInfo>,
-    /// All bindings.
+    /// All bindings, without the recalls if there can be any.
     pub bindings: Vec<BindingInfo>,
     /// How many nodes the cluster has, if that is known.
     pub nodes: Option<usize>,
@@ -45,6 +45,7 @@ impl Observed {
         if earlier == 0 {
             self.compare_bindings(topology, &mut differences);
             self.compare_recalls(topology, &mut differences);
+            self.compare_journals(topology, &mut differences);
         }
         differences
     }
@@ -255,15 +256,6 @@ impl Observed {
         let mut bindings: Vec<_> = self.bindings.iter().filter_map(binding).filter(of_an_app).collect();
         bindings.sort();
         bindings
-    }
-
-    /// How many recalls of an application are pending: bindings of its exchange for them.
-    #[must_use]
-    pub fn recalls(&self, topology: &Topology, app: &AppKey) -> usize {
-        let exchange = topology.names().recall(app);
-        let is_recall =
-            |info: &&BindingInfo| info.source == exchange && info.routing_key.starts_with("delay.");
-        self.bindings.iter().filter(is_recall).count()
     }
 }
 

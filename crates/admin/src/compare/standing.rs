@@ -38,7 +38,7 @@ impl Observed {
                 .collect(),
             bindings: topology.bindings().map(info).collect(),
             nodes: Some(3),
-            unsettled: Vec::new(),
+            ..Self::default()
         }
     }
 }

@@ -7,18 +7,20 @@ use std::{
 };
 
 use crate::{
-    AdminError, Kept, KeptReport,
+    AdminError, AppRecalls, Kept, KeptReport,
     about::about,
     compare::{About, Observed},
     doing,
     handover::{Look, remembered},
+    journal::{JournalBeginning, journal_beginning},
     leader::{IfNew, mark_leaderless},
     management::{DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, PolicyKind, QueueInfo},
     observe,
     permitted::Grants,
+    recalls::count_recalls,
     unstick::left_behind,
 };
-use delayline::{amqp::Session, message::MaxRecalls, topology::Topology};
+use delayline::{amqp::Session, codec::AppKey, message::MaxRecalls, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::doctor::{
@@ -51,8 +53,12 @@ pub(super) struct Facts {
     /// The kinds of policies of ours that exist for longer than they should.
     pub(super) left_behind: Vec<PolicyKind>,
     pub(super) grants: Option<Grants>,
+    /// How many recalls applications have, as far as they were counted.
+    pub(super) recalls: BTreeMap<String, AppRecalls>,
     /// How many recalls applications may have pending.
     pub(super) max_recalls: MaxRecalls,
+    /// What stands at the beginning of each journal, by its stream, as far as it was examined.
+    pub(super) journals: BTreeMap<String, JournalBeginning>,
     /// What was copied in the levels.
     pub(super) copies: Option<Copies>,
 }
@@ -120,6 +126,14 @@ pub(super) fn gather(
                 known.kept.insert(kept, report);
             }
         }
+        known.recalls = match &options.recalls {
+            Some(counts) => counts.apps.clone(),
+            None => {
+                let counted = count_recalls(settings, topology);
+                or_unchecked(counted, "how many recalls are pending", &mut unchecked).unwrap_or_default()
+            }
+        };
+        known.journals = journals(settings, topology, &known.observed, options, &mut unchecked);
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
         known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
         let copies = copies::count(&api, vhost, topology, &known.observed);
@@ -150,6 +164,30 @@ fn queues_on_the_way(topology: &Topology, observed: &Observed) -> BTreeSet<Strin
         }
     }
     names
+}
+
+/// The beginnings of the journals that have any message. Reading takes nothing out of them.
+fn journals(
+    settings: &Settings,
+    topology: &Topology,
+    observed: &Observed,
+    options: &DoctorOptions,
+    unchecked: &mut Vec<String>,
+) -> BTreeMap<String, JournalBeginning> {
+    let mut known = BTreeMap::new();
+    if options.sample == 0 {
+        return known;
+    }
+    for queue in observed.queues.iter().filter(|queue| queue.messages > 0) {
+        let app = topology.names().app_of_journal(&queue.name).and_then(|app| AppKey::new(app).ok());
+        let Some(app) = app else { continue };
+        let beginning = journal_beginning(settings, topology, &app, options.sample);
+        let what = format!("whether `{}` keeps its messages for as long as they wait", queue.name);
+        if let Some(beginning) = or_unchecked(beginning, &what, unchecked) {
+            known.insert(queue.name.clone(), beginning);
+        }
+    }
+    known
 }
 
 /// The dead letters that are on their way from the set's own queues and from landing

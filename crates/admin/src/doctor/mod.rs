@@ -11,6 +11,7 @@ mod ended;
 mod facts;
 mod foreign;
 mod headers;
+mod journals;
 mod recalls;
 mod requeues;
 mod set;
@@ -24,7 +25,7 @@ use serde::Serialize;
 use delayline::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::{AdminError, finding::Finding};
+use crate::{AdminError, RecallCounts, finding::Finding};
 
 use facts::Facts;
 
@@ -41,6 +42,9 @@ pub struct DoctorOptions {
     /// The rate of messages into the set, per second, from which the dead-letter prefetch is
     /// worth a finding; 2,000.
     pub busy_rate: f64,
+    /// What somebody has counted already of the recalls; if `None`, they are counted. The broker
+    /// lists them all for that, so that a daemon does it seldom.
+    pub recalls: Option<RecallCounts>,
     /// Users that are meant to control the whole set, such as the one that installs it: what
     /// they may do is no finding. Administrators never need to be named.
     pub trusted: Vec<String>,
@@ -48,7 +52,7 @@ pub struct DoctorOptions {
 
 impl Default for DoctorOptions {
     fn default() -> Self {
-        Self { sample: 1_000, busy_rate: 2_000.0, trusted: Vec::new() }
+        Self { sample: 1_000, busy_rate: 2_000.0, recalls: None, trusted: Vec::new() }
     }
 }
 
@@ -101,6 +105,7 @@ fn examine(
         findings.extend(unroutable::check(topology, facts));
         findings.extend(headers::check(topology, facts));
         findings.extend(recalls::check(topology, facts, Timestamp::now()));
+        findings.extend(journals::check(topology, facts, vhost, Timestamp::now()));
         findings.extend(dead_letters::left_behind(facts));
         findings.extend(copies::check(topology, facts, &targets, vhost));
         findings.extend(access::check(topology, facts, options, vhost, unchecked));

@@ -8,7 +8,6 @@ use crate::{
     finding::{Finding, FindingCode},
     management::QueueInfo,
     number::grouped,
-    recalls::left_over,
 };
 use delayline::{codec::AppKey, topology::Topology};
 
@@ -24,18 +23,15 @@ pub(super) fn check(topology: &Topology, facts: &Facts, now: Timestamp) -> Vec<F
         (names.recall(&app) == exchange.name).then_some(app)
     });
     apps.flat_map(|app| {
-        let findings = [
-            quota(topology, facts, &app),
-            not_swept(topology, facts, &app, now),
-            full(topology, facts, &app),
-        ];
+        let findings =
+            [quota(facts, &app), not_swept(topology, facts, &app, now), full(topology, facts, &app)];
         findings.into_iter().flatten().map(move |finding| finding.about([&app]))
     })
     .collect()
 }
 
-fn quota(topology: &Topology, facts: &Facts, app: &AppKey) -> Option<Finding> {
-    let pending = facts.observed.recalls(topology, app) as u64;
+fn quota(facts: &Facts, app: &AppKey) -> Option<Finding> {
+    let pending = facts.recalls.get(app.as_str())?.pending;
     let most = facts.max_recalls.of(app);
     let code = match pending {
         _ if pending > most => FindingCode::RecallsOverQuota,
@@ -62,15 +58,15 @@ fn quota(topology: &Topology, facts: &Facts, app: &AppKey) -> Option<Finding> {
 }
 
 fn not_swept(topology: &Topology, facts: &Facts, app: &AppKey, now: Timestamp) -> Option<Finding> {
+    let recalls = facts.recalls.get(app.as_str())?;
     let before = now.checked_sub(SWEPT_WITHIN).unwrap_or(Timestamp::MIN);
-    let over = left_over(topology, app, &facts.observed.bindings, before);
-    (over > 0).then(|| {
+    recalls.oldest_over.is_some_and(|oldest| oldest < before).then(|| {
         Finding::new(
             FindingCode::RecallsNotSwept,
             format!("exchange `{}`", topology.names().recall(app)),
             format!(
-                "{} of its bindings are recalls of messages that were due more than a day ago",
-                grouped(over as u64)
+                "{} of its bindings are recalls of messages that are over, some of them for more than a day",
+                grouped(recalls.over)
             ),
             "run `delayline serve`, or `delayline recall --sweep`, which says what keeps it from removing them",
         )
@@ -107,10 +103,7 @@ fn limit(queue: &QueueInfo) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        compare::Observed,
-        management::{BindingInfo, ExchangeInfo},
-    };
+    use crate::{AppRecalls, compare::Observed, management::ExchangeInfo};
     use delayline::topology::TopologySettings;
     use serde_json::json;
 
@@ -118,7 +111,7 @@ mod tests {
 
     /// Codes of what is found with so many recalls of which so many are over for two days, and
     /// so many messages in a queue for 10.
-    fn found(recalls: usize, over: usize, messages: u64) -> Vec<&'static str> {
+    fn found(recalls: u64, over: u64, messages: u64) -> Vec<&'static str> {
         let topology = Topology::new(TopologySettings::default());
         let mut observed = Observed::standing(&topology);
         for name in ["delay.recall.billing", "delay.pass.billing"] {
@@ -130,21 +123,20 @@ mod tests {
             arguments: [("x-max-length".to_owned(), json!(10))].into(),
             ..QueueInfo::default()
         });
-        let binding = |key: String, arguments: Json| -> BindingInfo {
-            serde_json::from_value(json!({
-                "source": "delay.recall.billing", "destination": "delay.recalled.billing",
-                "destination_type": "queue", "routing_key": key, "arguments": arguments,
-            }))
-            .unwrap()
+        let day = |day: i64| Timestamp::from_second(day * DAY).unwrap();
+        let count = AppRecalls {
+            pending: recalls,
+            over,
+            oldest_over: (over > 0).then(|| day(8)),
+            ..AppRecalls::default()
         };
-        for number in 0..recalls {
-            let handle = format!("delay.0000.0000.0000.0000.0000.0000.1010.billing.~.{number}");
-            let due = if number < over { 8 * DAY } else { 10 * DAY - 60 } * 1_000;
-            observed.bindings.push(binding(handle.clone(), json!({})));
-            observed.bindings.push(binding("due".into(), json!({ "handle": handle, "due": due })));
-        }
-        let facts = Facts { observed, max_recalls: "5 other=1".parse().unwrap(), ..Facts::default() };
-        let findings = check(&topology, &facts, Timestamp::from_second(10 * DAY).unwrap());
+        let facts = Facts {
+            observed,
+            max_recalls: "5 other=1".parse().unwrap(),
+            recalls: [("billing".to_owned(), count)].into(),
+            ..Facts::default()
+        };
+        let findings = check(&topology, &facts, day(10));
         assert!(findings.iter().all(|it| it.apps == ["billing"]), "{findings:#?}");
         findings.iter().map(|finding| finding.code.as_str()).collect()
     }

@@ -124,6 +124,12 @@ codes! {
     RecallsNotSwept = "recalls-not-swept", Advice;
     /// A queue of recalled messages that drops the oldest for each new one.
     RecalledFull = "recalled-full", Advice;
+    /// A journal that somebody may read and that is not there.
+    JournalMissing = "journal-missing", Advice;
+    /// A journal that cuts off messages that still wait.
+    JournalTooShort = "journal-too-short", Advice;
+    /// A journal that keeps less than it was made with, by a policy.
+    JournalLimited = "journal-limited", Advice;
     /// Users that may publish to the entry exchange with any key.
     EntryUnprotected = "entry-unprotected", Advice;
     /// Users that may bind any key to the dispatch exchange.

@@ -6,11 +6,14 @@
 
 mod count;
 mod entry;
+mod glance;
 mod list;
 mod reader;
 
 pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
 pub use entry::{ScheduleState, ScheduledMessage};
+pub use glance::JournalGlance;
+pub(crate) use glance::{JournalBeginning, glance_at_journal, journal_beginning};
 pub(crate) use list::pending_copies;
 pub use list::{FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled};
 pub use reader::{JournalRead, JournalUnread};

@@ -103,14 +103,14 @@ impl Reading<'_> {
     ) -> Result<JournalRead, AdminError> {
         let queue = self.topology.names().journal(self.app);
         let mut report = JournalRead { queue: queue.clone(), ..JournalRead::default() };
-        let end = match self.end(&queue)? {
+        let end = match self.end(&queue, |_| {})? {
             End::Empty => return Ok(report),
             End::At(end) => Some(end),
             End::Unknown => None,
         };
         let mut session = self.open()?;
-        let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
-        let (mut first, mut unacknowledged) = (None, 0);
+        let mut consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+        let (mut first, mut unacknowledged, mut again) = (None, 0, true);
         let mut at = None;
         loop {
             let (limit, is_over) = match end {
@@ -122,6 +122,14 @@ impl Reading<'_> {
                 report.interrupted = self.stop.load(Ordering::Relaxed);
                 if report.interrupted || is_over {
                     return Ok(report);
+                }
+                // RabbitMQ 3.10 hands out nothing if the oldest file was cut off just when reading
+                // began there.
+                if report.read == 0 && again {
+                    again = false;
+                    session = self.open()?;
+                    consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+                    continue;
                 }
                 return Err(JournalUnread::Withheld { queue, read: report.read }.into());
             };
@@ -149,8 +157,30 @@ impl Reading<'_> {
         }
     }
 
-    /// Where it ends now.
-    fn end(&self, queue: &str) -> Result<End, AdminError> {
+    /// Hands the oldest messages to `each`, so many at most. Returns how many older ones were cut
+    /// off.
+    pub(super) fn beginning(&self, most: u64, mut each: impl FnMut(&Delivery)) -> Result<u64, AdminError> {
+        let queue = self.topology.names().journal(self.app);
+        let mut session = self.open()?;
+        let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+        let (mut first, mut limit) = (None, EMPTY);
+        // More are not handed out unless some are acknowledged.
+        for _ in 0..most.min(PREFETCH.into()) {
+            let Some(delivery) = self.next(&consumer, &queue, limit)? else { break };
+            first = first.or(offset(&delivery));
+            each(&delivery);
+            limit = LAST;
+        }
+        Ok(first.unwrap_or(0))
+    }
+
+    /// Hands the last messages to `each`: those that the broker has written together.
+    pub(super) fn last(&self, each: impl FnMut(&Delivery)) -> Result<(), AdminError> {
+        self.end(&self.topology.names().journal(self.app), each).map(drop)
+    }
+
+    /// Where it ends now; `each` gets the last messages.
+    fn end(&self, queue: &str, mut each: impl FnMut(&Delivery)) -> Result<End, AdminError> {
         let mut session = self.open()?;
         let depth = session.queue_depth(queue).map_err(doing(format!("looking at `{queue}`")))?;
         let Some(depth) = depth else {
@@ -164,6 +194,7 @@ impl Reading<'_> {
         while end.is_none() || began.elapsed() < PATIENCE {
             let Some(delivery) = self.next(&consumer, queue, limit)? else { break };
             end = offset(&delivery).or_else(|| end.map(|end| end + 1)).or(Some(0));
+            each(&delivery);
             limit = LAST;
             consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
         }

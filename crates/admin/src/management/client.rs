@@ -1,12 +1,22 @@
 //! The HTTP client.
 
-use std::{fmt, sync::Arc, thread, time::Duration};
+use std::{
+    fmt,
+    io::{self, BufReader},
+    marker::PhantomData,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer as _,
+    de::{DeserializeOwned, SeqAccess, Visitor},
+};
 use serde_json::Value as Json;
 use ureq::{
-    Agent,
+    Agent, Body,
     http::{Response, header},
     tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig},
 };
@@ -23,8 +33,16 @@ use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview};
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a list may take that can be very long. A broker under load took 28 s for 100,000
+/// bindings.
+const LONG_TIMEOUT: Duration = Duration::from_secs(180);
+
 /// How long connecting may take, before another node is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest answer, in bytes. Brokers with many thousands of queues answer with many
+/// megabytes.
+const LONGEST: u64 = 512 * 1024 * 1024;
 
 /// How long to wait before asking again after an internal error of the broker.
 const PAUSES: [Duration; 3] =
@@ -204,19 +222,63 @@ impl ManagementApi {
 
     /// Asks the first node that can be reached; `None` on 404.
     pub(super) fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
+        let Some((base, mut response)) = self.ask(path, None)? else { return Ok(None) };
+        response
+            .body_mut()
+            .with_config()
+            .limit(LONGEST)
+            // Parsed by way of a map, which accepts a duplicate field: 3.10 sends `online`
+            // twice for a queue with a replica on a node that is down.
+            .read_json::<Json>()
+            .map_err(|error| error.to_string())
+            .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
+            .map(Some)
+            .map_err(|reason| unexpected(base, path, reason))
+    }
+
+    /// Hands over each item of a list, which may be longer than should be kept in memory; none
+    /// on 404.
+    pub(super) fn each<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        each: impl FnMut(T),
+    ) -> Result<(), ManagementError> {
+        let Some((base, mut response)) = self.ask(path, Some(LONG_TIMEOUT))? else { return Ok(()) };
+        let reader = response.body_mut().with_config().limit(LONGEST).reader();
+        items(reader, each).map_err(|error| unexpected(base, path, error.to_string()))
+    }
+
+    /// The answer of the first node that can be reached; `None` on 404. It waits as long as the
+    /// client was made for, unless told otherwise.
+    fn ask(
+        &self,
+        path: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Option<(&Url, Response<Body>)>, ManagementError> {
         let mut first_error = None;
         for base in &self.bases {
-            match self.find_at(base, path) {
+            match self.ask_at(base, path, timeout) {
                 Err(error @ ManagementError::Unreachable { .. }) => first_error = first_error.or(Some(error)),
-                answer => return answer,
+                answer => return Ok(answer?.map(|response| (base, response))),
             }
         }
         Err(first_error.unwrap_or_else(|| unexpected(&self.bases[0], path, "it was not asked".into())))
     }
 
-    fn find_at<T: DeserializeOwned>(&self, base: &Url, path: &str) -> Result<Option<T>, ManagementError> {
+    fn ask_at(
+        &self,
+        base: &Url,
+        path: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Response<Body>>, ManagementError> {
         let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
-        let ask = || self.agent.get(&url).header(header::AUTHORIZATION, &self.authorization).call();
+        let ask = || {
+            let request = self.agent.get(&url).header(header::AUTHORIZATION, &self.authorization);
+            match timeout {
+                Some(timeout) => request.config().timeout_global(Some(timeout)).build().call(),
+                None => request.call(),
+            }
+        };
         let mut response = ask();
         // A node under load answers with 500 now and then, when one of its internal queries
         // takes too long.
@@ -230,19 +292,7 @@ impl ManagementApi {
         if response.as_ref().is_ok_and(|response| response.status() == 404) {
             return Ok(None);
         }
-        let mut response = self.checked(base, path, response)?;
-        response
-            .body_mut()
-            .with_config()
-            // Brokers with many thousands of queues answer with many megabytes.
-            .limit(512 * 1024 * 1024)
-            // Parsed by way of a map, which accepts a duplicate field: 3.10 sends `online`
-            // twice for a queue with a replica on a node that is down.
-            .read_json::<Json>()
-            .map_err(|error| error.to_string())
-            .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
-            .map(Some)
-            .map_err(|reason| unexpected(base, path, reason))
+        self.checked(base, path, response).map(Some)
     }
 
     fn checked<B>(
@@ -266,6 +316,28 @@ impl ManagementApi {
             status => Err(unexpected(base, path, format!("HTTP status {status}"))),
         }
     }
+}
+
+/// Reads a list item by item.
+fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> serde_json::Result<()> {
+    struct Items<T, F>(F, PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Items<T, F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+            while let Some(item) = list.next_element()? {
+                (self.0)(item);
+            }
+            Ok(())
+        }
+    }
+    let mut json = serde_json::Deserializer::from_reader(BufReader::new(reader));
+    json.deserialize_seq(Items(each, PhantomData))?;
+    json.end()
 }
 
 /// A hint if a failed connection may be a TLS problem. The client gives no causes.
@@ -328,6 +400,15 @@ pub(super) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
+/// The name that the API gives a binding with this key and no arguments. A `~` would separate
+/// the key from those.
+pub(super) fn properties_key(key: &str) -> String {
+    match key {
+        "" => "~".into(),
+        key => segment(key).replace('~', "%7E"),
+    }
+}
+
 /// The value of the `Authorization` header.
 fn basic(username: &str, password: &str) -> String {
     use base64::{Engine, prelude::BASE64_STANDARD};
@@ -348,6 +429,26 @@ mod tests {
     fn encodes_a_vhost_for_a_path() {
         assert_eq!(segment("/"), "%2F");
         assert_eq!(segment("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[test]
+    fn reads_a_list_item_by_item() {
+        let read = |text: &str| {
+            let mut found: Vec<u8> = Vec::new();
+            let result = items(text.as_bytes(), |item| found.push(item));
+            (found, result.map_err(|error| error.to_string()))
+        };
+        assert_eq!(read("[1, 2]"), (vec![1, 2], Ok(())));
+        assert_eq!(read("[]"), (vec![], Ok(())));
+        for wrong in ["[1, 2", "[1, \"x\"]", "{}", "[1] 2"] {
+            assert!(read(wrong).1.is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_a_binding_as_the_api_does() {
+        assert_eq!(properties_key("delay.0000.billing.~.invoice-17"), "delay.0000.billing.%7E.invoice-17");
+        assert_eq!((properties_key("*.#"), properties_key("")), ("%2A.%23".to_owned(), "~".to_owned()));
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The objects of a vhost, and their counts.
 
 use super::{
-    BindingInfo, ChannelInfo, ExchangeInfo, ManagementApi, ManagementError, QueueInfo, client::segment,
+    BindingInfo, ChannelInfo, ExchangeInfo, ManagementApi, ManagementError, QueueInfo,
+    client::{properties_key, segment},
 };
+use delayline::topology::{Binding, Endpoint};
+use serde_json::Value as Json;
 
 impl ManagementApi {
     /// All exchanges of a vhost.
@@ -67,6 +70,23 @@ impl ManagementApi {
         self.get(&format!("bindings/{}", segment(vhost)))
     }
 
+    /// The keys and arguments of the bindings from an exchange of a vhost to a queue, one by one,
+    /// since there may be very many; none if either is missing. With all columns, a broker takes
+    /// several times the memory and the time (100,000 bindings: 1.4 GB and 400 MB more on 3.10.8).
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn each_binding_between(
+        &self,
+        vhost: &str,
+        exchange: &str,
+        queue: &str,
+        each: impl FnMut(BindingInfo),
+    ) -> Result<(), ManagementError> {
+        let (vhost, exchange, queue) = (segment(vhost), segment(exchange), segment(queue));
+        self.each(&format!("bindings/{vhost}/e/{exchange}/q/{queue}?columns=routing_key,arguments"), each)
+    }
+
     /// The bindings from an exchange of a vhost; none if there is no such exchange.
     ///
     /// # Errors
@@ -74,6 +94,39 @@ impl ManagementApi {
     pub fn bindings_from(&self, vhost: &str, exchange: &str) -> Result<Vec<BindingInfo>, ManagementError> {
         let (vhost, exchange) = (segment(vhost), segment(exchange));
         Ok(self.find(&format!("exchanges/{vhost}/{exchange}/bindings/source"))?.unwrap_or_default())
+    }
+
+    /// The bindings from one exchange of a vhost to another; none if either is missing.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn bindings_between(
+        &self,
+        vhost: &str,
+        source: &str,
+        destination: &str,
+    ) -> Result<Vec<BindingInfo>, ManagementError> {
+        let (vhost, source, destination) = (segment(vhost), segment(source), segment(destination));
+        Ok(self.find(&format!("bindings/{vhost}/e/{source}/e/{destination}"))?.unwrap_or_default())
+    }
+
+    /// Whether there is this binding, without arguments.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn has_binding(&self, vhost: &str, binding: &Binding) -> Result<bool, ManagementError> {
+        let (kind, destination) = match &binding.destination {
+            Endpoint::Exchange(name) => ("e", name),
+            Endpoint::Queue(name) => ("q", name),
+        };
+        let path = format!(
+            "bindings/{}/e/{}/{kind}/{}/{}",
+            segment(vhost),
+            segment(&binding.source),
+            segment(destination),
+            segment(&properties_key(&binding.key))
+        );
+        Ok(self.find::<Json>(&path)?.is_some())
     }
 
     /// One queue with how many messages it had in the last `age` seconds; `None` if

@@ -11,11 +11,16 @@ use std::{
 };
 
 use jiff::Timestamp;
-use log::{info, warn};
+use log::{Level, info, log};
 use serde::Serialize;
 
-use super::{SweepOptions, SweepReport, sweep_recalls};
-use delayline::topology::Topology;
+use super::{SweepOptions, SweepReport, count_recalls, sweep_recalls};
+use crate::{
+    AdminError,
+    journal::{JournalGlance, glance_at_journal},
+    management::ManagementApi,
+};
+use delayline::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
 /// How often it looks. Each time, the management API lists all recalls.
@@ -23,6 +28,9 @@ const EVERY: Duration = Duration::from_secs(600);
 
 /// The most of its time that it spends: a look that takes long is repeated later.
 const SHARE: u32 = 20;
+
+/// How long it looks at journals, at most. Each takes about half a second.
+const GLANCES: Duration = Duration::from_secs(60);
 
 /// How soon it looks again after a failure.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -38,8 +46,17 @@ pub struct AppRecalls {
     pub pending: u64,
     /// Those of them that are over and could not be removed yet.
     pub over: u64,
+    /// When the message of the oldest of those was due, at the latest.
+    pub oldest_over: Option<Timestamp>,
     /// How many this process has removed.
     pub swept: u64,
+}
+
+impl AppRecalls {
+    /// Forgets what was seen. What was removed stays counted when an application is gone.
+    fn forget(&mut self) {
+        *self = Self { swept: self.swept, ..Self::default() };
+    }
 }
 
 /// What a sweeper has seen and done.
@@ -50,6 +67,8 @@ pub struct RecallCounts {
     pub at: Option<Timestamp>,
     /// By application, of those whose messages can be recalled.
     pub apps: BTreeMap<String, AppRecalls>,
+    /// The ends of each application's journal, as far as there was time to look at them.
+    pub journals: BTreeMap<String, JournalGlance>,
     /// Why nothing is removed at the moment, although something is over.
     pub postponed: Option<String>,
 }
@@ -69,26 +88,64 @@ impl RecallStats {
         self.lock().clone()
     }
 
+    /// Counts the recalls of each application, and sweeps up none.
+    ///
+    /// # Errors
+    /// If there is no management API, or the broker refuses.
+    pub fn count(&self, settings: &Settings, topology: &Topology) -> Result<(), AdminError> {
+        let counted = count_recalls(settings, topology)?;
+        let mut counts = self.lock();
+        counts.at = Some(Timestamp::now());
+        counts.apps.values_mut().for_each(AppRecalls::forget);
+        for (name, counted) in counted {
+            let app = counts.apps.entry(name).or_default();
+            *app = AppRecalls { swept: app.swept, ..counted };
+        }
+        Ok(())
+    }
+
+    /// Looks at the ends of every journal, for so long at most.
+    ///
+    /// # Errors
+    /// If there is no management API, or the broker refuses.
+    pub fn glance(
+        &self,
+        settings: &Settings,
+        topology: &Topology,
+        at_most: Duration,
+    ) -> Result<(), AdminError> {
+        let Some(management) = &settings.management else { return Ok(()) };
+        let queues = ManagementApi::new(management)?.queue_counts(&settings.broker.vhost)?;
+        let (began, mut journals) = (Instant::now(), BTreeMap::new());
+        for queue in queues.iter().filter(|queue| queue.messages > 0) {
+            let app = topology.names().app_of_journal(&queue.name).and_then(|app| AppKey::new(app).ok());
+            let Some(app) = app else { continue };
+            if began.elapsed() > at_most {
+                break;
+            }
+            journals.insert(app.to_string(), glance_at_journal(settings, topology, &app)?);
+        }
+        self.lock().journals = journals;
+        Ok(())
+    }
+
     /// Takes in what a sweep did.
     fn note(&self, report: &SweepReport, now: Timestamp) {
         let mut counts = self.lock();
         counts.at = Some(now);
         counts.postponed.clone_from(&report.postponed);
-        // What was removed stays counted when an application is gone.
-        for app in counts.apps.values_mut() {
-            (app.pending, app.over) = (0, 0);
-        }
+        counts.apps.values_mut().for_each(AppRecalls::forget);
         for (name, swept) in &report.apps {
             let app = counts.apps.entry(name.clone()).or_default();
             app.pending = (swept.recalls - swept.swept) as u64;
-            app.over = swept.left as u64;
+            (app.over, app.oldest_over) = (swept.left as u64, swept.oldest_left);
             app.swept += swept.swept as u64;
         }
     }
 }
 
 /// Does what [`sweep_recalls`] does, by itself: every ten minutes, or less often where it takes
-/// long.
+/// long. It looks at journals, too.
 #[derive(Debug)]
 pub struct Sweeper {
     settings: Settings,
@@ -96,6 +153,8 @@ pub struct Sweeper {
     stats: Arc<RecallStats>,
     options: SweepOptions,
     every: Duration,
+    /// Whether it only counts.
+    counts: bool,
     /// The last complaint, which is not repeated.
     told: Option<String>,
 }
@@ -106,7 +165,13 @@ impl Sweeper {
     pub fn new(settings: Settings, stats: Arc<RecallStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
         let options = SweepOptions::default();
-        Self { settings, topology, stats, options, every: EVERY, told: None }
+        Self { settings, topology, stats, options, every: EVERY, counts: false, told: None }
+    }
+
+    /// Lets it change nothing, and only count.
+    #[must_use]
+    pub fn only_counting(self) -> Self {
+        Self { counts: true, ..self }
     }
 
     /// Sets how it sweeps.
@@ -134,18 +199,30 @@ impl Sweeper {
                 continue;
             }
             let began = Instant::now();
-            let pause = match sweep_recalls(&self.settings, &self.topology, &self.options, stop) {
-                Ok(report) => {
-                    self.note(&report);
-                    self.every.max(began.elapsed() * SHARE)
-                }
+            let pause = match self.turn(stop) {
+                Ok(()) => self.every.max(began.elapsed() * SHARE),
                 Err(error) => {
-                    self.tell(Some(format!("recalls are not swept up: {error}")));
+                    self.tell(Some(error));
                     AGAIN.min(self.every)
                 }
             };
             next = Instant::now() + pause;
         }
+    }
+
+    fn turn(&mut self, stop: &AtomicBool) -> Result<(), String> {
+        let (settings, topology) = (&self.settings, &self.topology);
+        let glanced = self.stats.glance(settings, topology, GLANCES);
+        if self.counts {
+            self.stats
+                .count(settings, topology)
+                .map_err(|error| format!("recalls are not counted: {error}"))?;
+        } else {
+            let report = sweep_recalls(settings, topology, &self.options, stop)
+                .map_err(|error| format!("recalls are not swept up: {error}"))?;
+            self.note(&report);
+        }
+        glanced.map_err(|error| format!("journals are not looked at: {error}"))
     }
 
     fn note(&mut self, report: &SweepReport) {
@@ -161,7 +238,8 @@ impl Sweeper {
     /// Logs a complaint once, until there is another.
     fn tell(&mut self, text: Option<String>) {
         if let Some(text) = text.as_ref().filter(|text| self.told.as_ref() != Some(text)) {
-            warn!("{text}");
+            // Who only counts may have a screen that a log would spoil.
+            log!(if self.counts { Level::Debug } else { Level::Warn }, "{text}");
         }
         self.told = text;
     }
@@ -185,11 +263,11 @@ mod tests {
         stats.note(&report("a", 10, 4, 0), Timestamp::UNIX_EPOCH);
         stats.note(&report("a", 9, 2, 3), Timestamp::UNIX_EPOCH);
         let counts = stats.counts();
-        assert_eq!(counts.apps["a"], AppRecalls { pending: 7, over: 3, swept: 6 });
+        assert_eq!(counts.apps["a"], AppRecalls { pending: 7, over: 3, oldest_over: None, swept: 6 });
         // It was removed.
         stats.note(&report("b", 1, 0, 0), Timestamp::UNIX_EPOCH);
         let counts = stats.counts();
-        assert_eq!(counts.apps["a"], AppRecalls { pending: 0, over: 0, swept: 6 });
+        assert_eq!(counts.apps["a"], AppRecalls { swept: 6, ..AppRecalls::default() });
         assert_eq!(counts.apps["b"].pending, 1);
     }
 }

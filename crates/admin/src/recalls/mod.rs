@@ -10,14 +10,18 @@ mod keeper;
 mod safe;
 mod sweep;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use delayline::{
     codec::AppKey,
+    message::Handle,
     topology::{Argument, Binding, Endpoint, Topology},
 };
 use delayline_settings::Settings;
@@ -50,6 +54,9 @@ const NOTE: &str = "due";
 /// The arguments of a note: the handle, and the time in ms since the epoch.
 const HANDLE: &str = "handle";
 const DUE: &str = "due";
+
+/// How long after its message was due a recall is over.
+const GRACE: Duration = Duration::from_secs(3_600);
 
 /// A recall as it is found.
 #[derive(Debug, Clone)]
@@ -84,6 +91,26 @@ pub fn pending_recalls(
 /// If there is no management API, or no set.
 pub fn recallable_apps(settings: &Settings, topology: &Topology) -> Result<Vec<AppKey>, AdminError> {
     apps(&api(settings)?, settings, topology)
+}
+
+/// Whether the recall of a message is bound now; `None` if nobody can say. Once the message was
+/// due, this does not say whether it was bound in time.
+///
+/// # Errors
+/// Only if the management API refuses us and the user named it.
+pub fn is_recall_bound(
+    settings: &Settings,
+    topology: &Topology,
+    handle: &Handle,
+) -> Result<Option<bool>, AdminError> {
+    let Some(management) = &settings.management else { return Ok(None) };
+    let binding = Binding::recalling(topology.names(), handle.routing_key());
+    let bound =
+        ManagementApi::new(management).and_then(|api| api.has_binding(&settings.broker.vhost, &binding));
+    match bound {
+        Ok(bound) => Ok(Some(bound)),
+        Err(error) => Ok(error.absence(management).map(|_| None)?),
+    }
 }
 
 fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result<Vec<AppKey>, AdminError> {
@@ -125,17 +152,59 @@ pub(crate) fn recalled_keys(
         return Ok(Err("no management API is configured (--management-url)".into()));
     };
     let names = topology.names();
-    let queue = names.recalled(app);
-    let bindings = ManagementApi::new(management)
-        .and_then(|api| api.bindings_from(&settings.broker.vhost, &names.recall(app)));
-    match bindings {
-        Ok(bindings) => {
-            let of_recalls =
-                bindings.into_iter().filter(|info| info.destination == queue && info.routing_key != NOTE);
-            Ok(Ok(of_recalls.map(|info| info.routing_key).collect()))
-        }
+    let mut keys = HashSet::new();
+    let read = ManagementApi::new(management).and_then(|api| {
+        api.each_binding_between(&settings.broker.vhost, &names.recall(app), &names.recalled(app), |info| {
+            if info.routing_key != NOTE {
+                keys.insert(info.routing_key);
+            }
+        })
+    });
+    match read {
+        Ok(()) => Ok(Ok(keys)),
         Err(error) => Ok(Err(error.absence(management)?)),
     }
+}
+
+/// Counts the recalls of each application. The broker lists them all for that, which takes it
+/// time and memory; here, none is kept.
+///
+/// # Errors
+/// If there is no management API, or no set.
+pub(crate) fn count_recalls(
+    settings: &Settings,
+    topology: &Topology,
+) -> Result<BTreeMap<String, AppRecalls>, AdminError> {
+    let api = api(settings)?;
+    let apps = apps(&api, settings, topology)?.into_iter();
+    let count = |app: AppKey| Ok((app.to_string(), count_recalls_of(&api, settings, topology, &app)?));
+    apps.map(count).collect()
+}
+
+/// The same for one application.
+pub(crate) fn count_recalls_of(
+    api: &ManagementApi,
+    settings: &Settings,
+    topology: &Topology,
+    app: &AppKey,
+) -> Result<AppRecalls, AdminError> {
+    let grace = SignedDuration::try_from(GRACE).unwrap_or(SignedDuration::MAX);
+    let before = Timestamp::now().checked_sub(grace).unwrap_or(Timestamp::MIN);
+    let (exchange, queue) = (topology.names().recall(app), topology.names().recalled(app));
+    let mut count = AppRecalls::default();
+    api.each_binding_between(&settings.broker.vhost, &exchange, &queue, |info| {
+        let noted = info.arguments.get(DUE).and_then(Json::as_i64);
+        let noted = noted.and_then(|due| Timestamp::from_millisecond(due).ok());
+        match (info.routing_key == NOTE, noted) {
+            (false, _) => count.pending += 1,
+            (true, Some(due)) if due < before => {
+                count.over += 1;
+                count.oldest_over = Some(count.oldest_over.map_or(due, |oldest| oldest.min(due)));
+            }
+            (true, _) => {}
+        }
+    })?;
+    Ok(count)
 }
 
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
@@ -159,46 +228,37 @@ fn recalls(
     };
     let mut found = Vec::new();
     for app in apps {
-        let queue = names.recalled(&app);
-        let mut bindings = api.bindings_from(vhost, &names.recall(&app))?;
-        bindings.retain(|info| info.destination == queue);
-        found.extend(paired(&app, &bindings));
+        let mut of_app = Paired::default();
+        let (exchange, queue) = (names.recall(&app), names.recalled(&app));
+        api.each_binding_between(vhost, &exchange, &queue, |info| of_app.add(info))?;
+        found.extend(of_app.recalls(&app));
     }
     Ok(found)
 }
 
-/// The recalls among the bindings of an application's exchange, each with its note. A note
-/// whose recall was undone counts as one, so that it goes when its time has come.
-fn paired(app: &AppKey, bindings: &[BindingInfo]) -> Vec<Recall> {
-    let mut due: BTreeMap<&str, Timestamp> = BTreeMap::new();
-    for info in bindings.iter().filter(|info| info.routing_key == NOTE) {
+/// The recalls of an application by handle, each with its note. A note whose recall was undone
+/// counts as one, so that it goes when its time has come.
+#[derive(Default)]
+struct Paired(BTreeMap<String, Option<Timestamp>>);
+
+impl Paired {
+    fn add(&mut self, info: BindingInfo) {
+        if info.routing_key != NOTE {
+            self.0.entry(info.routing_key).or_default();
+            return;
+        }
         let handle = info.arguments.get(HANDLE).and_then(Json::as_str);
         let at = info.arguments.get(DUE).and_then(Json::as_i64);
         if let Some((handle, at)) = handle.zip(at.and_then(|at| Timestamp::from_millisecond(at).ok())) {
             // The later one counts, if two ran at once.
-            due.entry(handle).and_modify(|known| *known = at.max(*known)).or_insert(at);
+            let due = self.0.entry(handle.to_owned()).or_default();
+            *due = Some(at).max(*due);
         }
     }
-    let handles: BTreeSet<_> =
-        bindings.iter().map(|info| info.routing_key.as_str()).filter(|key| *key != NOTE).collect();
-    let all = handles.into_iter().chain(due.keys().copied()).collect::<BTreeSet<_>>();
-    let recall =
-        |handle: &str| Recall { app: app.clone(), handle: handle.to_owned(), due: due.get(handle).copied() };
-    all.into_iter().map(recall).collect()
-}
 
-/// How many recalls of an application, among all bindings of a vhost, were of use until some
-/// time ago and are still there, as far as a sweep has noted it.
-pub(crate) fn left_over(
-    topology: &Topology,
-    app: &AppKey,
-    bindings: &[BindingInfo],
-    before: Timestamp,
-) -> usize {
-    let (exchange, queue) = (topology.names().recall(app), topology.names().recalled(app));
-    let of = |info: &&BindingInfo| info.source == exchange && info.destination == queue;
-    let bindings: Vec<_> = bindings.iter().filter(of).cloned().collect();
-    paired(app, &bindings).iter().filter(|recall| recall.due.is_some_and(|due| due < before)).count()
+    fn recalls(self, app: &AppKey) -> impl Iterator<Item = Recall> {
+        self.0.into_iter().map(|(handle, due)| Recall { app: app.clone(), handle, due })
+    }
 }
 
 #[cfg(test)]
@@ -220,8 +280,10 @@ mod tests {
             info(NOTE, json!({ "handle": "undone", "due": 1_000 })),
             info(NOTE, json!({ "handle": 7 })),
         ];
-        let found: Vec<_> = paired(&AppKey::new("billing").unwrap(), &bindings)
-            .into_iter()
+        let mut paired = Paired::default();
+        bindings.into_iter().for_each(|info| paired.add(info));
+        let found: Vec<_> = paired
+            .recalls(&AppKey::new("billing").unwrap())
             .map(|it| (it.handle, it.due.map(Timestamp::as_second)))
             .collect();
         let expected = [("a", None), ("b", Some(9)), ("undone", Some(1))];

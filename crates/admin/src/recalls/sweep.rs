@@ -10,7 +10,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{Recall, api, recalls, safe::postponed};
+use super::{GRACE, Recall, api, recalls, safe::postponed};
 use crate::{AdminError, doing};
 use delayline::{
     amqp::Session,
@@ -36,7 +36,7 @@ pub struct SweepOptions {
 
 impl Default for SweepOptions {
     fn default() -> Self {
-        Self { grace: Duration::from_secs(3_600), at_most: 100_000, per_second: 100, dry_run: false }
+        Self { grace: GRACE, at_most: 100_000, per_second: 100, dry_run: false }
     }
 }
 
@@ -66,6 +66,9 @@ pub struct SweptApp {
     pub swept: usize,
     /// How many are over and stay until the next run.
     pub left: usize,
+    /// When the message of the oldest of those was due, at the latest.
+    #[serde(skip)]
+    pub oldest_left: Option<Timestamp>,
 }
 
 /// What a sweep did.
@@ -183,7 +186,9 @@ impl SweepReport {
     fn leave(&mut self, over: &[Recall]) {
         self.left = over.len();
         for recall in over {
-            self.of(recall).left += 1;
+            let of_app = self.of(recall);
+            of_app.left += 1;
+            of_app.oldest_left = [of_app.oldest_left, recall.due].into_iter().flatten().min();
         }
     }
 

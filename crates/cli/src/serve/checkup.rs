@@ -12,12 +12,12 @@ use std::{
 use jiff::Timestamp;
 
 use delayline::topology::Topology;
-use delayline_admin::{self as admin, AdminError, DoctorOptions};
+use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
-/// How often the doctor runs. It asks the management API for all queues and bindings of the
-/// vhost.
+/// How often the doctor runs. It asks the management API for all queues of the vhost, and all
+/// bindings that are no recalls.
 const EVERY: Duration = Duration::from_secs(120);
 
 /// How soon it runs again after a failure.
@@ -27,18 +27,24 @@ const AGAIN: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(250);
 
 /// Runs the doctor at intervals until `stop` is set.
-pub(super) fn start(settings: Settings, found: Arc<Mutex<Option<Checkup>>>, stop: Arc<AtomicBool>) {
+pub(super) fn start(
+    settings: Settings,
+    recalls: Option<Arc<RecallStats>>,
+    found: Arc<Mutex<Option<Checkup>>>,
+    stop: Arc<AtomicBool>,
+) {
     // Nobody waits for it to end: it changes nothing.
     thread::spawn(move || {
         let topology = Topology::new(settings.topology.clone());
-        // Reading leaves messages where they are, however often it is done.
-        let options = DoctorOptions { sample: 0, ..DoctorOptions::default() };
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             if Instant::now() < next {
                 thread::sleep(TICK);
                 continue;
             }
+            // Reading leaves messages where they are, however often it is done.
+            let recalls = recalls.as_ref().map(|recalls| recalls.counts());
+            let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
             let looked = look(&settings, &topology, &options);
             next = Instant::now() + if looked.is_ok() { EVERY } else { AGAIN };
             let checkup = looked

@@ -80,7 +80,8 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
         ages: true,
         ..Sources::default()
     };
-    checkup::start(settings.clone(), Arc::clone(&sources.checkup), Arc::clone(stop));
+    let recalls = counters.recalls.clone();
+    checkup::start(settings.clone(), recalls, Arc::clone(&sources.checkup), Arc::clone(stop));
     Watch::start(settings.clone(), sources)
 }
 

@@ -230,9 +230,18 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
         let style = if new.is_some_and(|new| new > 0) { alarm() } else { Style::new() };
         lines.push(Line::styled(format!("  {name:12}{}", text::kept(count, new)), style));
     }
-    for view in picture.recalls.iter().flatten().filter(|view| view.recalled > 0) {
-        let app = text::readable(&view.app);
-        lines.push(Line::from(format!("  recalled    {} of {app}", grouped(view.recalled))));
+    for view in picture.recalls.iter().flatten() {
+        let (app, pending) = (text::readable(&view.app), view.pending.unwrap_or(0));
+        if pending > 0 {
+            lines.push(Line::from(format!("  recalls     {} of {app}", grouped(pending))));
+        }
+        if view.recalled > 0 {
+            lines.push(Line::from(format!("  recalled    {} of {app}", grouped(view.recalled))));
+        }
+        if let Some(journal) = &view.journal {
+            let oldest = text::since(picture.at, journal.oldest);
+            lines.push(Line::from(format!("  journal     {} of {app}, {oldest}", grouped(journal.copies))));
+        }
     }
     for unchecked in &picture.unchecked {
         lines.push(Line::styled(format!("not checked: {}", text::readable(unchecked)), dim()));

@@ -7,9 +7,10 @@ use std::{
     io::{self, IsTerminal},
     os::fd::AsFd,
     sync::{
-        PoisonError,
+        Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -18,11 +19,14 @@ use ratatui::{
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
 };
 
-use delayline_admin::Layout;
+use delayline_admin::{Layout, RecallStats, Sweeper};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Sources, Watch, watch_layouts};
 
 use crate::{Code, Failure, Output, ending, foreign, status};
+
+/// How often recalls are counted, at most: the broker lists them all.
+const COUNTED_EVERY: Duration = Duration::from_secs(60);
 
 /// How often to check for keys and signals.
 const TICK: Duration = Duration::from_millis(200);
@@ -51,7 +55,7 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
     if args.once || output.json || !output.is_terminal() {
         return match &args.layout {
             Some(layout) => foreign::run(layout, &settings, output),
-            None => status::run(settings, output),
+            None => status::run(settings, false, output),
         };
     }
     let stop = ending::on_signal()?;
@@ -70,7 +74,13 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
             })?;
         }
         None => {
-            let watch = Watch::start(settings, Sources::default());
+            let stats = Arc::new(RecallStats::default());
+            let counter = Sweeper::new(settings.clone(), Arc::clone(&stats));
+            let counter = counter.only_counting().every(COUNTED_EVERY);
+            // It may be waiting for an answer when everything else ends.
+            let counting = Arc::clone(&stop);
+            thread::spawn(move || counter.run(&counting));
+            let watch = Watch::start(settings, Sources { recalls: Some(stats), ..Sources::default() });
             let live = watch.live();
             on_screen(|terminal| {
                 show(terminal, &stop, |frame, offset| draw::draw(frame, &live.picture(), offset))

@@ -219,6 +219,13 @@ impl Exposition {
             known.collect::<Vec<_>>()
         };
         out.labelled(f::RECALLED, "app", of(|view| Some(view.recalled)))?;
+        let journals = views.clone().filter_map(|view| Some((view.app.clone(), view.journal.as_ref()?)));
+        let copies = journals.clone().map(|(app, journal)| (app, number(journal.copies)));
+        out.labelled(f::JOURNAL_COPIES, "app", copies)?;
+        let cut_off = journals.clone().filter_map(|(app, journal)| Some((app, number(journal.cut_off?))));
+        out.labelled(f::JOURNAL_CUT_OFF, "app", cut_off)?;
+        let oldest = journals.filter_map(|(app, journal)| Some((app, seconds(journal.oldest?))));
+        out.labelled(f::JOURNAL_OLDEST, "app", oldest)?;
         out.labelled(f::RECALLS_PENDING, "app", of(|view| view.pending))?;
         out.labelled(f::RECALLS_QUOTA, "app", of(|view| Some(view.quota)))?;
         out.labelled(f::RECALLS_OVER, "app", of(|view| view.over))?;

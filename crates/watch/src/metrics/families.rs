@@ -107,6 +107,12 @@ families! {
     PARKED_AGE: Gauge "delayline_parked_oldest_age" Some("seconds"),
         "How long the oldest parked message has been there, as far as is known";
     RECALLED: Gauge "delayline_recalled" Some("messages"), "Messages that were recalled and are kept, by application";
+    JOURNAL_COPIES: Gauge "delayline_journal" Some("messages"),
+        "Copies that a journal has, whether their messages still wait or not, by application";
+    JOURNAL_CUT_OFF: Gauge "delayline_journal_cut_off" Some("messages"),
+        "Copies that the limits of a journal have cut off, by application, as of the last look";
+    JOURNAL_OLDEST: Gauge "delayline_journal_oldest_timestamp" Some("seconds"),
+        "Time at which the message of the oldest copy was published, by application, as of the last look";
     RECALLS_PENDING: Gauge "delayline_recalls_pending" None,
         "Recalls that are there, by application, as of the last sweep";
     RECALLS_QUOTA: Gauge "delayline_recalls_quota" None,

@@ -16,15 +16,15 @@ use delayline::{
     topology::Topology,
 };
 use delayline_admin::{
-    AppBinding, Kept, RecallStats,
+    AppBinding, Kept, RecallCounts, RecallStats,
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
 use delayline_settings::Settings;
 
 use super::{
-    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, LayoutView, Level, Picture, Rates,
-    RecallView, SetView, Verdict, forecast,
+    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, JournalView, LayoutView, Level, Picture,
+    Rates, RecallView, SetView, Verdict, forecast,
 };
 use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 
@@ -319,6 +319,7 @@ impl Collector {
     /// What is known of each application that has a queue of recalled messages.
     fn recalls(&self, queues: &[QueueInfo]) -> Vec<RecallView> {
         let counts = self.sources.recalls.as_deref().map(RecallStats::counts);
+        let known = counts.clone();
         let counts = counts.filter(|counts| counts.at.is_some());
         let views = queues.iter().filter_map(|queue| {
             let app = AppKey::new(self.topology.names().app_of_recalled(&queue.name)?).ok()?;
@@ -330,12 +331,31 @@ impl Collector {
                 swept: counts.map(|counts| counts.swept),
                 quota: self.settings.max_recalls.of(&app),
                 recalled: queue.messages,
+                journal: self.journal(&app, queues, known.as_ref()),
                 app: app.to_string(),
             })
         });
         let mut views: Vec<_> = views.collect();
         views.sort_by(|one, other| one.app.cmp(&other.app));
         views
+    }
+
+    /// The journal of an application, if it has one. Its ends are those of the last look.
+    fn journal(
+        &self,
+        app: &AppKey,
+        queues: &[QueueInfo],
+        known: Option<&RecallCounts>,
+    ) -> Option<JournalView> {
+        let name = self.topology.names().journal(app);
+        let queue = queues.iter().find(|queue| queue.name == name)?;
+        let ends = known.and_then(|counts| counts.journals.get(app.as_str()));
+        Some(JournalView {
+            copies: queue.messages,
+            cut_off: ends.map(|ends| ends.cut_off),
+            oldest: ends.and_then(|ends| ends.oldest),
+            newest: ends.and_then(|ends| ends.newest),
+        })
     }
 
     fn forget_api(&mut self) {

@@ -206,6 +206,23 @@ pub struct RecallView {
     pub quota: u64,
     /// Messages that were recalled and are kept.
     pub recalled: u64,
+    /// Its journal, if it has one.
+    pub journal: Option<JournalView>,
+}
+
+/// The journal of an application: copies of what was published, whether it still waits or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JournalView {
+    /// How many copies it has.
+    pub copies: u64,
+    /// How many older ones its limits have cut off, as of the last look at both of its ends;
+    /// `None` before.
+    pub cut_off: Option<u64>,
+    /// When the oldest copy was published.
+    pub oldest: Option<Timestamp>,
+    /// When the last one was published, as of that look.
+    pub newest: Option<Timestamp>,
 }
 
 /// What a canary saw.
