@@ -19,7 +19,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    common::{eventually_seen, installed, refusing, shared_node, vhost},
+    common::{eventually_seen, installed, on_node, refusing, shared_node, vhost},
     delayline, json, on,
 };
 
@@ -322,8 +322,10 @@ fn every_command_ends_as_the_table_says() {
         (!same).then(|| format!("{command}, {cause}: {ended:?}, not {expected}"))
     };
     let next = Mutex::new(apart.into_iter());
+    let node = shared_node();
     let mut wrong = thread::scope(|scope| {
         let work = || {
+            on_node(&node);
             let take = || next.lock().unwrap().next();
             std::iter::from_fn(take).filter_map(check).collect::<Vec<_>>()
         };

@@ -49,12 +49,13 @@ fn delayline() -> Command {
     command
 }
 
-/// The command with the settings of a vhost on the shared node.
+/// The command with the settings of a vhost.
 fn on(settings: &Settings) -> Command {
+    let management = settings.management.as_ref().unwrap();
     let mut command = delayline();
     command
-        .env("DELAYLINE_URL", format!("{}/{}", common::shared_node().url(), settings.broker.vhost))
-        .env("DELAYLINE_MANAGEMENT_URL", common::shared_node().management_url())
+        .env("DELAYLINE_URL", common::url(settings))
+        .env("DELAYLINE_MANAGEMENT_URL", management.url.as_str())
         .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
     command
 }

@@ -25,13 +25,19 @@ thread_local! {
 /// settings of it for other tests keeps the node, too.
 ///
 /// # Panics
-/// On threads that a test starts: they would get another node.
+/// On threads that a test starts, which would get another node, unless they were told
+/// [which](on_node).
 pub fn shared_node() -> Arc<PrivateNode> {
-    assert!(thread::current().name().is_some(), "ask for the node on the test's own thread");
     MINE.with_borrow_mut(|mine| mine.get_or_insert_with(given).clone())
 }
 
+/// Tells a thread that a test starts the node of that test.
+pub fn on_node(node: &Arc<PrivateNode>) {
+    MINE.set(Some(Arc::clone(node)));
+}
+
 fn given() -> Arc<PrivateNode> {
+    assert!(thread::current().name().is_some(), "this is not the test's own thread");
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let (node, tests) = match current.take() {
         Some((node, tests)) if tests < TESTS => (node, tests),
