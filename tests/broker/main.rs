@@ -33,6 +33,7 @@ mod picture;
 mod pika;
 mod platform;
 mod policies;
+mod proxy;
 mod quotas;
 mod recall;
 mod refusals;

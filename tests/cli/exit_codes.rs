@@ -19,7 +19,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    common::{eventually_seen, installed, on_node, refusing, shared_node, vhost},
+    common::{eventually_seen, installed, refusing, shared::on_node, shared_node, vhost},
     delayline, json, on,
 };
 

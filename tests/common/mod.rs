@@ -9,7 +9,7 @@ pub mod foreign;
 pub mod keeping;
 pub(crate) mod not_tested;
 pub mod raw;
-mod shared;
+pub mod shared;
 mod vhosts;
 
 use std::{
@@ -32,7 +32,7 @@ use delayline_watch::picture::{Collector, Picture, Sources};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
-pub use shared::{on_node, shared_node};
+pub use shared::shared_node;
 pub use vhosts::vhost_on;
 
 /// A new vhost on the shared node, as layers of settings to add to.

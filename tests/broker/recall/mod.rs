@@ -1,8 +1,6 @@
 //! Recalling messages before they are due.
 
 mod journal;
-#[path = "../retry/proxy.rs"]
-mod proxy;
 mod registered;
 mod sweeping;
 
@@ -27,9 +25,10 @@ use delayline_settings::Settings;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use crate::common::{self, Inbox, PATIENCE, app, eventually, installed, raw, topology};
-
-use proxy::{Valve, proxy};
+use crate::{
+    common::{self, Inbox, PATIENCE, app, eventually, installed, raw, topology},
+    proxy::{Valve, proxy},
+};
 
 /// A delay, in seconds, in which a busy machine does what a test does before a message is
 /// due, with [`MARGIN`] to spare.

@@ -6,7 +6,6 @@ mod faults;
 mod native;
 mod patterns;
 mod poison;
-mod proxy;
 mod refused;
 mod steps;
 mod worker;

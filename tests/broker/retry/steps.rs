@@ -10,9 +10,10 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::common::{Inbox, PATIENCE, app, daemon::Daemon, eventually, installed};
-
-use super::proxy::{Valve, proxy};
+use crate::{
+    common::{Inbox, PATIENCE, app, daemon::Daemon, eventually, installed},
+    proxy::{Valve, proxy},
+};
 
 /// Much longer than all that a daemon writes beside the message.
 const BODY: u64 = 100_000;
