@@ -25,14 +25,14 @@ pub use quota::{MaxDelay, MaxDelayError, MaxRecalls, MaxRecallsError, Quota};
 pub use schedule::Schedule;
 
 // For the other crates of this workspace; not part of the stable API.
+pub(crate) use prepare::can_be_journalled;
 #[doc(hidden)]
 pub use {
     forbidden::{asks_to_be_held, is_forbidden},
     prepare::{check, check_parts},
     published::{Published, nearest},
-    resend::resend,
+    resend::{move_user_id, resend},
 };
-pub(crate) use {prepare::can_be_journalled, resend::move_user_id};
 
 /// Names of the headers that begin with `delayline-`.
 pub mod headers {
@@ -276,9 +276,10 @@ impl Message {
         self
     }
 
-    /// What it can be recalled with, once it is published with this delay; `None` without an
-    /// id.
-    pub(crate) fn handle(&self, delay: Delay, due: Timestamp) -> Option<Handle> {
+    /// What it can be recalled with, once it is published with this delay and due at this time;
+    /// `None` without an id.
+    #[must_use]
+    pub fn handle(&self, delay: Delay, due: Timestamp) -> Option<Handle> {
         let id = self.id.clone().filter(|_| self.direct.is_none())?;
         let key = RoutingKey::new(delay, self.app.clone()).with_id(id).ok()?;
         Handle::new(key, Some(due)).ok()

@@ -21,7 +21,7 @@ pub(super) fn take_expiration(properties: &mut Properties, taken: Timestamp) -> 
 }
 
 /// Moves a `user_id` other than the sender's into a header: the broker refuses it.
-pub(crate) fn move_user_id(properties: &mut Properties, headers: &mut Headers, sender: Option<&str>) {
+pub fn move_user_id(properties: &mut Properties, headers: &mut Headers, sender: Option<&str>) {
     if properties.user_id.as_deref() != sender
         && let Some(user) = properties.user_id.take()
     {

@@ -58,7 +58,7 @@ use crate::{
     amqp::{AmqpError, Session, Turned},
     broker::Broker,
     codec::AppKey,
-    message::Handle,
+    message::{Handle, Headers, Value, headers::DUE},
     topology::{Binding, Names, SetName},
 };
 
@@ -225,10 +225,9 @@ impl Recaller {
     /// If the broker refuses, or is lost.
     pub fn is_recalled(&mut self, handle: &Handle) -> Result<bool, RecallError> {
         let queue = self.names.recalled(handle.app());
-        let key = handle.routing_key().encode();
         let ready = self.call(handle.app(), |session| ready(session, &queue))?;
         let mut reader = open(&self.broker)?;
-        let found = holds(&mut reader, &queue, ready, &key);
+        let found = holds(&mut reader, &queue, ready, handle);
         drop(reader);
         // The next look should find what this one has put back.
         let deadline = Instant::now() + PATIENCE;
@@ -272,16 +271,21 @@ fn ready(session: &mut Session, queue: &str) -> Result<u32, AmqpError> {
     Ok(session.queue_depth(queue)?.ok_or_else(missing)?.ready)
 }
 
-/// Whether the first messages of a queue, so many, have one with this routing key. The
-/// session holds what it has read until it is closed.
-fn holds(session: &mut Session, queue: &str, mut left: u32, key: &str) -> Result<bool, AmqpError> {
+/// Whether the first messages of a queue, so many, have this one. The session holds what it
+/// has read until it is closed.
+fn holds(session: &mut Session, queue: &str, mut left: u32, handle: &Handle) -> Result<bool, AmqpError> {
+    let key = handle.routing_key().encode();
     let browser = session.browse()?;
     while left > 0 {
         let size = u16::try_from(left).map_or(PAGE, |left| left.min(PAGE));
         let page = browser.page(queue, size)?;
         for _ in 0..size {
             match page.next(PATIENCE) {
-                Turned::Delivery(delivery) if delivery.routing_key == key => return Ok(true),
+                Turned::Delivery(delivery)
+                    if delivery.routing_key == key && is_due_with(&delivery.headers, handle) =>
+                {
+                    return Ok(true);
+                }
                 Turned::Delivery(_) => left -= 1,
                 // Somebody else took the rest.
                 Turned::Timeout => return Ok(false),
@@ -291,6 +295,15 @@ fn holds(session: &mut Session, queue: &str, mut left: u32, key: &str) -> Result
         page.end()?;
     }
     Ok(false)
+}
+
+/// Whether a message with the key of a handle is due when the handle says, as far as both say
+/// it: an earlier message with the same id and delay may be there still.
+fn is_due_with(headers: &Headers, handle: &Handle) -> bool {
+    match (handle.due(), headers.get(DUE).and_then(Value::as_i64)) {
+        (Some(wanted), Some(due)) => wanted.as_millisecond() == due,
+        _ => true,
+    }
 }
 
 impl fmt::Debug for Recaller {
@@ -316,6 +329,16 @@ mod tests {
         assert_eq!(answer(Some(10_000), 8_001), Answer::Uncertain);
         assert_eq!(answer(Some(10_000), 20_000), Answer::Uncertain, "it was bound, perhaps too late");
         assert_eq!(answer(None, 0), Answer::Uncertain);
+    }
+
+    #[test]
+    fn an_earlier_message_with_the_same_key_is_another_one() {
+        let due = |ms: i64| Headers::from([(DUE.to_owned(), ms.into())]);
+        assert!(is_due_with(&due(10_000), &handle(Some(10_000))));
+        assert!(!is_due_with(&due(9_999), &handle(Some(10_000))));
+        // Nobody says when it is due.
+        assert!(is_due_with(&due(9_999), &handle(None)));
+        assert!(is_due_with(&Headers::new(), &handle(Some(10_000))));
     }
 
     #[test]

@@ -40,15 +40,23 @@ pub enum ReplaceError {
     /// The new message was not confirmed, and the old one was not recalled.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The new message was confirmed, but the old one could not be recalled: unless it is
-    /// recalled yet, both will be delivered.
-    #[error("the new message is confirmed, but the old one is not recalled: {source}")]
+    /// The new message was confirmed, but nobody knows whether the old one is recalled: unless
+    /// it is, both will be delivered. Recalling it once more is right in any case.
+    #[error(
+        "the new message is confirmed{}, but recalling the old one failed: recall it once more, or both may be \
+         delivered. {source}",
+        handle_of(receipt)
+    )]
     Recall {
         /// The receipt of the new message.
         receipt: Box<Receipt>,
         /// Why the old one is not recalled.
         source: RecallError,
     },
+}
+
+fn handle_of(receipt: &Receipt) -> String {
+    receipt.handle.as_ref().map_or_else(String::new, |handle| format!(" (its handle is {handle})"))
 }
 
 fn confirmed(receipt: Option<&Receipt>) -> &'static str {
@@ -60,7 +68,9 @@ impl Recaller {
     /// the old one is recalled, so whatever happens in between, nothing is lost. At worst,
     /// both are delivered.
     ///
-    /// The new message needs a routing key of its own: another id, or another delay.
+    /// The new message needs a routing key of its own: another id, or another delay. The key of
+    /// a message that was recalled before is still recalled: a new one with the same id and
+    /// delay is set aside, too, until that recall is undone or swept.
     ///
     /// # Errors
     /// [`ReplaceError`] says what was done.

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufRead, IsTerminal},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
@@ -132,20 +133,24 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         bar.finish_and_clear();
         return swept(&report?, output);
     }
-    let handles = match &args.app {
+    let (handles, left) = match &args.app {
         Some(app) => match journalled(args, app, settings, &topology, output)? {
-            Ok(handles) => handles,
+            Ok(found) => found,
             Err(code) => return Ok(code),
         },
-        None if args.handles.is_empty() => typed()?,
-        None => args.handles.clone(),
+        None if args.handles.is_empty() => (typed()?, 0),
+        None => (args.handles.clone(), 0),
     };
+    let stop = on_signal()?;
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
-    let (mut done, mut open) = (0_u64, 0_u64);
+    let (mut done, mut open) = (0_u64, left);
     for handle in handles {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Code::Interrupted);
+        }
         let (handle, answer) = match args.undo {
             true => (handle.clone(), recaller.undo(&handle)?),
-            false => recall(&mut recaller, handle, args.wait, settings, &topology)?,
+            false => recall(&mut recaller, handle, args.wait.then_some(&stop), settings, &topology)?,
         };
         let in_time = answer == Answer::InTime;
         done += u64::from(in_time);
@@ -159,14 +164,15 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     Ok(if open == 0 { Code::Done } else { Code::Problem })
 }
 
-/// The handles that an application's journal has, or what the search ended with.
+/// The handles that an application's journal has, and how many more messages there are that
+/// are left as they are; or what the search ended with.
 fn journalled(
     args: &Args,
     app: &AppKey,
     settings: &Settings,
     topology: &Topology,
     output: &mut Output,
-) -> Result<Result<Vec<Handle>, Code>, Failure> {
+) -> Result<Result<(Vec<Handle>, u64), Code>, Failure> {
     // What was due is found as well, to say that it is too late.
     let after = if args.id.is_some() { Some(Timestamp::UNIX_EPOCH) } else { args.due_after };
     let mut filter = ScheduleFilter::default()
@@ -188,6 +194,16 @@ fn journalled(
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }
+    // The next run would find the same ones.
+    let again = args.undo || !found.unchecked.is_empty();
+    if args.all && found.more > 0 && again {
+        return Err(Failure::usage(format!(
+            "the journal has {} more than the {} that one run takes, and nothing was done; take fewer with \
+             --due-after and --due-before",
+            grouped(found.more),
+            grouped(AT_ONCE as u64)
+        )));
+    }
     let parsed = |it: &ScheduledMessage| it.handle.parse::<Handle>().ok();
     let mut handles: Vec<_> = found.messages.iter().filter_map(parsed).collect();
     if args.id.is_some() {
@@ -203,17 +219,26 @@ fn journalled(
         unknown(args, &found, output)?;
         return Ok(Err(Code::Problem));
     }
-    let without = found.messages.len() - handles.len();
-    if args.all && !output.json {
-        let more = found.more;
-        if more > 0 {
-            output.line(format!("{} more are left for the next run", grouped(more)))?;
+    if args.undo && args.id.is_some() && handles.len() > 1 {
+        output.problem("several messages with this id wait, and nothing was changed; name one of them:")?;
+        for handle in &handles {
+            let due = handle.due().map_or_else(|| "unknown".into(), date);
+            aside(format!("{} (due {due})", handle.routing_key().encode()));
         }
-        if without > 0 {
-            output.line(format!("{} have no id, and cannot be recalled", grouped(without as u64)))?;
+        return Ok(Err(Code::Problem));
+    }
+    if args.id.is_some() {
+        return Ok(Ok((handles, 0)));
+    }
+    let without = (found.messages.len() - handles.len()) as u64;
+    for (count, what) in
+        [(found.more, "more are left for the next run"), (without, "have no id, and cannot be recalled")]
+    {
+        if count > 0 {
+            aside(format!("{} {what}", grouped(count)));
         }
     }
-    Ok(Ok(handles))
+    Ok(Ok((handles, found.more + without)))
 }
 
 /// Says that the journal does not have what is to be recalled, and what it does not know.
@@ -260,12 +285,15 @@ fn typed() -> Result<Vec<Handle>, Failure> {
 fn recall(
     recaller: &mut Recaller,
     handle: Handle,
-    wait: bool,
+    wait: Option<&AtomicBool>,
     settings: &Settings,
     topology: &Topology,
 ) -> Result<(Handle, Answer), Failure> {
     let answer = recaller.recall(&handle)?;
-    if wait && answer != Answer::InTime && is_aside(recaller, &handle)? {
+    if let Some(stop) = wait
+        && answer != Answer::InTime
+        && is_aside(recaller, &handle, stop)?
+    {
         return Ok((handle, Answer::InTime));
     }
     // An earlier run, whose answer was lost perhaps, may have been in time.
@@ -278,18 +306,20 @@ fn recall(
     Ok((handle, answer))
 }
 
-/// Whether a message is among the recalled ones once it is due.
-fn is_aside(recaller: &mut Recaller, handle: &Handle) -> Result<bool, Failure> {
+/// Whether a message is among the recalled ones once it is due, or when somebody ends us.
+fn is_aside(recaller: &mut Recaller, handle: &Handle, stop: &AtomicBool) -> Result<bool, Failure> {
     let left =
         |until: Timestamp| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
     let Some(due) = handle.due() else { return Ok(recaller.is_recalled(handle)?) };
-    thread::sleep(left(due));
+    while !left(due).is_zero() && !stop.load(Ordering::Relaxed) {
+        thread::sleep(left(due).min(LOOK_EVERY));
+    }
     let end = due.saturating_add(MARGIN + LATE).unwrap_or(Timestamp::MAX);
     loop {
         if recaller.is_recalled(handle)? {
             return Ok(true);
         }
-        if left(end).is_zero() {
+        if left(end).is_zero() || stop.load(Ordering::Relaxed) {
             return Ok(false);
         }
         thread::sleep(LOOK_EVERY);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use delayline::{
     Message, Router,
     codec::{Delay, MessageId},
-    message::{Handle, Headers, When, headers, is_forbidden},
+    message::{Handle, Headers, When, headers, is_forbidden, move_user_id},
     recall::{Answer, Recaller, ReplaceError, Replaced},
     router::Cause,
     topology::Topology,
@@ -19,6 +19,7 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
+    output::aside,
     time::{self, date},
 };
 
@@ -60,6 +61,8 @@ pub(super) struct Args {
     body: Option<String>,
 }
 
+const RECALLED: &str = "the message was recalled, so there is nothing to reschedule";
+
 #[derive(Debug, Serialize)]
 struct Rescheduled {
     /// What the new message can be recalled with.
@@ -95,9 +98,19 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Some(id) => message.with_id(id.clone()),
         None => message,
     };
+    match admin::is_recall_bound(settings, &Topology::new(settings.topology.clone()), &old)? {
+        Some(true) => {
+            output.problem(&format!("{RECALLED}; nothing was changed"))?;
+            return Ok(Code::Problem);
+        }
+        Some(false) => {}
+        None => {
+            aside("whether the message was recalled before is not known: there is no management API to ask")
+        }
+    }
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     let router = settings.router().connect()?;
-    let replaced = replace(&mut recaller, &router, &old, message);
+    let replaced = replace(&mut recaller, &router, &old, message, settings);
     // The message has its outcome already.
     let _ = router.close(CLOSE);
     shown(&old, &replaced?, output)
@@ -129,7 +142,10 @@ fn journalled(
     };
     let gone = match found.message.state {
         ScheduleState::Due => Some("the message was due already"),
-        ScheduleState::Recalled => Some("the message was recalled, so there is nothing to reschedule"),
+        ScheduleState::Recalled => Some(RECALLED),
+        _ if found.sample.unreadable => {
+            Some("not all of its headers and properties can be read here; give its --body")
+        }
         ScheduleState::Uncertain => Some("the message was recalled, perhaps too late"),
         _ => None,
     };
@@ -151,12 +167,7 @@ fn again(old: &Handle, when: When, found: FoundMessage, settings: &Settings) -> 
     let ours = |name: &str| name == "x-stream-offset" || name == headers::DUE || name == headers::JOURNAL;
     let mut kept: Headers =
         copied.into_iter().filter(|(name, _)| !ours(name) && !is_forbidden(name)).collect();
-    // The broker takes it only from the user it names.
-    if properties.user_id.as_deref() != settings.broker.credentials.username()
-        && let Some(user) = properties.user_id.take()
-    {
-        kept.insert(headers::USER_ID.into(), user.into());
-    }
+    move_user_id(&mut properties, &mut kept, settings.broker.credentials.username());
     let message = Message::new(old.app().clone(), when, body).with_id(old.id().clone()).journalled();
     let mut message = message.with_properties(properties);
     message.headers = kept;
@@ -169,12 +180,37 @@ pub(super) fn replace(
     router: &Router,
     old: &Handle,
     message: Message,
+    settings: &Settings,
 ) -> Result<Replaced, Failure> {
-    recaller.replace(router, old, message).map_err(|error| match &error {
+    let topology = Topology::new(settings.topology.clone());
+    if let When::After(delay) = message.when
+        && let Some(new) = message.handle(message.tolerance.round(delay), Timestamp::now())
+        && new.routing_key() != old.routing_key()
+        && admin::is_recall_bound(settings, &topology, &new)? == Some(true)
+    {
+        return Err(Failure::usage(format!("{}; nothing was changed", set_aside(&new))));
+    }
+    let replaced = recaller.replace(router, old, message).map_err(|error| match &error {
         ReplaceError::SameHandle { receipt: None, .. } => Failure::usage(error),
         ReplaceError::Publish(cause) if matches!(cause.cause(), Cause::Invalid(_)) => Failure::usage(error),
         _ => Failure::new(Code::Broker, error),
-    })
+    })?;
+    // With a time instead of a delay, the key is known only now.
+    match &replaced.receipt.handle {
+        Some(new) if admin::is_recall_bound(settings, &topology, new)? == Some(true) => {
+            Err(Failure::new(Code::Problem, format!("the new message is confirmed, but {}", set_aside(new))))
+        }
+        _ => Ok(replaced),
+    }
+}
+
+/// That a new message would not be delivered, and what to do.
+fn set_aside(new: &Handle) -> String {
+    format!(
+        "a message with this id and delay was recalled before, so the new one would not be delivered either; \
+         use another id or delay, or undo that recall: delayline recall --undo {}",
+        new.routing_key().encode()
+    )
 }
 
 /// What came of recalling the old one, in a word.

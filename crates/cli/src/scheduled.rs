@@ -160,6 +160,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                     if found.message.copies > 1 {
                         output.line(format!("  published    {} times", grouped(found.message.copies)))?;
                     }
+                    for reason in &found.unchecked {
+                        output.line(format!("  not checked  {reason}"))?;
+                    }
                     sample(&found.sample, output)?;
                 }
                 None if output.json => {}

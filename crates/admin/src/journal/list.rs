@@ -115,6 +115,8 @@ pub struct FoundMessage {
     /// Its contents; a journal does not keep headers that are tables or arrays.
     #[serde(flatten)]
     pub sample: Sample,
+    /// What could not be checked, such as whether it was recalled.
+    pub unchecked: Vec<String>,
     /// Its body.
     #[serde(skip)]
     pub body: Vec<u8>,
@@ -227,7 +229,7 @@ pub fn find_scheduled(
     progress: impl FnMut(u64, u64),
 ) -> Result<(Option<FoundMessage>, JournalRead), AdminError> {
     let app = handle.app();
-    let (recalls, _) = recalls(settings, topology, app)?;
+    let (recalls, unchecked) = recalls(settings, topology, app)?;
     let wanted = handle.routing_key().encode();
     let mut found: Option<FoundMessage> = None;
     let read = Reading { settings, topology, app, stop }.run(
@@ -250,6 +252,7 @@ pub fn find_scheduled(
                         ..entry.shown(entry.state(&recalls, Timestamp::now()), copies)
                     },
                     sample: Sample::new(delivery, body_bytes),
+                    unchecked: unchecked.clone(),
                     body: delivery.body.clone(),
                     properties: delivery.properties.clone(),
                     headers: delivery.headers.clone(),

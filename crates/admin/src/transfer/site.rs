@@ -41,6 +41,11 @@ impl Site {
         matches!(session.queue_depth(&self.queue.name), Ok(Some(depth)) if depth.ready == 0)
     }
 
+    /// How many messages are ready in it now, as far as that can be counted.
+    pub(super) fn ready_now(&self, session: &mut Session) -> u64 {
+        session.queue_depth(&self.queue.name).ok().flatten().map_or(0, |depth| depth.ready.into())
+    }
+
     /// The queue that a message with this delay was in before it came here, if it was in any.
     pub(super) fn before(&self, delay: Delay) -> Option<&str> {
         let higher =

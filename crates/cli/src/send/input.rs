@@ -139,6 +139,7 @@ struct JsonMessage {
     handle: IgnoredAny,
     attempt: IgnoredAny,
     copies: IgnoredAny,
+    unchecked: IgnoredAny,
     unreadable: bool,
     truncated: bool,
 }

@@ -258,7 +258,7 @@ fn send_instead(message: Message, old: &Handle, settings: &Settings) -> Result<R
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     let router = settings.router().connect()?;
     let started = Instant::now();
-    let replaced = reschedule::replace(&mut recaller, &router, old, message);
+    let replaced = reschedule::replace(&mut recaller, &router, old, message, settings);
     let seconds = started.elapsed().as_secs_f64();
     let _ = router.close(CLOSE);
     let replaced = replaced?;
