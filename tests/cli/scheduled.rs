@@ -115,3 +115,28 @@ fn a_new_message_takes_the_place_of_another_one() {
         .stdout(contains("the old one is recalled"));
     becomes(&settings, &[("cart", "recalled"), ("cart", "waiting")]);
 }
+
+#[test]
+fn what_was_recalled_before_is_in_nobodys_way_unseen() {
+    let settings = registered();
+    let first = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "a"]);
+    let moved = json(&mut run(&settings, &["reschedule", &first, "--delay", "2h", "--json"]));
+    let moved = moved["handle"].as_str().unwrap();
+    becomes(&settings, &[("a", "recalled"), ("a", "waiting")]);
+    // Back to the first delay, whose key is recalled.
+    let back = run(&settings, &["reschedule", moved, "--delay", "1h"]).assert();
+    back.code(2).stderr(contains("would not be delivered").and(contains("--undo")));
+    let again = ["send", "--app", "billing", "--id", "a", "--delay", "1h", "--replace", moved, "--body", "b"];
+    run(&settings, &again).assert().code(2).stderr(contains("would not be delivered"));
+    // What is recalled already has no other time.
+    let gone = run(&settings, &["reschedule", &first, "--delay", "3h", "--body", "a"]).assert();
+    gone.code(1).stdout(contains("was recalled"));
+    // Two wait with the id, and only one of them is to be delivered.
+    let which = run(&settings, &["recall", "--app", "billing", "--id", "a", "--undo"]).assert();
+    which.code(1).stdout(contains("several messages")).stderr(contains("billing.~.a"));
+    becomes(&settings, &[("a", "recalled"), ("a", "waiting")]);
+    // Who cannot see what is recalled says so.
+    let mut blind = run(&settings, &["reschedule", moved, "--delay", "4h"]);
+    let blind = blind.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
+    blind.success().stderr(contains("was recalled before is not known"));
+}
