@@ -307,6 +307,8 @@ fn recalls_survive_a_restart_of_the_broker() {
             assert_eq!(recaller.recall(&handle).unwrap(), Answer::InTime);
         }
     }
+    // As bindings that were made a moment before are lost (seen on 3.10).
+    node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();
     inbox.reopen();
