@@ -229,8 +229,9 @@ fn finds_queues_that_come_back_without_a_leader() {
                 let of = |code| report.findings.iter().filter(move |finding| finding.code == code);
                 let apps: BTreeSet<_> =
                     of(FindingCode::NoLeader).flat_map(|finding| finding.apps.clone()).collect();
-                let led: BTreeSet<_> = names.iter().filter(|name| is_led(&node, name)).cloned().collect();
-                (apps, led, still_there(&node, &names), of(FindingCode::NoMajority).count())
+                let there = still_there(&node, &names);
+                let led: BTreeSet<_> = there.iter().filter(|name| is_led(&node, name)).cloned().collect();
+                (apps, led, there, of(FindingCode::NoMajority).count())
             },
             |(apps, led, there, starting)| {
                 *starting == 0 && apps.is_disjoint(led) && apps.union(led).eq(there)
@@ -258,12 +259,18 @@ fn declare(session: &mut Session, name: &str) {
     session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
 }
 
-/// Those of the queues that the broker knows of: it may have been killed before it had
-/// written down that there is such a queue at all.
+/// Those of the queues that the broker knows of, and that are bound: it may have been killed
+/// before it had written down that there is such a queue or binding at all. `doctor` looks at
+/// the queues that the set delivers to.
 fn still_there(node: &PrivateNode, names: &[String]) -> BTreeSet<String> {
-    let queues = http(node, "GET", "queues/%2F?columns=name", &Json::Null);
-    let known = queues.as_array().into_iter().flatten().filter_map(|queue| queue["name"].as_str());
-    known.filter(|name| names.iter().any(|it| it == name)).map(str::to_owned).collect()
+    let known = |path: &str, name: &str| -> BTreeSet<String> {
+        let found = http(node, "GET", path, &Json::Null);
+        let found = found.as_array().into_iter().flatten().filter_map(|it| it[name].as_str());
+        found.filter(|name| names.iter().any(|it| it == name)).map(str::to_owned).collect()
+    };
+    let queues = known("queues/%2F?columns=name", "name");
+    let bound = known("exchanges/%2F/delay.dispatch/bindings/source", "destination");
+    queues.intersection(&bound).cloned().collect()
 }
 
 /// Whether a queue of the default vhost has a leader.

@@ -30,6 +30,9 @@ const TRIES: usize = 5;
 /// How long a clean stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a paused process may take until it stands still.
+const STANDSTILL: Duration = Duration::from_secs(10);
+
 /// Removes the node's directory. Its processes may write for a moment after they
 /// were killed, hence the second attempt.
 const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
@@ -177,9 +180,25 @@ impl PrivateNode {
         Ok(())
     }
 
-    /// Pauses the broker's process, without closing anything.
+    /// Pauses the broker's process, without closing anything, and waits until all its threads
+    /// stand still: on a busy machine, they may answer for a while after the signal.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        let deadline = Instant::now() + STANDSTILL;
+        while self.is_moving() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether a thread of the broker's process is not stopped.
+    fn is_moving(&self) -> bool {
+        let Some(pid) = self.broker_pid() else { return false };
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else { return false };
+        // The state stands behind the name, which is in parentheses and may have some itself.
+        let state = |text: String| text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        threads
+            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())
+            .any(|text| state(text) != Some('T'))
     }
 
     /// Lets it continue.
