@@ -6,7 +6,7 @@ use delayline::{
     amqp::{Delivery, Session},
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
-use delayline_admin::holding::{Decision, Holding, Outgoing};
+use delayline_admin::drain::{Decision, Drain, Outgoing};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -57,7 +57,7 @@ fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
     let report = thread::scope(|scope| {
         let run = scope.spawn(|| {
             let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
-            Holding::new(&settings, &queue("kept")).until(&stop).drain(send, |_| {})
+            Drain::new(&settings, &queue("kept")).until(&stop).run(send, |_| {})
         });
         let blocked = |all: &Vec<(String, String)>| all.iter().any(|(_, state)| state == "blocked");
         let (first, _) = eventually_seen("it is told of the alarm", || senders(&node), blocked).remove(0);

@@ -14,7 +14,7 @@ use delayline::{
 };
 use delayline_admin::{
     self as admin, FindingCode, Kept, Selection,
-    holding::{Decision, Drained, Holding, Outgoing},
+    drain::{Decision, Drain, Drained, Outgoing},
 };
 use delayline_settings::Settings;
 use serde_json::json;
@@ -55,7 +55,7 @@ fn more_pages_than_a_connection_has_channels() {
     let (settings, mut session) = holding(COUNT, |n| n.to_string());
     // Twice: what is kept is given back in its order.
     for _ in 0..2 {
-        let (report, numbers) = look(Holding::new(&settings, &kept()).in_pages(1, u64::MAX));
+        let (report, numbers) = look(Drain::new(&settings, &kept()).in_pages(1, u64::MAX));
         assert_eq!(report.kept, COUNT as u64, "{report:?}");
         assert_eq!(numbers, (0..COUNT).collect::<Vec<_>>());
         eventually("all are back", || ready(&mut session, "kept") == COUNT);
@@ -74,11 +74,11 @@ fn some_go_and_the_others_stay_in_order_over_many_pages() {
         1 | 2 => Decision::Send(Outgoing::of(delivery, "", "target").into()),
         _ => Decision::Keep,
     };
-    let report = Holding::new(&settings, &kept()).in_pages(90, u64::MAX).drain(&mut decide, |_| {}).unwrap();
+    let report = Drain::new(&settings, &kept()).in_pages(90, u64::MAX).run(&mut decide, |_| {}).unwrap();
     assert_eq!((report.refused, report.withheld, &report.failure), (5, 0, &None), "{report:?}");
     let stay: Vec<_> = (0..COUNT).filter(|n| n % 7 > 2 || n % 700 == 1).collect();
     eventually("the rest is back", || ready(&mut session, "kept") == stay.len());
-    let (_, numbers) = look(Holding::new(&settings, &kept()));
+    let (_, numbers) = look(Drain::new(&settings, &kept()));
     assert_eq!(numbers, stay);
     assert_eq!(ready(&mut session, "target") as u64, report.sent);
 }
@@ -88,9 +88,9 @@ fn large_bodies_are_taken_a_few_at_a_time() {
     const COUNT: usize = 24;
     let (settings, mut session) = holding(COUNT, |_| "x".repeat(MIB));
     let (mut seen, mut most) = (0, 0);
-    let report = Holding::new(&settings, &kept())
+    let report = Drain::new(&settings, &kept())
         .in_pages(1_000, 4 * MIB as u64)
-        .drain(
+        .run(
             |_| {
                 // Handed out and not decided yet, this one with it.
                 most = most.max(COUNT - ready(&mut session, "kept") - seen);
@@ -111,9 +111,9 @@ fn what_somebody_else_holds_is_said_to_be_withheld() {
     drop(session);
     let mut other = Session::open(&settings.broker).unwrap();
     let mut thief = None;
-    let report = Holding::new(&settings, &kept())
+    let report = Drain::new(&settings, &kept())
         .in_pages(1, u64::MAX)
-        .drain(
+        .run(
             |_| {
                 let taken = thief.get_or_insert_with(|| other.consume("kept", 100).unwrap());
                 let first = taken.next(PATIENCE);

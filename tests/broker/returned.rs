@@ -7,7 +7,7 @@ use delayline::{
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_admin::{
-    holding::{Decision, Drained, Holding, Outgoing},
+    drain::{Decision, Drain, Drained, Outgoing},
     management::ManagementApi,
 };
 use delayline_node::{NodeOptions, PrivateNode};
@@ -62,8 +62,8 @@ fn id(delivery: &Delivery) -> u32 {
 
 /// Sends all on, with what is said of each, and nothing else that tells them apart.
 fn send(settings: &Settings, change: impl Fn(u32, &mut Outgoing)) -> Drained {
-    Holding::new(settings, &queue("kept"))
-        .drain(
+    Drain::new(settings, &queue("kept"))
+        .run(
             |delivery| {
                 let mut outgoing = Outgoing::of(delivery, "bound", "key");
                 outgoing.properties = Properties::default();
@@ -82,7 +82,7 @@ fn left(settings: &Settings) -> Vec<u32> {
         ids.push(id(delivery));
         Decision::Keep
     };
-    Holding::new(settings, &queue("kept")).drain(look, |_| {}).unwrap();
+    Drain::new(settings, &queue("kept")).run(look, |_| {}).unwrap();
     ids.sort_unstable();
     ids
 }

@@ -11,7 +11,7 @@ use delayline::{
 };
 use delayline_admin::{
     self as admin, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, Finding, FindingCode,
-    holding::HoldingError,
+    drain::DrainError,
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -232,7 +232,7 @@ fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
     let discard = |dry_run| admin::discard_app(&settings, &topology, &app("billing"), dry_run, &stop, |_| {});
     if !is_old(&settings) {
         let refused = discard(false).unwrap_err();
-        assert!(matches!(refused, AdminError::Holding(HoldingError::DeliveryLimit { .. })), "{refused:?}");
+        assert!(matches!(refused, AdminError::Drain(DrainError::DeliveryLimit { .. })), "{refused:?}");
         let limit = r#"{"delivery-limit": -1}"#;
         ctl(&["set_policy", "-p", &vhost, "--apply-to", "queues", "sweep", r"^delay\.level\.", limit]);
         eventually("the policy applies", || discard(true).is_ok());

@@ -217,7 +217,7 @@ fn it_says_what_is_missing() {
     let fails = |source: &TransferSource| {
         admin::transfer((&settings, source), &settings, &options(), &AtomicBool::new(false), |_| {})
     };
-    assert!(matches!(fails(&TransferSource::Set), Err(AdminError::Holding(_))));
+    assert!(matches!(fails(&TransferSource::Set), Err(AdminError::Drain(_))));
     install(&settings);
     let nobody = TransferSource::Layout(Layout::nservicebus());
     assert!(matches!(fails(&nobody), Err(AdminError::NoLayout { .. })));

@@ -117,6 +117,27 @@ fn a_new_message_takes_the_place_of_another_one() {
 }
 
 #[test]
+fn the_newest_of_an_id_takes_the_place_of_all_that_wait() {
+    let settings = registered();
+    let newest = |delay: &str, id: &[&str]| {
+        let send = ["send", "--app", "billing", "--delay", delay, "--body", "x"];
+        run(&settings, &[&send[..], id, &["--replace"]].concat()).assert()
+    };
+    newest("1h", &["--id", "cart"]).success().stdout(contains("nothing waited with this id"));
+    becomes(&settings, &[("cart", "waiting")]);
+    sent(&settings, &["--delay", "62m", "--id", "cart", "--body", "x"]);
+    sent(&settings, &["--delay", "2h", "--id", "other", "--body", "x"]);
+    newest("63m", &["--id", "cart"]).success().stdout(contains("the old one is recalled"));
+    let cart = [("cart", "recalled"), ("cart", "recalled"), ("cart", "waiting")];
+    becomes(&settings, &[&cart[..], &[("other", "waiting")]].concat());
+    // The delay that it has, or had before.
+    newest("63m", &["--id", "cart"]).code(2).stderr(contains("give it an id of its own"));
+    newest("1h", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
+    newest("1h", &[]).code(2).stderr(contains("give its --id"));
+    becomes(&settings, &[&cart[..], &[("other", "waiting")]].concat());
+}
+
+#[test]
 fn what_was_recalled_before_is_in_nobodys_way_unseen() {
     let settings = registered();
     let first = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "a"]);

@@ -319,6 +319,7 @@ fn scheduled(walk: &mut Walk) {
     let handle = sent[0]["message"]["handle"].as_str().unwrap().to_owned();
     walk.run("send", &[&send[..], &["instead", "--replace", &handle]].concat());
     assert_eq!(walk.run("scheduled list", &["--app", "billing"])[0]["journal"]["read"], 2);
+    assert_eq!(walk.run("send", &[&send[..], &["alone", "--replace"]].concat())[0]["replaced"], "nothing");
     walk.run("scheduled show", &[&handle]);
     walk.run("scheduled count", &["--app", "billing", "--by", "day"]);
     assert!(walk.run("reschedule", &[&handle, "--delay", "2h"])[0].get("problem").is_some());

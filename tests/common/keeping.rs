@@ -1,7 +1,7 @@
 //! Queues that keep messages whose bodies are numbers.
 
 use delayline::amqp::Delivery;
-use delayline_admin::holding::{Decision, Drained, Holding};
+use delayline_admin::drain::{Decision, Drain, Drained};
 
 /// What a body says.
 pub fn number(delivery: &Delivery) -> usize {
@@ -9,13 +9,13 @@ pub fn number(delivery: &Delivery) -> usize {
 }
 
 /// Looks at all messages and takes none away; the numbers in them, in order.
-pub fn look(holding: Holding<'_>) -> (Drained, Vec<usize>) {
+pub fn look(drain: Drain<'_>) -> (Drained, Vec<usize>) {
     let mut numbers = Vec::new();
     let keep = |delivery: &Delivery| {
         numbers.push(number(delivery));
         Decision::Keep
     };
-    let report = holding.drain(keep, |_| {}).unwrap();
+    let report = drain.run(keep, |_| {}).unwrap();
     assert_eq!(report.failure, None);
     (report, numbers)
 }

@@ -7,15 +7,16 @@ mod about;
 mod apps;
 mod bindings;
 pub mod compare;
+mod complaint;
 mod contents;
 mod doctor;
+pub mod drain;
 mod examine;
 mod export;
 mod finding;
 mod gateway;
 mod guard;
 pub mod handover;
-pub mod holding;
 mod install;
 mod journal;
 mod kept;
@@ -36,7 +37,7 @@ mod verify;
 
 use crate::{
     compare::Observed,
-    holding::HoldingError,
+    drain::DrainError,
     management::{ManagementApi, ManagementError},
 };
 use delayline::amqp::AmqpError;
@@ -120,7 +121,7 @@ pub enum AdminError {
     Management(#[from] ManagementError),
     /// A queue that keeps messages was not touched.
     #[error(transparent)]
-    Holding(#[from] HoldingError),
+    Drain(#[from] DrainError),
     /// Nobody has declared this layout here.
     #[error(
         "vhost `{vhost}` has no exchange of the layout `{layout}`: the library that uses it declares them \

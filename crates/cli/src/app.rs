@@ -361,19 +361,17 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 force: args.force,
                 dry_run: args.dry_run,
             };
-            let bar = output.spinner("removing");
-            let outcome = admin::remove_app(settings, &topology, &args.who.app, &options);
-            bar.finish_and_clear();
-            app_show::removed(&args.who.app, &outcome?, output)
+            let app = &args.who.app;
+            let outcome =
+                output.spinning("removing", || admin::remove_app(settings, &topology, app, &options))?;
+            app_show::removed(app, &outcome, output)
         }
         Command::Discard(args) => {
             let stop = ending::on_signal()?;
-            let bar = output.progress(Some(0), "looking through the levels");
-            let report = admin::discard_app(settings, &topology, &args.app, args.dry_run, &stop, |at| {
-                follow(&bar, at);
-            });
-            bar.finish_and_clear();
-            app_show::discarded(&report?, args.dry_run, output)
+            let report = output.following("looking through the levels", |bar| {
+                admin::discard_app(settings, &topology, &args.app, args.dry_run, &stop, |at| follow(bar, at))
+            })?;
+            app_show::discarded(&report, args.dry_run, output)
         }
         Command::List(_) => {
             app_show::list(&topology.settings().set, &admin::list_apps(settings, &topology)?, output)

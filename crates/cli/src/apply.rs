@@ -11,7 +11,7 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
-    output::{counted, dry_run, grouped, printable, unchanged},
+    output::{at, counted, dry_run, grouped, printable, unchanged},
 };
 
 #[derive(Debug, clap::Args)]
@@ -63,14 +63,10 @@ struct Source {
 impl Source {
     fn apply(&self, settings: &Settings, dry_run: bool, output: &Output) -> Result<ApplyReport, Failure> {
         let platform = Platform::load(&self.file, &settings.topology, !dry_run).map_err(Failure::usage)?;
-        let bar = output.progress(Some(0), "applying");
         let options = ApplyOptions { prune: self.prune, dry_run };
-        let report = admin::apply(settings, &platform, options, |done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        });
-        bar.finish_and_clear();
-        Ok(report?)
+        Ok(output.following("applying", |bar| {
+            admin::apply(settings, &platform, options, |done, total| at(bar, done as u64, total as u64))
+        })?)
     }
 }
 

@@ -49,13 +49,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let options = DoctorOptions { trusted: args.trusted.clone(), ..DoctorOptions::default() };
-    let bar = output.spinner("looking");
-    let report = match &args.layout {
+    let mut report = output.spinning("looking", || match &args.layout {
         Some(layout) => admin::doctor_layout(settings, &topology, layout, &options),
         None => admin::doctor(settings, &topology, &options),
-    };
-    bar.finish_and_clear();
-    let mut report = report?;
+    })?;
     let before = report.findings.len();
     report.findings.retain(|finding| !args.ignore.contains(&finding.code));
     let ignored = before - report.findings.len();

@@ -6,7 +6,7 @@ use std::{error::Error, io, process::ExitCode};
 use rustix::io::Errno;
 
 use delayline::amqp::AmqpError;
-use delayline_admin::{AdminError, JournalUnread, holding::HoldingError};
+use delayline_admin::{AdminError, JournalUnread, drain::DrainError};
 use delayline_node::NodeError;
 use delayline_settings::SettingsError;
 
@@ -146,7 +146,7 @@ impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
         let no_set = matches!(
             error,
-            AdminError::Holding(HoldingError::Missing { .. } | HoldingError::NotOffered { .. })
+            AdminError::Drain(DrainError::Missing { .. } | DrainError::NotOffered { .. })
                 | AdminError::NoLayout { .. }
                 | AdminError::NoGuard { .. }
                 | AdminError::Journal(JournalUnread::NoJournal { .. })

@@ -13,11 +13,7 @@ use crate::{
 
 pub(super) fn run(layout: &Layout, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let status = admin::layout_status(settings, layout)?;
-    if output.json {
-        output.json(&status)?;
-    } else {
-        print(&status, output)?;
-    }
+    output.report(&status, print)?;
     Ok(code(&status))
 }
 

@@ -233,9 +233,8 @@ fn remove(
     output: &mut Output,
 ) -> Result<Code, Failure> {
     let name = &args.named.name;
-    let bar = output.spinner("removing");
-    let outcome = admin::remove_gateway(settings, topology, name, args.force, args.dry_run);
-    bar.finish_and_clear();
+    let outcome = output
+        .spinning("removing", || admin::remove_gateway(settings, topology, name, args.force, args.dry_run));
     let report = match outcome? {
         Ok(report) => report,
         Err(refusal) => {

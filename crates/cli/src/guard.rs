@@ -56,23 +56,15 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     if args.undo {
-        let bar = output.spinner("taking the guard away");
-        let report = admin::unguard(settings, &topology, &args.layout, args.dry_run);
-        bar.finish_and_clear();
-        return show_undone(&report?, output);
+        let undo = || admin::unguard(settings, &topology, &args.layout, args.dry_run);
+        return show_undone(&output.spinning("taking the guard away", undo)?, output);
     }
     let mut options = GuardOptions::default();
     (options.targets, options.dry_run) = (args.targets, args.dry_run);
     options.wait = Duration::from_secs(args.wait);
-    let bar = output.spinner("guarding");
-    let report = admin::guard(settings, &topology, &args.layout, &options);
-    bar.finish_and_clear();
-    let report = report?;
-    if output.json {
-        output.json(&report)?;
-    } else {
-        show(&report, output)?;
-    }
+    let guard = || admin::guard(settings, &topology, &args.layout, &options);
+    let report = output.spinning("guarding", guard)?;
+    output.report(&report, show)?;
     Ok(code(&report))
 }
 

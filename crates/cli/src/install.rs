@@ -34,11 +34,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let report = admin::install(settings, &topology, args.dry_run, || bar.inc(1));
     bar.finish_and_clear();
     let report = report?;
-    if output.json {
-        output.json(&report)?;
-    } else {
-        show(&report, settings, output)?;
-    }
+    output.report(&report, |report, output| show(report, settings, output))?;
     Ok(match report.outcome {
         Applied::Installed | Applied::Unchanged | Applied::DryRun => Code::Done,
         Applied::Conflict | Applied::Unsuitable | Applied::EarlierVersion => Code::Problem,

@@ -14,7 +14,7 @@ use delayline::{
     message::{Value, headers},
     topology::{Binding, Endpoint, Names, Queue, QueueType},
 };
-use delayline_admin::{holding::Sample, management::ManagementApi};
+use delayline_admin::{drain::Sample, management::ManagementApi};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, args, ending, output::aside, time::clock};

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub(super) use delayline_admin::{counted, grouped};
 
-use crate::args::Shape;
+use crate::{Failure, args::Shape};
 
 /// The version of everything that is printed as JSON; docs/json.md says when it changes.
 pub(super) const SCHEMA_VERSION: u32 = 1;
@@ -108,13 +108,39 @@ impl Output {
         bar.with_message(what)
     }
 
-    /// A sign of life on standard error for work whose length is unknown; hidden unless that
-    /// is a terminal.
-    pub(super) fn spinner(&self, what: &'static str) -> ProgressBar {
+    /// Does something with a progress bar whose length is not known before, and takes the bar
+    /// away afterwards.
+    pub(super) fn following<T>(&self, what: &'static str, work: impl FnOnce(&ProgressBar) -> T) -> T {
+        let bar = self.progress(Some(0), what);
+        let result = work(&bar);
+        bar.finish_and_clear();
+        result
+    }
+
+    /// Does something that takes nobody knows how long, with a sign of life on standard error
+    /// if that is a terminal.
+    pub(super) fn spinning<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}")).with_message(what);
         bar.enable_steady_tick(Duration::from_millis(100));
-        bar
+        let result = work();
+        bar.finish_and_clear();
+        result
     }
+
+    /// Prints a report, as JSON or as `show` does it.
+    pub(super) fn report<T: Serialize>(
+        &mut self,
+        report: &T,
+        show: impl FnOnce(&T, &mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if self.json { Ok(self.json(report)?) } else { show(report, self) }
+    }
+}
+
+/// Says how far something is, of as much as is known by now.
+pub(super) fn at(bar: &ProgressBar, done: u64, all: u64) {
+    bar.set_length(all.max(done));
+    bar.set_position(done);
 }
 
 fn style(template: &str) -> ProgressStyle {

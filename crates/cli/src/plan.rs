@@ -128,11 +128,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
         (Some(_), Fit::TooMuch) => Code::Problem,
         _ => Code::Done,
     };
-    if output.json {
-        output.json(&shown)?;
-    } else {
-        show(args, &shown, output)?;
-    }
+    output.report(&shown, |shown, output| show(args, shown, output))?;
     Ok(code)
 }
 

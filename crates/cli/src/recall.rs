@@ -1,6 +1,7 @@
 //! `delayline recall`
 
 use std::{
+    collections::BTreeSet,
     io::{self, BufRead, IsTerminal},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -18,14 +19,15 @@ use delayline::{
     topology::Topology,
 };
 use delayline_admin::{
-    self as admin, PendingRecall, ScheduleFilter, ScheduleList, ScheduledMessage, SweepOptions, SweepReport,
+    self as admin, Kept, PendingRecall, ScheduleFilter, ScheduleList, ScheduledMessage, SweepOptions,
+    SweepReport,
 };
 use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
-    output::{aside, counted, dry_run, grouped, unchanged},
+    output::{aside, at, counted, dry_run, grouped, unchanged},
     table::table,
     time::{self, date},
 };
@@ -128,10 +130,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         let mut options = SweepOptions::default();
         options.dry_run = args.dry_run;
         let stop = on_signal()?;
-        let bar = output.spinner("sweeping");
-        let report = admin::sweep_recalls(settings, &topology, &options, &stop);
-        bar.finish_and_clear();
-        return swept(&report?, output);
+        let sweep = || admin::sweep_recalls(settings, &topology, &options, &stop);
+        return swept(&output.spinning("sweeping", sweep)?, output);
     }
     let (handles, left) = match &args.app {
         Some(app) => match journalled(args, app, settings, &topology, output)? {
@@ -141,6 +141,11 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         None if args.handles.is_empty() => (typed()?, 0),
         None => (args.handles.clone(), 0),
     };
+    if args.wait {
+        // Nothing is recalled before it is known that looking loses nothing.
+        let apps: BTreeSet<&AppKey> = handles.iter().map(Handle::app).collect();
+        apps.into_iter().try_for_each(|app| Kept::Recalled(app.clone()).check(settings, &topology))?;
+    }
     let stop = on_signal()?;
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     let (mut done, mut open) = (0_u64, left);
@@ -184,13 +189,11 @@ fn journalled(
         filter = filter.not_recalled();
     }
     let stop = on_signal()?;
-    let bar = output.progress(Some(0), "reading the journal");
-    let found = admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, &stop, |read, all| {
-        bar.set_length(all.max(read));
-        bar.set_position(read);
-    });
-    bar.finish_and_clear();
-    let found = found?;
+    let found = output.following("reading the journal", |bar| {
+        admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, &stop, |read, all| {
+            at(bar, read, all);
+        })
+    })?;
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }
@@ -365,7 +368,7 @@ fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
     }
     let verb = if report.dry_run { "would be removed" } else { "removed" };
     let number = |number: usize| grouped(number as u64);
-    let head = match (report.dry_run, report.swept + report.noted) {
+    let head = match (report.dry_run, report.swept + report.noted + report.undone) {
         (true, _) => format!("{} ", dry_run()),
         (false, 0) => format!("{} ", unchanged()),
         (false, _) => String::new(),
@@ -379,6 +382,10 @@ fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
     if report.noted > 0 {
         let verb = if report.dry_run { "would be noted" } else { "was noted" };
         output.line(format!("for {} it {verb} when they can go", number(report.noted)))?;
+    }
+    if report.undone > 0 {
+        let verb = if report.dry_run { "would be removed" } else { "was removed" };
+        output.line(format!("{} undone: what was noted about them {verb}", number(report.undone)))?;
     }
     if report.left > 0 {
         output.line(format!("{} more are over, and left for the next run", number(report.left)))?;

@@ -19,7 +19,7 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
-    output::aside,
+    output::{aside, at},
     time::{self, date},
 };
 
@@ -126,13 +126,9 @@ fn journalled(
 ) -> Result<Result<(Handle, Message), Code>, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let stop = on_signal()?;
-    let bar = output.progress(Some(0), "reading the journal");
-    let found = admin::find_scheduled(settings, &topology, &args.handle, 0, &stop, |read, all| {
-        bar.set_length(all.max(read));
-        bar.set_position(read);
-    });
-    bar.finish_and_clear();
-    let (found, read) = found?;
+    let (found, read) = output.following("reading the journal", |bar| {
+        admin::find_scheduled(settings, &topology, &args.handle, 0, &stop, |read, all| at(bar, read, all))
+    })?;
     if read.interrupted {
         return Ok(Err(Code::Interrupted));
     }

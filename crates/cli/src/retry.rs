@@ -95,11 +95,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let policies = policies.load()?;
     let policy = policies.get(app, reason);
     let report = Report::new(&policies, policy, app, reason);
-    if output.json {
-        output.json(&report)?;
-    } else {
-        show(&report, policy, settings, output)?;
-    }
+    output.report(&report, |report, output| show(report, policy, settings, output))?;
     Ok(Code::Done)
 }
 

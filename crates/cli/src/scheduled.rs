@@ -19,7 +19,7 @@ use crate::{
     ending::on_signal,
     findings,
     kept::{printable_line, sample},
-    output::{counted, grouped},
+    output::{at, counted, grouped},
     table::table,
     time::{self, date},
 };
@@ -128,23 +128,23 @@ impl Which {
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let stop = on_signal()?;
-    let bar = output.progress(Some(0), "reading the journal");
-    let progress = |read: u64, all: u64| {
-        bar.set_length(all.max(read));
-        bar.set_position(read);
-    };
+    let reading = "reading the journal";
     match &args.command {
         Command::List { which, id, limit } => {
-            let filter = which.filter().with_id(id.clone());
-            let listed =
-                admin::list_scheduled(settings, &topology, &which.app, &filter, *limit, &stop, progress);
-            bar.finish_and_clear();
-            list(&listed?, output)
+            let (app, filter) = (&which.app, which.filter().with_id(id.clone()));
+            let listed = output.following(reading, |bar| {
+                admin::list_scheduled(settings, &topology, app, &filter, *limit, &stop, |read, all| {
+                    at(bar, read, all)
+                })
+            })?;
+            list(&listed, output)
         }
         Command::Show { handle, body_bytes } => {
-            let found = admin::find_scheduled(settings, &topology, handle, *body_bytes, &stop, progress);
-            bar.finish_and_clear();
-            let (found, journal) = found?;
+            let (found, journal) = output.following(reading, |bar| {
+                admin::find_scheduled(settings, &topology, handle, *body_bytes, &stop, |read, all| {
+                    at(bar, read, all)
+                })
+            })?;
             let code = match &found {
                 _ if journal.interrupted => Code::Interrupted,
                 Some(_) => Code::Done,
@@ -180,9 +180,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 By::Day => CountBy::Day,
             };
             let (app, filter, by) = (&which.app, which.filter(), (by, time::zone()));
-            let counted = admin::count_scheduled(settings, &topology, app, &filter, by, &stop, progress);
-            bar.finish_and_clear();
-            count(&counted?, output)
+            let counted = output.following(reading, |bar| {
+                admin::count_scheduled(settings, &topology, app, &filter, by, &stop, |read, all| {
+                    at(bar, read, all)
+                })
+            })?;
+            count(&counted, output)
         }
     }
 }

@@ -1,6 +1,9 @@
 //! `delayline status`, and `delayline top` when it looks once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use log::debug;
 
@@ -51,7 +54,7 @@ pub(super) fn run(settings: Settings, again: bool, output: &mut Output) -> Resul
     let topology = Topology::new(settings.topology.clone());
     let look = || {
         stats.count(&settings, &topology)?;
-        stats.glance(&settings, &topology, GLANCES)
+        stats.glance(&settings, &topology, GLANCES, &AtomicBool::new(false))
     };
     // What cannot be counted is unknown; the picture says why, as for all that comes from there.
     if !again && let Err(error) = look() {
@@ -60,11 +63,7 @@ pub(super) fn run(settings: Settings, again: bool, output: &mut Output) -> Resul
     let sources = Sources { apps: true, recalls: Some(stats), ..Sources::default() };
     let mut collector = Collector::new(settings, sources);
     let picture = collector.look();
-    if output.json {
-        output.json(picture)?;
-    } else {
-        print(picture, output)?;
-    }
+    output.report(picture, print)?;
     match &picture.broker.problem {
         Some(problem) => Err(Failure::new(Code::Broker, problem)),
         None => Ok(code(picture)),

@@ -11,7 +11,7 @@ use delayline_settings::{Layers, Settings};
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
-    output::{counted, grouped, printable},
+    output::{at, counted, grouped, printable},
     table::table,
     text,
 };
@@ -112,18 +112,10 @@ pub(super) fn run(args: &Args, mut from: Settings, output: &mut Output) -> Resul
     (options.allow_late, options.unbound) = (args.allow_late, args.unbound);
     (options.new_handles, options.rate, options.dry_run) = (args.new_handles, args.rate, args.dry_run);
     let stop = on_signal()?;
-    let bar = output.progress(Some(0), "moving");
-    let report = admin::transfer((&from, &source), &to, &options, &stop, |at| {
-        bar.set_length(at.total);
-        bar.set_position(at.moved);
-    });
-    bar.finish_and_clear();
-    let report = report?;
-    if output.json {
-        output.json(&report)?;
-    } else {
-        show(&report, output)?;
-    }
+    let report = output.following("moving", |bar| {
+        admin::transfer((&from, &source), &to, &options, &stop, |seen| at(bar, seen.moved, seen.total))
+    })?;
+    output.report(&report, show)?;
     Ok(code(&report))
 }
 

@@ -34,12 +34,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let bar = output.spinner("removing");
-    let outcome = match args.dry_run {
+    let outcome = output.spinning("removing", || match args.dry_run {
         true => admin::plan_uninstall(settings, &topology, args.force),
         false => admin::uninstall(settings, &topology, args.force),
-    };
-    bar.finish_and_clear();
+    });
     let report = match outcome? {
         Ok(report) => report,
         Err(refusal) => {

@@ -75,15 +75,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         wait: Duration::from_secs(args.wait),
         which,
     };
-    let bar = output.spinner("looking");
-    let report = admin::unstick(settings, &topology, &options);
-    bar.finish_and_clear();
-    let report = report?;
-    if output.json {
-        output.json(&report)?;
-    } else {
-        show(&report, output)?;
-    }
+    let report = output.spinning("looking", || admin::unstick(settings, &topology, &options))?;
+    output.report(&report, show)?;
     Ok(code(&report))
 }
 

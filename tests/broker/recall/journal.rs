@@ -421,7 +421,7 @@ fn recalls_and_the_ends_of_journals_are_counted_without_reading_them() {
     let topology = topology(&settings);
     eventually("the broker tells of both", || {
         stats.count(&settings, &topology).unwrap();
-        stats.glance(&settings, &topology, PATIENCE).unwrap();
+        stats.glance(&settings, &topology, PATIENCE, &AtomicBool::new(false)).unwrap();
         let counts = stats.counts();
         counts.apps["billing"].pending == 1 && !counts.journals.is_empty()
     });

@@ -60,7 +60,9 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
         let key = "due".into();
         (Binding { key, ..Binding::recalling(&names, waiting.routing_key()) }, arguments)
     };
-    let (binding, arguments) = note("delay.0000.0000.0000.0000.0000.0000.0001.billing.~.undone");
+    let old = "delay.0000.0000.0000.0000.0000.0000.0001.billing.~.old";
+    let (binding, arguments) = note(old);
+    session.bind(&Binding { key: old.into(), ..binding.clone() }).unwrap();
     session.bind_with(&binding, &arguments).unwrap();
     let young = sweep(&settings, &SweepOptions::default());
     assert_eq!((young.swept, young.left), (0, 1), "{young:?}");
@@ -73,6 +75,28 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
     assert_eq!(recalls(&settings), [waiting.routing_key().encode(), odd.key].into());
     assert_eq!(bound(&settings).len(), 3, "one note is left");
     assert_eq!(sweep(&settings, &soon).swept, 0);
+}
+
+#[test]
+fn what_was_noted_about_a_recall_ends_when_it_is_undone() {
+    let (settings, _inbox, router, mut recaller) = offered();
+    let handle = handle(&send(&router, message("back-and-forth", 3_600)));
+    let pending = || admin::pending_recalls(&settings, &topology(&settings), Some(&app("billing"))).unwrap();
+    recaller.recall(&handle).unwrap();
+    assert_eq!(sweep(&settings, &SweepOptions::default()).noted, 1);
+    let first = pending()[0].due.expect("it was noted");
+    recaller.undo(&handle).unwrap();
+    assert_eq!(pending(), []);
+
+    let dry = sweep(&settings, &SweepOptions::default().dry_run());
+    assert_eq!((dry.recalls, dry.undone, bound(&settings).len()), (0, 1, 1), "{dry:?}");
+    let swept = sweep(&settings, &SweepOptions::default());
+    assert_eq!((swept.recalls, swept.undone, bound(&settings).len()), (0, 1, 0), "{swept:?}");
+    // The next recall of the same key is of a message that may be due later.
+    recaller.recall(&handle).unwrap();
+    let again = sweep(&settings, &SweepOptions::default());
+    assert_eq!((again.recalls, again.noted, again.undone), (1, 1, 0), "{again:?}");
+    assert!(pending()[0].due.expect("it was noted") > first);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::holding::{Decision, Drained, Holding, Progress, past};
+use crate::drain::{Decision, Drain, Drained, Progress, past};
 use delayline::{
     amqp::v1::Foreign,
     codec::{AppKey, RoutingKey},
@@ -88,7 +88,7 @@ fn is_for(app: &AppKey, routing_key: &str) -> bool {
 /// # Errors
 /// If the broker cannot be asked, or looking would not be safe: from RabbitMQ 4.0 the
 /// levels need a delivery limit of -1 for as long as it takes
-/// ([`HoldingError::DeliveryLimit`](crate::holding::HoldingError)).
+/// ([`DrainError::DeliveryLimit`](crate::drain::DrainError)).
 pub fn discard_app(
     settings: &Settings,
     topology: &Topology,
@@ -112,7 +112,7 @@ pub fn discard_app(
             }
             let mut passed = past(settings, queue, u64::MAX, || {
                 let mut theirs = 0;
-                let drained = Holding::new(settings, queue).until(stop).drain(
+                let drained = Drain::new(settings, queue).until(stop).run(
                     |delivery| {
                         let its = is_for(app, &delivery.routing_key);
                         theirs += u64::from(its);

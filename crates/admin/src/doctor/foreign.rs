@@ -325,8 +325,8 @@ mod tests {
     use crate::{
         KeptGroup,
         compare::Observed,
+        drain::Group,
         handover::Look,
-        holding::Group,
         management::{BindingInfo, ExchangeInfo, Policy},
     };
     use delayline::topology::TopologySettings;

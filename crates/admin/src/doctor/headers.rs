@@ -47,7 +47,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kept, KeptReport, holding::Group};
+    use crate::{Kept, KeptReport, drain::Group};
     use delayline::topology::TopologySettings;
 
     fn groups(held_back: &[(Option<&str>, u64)]) -> KeptReport {

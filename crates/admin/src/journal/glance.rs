@@ -36,7 +36,7 @@ pub(crate) struct JournalBeginning {
     pub(crate) longest: Option<Duration>,
 }
 
-/// Looks at both ends of an application's journal.
+/// Looks at both ends of an application's journal, unless it is stopped before.
 ///
 /// # Errors
 /// If there is no journal, or the broker refuses or is lost.
@@ -44,12 +44,12 @@ pub(crate) fn glance_at_journal(
     settings: &Settings,
     topology: &Topology,
     app: &AppKey,
+    stop: &AtomicBool,
 ) -> Result<JournalGlance, AdminError> {
-    let JournalBeginning { cut_off, oldest, .. } = journal_beginning(settings, topology, app, 1)?;
+    let reading = Reading { settings, topology, app, stop };
+    let JournalBeginning { cut_off, oldest, .. } = beginning(&reading, 1)?;
     let mut newest = None;
-    let stop = AtomicBool::new(false);
-    Reading { settings, topology, app, stop: &stop }
-        .last(|delivery| newest = published(delivery, topology, app).or(newest))?;
+    reading.last(|delivery| newest = published(delivery, topology, app).or(newest))?;
     Ok(JournalGlance { cut_off, oldest, newest })
 }
 
@@ -60,10 +60,15 @@ pub(crate) fn journal_beginning(
     app: &AppKey,
     most: u64,
 ) -> Result<JournalBeginning, AdminError> {
+    let stop = AtomicBool::new(false);
+    beginning(&Reading { settings, topology, app, stop: &stop }, most)
+}
+
+fn beginning(reading: &Reading<'_>, most: u64) -> Result<JournalBeginning, AdminError> {
+    let (topology, app) = (reading.topology, reading.app);
     let unit = topology.settings().unit.duration();
     let mut beginning = JournalBeginning::default();
-    let stop = AtomicBool::new(false);
-    let cut_off = Reading { settings, topology, app, stop: &stop }.beginning(most, |delivery| {
+    let cut_off = reading.beginning(most, |delivery| {
         let delay = Entry::of(delivery, app).map(|entry| entry.key.delay.duration(unit));
         beginning.longest = beginning.longest.max(delay);
         beginning.oldest = beginning.oldest.or_else(|| published(delivery, topology, app));

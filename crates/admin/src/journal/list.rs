@@ -16,7 +16,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::{AdminError, holding::Sample, recalls::recalled_keys};
+use crate::{AdminError, drain::Sample, recalls::recalled_keys};
 
 use super::{
     JournalRead, ScheduleState, ScheduledMessage,

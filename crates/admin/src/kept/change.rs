@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     AdminError, doing,
-    holding::{Decision, Drained, Holding, Progress, past},
+    drain::{Decision, Drain, Drained, Progress, past},
 };
 use delayline::{
     amqp::{Delivery, Session, v1::Foreign},
@@ -105,7 +105,7 @@ impl Kept {
                 }
                 Decision::Keep
             };
-            let drained = Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?;
+            let drained = Drain::new(settings, queue).until(stop).run(decide, &mut progress)?;
             Ok((drained, (unbound, hopeless)))
         })
         .map_err(|error| self.told(error))?;
@@ -133,7 +133,7 @@ impl Kept {
             false => Decision::Keep,
         };
         let mut passed = past(settings, queue, u64::MAX, || {
-            Ok((Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?, ()))
+            Ok((Drain::new(settings, queue).until(stop).run(decide, &mut progress)?, ()))
         })
         .map_err(|error| self.told(error))?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
@@ -161,7 +161,7 @@ impl Kept {
                 selected += u64::from(self.selects(topology, selection, delivery.into()));
                 Decision::Keep
             };
-            let drained = Holding::new(settings, queue).until(stop).drain(decide, &mut progress)?;
+            let drained = Drain::new(settings, queue).until(stop).run(decide, &mut progress)?;
             Ok((drained, selected))
         })
         .map_err(|error| self.told(error))?;

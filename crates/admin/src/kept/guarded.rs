@@ -1,6 +1,6 @@
 //! Why a message is in the queue of a guard, and its way on in the layout it came from: pure.
 
-use crate::{Diagnosis, Layout, Reason, holding::Outgoing};
+use crate::{Diagnosis, Layout, Reason, drain::Outgoing};
 use delayline::{
     amqp::Delivery,
     topology::{Object, Queue, Topology},

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     AdminError,
-    holding::{Decision, Drained, Group, Holding, Progress, Sample, count, past},
+    drain::{Decision, Drain, Drained, Group, Progress, Sample, count, past},
 };
 use delayline::{
     amqp::{Delivery, v1::Foreign},
@@ -167,7 +167,7 @@ impl Kept {
         let mut passed = past(settings, queue, limit, || {
             let enough = AtomicBool::new(count == 0);
             let mut found = Vec::new();
-            let drained = Holding::new(settings, queue).at_most(limit).until(&enough).drain(
+            let drained = Drain::new(settings, queue).at_most(limit).until(&enough).run(
                 |delivery| {
                     if found.len() < count
                         && let Some(cause) = selected(delivery.into())

@@ -17,14 +17,15 @@ use serde::Serialize;
 
 use crate::{
     AdminError, Layout,
-    holding::{HoldingError, Outgoing, arrived},
+    drain::{self, DrainError, Outgoing, arrived},
 };
 use delayline::{
-    amqp::{Delivery, v1::Foreign},
+    amqp::{Delivery, Session, v1::Foreign},
     codec::{AppKey, MessageId, RoutingKey},
     message::{Headers, Value, headers},
     topology::{Queue, RecallSettings, Topology},
 };
+use delayline_settings::Settings;
 
 pub(crate) use bound::Bound;
 
@@ -75,13 +76,22 @@ impl Kept {
         topology.queues().find(|queue| queue.name == name).cloned().expect("every topology has it")
     }
 
+    /// Refuses a queue that would drop messages because somebody looked at them.
+    ///
+    /// # Errors
+    /// If it would, if that cannot be known, or if there is no such queue.
+    pub fn check(&self, settings: &Settings, topology: &Topology) -> Result<(), AdminError> {
+        let mut session = Session::open(&settings.broker).map_err(DrainError::from)?;
+        drain::check(settings, &mut session, &self.queue(topology)).map_err(|error| self.told(error))
+    }
+
     /// Says what made the queue, if it is not there.
-    fn told(&self, error: HoldingError) -> AdminError {
+    fn told(&self, error: DrainError) -> AdminError {
         match (self, error) {
-            (Self::Recalled(app), HoldingError::Missing { .. }) => {
-                HoldingError::NotOffered { app: app.clone() }.into()
+            (Self::Recalled(app), DrainError::Missing { .. }) => {
+                DrainError::NotOffered { app: app.clone() }.into()
             }
-            (Self::Guarded(layout), HoldingError::Missing { .. }) => {
+            (Self::Guarded(layout), DrainError::Missing { .. }) => {
                 AdminError::NoGuard { layout: layout.to_string() }
             }
             (_, error) => error.into(),

@@ -1,6 +1,6 @@
 //! Why a message is in the parked queue, and its way back to its application: pure.
 
-use crate::holding::Outgoing;
+use crate::drain::Outgoing;
 use delayline::{
     amqp::Delivery,
     codec::{AppKey, Delay, RoutingKey},

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Serialize, Serializer};
 
-use crate::holding::Outgoing;
+use crate::drain::Outgoing;
 use delayline::{
     amqp::Delivery,
     codec::{Level, RoutingKey},

@@ -1,6 +1,6 @@
 //! What is in the queue of recalled messages, and its way to the application after all: pure.
 
-use crate::holding::Outgoing;
+use crate::drain::Outgoing;
 use delayline::{
     amqp::Delivery,
     codec::{AppKey, Delay, RoutingKey},

@@ -11,12 +11,13 @@ use std::{
 };
 
 use jiff::Timestamp;
-use log::{Level, info, log};
+use log::{Level, info};
 use serde::Serialize;
 
 use super::{SweepOptions, SweepReport, count_recalls, sweep_recalls};
 use crate::{
     AdminError,
+    complaint::Complaint,
     journal::{JournalGlance, glance_at_journal},
     management::ManagementApi,
 };
@@ -75,11 +76,15 @@ pub struct RecallCounts {
 
 /// What a [`Sweeper`] has seen and done, for metrics and the page.
 #[derive(Debug, Default)]
-pub struct RecallStats(Mutex<RecallCounts>);
+pub struct RecallStats {
+    counts: Mutex<RecallCounts>,
+    /// When each journal was last looked at, in vain or not.
+    looks: Mutex<BTreeMap<String, Instant>>,
+}
 
 impl RecallStats {
     fn lock(&self) -> MutexGuard<'_, RecallCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The counts as they are now.
@@ -104,29 +109,56 @@ impl RecallStats {
         Ok(())
     }
 
-    /// Looks at the ends of every journal, for so long at most.
+    /// Looks at the ends of every journal, for so long at most: first at those that it looked
+    /// at longest ago. What it knew of the others stays.
     ///
     /// # Errors
-    /// If there is no management API, or the broker refuses.
+    /// If there is no management API, or the broker refuses. If journals cannot be read, it
+    /// looks at the others, and tells of the first one.
     pub fn glance(
         &self,
         settings: &Settings,
         topology: &Topology,
         at_most: Duration,
+        stop: &AtomicBool,
     ) -> Result<(), AdminError> {
         let Some(management) = &settings.management else { return Ok(()) };
         let queues = ManagementApi::new(management)?.queue_counts(&settings.broker.vhost)?;
-        let (began, mut journals) = (Instant::now(), BTreeMap::new());
-        for queue in queues.iter().filter(|queue| queue.messages > 0) {
-            let app = topology.names().app_of_journal(&queue.name).and_then(|app| AppKey::new(app).ok());
-            let Some(app) = app else { continue };
+        let of = |name: &str| topology.names().app_of_journal(name).and_then(|app| AppKey::new(app).ok());
+        let filled = queues.iter().filter(|queue| queue.messages > 0);
+        let apps = filled.filter_map(|queue| of(&queue.name)).collect();
+        self.look_in_turn(apps, at_most, stop, |app| glance_at_journal(settings, topology, app, stop))
+    }
+
+    /// Looks at the journals of these applications, and forgets all others.
+    fn look_in_turn(
+        &self,
+        mut apps: Vec<AppKey>,
+        at_most: Duration,
+        stop: &AtomicBool,
+        mut look: impl FnMut(&AppKey) -> Result<JournalGlance, AdminError>,
+    ) -> Result<(), AdminError> {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        apps.sort_by_key(|app| looks.get(app.as_str()).copied());
+        self.lock().journals.retain(|name, _| apps.iter().any(|app| app.as_str() == name));
+        let (began, mut failed) = (Instant::now(), Ok(()));
+        for app in &apps {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            looks.insert(app.to_string(), Instant::now());
+            match look(app) {
+                // What was stopped may have seen nothing.
+                Ok(_) if stop.load(Ordering::Relaxed) => {}
+                Ok(glance) => drop(self.lock().journals.insert(app.to_string(), glance)),
+                Err(error) => failed = failed.and(Err(error)),
+            }
             if began.elapsed() > at_most {
                 break;
             }
-            journals.insert(app.to_string(), glance_at_journal(settings, topology, &app)?);
         }
-        self.lock().journals = journals;
-        Ok(())
+        looks.retain(|name, _| apps.iter().any(|app| app.as_str() == name));
+        failed
     }
 
     /// Takes in what a sweep did.
@@ -155,8 +187,8 @@ pub struct Sweeper {
     every: Duration,
     /// Whether it only counts.
     counts: bool,
-    /// The last complaint, which is not repeated.
-    told: Option<String>,
+    of_recalls: Complaint,
+    of_journals: Complaint,
 }
 
 impl Sweeper {
@@ -165,7 +197,8 @@ impl Sweeper {
     pub fn new(settings: Settings, stats: Arc<RecallStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
         let options = SweepOptions::default();
-        Self { settings, topology, stats, options, every: EVERY, counts: false, told: None }
+        let (of_recalls, of_journals) = Default::default();
+        Self { settings, topology, stats, options, every: EVERY, counts: false, of_recalls, of_journals }
     }
 
     /// Lets it change nothing, and only count.
@@ -202,7 +235,7 @@ impl Sweeper {
             let pause = match self.turn(stop) {
                 Ok(()) => self.every.max(began.elapsed() * SHARE),
                 Err(error) => {
-                    self.tell(Some(error));
+                    self.of_recalls.tell(self.level(), Some(error));
                     AGAIN.min(self.every)
                 }
             };
@@ -212,7 +245,10 @@ impl Sweeper {
 
     fn turn(&mut self, stop: &AtomicBool) -> Result<(), String> {
         let (settings, topology) = (&self.settings, &self.topology);
-        let glanced = self.stats.glance(settings, topology, GLANCES);
+        // A journal that cannot be read is no reason to sweep more often.
+        let glanced = self.stats.glance(settings, topology, GLANCES, stop).err();
+        let blind = glanced.map(|error| format!("the ends of a journal are not known: {error}"));
+        self.of_journals.tell(self.level(), blind);
         if self.counts {
             self.stats
                 .count(settings, topology)
@@ -222,7 +258,7 @@ impl Sweeper {
                 .map_err(|error| format!("recalls are not swept up: {error}"))?;
             self.note(&report);
         }
-        glanced.map_err(|error| format!("journals are not looked at: {error}"))
+        Ok(())
     }
 
     fn note(&mut self, report: &SweepReport) {
@@ -232,16 +268,14 @@ impl Sweeper {
             info!("swept up {} recalls of messages that are over; {left} are pending", report.swept);
         }
         let postponed = report.postponed.as_ref();
-        self.tell(postponed.map(|reason| format!("{} recalls are over and stay: {reason}", report.left)));
+        let postponed =
+            postponed.map(|reason| format!("{} recalls are over and stay: {reason}", report.left));
+        self.of_recalls.tell(self.level(), postponed);
     }
 
-    /// Logs a complaint once, until there is another.
-    fn tell(&mut self, text: Option<String>) {
-        if let Some(text) = text.as_ref().filter(|text| self.told.as_ref() != Some(text)) {
-            // Who only counts may have a screen that a log would spoil.
-            log!(if self.counts { Level::Debug } else { Level::Warn }, "{text}");
-        }
-        self.told = text;
+    /// How loud complaints are: who only counts may have a screen that a log would spoil.
+    fn level(&self) -> Level {
+        if self.counts { Level::Debug } else { Level::Warn }
     }
 }
 
@@ -249,6 +283,44 @@ impl Sweeper {
 mod tests {
     use super::*;
     use crate::SweptApp;
+
+    #[test]
+    fn a_journal_that_cannot_be_read_keeps_nobody_from_the_others() {
+        let apps = |names: &[&str]| names.iter().map(|name| AppKey::new(*name).unwrap()).collect::<Vec<_>>();
+        let (stats, stop) = (RecallStats::default(), AtomicBool::new(false));
+        let seen = std::cell::RefCell::new(Vec::new());
+        let look = |app: &AppKey| {
+            seen.borrow_mut().push(app.to_string());
+            match app.as_str() {
+                "b" => Err(AdminError::NoManagement { reason: "it is broken".into() }),
+                _ => Ok(JournalGlance { cut_off: seen.borrow().len() as u64, ..JournalGlance::default() }),
+            }
+        };
+        let failed = stats.look_in_turn(apps(&["b", "a", "c"]), Duration::MAX, &stop, look);
+        assert!(failed.unwrap_err().to_string().contains("it is broken"));
+        assert_eq!(seen.take(), ["b", "a", "c"]);
+        let known: Vec<_> = stats.counts().journals.into_keys().collect();
+        assert_eq!(known, ["a", "c"]);
+
+        // Without time for all, the next one is that which was looked at longest ago; the others
+        // stay known, and one that is gone does not.
+        let one = |names| {
+            drop(stats.look_in_turn(apps(names), Duration::ZERO, &stop, |app| {
+                thread::sleep(Duration::from_millis(1));
+                look(app)
+            }))
+        };
+        one(&["a", "b", "c", "d"]);
+        one(&["a", "b", "c"]);
+        one(&["a", "b", "c"]);
+        assert_eq!(seen.take(), ["d", "b", "a"]);
+        let known: Vec<_> = stats.counts().journals.into_keys().collect();
+        assert_eq!(known, ["a", "c"]);
+
+        stop.store(true, Ordering::Relaxed);
+        assert!(stats.look_in_turn(apps(&["a"]), Duration::MAX, &stop, look).is_ok());
+        assert_eq!(seen.take(), [""; 0]);
+    }
 
     #[test]
     fn what_was_removed_is_added_up_and_what_is_there_is_not() {

@@ -28,7 +28,7 @@ use delayline_settings::Settings;
 
 use crate::{
     AdminError,
-    holding::HoldingError,
+    drain::DrainError,
     management::{BindingInfo, ManagementApi},
 };
 
@@ -63,7 +63,10 @@ const GRACE: Duration = Duration::from_secs(3_600);
 struct Recall {
     app: AppKey,
     handle: String,
+    /// When its message is due at the latest, as a sweep has noted it.
     due: Option<Timestamp>,
+    /// Whether it is bound. If not, it was undone, and only its note is left.
+    bound: bool,
 }
 
 /// The recalls of one application, or of all.
@@ -79,6 +82,7 @@ pub fn pending_recalls(
     let found = recalls(&api, settings, topology, app)?;
     let mut pending: Vec<_> = found
         .into_iter()
+        .filter(|it| it.bound)
         .map(|it| PendingRecall { app: it.app.to_string(), handle: it.handle, due: it.due })
         .collect();
     pending.sort_by(|one, other| (one.due, &one.handle).cmp(&(other.due, &other.handle)));
@@ -117,7 +121,7 @@ fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result
     let names = topology.names();
     let exchanges = api.exchanges(&settings.broker.vhost)?;
     if !exchanges.iter().any(|info| info.name == names.entry()) {
-        return Err(HoldingError::Missing { queue: names.entry() }.into());
+        return Err(DrainError::Missing { queue: names.entry() }.into());
     }
     let of = |name: &str| names.app_of_recall(name).and_then(|app| AppKey::new(app).ok());
     let found = exchanges.iter().filter_map(|info| Some((&info.name, of(&info.name)?)));
@@ -236,28 +240,27 @@ fn recalls(
     Ok(found)
 }
 
-/// The recalls of an application by handle, each with its note. A note whose recall was undone
-/// counts as one, so that it goes when its time has come.
+/// The recalls of an application by handle: whether each is bound, and what is noted about it.
 #[derive(Default)]
-struct Paired(BTreeMap<String, Option<Timestamp>>);
+struct Paired(BTreeMap<String, (bool, Option<Timestamp>)>);
 
 impl Paired {
     fn add(&mut self, info: BindingInfo) {
         if info.routing_key != NOTE {
-            self.0.entry(info.routing_key).or_default();
+            self.0.entry(info.routing_key).or_default().0 = true;
             return;
         }
         let handle = info.arguments.get(HANDLE).and_then(Json::as_str);
         let at = info.arguments.get(DUE).and_then(Json::as_i64);
         if let Some((handle, at)) = handle.zip(at.and_then(|at| Timestamp::from_millisecond(at).ok())) {
             // The later one counts, if two ran at once.
-            let due = self.0.entry(handle.to_owned()).or_default();
+            let (_, due) = self.0.entry(handle.to_owned()).or_default();
             *due = Some(at).max(*due);
         }
     }
 
     fn recalls(self, app: &AppKey) -> impl Iterator<Item = Recall> {
-        self.0.into_iter().map(|(handle, due)| Recall { app: app.clone(), handle, due })
+        self.0.into_iter().map(|(handle, (bound, due))| Recall { app: app.clone(), handle, due, bound })
     }
 }
 
@@ -284,9 +287,9 @@ mod tests {
         bindings.into_iter().for_each(|info| paired.add(info));
         let found: Vec<_> = paired
             .recalls(&AppKey::new("billing").unwrap())
-            .map(|it| (it.handle, it.due.map(Timestamp::as_second)))
+            .map(|it| (it.handle, it.bound, it.due.map(Timestamp::as_second)))
             .collect();
-        let expected = [("a", None), ("b", Some(9)), ("undone", Some(1))];
-        assert_eq!(found, expected.map(|(handle, due)| (handle.to_owned(), due)));
+        let expected = [("a", true, None), ("b", true, Some(9)), ("undone", false, Some(1))];
+        assert_eq!(found, expected.map(|(handle, bound, due)| (handle.to_owned(), bound, due)));
     }
 }

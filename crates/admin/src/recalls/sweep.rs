@@ -84,6 +84,8 @@ pub struct SweepReport {
     /// How many were found for the first time. It is noted when their messages are due at the
     /// latest: after their delay, counted from now.
     pub noted: usize,
+    /// How many had been undone, so that what was noted about them was removed, or would be.
+    pub undone: usize,
     /// How many are over and stay until the next run: there were too many, or it was
     /// interrupted.
     pub left: usize,
@@ -104,6 +106,9 @@ enum Step {
     Sweep,
     /// Note that its message is due at this time at the latest.
     Note(Timestamp),
+    /// Remove the note of one that was undone. If it stayed, it would count for a later recall
+    /// of another message with the same key, and that one would be removed too early.
+    Forget,
     Odd,
 }
 
@@ -122,15 +127,18 @@ pub fn sweep_recalls(
     for app in super::apps(&api, settings, topology)? {
         report.apps.insert(app.to_string(), SweptApp::default());
     }
-    let (mut over, mut new) = (Vec::new(), Vec::new());
+    let (mut over, mut new, mut undone) = (Vec::new(), Vec::new(), Vec::new());
     let now = Timestamp::now();
     for recall in recalls(&api, settings, topology, None)? {
-        report.recalls += 1;
-        report.of(&recall).recalls += 1;
+        if recall.bound {
+            report.recalls += 1;
+            report.of(&recall).recalls += 1;
+        }
         match step(&recall, options.grace, topology, now) {
             Step::Keep => {}
             Step::Sweep => over.push(recall),
             Step::Note(at) => new.push(Recall { due: Some(at), ..recall }),
+            Step::Forget => undone.push(recall),
             Step::Odd => report.odd += 1,
         }
     }
@@ -148,6 +156,19 @@ pub fn sweep_recalls(
                 .map_err(doing(format!("noting when `{}` is due", recall.handle)))?;
         }
         report.noted += 1;
+    }
+    for recall in &undone {
+        if report.stopped(stop) {
+            return Ok(report);
+        }
+        if !options.dry_run {
+            pace.wait();
+            let (note, arguments) = recall.note(topology);
+            session
+                .unbind_with(&note, &arguments)
+                .map_err(doing(format!("removing the note about `{}`", recall.handle)))?;
+        }
+        report.undone += 1;
     }
     if over.is_empty() {
         return Ok(report);
@@ -219,6 +240,9 @@ impl Pace {
 
 fn step(recall: &Recall, grace: Duration, topology: &Topology, now: Timestamp) -> Step {
     let grace = SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX);
+    if !recall.bound {
+        return Step::Forget;
+    }
     match (recall.due, recall.handle.parse::<RoutingKey>()) {
         (Some(due), _) if now.duration_since(due) > grace => Step::Sweep,
         (Some(_), _) => Step::Keep,
@@ -244,7 +268,8 @@ mod tests {
 
     fn step_at(now: i64, handle: &str, due: Option<i64>) -> Step {
         let topology = Topology::new(TopologySettings::default());
-        let recall = Recall { app: AppKey::new("billing").unwrap(), handle: handle.into(), due: due.map(at) };
+        let app = AppKey::new("billing").unwrap();
+        let recall = Recall { app, handle: handle.into(), due: due.map(at), bound: true };
         step(&recall, Duration::from_secs(3_600), &topology, at(now))
     }
 

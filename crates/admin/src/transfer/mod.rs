@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use crate::{
     AdminError, Kept, Layout, doing,
-    holding::{Decision, Holding, HoldingError, Outgoing, past},
+    drain::{Decision, Drain, DrainError, Outgoing, past},
     kept::Bound,
     management::ManagementApi,
     unstick::without_limit,
@@ -105,7 +105,7 @@ pub fn transfer(
     let destination = topology.names().level_queue(Level::LOWEST);
     let mut session = Session::open(&to.broker).map_err(doing("connecting to the destination"))?;
     if session.queue_depth(&destination).map_err(doing("looking at the destination"))?.is_none() {
-        return Err(HoldingError::Missing { queue: destination }.into());
+        return Err(DrainError::Missing { queue: destination }.into());
     }
     drop(session);
     let bound = match options.unbound {
@@ -204,12 +204,12 @@ impl Run<'_> {
         let passed = past(self.from, &site.queue, limit, || {
             tally.borrow_mut().begin();
             let mut decided = 0;
-            let drained = Holding::new(self.from, &site.queue)
+            let drained = Drain::new(self.from, &site.queue)
                 .to(self.to)
                 .at_most(limit)
                 .in_pages(u16::try_from(page).unwrap_or(u16::MAX), PAGE.1)
                 .until(self.stop)
-                .drain(
+                .run(
                     |delivery| {
                         let decision = self.decide(site, delivery, &mut tally.borrow_mut());
                         if matches!(decision, Decision::Send(_)) {
@@ -226,7 +226,7 @@ impl Run<'_> {
         let mut passed = match passed {
             Ok(passed) => passed,
             // Counting is all that a dry run may do there.
-            Err(HoldingError::DeliveryLimit { .. }) if self.options.dry_run => {
+            Err(DrainError::DeliveryLimit { .. }) if self.options.dry_run => {
                 report.not_examined(&site.queue.name);
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use crate::holding::{Decision, Drained};
+use crate::drain::{Decision, Drained};
 
 use super::{Evidence, site::Site};
 

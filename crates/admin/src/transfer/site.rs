@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use crate::{
     AdminError,
-    holding::HoldingError,
+    drain::DrainError,
     management::{ManagementApi, QueueInfo},
 };
 use delayline::{
@@ -106,7 +106,7 @@ pub(super) fn sites(
     }
     if sites.is_empty() {
         return Err(match source {
-            TransferSource::Set => HoldingError::Missing { queue: names[0].clone() }.into(),
+            TransferSource::Set => DrainError::Missing { queue: names[0].clone() }.into(),
             TransferSource::Layout(layout) => {
                 AdminError::NoLayout { layout: layout.to_string(), vhost: vhost.clone() }
             }

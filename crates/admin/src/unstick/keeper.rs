@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use log::{debug, info, warn};
+use log::{Level, debug, info, warn};
 
-use crate::{AdminError, management::ManagementApi};
+use crate::{AdminError, complaint::Complaint, management::ManagementApi};
 use delayline::topology::Topology;
 use delayline_settings::Settings;
 
@@ -69,8 +69,7 @@ pub struct Unsticker {
     topology: Topology,
     stats: Arc<UnstickStats>,
     suspicion: Suspicion,
-    /// The last complaint, which is not repeated.
-    told: Option<String>,
+    complaint: Complaint,
 }
 
 impl Unsticker {
@@ -78,7 +77,8 @@ impl Unsticker {
     #[must_use]
     pub fn new(settings: Settings, stats: Arc<UnstickStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
-        Self { settings, topology, stats, suspicion: Suspicion::default(), told: None }
+        let (suspicion, complaint) = Default::default();
+        Self { settings, topology, stats, suspicion, complaint }
     }
 
     /// Watches the set until `stop` is set, through restarts of the broker. Without a
@@ -186,30 +186,21 @@ impl Unsticker {
         }
         counts.blocked.extend(report.occupied.iter().map(|occupied| occupied.queue.clone()));
         drop(counts);
-        if let Some(first) = report.occupied.first() {
-            self.tell(format!(
+        let occupied = report.occupied.first().map(|first| {
+            format!(
                 "queue `{}` is stuck and cannot be made to try again without replacing the policy `{}` or \
                  the operator policy `{}`; changing either of them, for example its priority, has the same \
                  effect",
                 first.queue, first.policy, first.operator_policy
-            ));
-        } else {
-            self.told = None;
-        }
+            )
+        });
+        self.complaint.tell(Level::Warn, occupied);
     }
 
     fn complain(&mut self, suspects: &[Suspect], error: &AdminError) {
         self.stats.lock().blocked.extend(suspects.iter().map(|suspect| suspect.queue.clone()));
         let queues: Vec<_> = suspects.iter().map(|suspect| format!("`{}`", suspect.queue)).collect();
         debug!("{} stuck: {error}", queues.join(", "));
-        self.tell(format!("stuck queues cannot be made to try again: {error}"));
-    }
-
-    /// Logs a complaint once, until there is another.
-    fn tell(&mut self, text: String) {
-        if self.told.as_ref() != Some(&text) {
-            warn!("{text}");
-            self.told = Some(text);
-        }
+        self.complaint.tell(Level::Warn, Some(format!("stuck queues cannot be made to try again: {error}")));
     }
 }

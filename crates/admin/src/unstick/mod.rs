@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::{
     compare::Observed,
-    holding::HoldingError,
+    drain::DrainError,
     management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
 };
 use delayline::{
@@ -148,7 +148,7 @@ pub fn unstick(
         let level =
             |queue: &QueueInfo| topology.queues().any(|own| own.level.is_some() && own.name == queue.name);
         if !seen.iter().any(level) {
-            return Err(HoldingError::Missing { queue: names.level_queue(Level::LOWEST) }.into());
+            return Err(DrainError::Missing { queue: names.level_queue(Level::LOWEST) }.into());
         }
     }
     let wanted = |queue: &&QueueInfo| {

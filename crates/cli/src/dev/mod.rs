@@ -108,15 +108,10 @@ pub(super) fn run(
     }
     let policies = SharedPolicies::new(args.policies.load()?);
 
-    let spinner = output.spinner("starting a private RabbitMQ node");
-    let node = PrivateNode::start(NodeOptions::default());
-    spinner.finish_and_clear();
-    let node = node?;
+    let start = || PrivateNode::start(NodeOptions::default());
+    let node = output.spinning("starting a private RabbitMQ node", start)?;
     let settings = with(node.settings()).build()?;
-    let spinner = output.spinner("installing");
-    let registered = set_up(&settings, &topology, &apps, &node);
-    spinner.finish_and_clear();
-    let ready = registered?;
+    let ready = output.spinning("installing", || set_up(&settings, &topology, &apps, &node))?;
     let stop = match args.command.is_empty() {
         true => ending::on_signal_or_without_reader()?,
         false => ending::on_signal()?,

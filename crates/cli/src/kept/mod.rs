@@ -13,10 +13,10 @@ use delayline::{
     codec::{AppKey, Delay},
     topology::Topology,
 };
-use delayline_admin::{Kept, KeptReport, Selection, holding::Progress};
+use delayline_admin::{Kept, KeptReport, Selection, drain::Progress};
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, again::Again, args, ending::on_signal};
+use crate::{Code, Failure, Output, again::Again, args, ending::on_signal, output};
 
 pub(super) use print::Words;
 
@@ -99,9 +99,9 @@ pub(super) fn run(
         }
         Action::Replay(selection, check) => {
             let stop = on_signal()?;
-            let bar = output.progress(Some(0), "replaying");
-            let done = kept.replay(settings, &topology, &selection, check, &stop, |at| follow(&bar, at));
-            bar.finish_and_clear();
+            let done = output.following("replaying", |bar| {
+                kept.replay(settings, &topology, &selection, check, &stop, |at| follow(bar, at))
+            });
             match done? {
                 Ok(report) => print::replayed(kept, &report, output),
                 Err(refusal) => Err(Failure::new(Code::Problem, refusal)),
@@ -109,18 +109,17 @@ pub(super) fn run(
         }
         Action::Discard(selection, DryRun { dry_run: true }) => {
             let stop = on_signal()?;
-            let bar = output.progress(Some(0), "counting");
-            let found = kept.count_selected(settings, &topology, &selection, &stop, |at| follow(&bar, at));
-            bar.finish_and_clear();
-            let (selected, drained) = found?;
+            let (selected, drained) = output.following("counting", |bar| {
+                kept.count_selected(settings, &topology, &selection, &stop, |at| follow(bar, at))
+            })?;
             print::would_discard(selected, &drained, output)
         }
         Action::Discard(selection, _) => {
             let stop = on_signal()?;
-            let bar = output.progress(Some(0), "discarding");
-            let drained = kept.discard(settings, &topology, &selection, &stop, |at| follow(&bar, at));
-            bar.finish_and_clear();
-            print::discarded(&drained?, output)
+            let drained = output.following("discarding", |bar| {
+                kept.discard(settings, &topology, &selection, &stop, |at| follow(bar, at))
+            })?;
+            print::discarded(&drained, output)
         }
     }
 }
@@ -134,19 +133,12 @@ pub(super) fn list(
     output: &mut Output,
 ) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let bar = output.progress(Some(0), "looking");
-    let mut report = KeptReport::new((0, 0), Vec::new());
-    for kept in all {
-        let left = limit.saturating_sub(report.examined);
-        match kept.list(settings, &topology, left, |at| follow(&bar, at)) {
-            Ok(next) => report = report.and(next),
-            Err(error) => {
-                bar.finish_and_clear();
-                return Err(error.into());
-            }
-        }
-    }
-    bar.finish_and_clear();
+    let report = output.following("looking", |bar| {
+        all.iter().try_fold(KeptReport::new((0, 0), Vec::new()), |report, kept| {
+            let left = limit.saturating_sub(report.examined);
+            kept.list(settings, &topology, left, |at| follow(bar, at)).map(|next| report.and(next))
+        })
+    })?;
     print::list(words, &report, output)
 }
 
@@ -157,6 +149,5 @@ pub(super) fn ago(age: Delay) -> Timestamp {
 }
 
 pub(super) fn follow(bar: &ProgressBar, at: Progress) {
-    bar.set_length(at.total);
-    bar.set_position(at.settled);
+    output::at(bar, at.settled, at.total);
 }

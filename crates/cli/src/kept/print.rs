@@ -7,7 +7,7 @@ use serde::Serialize;
 use delayline::message::headers;
 use delayline_admin::{
     Kept, KeptMessage, KeptReport, ReplayReport,
-    holding::{Drained, Sample},
+    drain::{Drained, Sample},
 };
 
 use crate::{

@@ -1,6 +1,7 @@
 //! `delayline send`
 
 mod input;
+mod instead;
 mod lines;
 mod problem;
 
@@ -23,7 +24,6 @@ use delayline::{
     Message,
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, When},
-    recall::Recaller,
     router::{Cause, Outcome, Receipt},
 };
 use delayline_settings::Settings;
@@ -31,10 +31,11 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args, ending,
     output::{aside, counted, grouped},
-    reschedule, text, time,
+    text, time,
 };
 
 use input::{Format, Past, Template, not_past};
+use instead::{NOTHING, send_instead};
 use problem::Problems;
 
 /// How often to check for an interrupt while there is nothing to read.
@@ -59,6 +60,7 @@ Examples:
   seq 1000 | delayline send --app billing --delay 10s --lines
   delayline send --jsonl --file messages.jsonl --delay 1h
   delayline send --app billing --delay 30d --id invoice-17 --journal --body 'pay!'
+  delayline send --app billing --delay 14d --id invoice-17 --replace --body 'pay now!'
 
 A line of JSON is an object with any of body, body_base64, headers, app, delay, at, past,
 tolerance, id, journal, message_id, correlation_id, content_type, content_encoding, reply_to, type,
@@ -97,9 +99,11 @@ pub(super) struct Args {
     /// Put a copy into the application's journal (it needs `app add --recall --journal`)
     #[arg(long)]
     journal: bool,
-    /// Once it is confirmed, recall this message, which it takes the place of
+    /// Once it is confirmed, recall this message, which it takes the place of; without a
+    /// HANDLE, recall all that wait with its id, as the application's journal knows them, and
+    /// put the new one there, too
     #[arg(long, value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["lines", "jsonl"])]
-    replace: Option<Handle>,
+    replace: Option<Option<Handle>>,
     /// Print the handle of each message that was confirmed and has an id, for `recall`
     #[arg(long, requires = "jsonl")]
     handles: bool,
@@ -130,7 +134,7 @@ struct Report {
     /// The receipt of a single message.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<Sent>,
-    /// What came of recalling the message that it replaces.
+    /// What came of recalling what it replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced: Option<&'static str>,
     #[serde(skip)]
@@ -165,7 +169,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         checked: false,
         tolerance: args.tolerance,
         id: args.id.clone(),
-        journal: args.journal,
+        journal: args.journal || matches!(args.replace, Some(None)),
         quota: settings.router.quota.clone(),
         unit: settings.topology.unit,
         user: settings.broker.credentials.username().map(str::to_owned),
@@ -177,7 +181,18 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         let message = template.message(one_body(args)?).and_then(|message| template.admits(message));
         let message = message.map_err(Failure::usage)?;
         match &args.replace {
-            Some(old) => send_instead(message, old, settings)?,
+            Some(Some(old)) => send_instead(message, std::slice::from_ref(old), settings)?,
+            Some(None) => {
+                let id = message.id.as_ref().ok_or_else(|| {
+                    Failure::usage(
+                        "--replace without a HANDLE replaces what waits with the same id: give its --id",
+                    )
+                })?;
+                match instead::waiting(&message.app, id, settings, output)? {
+                    Ok(old) => send_instead(message, &old, settings)?,
+                    Err(code) => return Ok(code),
+                }
+            }
             None => send_one(message, settings)?,
         }
     };
@@ -185,7 +200,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     // The same exit code as for a single message.
     Ok(match &report {
         Report { interrupted: true, .. } => Code::Interrupted,
-        Report { replaced: Some(answer), .. } if *answer != "recalled" => Code::Problem,
+        Report { replaced: Some("too-late" | "uncertain"), .. } => Code::Problem,
         Report { unsendable, problems, .. } if problems.count > *unsendable => Code::Broker,
         Report { unsendable: 1.., .. } => Code::Usage,
         _ => Code::Done,
@@ -251,25 +266,6 @@ fn send_one(message: Message, settings: &Settings) -> Result<Report, Failure> {
         Err(error) if matches!(error.cause(), Cause::Invalid(_)) => Err(Failure::usage(error)),
         Err(error) => Err(Failure::new(Code::Broker, error)),
     }
-}
-
-/// Sends a message in the place of another one.
-fn send_instead(message: Message, old: &Handle, settings: &Settings) -> Result<Report, Failure> {
-    let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
-    let router = settings.router().connect()?;
-    let started = Instant::now();
-    let replaced = reschedule::replace(&mut recaller, &router, old, message, settings);
-    let seconds = started.elapsed().as_secs_f64();
-    let _ = router.close(CLOSE);
-    let replaced = replaced?;
-    Ok(Report {
-        confirmed: 1,
-        seconds,
-        per_second: seconds.recip(),
-        message: Some(Sent::new(&replaced.receipt, settings)),
-        replaced: Some(reschedule::word(replaced.recalled)),
-        ..Report::default()
-    })
 }
 
 fn send_many(
@@ -413,6 +409,7 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         match report.replaced {
             None => {}
             Some("recalled") => output.line("the old one is recalled")?,
+            Some(NOTHING) => output.line("nothing waited with this id")?,
             Some(answer) => output.line(format!("the old one: {answer}; both may be delivered"))?,
         }
         return Ok(());

@@ -108,7 +108,7 @@ fn more(limit: u64, report: &KeptReport) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline_admin::{KeptGroup, holding::Group};
+    use delayline_admin::{KeptGroup, drain::Group};
 
     fn group(count: u64, bytes: u64, oldest: Option<Timestamp>) -> KeptGroup {
         KeptGroup::new(None, "", Group { count, bytes, oldest, ..Group::default() })

@@ -14,7 +14,7 @@ use delayline::{
 };
 use delayline_admin::{
     Kept,
-    holding::{Decision, Drained, Holding, HoldingError, Outgoing, Sample},
+    drain::{Decision, Drain, DrainError, Drained, Outgoing, Sample},
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -51,7 +51,7 @@ fn ready(session: &mut Session, queue: &str) -> u32 {
 
 /// The numbers in a queue, in order.
 fn look(settings: &Settings, queue: &Queue) -> Vec<usize> {
-    keeping::look(Holding::new(settings, queue)).1
+    keeping::look(Drain::new(settings, queue)).1
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn looking_takes_nothing_away_however_often() {
     }
     let mut progress = Vec::new();
     for _ in 0..25 {
-        let report = Holding::new(&settings, &kept())
+        let report = Drain::new(&settings, &kept())
             .at_most(10)
-            .drain(|_| Decision::Keep, |at| progress.push(at))
+            .run(|_| Decision::Keep, |at| progress.push(at))
             .unwrap();
         assert_eq!((report.examined, report.unexamined()), (10, 2_490));
         eventually("all are back", || ready(&mut session, "kept") == 2_500);
@@ -79,8 +79,8 @@ fn looking_takes_nothing_away_however_often() {
 fn what_is_selected_goes_and_the_rest_stays_in_order() {
     let (settings, mut session) = holding(2_500);
     session.declare_queue(&queue("target", &[])).unwrap();
-    let report = Holding::new(&settings, &kept())
-        .drain(
+    let report = Drain::new(&settings, &kept())
+        .run(
             |delivery| match number(delivery) % 5 {
                 0 => Decision::Discard,
                 1 | 2 => Decision::Send(Outgoing::of(delivery, "", "target").into()),
@@ -114,8 +114,8 @@ fn queue_unlimited(name: &str) -> Queue {
 fn what_comes_back_is_not_sent_round_and_round() {
     let (settings, mut session) = holding(300);
     let mut origins = 0;
-    let report = Holding::new(&settings, &kept())
-        .drain(
+    let report = Drain::new(&settings, &kept())
+        .run(
             |delivery| {
                 origins += usize::from(delivery.headers.contains_key("delayline-routing-key"));
                 Decision::Send(Outgoing::of(delivery, "", "kept").into())
@@ -131,7 +131,7 @@ fn what_comes_back_is_not_sent_round_and_round() {
         samples.push(Sample::new(delivery, 1));
         Decision::Keep
     };
-    Holding::new(&settings, &kept()).drain(keep, |_| {}).unwrap();
+    Drain::new(&settings, &kept()).run(keep, |_| {}).unwrap();
     let again =
         |sample: &&Sample| sample.headers.get("delayline-routing-key").is_some_and(|key| key == "kept");
     assert_eq!(samples.iter().filter(again).count(), 300);
@@ -160,7 +160,7 @@ fn what_is_refused_stays_and_the_others_go() {
         }
         Decision::Send(outgoing.into())
     };
-    let report = Holding::new(&settings, &kept()).drain(decide, |_| {}).unwrap();
+    let report = Drain::new(&settings, &kept()).run(decide, |_| {}).unwrap();
     assert_eq!((report.sent, report.refused, &report.failure), (46, 4, &None), "{report:?}");
     eventually("they are back", || ready(&mut session, "kept") == 4);
     assert_eq!(look(&settings, &kept()), [5, 15, 25, 35]);
@@ -169,8 +169,8 @@ fn what_is_refused_stays_and_the_others_go() {
 
     // Where nothing is taken it ends instead of trying each.
     let mut refused = 0;
-    let report = Holding::new(&settings, &kept())
-        .drain(
+    let report = Drain::new(&settings, &kept())
+        .run(
             |delivery| {
                 refused += 1;
                 Decision::Send(Outgoing::of(delivery, "", "nowhere").into())
@@ -186,8 +186,8 @@ fn what_is_refused_stays_and_the_others_go() {
 #[test]
 fn where_nothing_is_taken_it_ends_and_tells_of_all_it_sent() {
     let (settings, mut session) = holding(30);
-    let report = Holding::new(&settings, &kept())
-        .drain(|delivery| Decision::Send(Outgoing::of(delivery, "", "nowhere").into()), |_| {})
+    let report = Drain::new(&settings, &kept())
+        .run(|delivery| Decision::Send(Outgoing::of(delivery, "", "nowhere").into()), |_| {})
         .unwrap();
     assert!(report.failure.as_ref().unwrap().contains("10 messages in a row"), "{report:?}");
     assert!(report.refused >= 10 && report.sent == 0, "{report:?}");
@@ -228,8 +228,8 @@ fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
         let name = eventually_seen("the API lists the publisher", look, Option::is_some).unwrap();
         http(node, "DELETE", &format!("connections/{name}"), &json!(null));
     };
-    let report = Holding::new(&settings, &kept())
-        .drain(
+    let report = Drain::new(&settings, &kept())
+        .run(
             |delivery| {
                 // Sent into a connection that is closed already, and no other can be opened.
                 if number(delivery) == LAST {
@@ -271,9 +271,9 @@ fn an_interrupted_run_goes_on_where_it_was() {
     session.declare_queue(&queue("target", &[])).unwrap();
     let stop = AtomicBool::new(false);
     let mut seen = 0;
-    let report = Holding::new(&settings, &kept())
+    let report = Drain::new(&settings, &kept())
         .until(&stop)
-        .drain(
+        .run(
             |delivery| {
                 seen += 1;
                 stop.store(seen == 700, Ordering::Relaxed);
@@ -286,7 +286,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
     assert_eq!((report.sent, report.examined), (700, 700));
     eventually("the rest is back", || ready(&mut session, "kept") == 1_300);
     let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
-    assert_eq!(Holding::new(&settings, &kept()).drain(send, |_| {}).unwrap().sent, 1_300);
+    assert_eq!(Drain::new(&settings, &kept()).run(send, |_| {}).unwrap().sent, 1_300);
     assert_eq!(look(&settings, &queue_unlimited("target")), (0..2_000).collect::<Vec<_>>());
 }
 
@@ -295,18 +295,18 @@ fn a_queue_that_counts_looks_is_not_touched() {
     let settings = vhost().build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let error = |settings: &Settings, queue: &Queue| {
-        Holding::new(settings, queue).drain(|_| panic!("it was read"), |_| {}).unwrap_err()
+        Drain::new(settings, queue).run(|_| panic!("it was read"), |_| {}).unwrap_err()
     };
-    assert!(matches!(error(&settings, &kept()), HoldingError::Missing { .. }));
+    assert!(matches!(error(&settings, &kept()), DrainError::Missing { .. }));
     session.declare_queue(&queue("kept", &[("x-delivery-limit", 3.into())])).unwrap();
     raw::publish(&settings, [raw::message("", "kept", 0, &json!({}))]);
     eventually("the API has seen it", || {
-        matches!(error(&settings, &kept()), HoldingError::DeliveryLimit { limit: 3, .. })
+        matches!(error(&settings, &kept()), DrainError::DeliveryLimit { limit: 3, .. })
     });
     // Without the management API, its arguments say so.
     let mut blind = settings.clone();
     blind.management = None;
-    assert!(matches!(error(&blind, &kept()), HoldingError::UnknownLimit { .. }));
+    assert!(matches!(error(&blind, &kept()), DrainError::UnknownLimit { .. }));
     // And by policy.
     session.delete_queue("kept").unwrap();
     session.declare_queue(&kept()).unwrap();
@@ -314,8 +314,8 @@ fn a_queue_that_counts_looks_is_not_touched() {
     let policy = json!({"pattern": "^kept$", "definition": {"delivery-limit": 5}, "apply-to": "queues"});
     http(&shared_node(), "PUT", &format!("policies/{}/five", settings.broker.vhost), &policy);
     eventually("the policy applies", || {
-        let result = Holding::new(&settings, &kept()).at_most(0).drain(|_| Decision::Keep, |_| {});
-        matches!(result, Err(HoldingError::DeliveryLimit { limit: 5, .. }))
+        let result = Drain::new(&settings, &kept()).at_most(0).run(|_| Decision::Keep, |_| {});
+        matches!(result, Err(DrainError::DeliveryLimit { limit: 5, .. }))
     });
     assert_eq!(ready(&mut session, "kept"), 1);
 }

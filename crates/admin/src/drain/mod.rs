@@ -2,7 +2,7 @@
 //!
 //! The *unroutable* queue of a set is one: what nobody is bound for and what is
 //! malformed waits there. One operation does everything with such a queue:
-//! [`Holding::drain`] takes the messages out one after the other, without
+//! [`Drain::run`] takes the messages out one after the other, without
 //! acknowledging them, and asks about each what to do: [keep](Decision::Keep) it,
 //! [discard](Decision::Discard) it, or [send](Decision::Send) it on. Listing and
 //! showing are drains that keep everything.
@@ -21,7 +21,7 @@
 //! - What is kept goes back in the order in which it was, as far as the broker
 //!   keeps it: quorum queues put returned messages in front of the others.
 //! - It takes as much memory as what is in flight and a page of messages, which is
-//!   bounded by bytes ([`Holding::in_pages`]), and some hundred bytes for each bundle of
+//!   bounded by bytes ([`Drain::in_pages`]), and some hundred bytes for each bundle of
 //!   up to 32 that are kept, however long the queue is.
 //!
 //! # What AMQP 0-9-1 cannot carry
@@ -36,33 +36,43 @@
 //! them back, and a quorum queue counts that. From RabbitMQ 4.0 it *drops* a
 //! message that was given back more than 20 times, unless the queue says
 //! otherwise. A queue that keeps messages therefore has an `x-delivery-limit` that
-//! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and `drain` does not
+//! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and a drain does not
 //! touch a queue with a lower one: looking must not lose anything.
 //!
 //! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: delayline::topology::UNREACHABLE_DELIVERY_LIMIT
 
 mod aside;
 mod census;
-mod drain;
 mod guard;
 mod paging;
 mod reader;
+mod run;
 mod sample;
 mod sender;
 
 use crate::management::ManagementError;
-use delayline::{amqp::AmqpError, codec::AppKey};
+use delayline::{
+    amqp::{AmqpError, Session},
+    codec::AppKey,
+    topology::Queue,
+};
+use delayline_settings::Settings;
 
 pub(crate) use aside::past;
 pub(crate) use census::count;
 pub use census::{Census, Group, arrived};
-pub use drain::{Decision, Drained, Holding, Outgoing, Progress};
+pub use run::{Decision, Drain, Drained, Outgoing, Progress};
 pub use sample::Sample;
+
+/// Refuses a queue that would drop messages because they were read.
+pub(crate) fn check(settings: &Settings, session: &mut Session, queue: &Queue) -> Result<(), DrainError> {
+    guard::check(settings, session, queue).map(drop)
+}
 
 /// Why a queue was not touched. Later failures are in [`Drained::failure`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum HoldingError {
+pub enum DrainError {
     /// There is no such queue.
     #[error("the queue `{queue}` does not exist; is the set installed? Run `delayline install`")]
     Missing {

@@ -13,7 +13,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::HoldingError;
+use super::DrainError;
 
 /// A delivery limit from here on is not used up by reading.
 const SAFE: i64 = 1_000_000;
@@ -37,9 +37,9 @@ pub(super) fn check(
     settings: &Settings,
     session: &mut Session,
     queue: &Queue,
-) -> Result<Waiting, HoldingError> {
+) -> Result<Waiting, DrainError> {
     let name = &queue.name;
-    let depth = session.queue_depth(name)?.ok_or_else(|| HoldingError::Missing { queue: name.clone() })?;
+    let depth = session.queue_depth(name)?.ok_or_else(|| DrainError::Missing { queue: name.clone() })?;
     let messages = depth.ready.into();
     let unknown = Waiting { messages, bytes: None };
     let quorum = Argument::from(QueueType::Quorum.as_str());
@@ -49,7 +49,7 @@ pub(super) fn check(
     }
     match from_management(settings, name)? {
         Ok((Some(limit), _)) if (0..SAFE).contains(&limit) => {
-            Err(HoldingError::DeliveryLimit { queue: name.clone(), limit })
+            Err(DrainError::DeliveryLimit { queue: name.clone(), limit })
         }
         Ok((_, counted)) => {
             // Its count is up to 5 s old.
@@ -61,7 +61,7 @@ pub(super) fn check(
             Ok(()) => Ok(unknown),
             Err(AmqpError::Channel { code, text }) => {
                 let reason = if code == PRECONDITION_FAILED { text } else { format!("{reason}; {text}") };
-                Err(HoldingError::UnknownLimit { queue: name.clone(), reason })
+                Err(DrainError::UnknownLimit { queue: name.clone(), reason })
             }
             Err(error) => Err(error.into()),
         },
@@ -71,7 +71,7 @@ pub(super) fn check(
 /// The limit in force and what was counted, or why that cannot be known.
 type Known = Result<(Option<i64>, Option<Waiting>), String>;
 
-fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingError> {
+fn from_management(settings: &Settings, name: &str) -> Result<Known, DrainError> {
     let Some(management) = &settings.management else {
         return Ok(Err("no management API is configured".into()));
     };
@@ -91,7 +91,7 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, HoldingErro
     });
     match asked {
         Ok((Some(info), version)) => Ok(Ok((in_force(&info, &version), counted(&info)))),
-        Ok((None, _)) => Err(HoldingError::Missing { queue: name.into() }),
+        Ok((None, _)) => Err(DrainError::Missing { queue: name.into() }),
         Err(error) => Ok(Err(error.absence(management)?)),
     }
 }

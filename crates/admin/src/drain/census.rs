@@ -12,7 +12,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::{Decision, Drained, Holding, HoldingError, Progress, past};
+use super::{Decision, Drain, DrainError, Drained, Progress, past};
 
 /// Groups of messages, and how many each has.
 ///
@@ -97,10 +97,10 @@ pub(crate) fn count<K: Ord>(
     of: impl Fn(&Delivery) -> K,
     of_foreign: impl Fn(&Foreign) -> K,
     mut progress: impl FnMut(Progress),
-) -> Result<(Drained, Census<K>), HoldingError> {
+) -> Result<(Drained, Census<K>), DrainError> {
     let mut passed = past(settings, queue, limit, || {
         let mut census = Census::new(groups);
-        let drained = Holding::new(settings, queue).at_most(limit).drain(
+        let drained = Drain::new(settings, queue).at_most(limit).run(
             |delivery| {
                 census.add(of(delivery), delivery);
                 Decision::Keep

@@ -21,7 +21,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use super::{Drained, HoldingError};
+use super::{DrainError, Drained};
 
 /// How many messages are requested at a time.
 const BATCH: u32 = 500;
@@ -73,8 +73,8 @@ pub(crate) fn past<T>(
     settings: &Settings,
     queue: &Queue,
     limit: u64,
-    mut run: impl FnMut() -> Result<(Drained, T), HoldingError>,
-) -> Result<Passed<T>, HoldingError> {
+    mut run: impl FnMut() -> Result<(Drained, T), DrainError>,
+) -> Result<Passed<T>, DrainError> {
     let (mut drained, mut value) = run()?;
     let mut aside = Aside::default();
     // Which other messages a version closes connections over is not known.

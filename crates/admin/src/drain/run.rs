@@ -18,7 +18,7 @@ use delayline::{
 use delayline_settings::Settings;
 
 use super::{
-    HoldingError, guard,
+    DrainError, guard,
     paging::Paging,
     reader::Reader,
     sender::{self, Sender, Settled, WINDOW},
@@ -131,9 +131,9 @@ impl Drained {
     }
 }
 
-/// A queue that keeps messages.
+/// Examining the messages of a queue that keeps them, and doing something with each.
 #[derive(Debug, Clone, Copy)]
-pub struct Holding<'a> {
+pub struct Drain<'a> {
     settings: &'a Settings,
     /// Where messages are sent on.
     to: &'a Settings,
@@ -143,8 +143,8 @@ pub struct Holding<'a> {
     stop: Option<&'a AtomicBool>,
 }
 
-impl<'a> Holding<'a> {
-    /// A queue as the topology declares it.
+impl<'a> Drain<'a> {
+    /// Of a queue as the topology declares it.
     #[must_use]
     pub fn new(settings: &'a Settings, queue: &'a Queue) -> Self {
         Self { settings, to: settings, queue, limit: u64::MAX, page: PAGE, stop: None }
@@ -184,13 +184,13 @@ impl<'a> Holding<'a> {
     ///
     /// ```no_run
     /// use delayline::topology::Topology;
-    /// use delayline_admin::holding::{Decision, Holding, Outgoing};
+    /// use delayline_admin::drain::{Decision, Drain, Outgoing};
     /// use delayline_settings::Settings;
     ///
     /// let settings = Settings::from_url("amqp://localhost")?;
     /// let topology = Topology::new(settings.topology.clone());
     /// let queue = topology.queues().find(|queue| queue.name == "delay.unroutable").expect("it has one");
-    /// let report = Holding::new(&settings, queue).at_most(1_000).drain(
+    /// let report = Drain::new(&settings, queue).at_most(1_000).run(
     ///     |message| match message.properties.message_id.as_deref() {
     ///         Some("4711") => {
     ///             Decision::Send(Outgoing::of(message, "delay.dispatch", &message.routing_key).into())
@@ -205,11 +205,11 @@ impl<'a> Holding<'a> {
     ///
     /// # Errors
     /// Why nothing was touched.
-    pub fn drain(
+    pub fn run(
         self,
         decide: impl FnMut(&Delivery) -> Decision,
         progress: impl FnMut(Progress),
-    ) -> Result<Drained, HoldingError> {
+    ) -> Result<Drained, DrainError> {
         let mut session = Session::open(&self.settings.broker)?;
         let guard::Waiting { messages: waiting, bytes } =
             guard::check(self.settings, &mut session, self.queue)?;
