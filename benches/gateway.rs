@@ -55,8 +55,8 @@ fn main() {
     let added = admin::add_gateway(&settings, &topology, NAME, ExchangeKind::Topic, false);
     added.unwrap().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    session.declare_queue(&Queue { name: "out".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new("out").with_arguments(arguments)).unwrap();
     let destination = Endpoint::Queue("out".into());
     session.bind(&Binding { source: NAME.into(), destination, key: "#".into() }).unwrap();
     let consumer = session.consume("out", 2_000).unwrap();

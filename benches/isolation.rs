@@ -132,7 +132,7 @@ fn queue(session: &mut Session, name: &str, refuses: bool) {
     if refuses {
         arguments.extend([("x-max-length".into(), 1.into()), ("x-overflow".into(), "reject-publish".into())]);
     }
-    let queue = Queue { name: name.into(), level: None, arguments: arguments.into_iter().collect() };
+    let queue = Queue::new(name).with_arguments(arguments);
     session.declare_queue(&queue).unwrap();
 }
 

@@ -88,7 +88,7 @@ fn installed(layers: Layers) -> Settings {
     add(&settings, "landed", Delivery::Landing(Target::Queue(AppQueue::new("landed"))));
     let mut session = Session::open(&settings.broker).unwrap();
     // Past the entry, whose topic match is the slowest part of all.
-    let fill = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    let fill = Exchange::new("fill", ExchangeKind::Fanout);
     session.declare_exchange(&fill).unwrap();
     let level = Endpoint::Queue(topology.names().level_queue(LEVEL.try_into().unwrap()));
     session.bind(&Binding { source: "fill".into(), destination: level, key: String::new() }).unwrap();
@@ -171,7 +171,7 @@ fn recovery(title: &str, timeout_ms: Option<u32>, time: Duration, looked_after: 
         ("x-max-length".to_owned(), 100.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    session.declare_queue(&Queue::new("full").with_arguments(arguments)).unwrap();
     let full = AppQueue { existing: true, ..AppQueue::new("full") };
     add(&settings, "full", Delivery::Landing(Target::Queue(full)));
     let router = settings.router().connect().unwrap();

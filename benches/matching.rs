@@ -35,7 +35,7 @@ fn main() {
     let mut session = Session::open(&settings.broker).expect("a connection");
     let version = session.server_version().unwrap_or_default();
     println!("RabbitMQ {version}, {MATCHES} matches {ROUNDS} times, the fastest counts, us for each\n");
-    let queue = Queue { name: TARGET.into(), level: None, arguments: [].into() };
+    let queue = Queue::new(TARGET);
     session.declare_queue(&queue).expect("a queue");
     nservicebus(&mut session);
     let theirs = || {
@@ -69,7 +69,7 @@ fn level(number: u32) -> String {
 /// The exchanges and bindings of NServiceBus' delays; its queues match nothing.
 fn nservicebus(session: &mut Session) {
     let mut exchange = |name: String| {
-        let exchange = Exchange { name, kind: ExchangeKind::Topic, arguments: [].into() };
+        let exchange = Exchange::new(name, ExchangeKind::Topic);
         session.declare_exchange(&exchange).expect("an exchange");
     };
     exchange(DELIVERY.into());

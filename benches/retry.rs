@@ -219,7 +219,7 @@ fn publish(settings: &Settings, app: &str, delay: Delay, count: u32) -> f64 {
 /// Fills the retry queue, past all topic matching, through an exchange that looks
 /// like an entry to the router.
 fn fill(session: &mut Session, settings: &Settings, count: u32) {
-    let exchange = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    let exchange = Exchange::new("fill", ExchangeKind::Fanout);
     session.declare_exchange(&exchange).unwrap();
     let destination = Endpoint::Queue("delay.retry".into());
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();
@@ -235,8 +235,8 @@ struct Inbox {
 
 fn inbox(settings: &Settings) -> Inbox {
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    session.declare_queue(&Queue { name: "single".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new("single").with_arguments(arguments)).unwrap();
     session
         .bind(&Binding {
             source: "delay.dispatch".into(),

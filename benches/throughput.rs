@@ -109,7 +109,7 @@ fn install(settings: &Settings) {
         let settings = with_set(settings, set);
         admin::install(&settings, &Topology::new(settings.topology.clone()), false, || {}).unwrap();
     }
-    let sink = Queue { name: "sink".into(), level: None, arguments: quorum() };
+    let sink = Queue::new("sink").with_arguments(quorum());
     session.declare_queue(&sink).unwrap();
     // A fanout exchange matches no patterns: as good as straight.
     fanout(&mut session, "direct", "sink");
@@ -124,7 +124,7 @@ fn quorum() -> std::collections::BTreeMap<String, delayline::topology::Argument>
 }
 
 fn fanout(session: &mut Session, name: &str, queue: &str) {
-    let exchange = Exchange { name: name.into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    let exchange = Exchange::new(name, ExchangeKind::Fanout);
     session.declare_exchange(&exchange).unwrap();
     bind(session, name, Endpoint::Queue(queue.into()), "");
 }

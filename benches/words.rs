@@ -166,8 +166,8 @@ impl Candidate {
         }
         bindings.iter().for_each(|binding| session.bind(binding).unwrap());
         let installed = started.elapsed();
-        let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))].into();
-        session.declare_queue(&Queue { name: "sink".into(), level: None, arguments }).unwrap();
+        let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))];
+        session.declare_queue(&Queue::new("sink").with_arguments(arguments)).unwrap();
         let key = format!("delay.{}{APP}", "*.".repeat(layout.words() as usize));
         let (source, destination) = (names.dispatch(), Endpoint::Queue("sink".into()));
         session.bind(&Binding { source, destination, key }).unwrap();

@@ -91,6 +91,7 @@ pub struct Material {
 }
 
 /// A client certificate with its chain, and its key in PEM form.
+#[non_exhaustive]
 pub struct Client {
     /// The certificate and what leads to its authority.
     pub chain: Vec<CertificateDer<'static>>,

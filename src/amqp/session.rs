@@ -41,11 +41,20 @@ pub enum StreamStart {
 /// The counts from a passive declare of a queue. Messages that are stuck in dead-lettering or
 /// delivered to a consumer are not included in `ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueDepth {
     /// Messages that are ready.
     pub ready: u32,
     /// Consumers of the queue.
     pub consumers: u32,
+}
+
+impl QueueDepth {
+    /// So many messages that are ready, and so many consumers.
+    #[must_use]
+    pub const fn new(ready: u32, consumers: u32) -> Self {
+        Self { ready, consumers }
+    }
 }
 
 /// A connection for administration.

@@ -9,6 +9,7 @@ use crate::{
 /// The history of a message: how often it was tried, since when, and where it was first
 /// published.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct History {
     /// How many retries there were.
     pub attempt: u32,
@@ -23,8 +24,17 @@ pub struct History {
     pub routing_key: String,
 }
 
+impl History {
+    /// Of a message that was published there and never failed.
+    pub fn new(exchange: impl Into<String>, routing_key: impl Into<String>) -> Self {
+        let (exchange, routing_key) = (exchange.into(), routing_key.into());
+        Self { attempt: 0, first_failed: None, expires: None, exchange, routing_key }
+    }
+}
+
 /// A message that failed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Failure {
     /// The application it belongs to.
     pub app: AppKey,
@@ -35,6 +45,13 @@ pub struct Failure {
     pub failed: i64,
     /// Its history.
     pub history: History,
+}
+
+impl Failure {
+    /// Of a message of an application, at a time in ms since the epoch.
+    pub fn new(app: AppKey, reason: impl Into<String>, failed: i64, history: History) -> Self {
+        Self { app, reason: reason.into(), failed, history }
+    }
 }
 
 /// One entry of `x-death`, as far as we need it.

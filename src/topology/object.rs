@@ -76,6 +76,7 @@ impl ExchangeKind {
 /// A durable exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Exchange {
     /// Its name.
     pub name: String,
@@ -89,6 +90,7 @@ pub struct Exchange {
 /// A durable queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Queue {
     /// Its name.
     pub name: String,
@@ -98,7 +100,33 @@ pub struct Queue {
     pub arguments: BTreeMap<String, Argument>,
 }
 
+impl Exchange {
+    /// One without arguments.
+    pub fn new(name: impl Into<String>, kind: ExchangeKind) -> Self {
+        Self { name: name.into(), kind, arguments: BTreeMap::new() }
+    }
+
+    /// The same, with these arguments instead of those that it had.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: impl IntoIterator<Item = (String, Argument)>) -> Self {
+        self.arguments = arguments.into_iter().collect();
+        self
+    }
+}
+
 impl Queue {
+    /// One that is no level queue, and has no arguments.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), level: None, arguments: BTreeMap::new() }
+    }
+
+    /// The same, with these arguments instead of those that it had.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: impl IntoIterator<Item = (String, Argument)>) -> Self {
+        self.arguments = arguments.into_iter().collect();
+        self
+    }
+
     /// The value of `x-queue-type` of a stream.
     pub(crate) const STREAM: &'static str = "stream";
 

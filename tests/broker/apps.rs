@@ -100,7 +100,7 @@ fn limited(name: &str) -> Queue {
         ("x-max-length".to_owned(), 5.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    Queue { name: name.into(), level: None, arguments: arguments.into() }
+    Queue::new(name).with_arguments(arguments)
 }
 
 #[test]
@@ -277,13 +277,9 @@ fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
     let full = Target::Queue(AppQueue { existing: true, ..AppQueue::new("full") });
     let full = spec(&settings, "full", Delivery::Landing(full));
     added(&settings, &full);
-    let chooser = Exchange { name: "choice".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    let chooser = Exchange::new("choice", ExchangeKind::Topic);
     session.declare_exchange(&chooser).unwrap();
-    let chosen = Queue {
-        name: "chosen".into(),
-        level: None,
-        arguments: [("x-queue-type".to_owned(), "quorum".into())].into(),
-    };
+    let chosen = Queue::new("chosen").with_arguments([("x-queue-type".to_owned(), "quorum".into())]);
     session.declare_queue(&chosen).unwrap();
     session
         .bind(&Binding {
@@ -425,8 +421,8 @@ fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
     let settings = common::installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let name = "it's.billing";
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
     let delivery = |existing, retry| Delivery::Direct(AppQueue { existing, retry, ..AppQueue::new(name) });
     let alone = |delivery| AppSpec { user: None, ..spec(&settings, "billing", delivery) };
     let said = conflicts(&settings, &alone(delivery(false, true)));

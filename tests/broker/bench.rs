@@ -84,11 +84,8 @@ fn touches_no_set_that_stands() {
     let settings = vhost().build().unwrap();
     install(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
-    let queue = delayline::topology::Queue {
-        name: "mine.sink".into(),
-        level: None,
-        arguments: [("x-queue-type".to_owned(), "classic".into())].into(),
-    };
+    let queue = delayline::topology::Queue::new("mine.sink")
+        .with_arguments([("x-queue-type".to_owned(), "classic".into())]);
     session.declare_queue(&queue).unwrap();
     let before = objects(&settings);
     for name in ["delay", "mine"] {

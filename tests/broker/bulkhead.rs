@@ -17,8 +17,7 @@ use crate::common::{
 fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {
     let quorum = [("x-queue-type", "quorum".into())];
     let arguments = quorum.iter().chain(more).map(|(name, value)| ((*name).to_owned(), value.clone()));
-    let arguments = arguments.collect();
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
 /// A queue that refuses from the second message on.
@@ -136,7 +135,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     drop((consumer, other));
 
     // An exchange that leads to no queue: binding one lets them go on.
-    let void = Exchange { name: "void".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    let void = Exchange::new("void", ExchangeKind::Topic);
     session.declare_exchange(&void).unwrap();
     session.bind(&binding("lost", Endpoint::Exchange("void".into()))).unwrap();
     send(&settings, "lost", 100, 1);

@@ -48,7 +48,7 @@ fn found_all<const N: usize>(settings: &Settings, wanted: [FindingCode; N]) -> [
 fn queue(session: &mut Session, name: &str, arguments: Json) {
     let Json::Object(arguments) = arguments else { panic!("arguments are an object") };
     let arguments = arguments.into_iter().map(|(name, value)| (name, serde_json::from_value(value).unwrap()));
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments: arguments.collect() }).unwrap();
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
 fn bind(session: &mut Session, source: &str, destination: Endpoint, key: &str) {
@@ -204,7 +204,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     receives(&mut session, "asleep", Endpoint::Queue("asleep".into()));
     // An exchange of the application's own that leads on, and one that does not.
     let exchange = |session: &mut Session, name: &str| {
-        let exchange = Exchange { name: name.into(), kind: ExchangeKind::Topic, arguments: [].into() };
+        let exchange = Exchange::new(name, ExchangeKind::Topic);
         session.declare_exchange(&exchange).unwrap();
     };
     exchange(&mut session, "events");

@@ -28,7 +28,7 @@ use crate::common::{
 fn queue(name: &str, arguments: &[(&str, Argument)]) -> Queue {
     let kind = [("x-queue-type", Argument::from("quorum"))];
     let arguments = kind.iter().chain(arguments).map(|(name, value)| ((*name).to_owned(), value.clone()));
-    Queue { name: name.into(), level: None, arguments: arguments.collect() }
+    Queue::new(name).with_arguments(arguments)
 }
 
 fn kept() -> Queue {
@@ -107,7 +107,7 @@ fn what_is_selected_goes_and_the_rest_stays_in_order() {
 
 /// A queue on a broker whose quorum queues have no limit unless told.
 fn queue_unlimited(name: &str) -> Queue {
-    Queue { name: name.into(), level: None, arguments: [].into() }
+    Queue::new(name)
 }
 
 #[test]

@@ -73,8 +73,8 @@ struct Orders {
 impl Orders {
     fn open(settings: &Settings, key: &str) -> Self {
         let mut session = Session::open(&settings.broker).unwrap();
-        let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-        session.declare_queue(&Queue { name: "orders".into(), level: None, arguments }).unwrap();
+        let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+        session.declare_queue(&Queue::new("orders").with_arguments(arguments)).unwrap();
         let destination = Endpoint::Queue("orders".into());
         session.bind(&Binding { source: NAME.into(), destination, key: key.into() }).unwrap();
         let consumer = session.consume("orders", 1_000).unwrap();
@@ -182,7 +182,7 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
     let settings = installed(10);
     let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
-    let plain = |name: &str, kind| Exchange { name: name.into(), kind, arguments: [].into() };
+    let plain = |name: &str, kind| Exchange::new(name, kind);
     session.declare_exchange(&plain(NAME, ExchangeKind::Headers)).unwrap();
     let refused = add(&settings, ExchangeKind::Topic);
     assert_eq!(refused.outcome, Applied::Conflict);

@@ -17,9 +17,7 @@ use crate::common::{PATIENCE, app, eventually, eventually_seen, installed, statu
 fn receives(session: &mut Session, key: &str, arguments: &[(&str, delayline::topology::Argument)]) {
     let mut all = vec![("x-queue-type".to_owned(), "quorum".into())];
     all.extend(arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-    session
-        .declare_queue(&Queue { name: key.into(), level: None, arguments: all.into_iter().collect() })
-        .unwrap();
+    session.declare_queue(&Queue::new(key).with_arguments(all)).unwrap();
     let (source, destination) = ("delay.dispatch".into(), Endpoint::Queue(key.into()));
     session.bind(&Binding { source, destination, key: RoutingKey::binding_pattern(&app(key)) }).unwrap();
 }

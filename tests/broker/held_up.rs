@@ -18,8 +18,8 @@ const ALARM: &str = "{resource_limit, memory, node()}";
 fn queue(name: &str) -> Queue {
     let arguments =
         [("x-queue-type", Argument::from("quorum")), ("x-delivery-limit", UNREACHABLE_DELIVERY_LIMIT.into())];
-    let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
-    Queue { name: name.into(), level: None, arguments }
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value));
+    Queue::new(name).with_arguments(arguments)
 }
 
 fn eval(node: &PrivateNode, expression: &str) {

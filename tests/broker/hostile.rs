@@ -282,10 +282,9 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     let stolen = RoutingKey::new(Delay::ZERO, common::app("orders")).encode();
 
     // By a queue that dead-letters under the other's key.
-    let exchange = |name: &str, arguments: &[(&str, &str)]| Exchange {
-        name: name.into(),
-        kind: ExchangeKind::Fanout,
-        arguments: arguments.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect(),
+    let exchange = |name: &str, arguments: &[(&str, &str)]| {
+        Exchange::new(name, ExchangeKind::Fanout)
+            .with_arguments(arguments.iter().map(|&(key, value)| (key.to_owned(), value.into())))
     };
     let mut arguments =
         exchange("", &[("x-dead-letter-exchange", "delay"), ("x-dead-letter-routing-key", &stolen)])
@@ -293,7 +292,7 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     arguments.insert("x-queue-type".into(), "quorum".into());
     arguments.insert("x-message-ttl".into(), 0.into());
     session.declare_exchange(&exchange("mine", &[])).unwrap();
-    session.declare_queue(&Queue { name: "mine".into(), level: None, arguments }).unwrap();
+    session.declare_queue(&Queue::new("mine").with_arguments(arguments)).unwrap();
     let binding =
         Binding { source: "mine".into(), destination: Endpoint::Queue("mine".into()), key: String::new() };
     session.bind(&binding).unwrap();

@@ -82,16 +82,8 @@ fn names_every_conflict_and_changes_nothing() {
         let mut session = Session::open(&settings.broker).unwrap();
         let arguments =
             [("x-queue-type".to_owned(), "quorum".into()), ("x-message-ttl".to_owned(), Argument::from(5))];
-        session
-            .declare_queue(&Queue { name: "delay.level.03".into(), level: None, arguments: arguments.into() })
-            .unwrap();
-        session
-            .declare_exchange(&Exchange {
-                name: "delay.dispatch".into(),
-                kind: ExchangeKind::Fanout,
-                arguments: [].into(),
-            })
-            .unwrap();
+        session.declare_queue(&Queue::new("delay.level.03").with_arguments(arguments)).unwrap();
+        session.declare_exchange(&Exchange::new("delay.dispatch", ExchangeKind::Fanout)).unwrap();
 
         let report =
             admin::install(&settings, &topology(&settings), false, || panic!("nothing is declared")).unwrap();
@@ -201,8 +193,8 @@ fn make_it_an_earlier_set(settings: &delayline_settings::Settings) {
 }
 
 fn inbox_queue(name: &str) -> Queue {
-    let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))].into();
-    Queue { name: name.into(), level: None, arguments }
+    let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))];
+    Queue::new(name).with_arguments(arguments)
 }
 
 #[test]

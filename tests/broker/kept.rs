@@ -30,8 +30,8 @@ const MIB: usize = 1024 * 1024;
 fn kept() -> Queue {
     let arguments =
         [("x-queue-type", Argument::from("quorum")), ("x-delivery-limit", UNREACHABLE_DELIVERY_LIMIT.into())];
-    let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
-    Queue { name: "kept".into(), level: None, arguments }
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value));
+    Queue::new("kept").with_arguments(arguments)
 }
 
 /// A vhost with a queue `kept` that holds so many messages with these bodies.
@@ -66,7 +66,7 @@ fn more_pages_than_a_connection_has_channels() {
 fn some_go_and_the_others_stay_in_order_over_many_pages() {
     const COUNT: usize = 3_000;
     let (settings, mut session) = holding(COUNT, |n| n.to_string());
-    session.declare_queue(&Queue { name: "target".into(), ..kept() }).unwrap();
+    session.declare_queue(&Queue::new("target").with_arguments(kept().arguments)).unwrap();
     let mut decide = |delivery: &Delivery| match number(delivery) % 7 {
         0 => Decision::Discard,
         // Comes back, and is kept when others behind it are decided.

@@ -1,6 +1,6 @@
 //! What becomes of messages that the broker does not take.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, thread};
 
 use delayline::{
     Message,
@@ -21,7 +21,7 @@ fn message(key: &str) -> Message {
 
 fn entry_exchange(settings: &Settings) -> Session {
     let mut session = Session::open(&settings.broker).unwrap();
-    let exchange = Exchange { name: "delay".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    let exchange = Exchange::new("delay", ExchangeKind::Topic);
     session.declare_exchange(&exchange).unwrap();
     session
 }
@@ -58,19 +58,23 @@ fn a_damaged_set_returns_the_message() {
 
 #[test]
 fn a_full_queue_nacks() {
-    // A message that should wait is tried again for so long.
-    let settings = vhost().set("publish_timeout", "2s").build().unwrap();
+    // A message that should wait is tried again for so long. Within it, a busy broker has
+    // refused it once at least.
+    let settings = vhost().set("publish_timeout", "10s").build().unwrap();
     let mut session = entry_exchange(&settings);
     let arguments = [
         ("x-queue-type".to_owned(), "classic".into()),
         ("x-max-length".to_owned(), 2.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    session.declare_queue(&Queue::new("full").with_arguments(arguments)).unwrap();
     let destination = Endpoint::Queue("full".into());
     session.bind(&Binding { source: "delay".into(), destination, key: "#".into() }).unwrap();
     let router = settings.router().connect().unwrap();
-    let results: Vec<_> = (0..5).map(|_| router.publish(message("app"))).collect();
+    let results = thread::scope(|scope| {
+        let publishing = [(); 5].map(|()| scope.spawn(|| router.publish(message("app"))));
+        publishing.map(|publishing| publishing.join().unwrap())
+    });
     let nacked = results
         .iter()
         .filter(|result| matches!(result, Err(error) if *error.cause() == Cause::Nacked))

@@ -21,12 +21,12 @@ use crate::common::{
 fn queue(name: &str) -> Queue {
     let arguments =
         [("x-queue-type", Argument::from("quorum")), ("x-delivery-limit", UNREACHABLE_DELIVERY_LIMIT.into())];
-    let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
-    Queue { name: name.into(), level: None, arguments }
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value));
+    Queue::new(name).with_arguments(arguments)
 }
 
 fn direct(name: &str) -> Exchange {
-    Exchange { name: name.into(), kind: ExchangeKind::Direct, arguments: [].into() }
+    Exchange::new(name, ExchangeKind::Direct)
 }
 
 /// The queue `kept`, a queue `target`, the exchange `bound`, which leads there with the

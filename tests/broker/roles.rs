@@ -73,7 +73,7 @@ fn an_installer_can_install_verify_and_uninstall_and_touches_nothing_else() {
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
     let mut session = Session::open(&settings.broker).unwrap();
-    let foreign = Queue { name: "orders".into(), level: None, arguments: [].into() };
+    let foreign = Queue::new("orders");
     refused("declaring an application's queue", session.declare_queue(&foreign));
     drop(session);
     assert!(admin::uninstall(&settings, &topology, false).unwrap().is_ok());

@@ -24,8 +24,8 @@ use crate::common::{
 fn removes_only_what_it_declared() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    session.declare_queue(&Queue { name: "orders".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new("orders").with_arguments(arguments)).unwrap();
     session
         .bind(&Binding {
             source: "delay.dispatch".into(),

@@ -21,8 +21,8 @@ fn differences(settings: &Settings) -> Vec<String> {
 }
 
 fn queue(session: &mut Session, name: &str) {
-    let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "classic".into())];
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
 fn bind(session: &mut Session, source: &str, queue: &str, key: &str) {
@@ -68,11 +68,8 @@ fn another_way_into_the_levels_is_found_and_left_alone() {
     let settings = installed(1_000);
     let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
-    let aside = Exchange {
-        name: "delay.aside".into(),
-        kind: ExchangeKind::Direct,
-        arguments: [("alternate-exchange".to_owned(), "delay.unroutable".into())].into(),
-    };
+    let aside = Exchange::new("delay.aside", ExchangeKind::Direct)
+        .with_arguments([("alternate-exchange".to_owned(), "delay.unroutable".into())]);
     session.declare_exchange(&aside).unwrap();
     for queue in topology.queues().filter(|queue| queue.level.is_some()) {
         bind(&mut session, "delay.aside", &queue.name, &queue.name);
@@ -108,8 +105,7 @@ fn finds_an_argument_that_differs() {
     level.arguments.insert("x-message-ttl".into(), 9_000.into());
     level.arguments.remove("x-dead-letter-strategy");
     session.declare_queue(&level).unwrap();
-    let exchange =
-        Exchange { name: "delay.dispatch".into(), kind: ExchangeKind::Topic, arguments: [].into() };
+    let exchange = Exchange::new("delay.dispatch", ExchangeKind::Topic);
     session.declare_exchange(&exchange).unwrap();
     let found = differences(&settings);
     for part in [
@@ -255,8 +251,8 @@ fn finds_queues_that_come_back_without_a_leader() {
 }
 
 fn declare(session: &mut Session, name: &str) {
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
 /// Those of the queues that the broker knows of, and that are bound: it may have been killed

@@ -32,7 +32,7 @@ pub(crate) fn bind_full_queue(settings: &Settings, key: &str) {
         ("x-max-length".to_owned(), 1.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    session.declare_queue(&Queue { name: name.clone(), level: None, arguments: arguments.into() }).unwrap();
+    session.declare_queue(&Queue::new(name.clone()).with_arguments(arguments)).unwrap();
     session
         .bind(&Binding {
             source: topology(settings).names().dispatch(),

@@ -132,13 +132,15 @@ fn it_changes_in_place() {
     page.eval(
         "(window.removed = 0, window.row = document.querySelector('#levels tr[data-level=\"16\"]'), \
          new MutationObserver(all => all.forEach(one => one.removedNodes.forEach(node => { \
-             if (node.nodeType === 1) window.removed++; }))).observe(document.body, {childList: true, subtree: true}), 0)",
+             if (node.nodeType === 1) window.removed++; }))).observe(document.querySelector('#levels'), \
+         {childList: true, subtree: true}), 0)",
     );
     for count in [5, 6] {
         send(&settings, "billing", 1 << 16, count);
     }
     eventually("it has changed", || page.number(&cell(16, ".ready")) == Some(11));
-    // The same row, and no element was taken away; text changes within them.
+    // The same row, and no element of the table was taken away; text changes within them. Beside
+    // it, what is said about a daemon that is slow to answer comes and goes.
     assert_eq!(page.eval("[window.row.isConnected, window.removed]"), json!([true, 0]));
     // Stopped, it stays as it is.
     page.eval("(document.querySelector('#pause').focus(), 0)");

@@ -15,8 +15,8 @@ use crate::{
 fn with_findings() -> delayline_settings::Settings {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
-    session.declare_queue(&Queue { name: "old".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "classic".into())];
+    session.declare_queue(&Queue::new("old").with_arguments(arguments)).unwrap();
     session
         .bind(&Binding {
             source: "delay.dispatch".into(),

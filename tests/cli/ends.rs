@@ -137,8 +137,8 @@ fn what_is_said_to_nobody_is_no_panic() {
     // Where bindings cannot be listed, listen leaves what may be somebody else's, and says so.
     let mut settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [("x-queue-type".to_owned(), "classic".into())].into();
-    session.declare_queue(&Queue { name: "theirs".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "classic".into())];
+    session.declare_queue(&Queue::new("theirs").with_arguments(arguments)).unwrap();
     settings.management.as_mut().unwrap().url.set_port(Some(1)).unwrap();
     let arguments = ["listen", "--app", "billing", "--queue", "theirs"];
     let mut terminal = Terminal::start(Some(&settings), &arguments, Hangup::Silence);

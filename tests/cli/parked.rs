@@ -23,7 +23,7 @@ fn waiting(settings: &Settings) -> u32 {
 /// Parks messages as the service does, with ids from 0.
 fn park(settings: &Settings, reasons: &[(&str, &str, i64)]) {
     let mut session = Session::open(&settings.broker).unwrap();
-    let exchange = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    let exchange = Exchange::new("fill", ExchangeKind::Fanout);
     session.declare_exchange(&exchange).unwrap();
     let destination = Endpoint::Exchange("delay.parked".into());
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();

@@ -145,8 +145,8 @@ fn queue(session: &mut Session, name: &str, limit: Option<i64>, key: &str) {
         arguments.push(("x-max-length".to_owned(), limit.into()));
         arguments.push(("x-overflow".to_owned(), "reject-publish".into()));
     }
-    let arguments = arguments.into_iter().collect();
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    let arguments = arguments.into_iter();
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
     session.bind(&to(name, key)).unwrap();
 }
 

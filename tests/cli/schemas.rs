@@ -347,7 +347,7 @@ fn recalled(walk: &mut Walk) {
 /// Puts two messages into the parked queue.
 fn parked(settings: &Settings) {
     let mut session = Session::open(&settings.broker).unwrap();
-    let exchange = Exchange { name: "fill".into(), kind: ExchangeKind::Fanout, arguments: [].into() };
+    let exchange = Exchange::new("fill", ExchangeKind::Fanout);
     session.declare_exchange(&exchange).unwrap();
     let destination = Endpoint::Exchange(topology(settings).names().parked());
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();
@@ -378,12 +378,12 @@ fn broker(walk: &mut Walk) {
 fn others(walk: &mut Walk) {
     let mut session = Session::open(&walk.settings.broker).unwrap();
     for name in ["nsb.v2.delay-level-00", "nsb.v2.delay-delivery"] {
-        let exchange = Exchange { name: name.into(), kind: ExchangeKind::Topic, arguments: [].into() };
+        let exchange = Exchange::new(name, ExchangeKind::Topic);
         session.declare_exchange(&exchange).unwrap();
     }
     let arguments = [("x-queue-type", "quorum"), ("x-dead-letter-exchange", "nsb.v2.delay-delivery")];
-    let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-    session.declare_queue(&Queue { name: "nsb.v2.delay-level-00".into(), level: None, arguments }).unwrap();
+    let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    session.declare_queue(&Queue::new("nsb.v2.delay-level-00").with_arguments(arguments)).unwrap();
     walk.run("status", &["--layout", "nservicebus"]);
     walk.run("guard", &["nservicebus", "--dry-run"]);
     walk.run("guard", &["nservicebus", "--wait", "0"]);

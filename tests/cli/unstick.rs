@@ -19,8 +19,8 @@ use crate::{
 fn stuck() -> Settings {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    session.declare_queue(&Queue { name: "in".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new("in").with_arguments(arguments)).unwrap();
     let destination = Endpoint::Queue("in".into());
     let key = RoutingKey::binding_pattern(&app("app"));
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();

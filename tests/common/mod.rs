@@ -115,7 +115,7 @@ pub fn refusing(session: &mut Session, kind: &str) {
         ("x-max-length".to_owned(), 1.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    session.declare_queue(&Queue { name: "full".into(), level: None, arguments: arguments.into() }).unwrap();
+    session.declare_queue(&Queue::new("full").with_arguments(arguments)).unwrap();
     let key = RoutingKey::binding_pattern(&app("full"));
     let destination = Endpoint::Queue("full".into());
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
@@ -181,11 +181,9 @@ impl Inbox {
         let mut session = Session::open(&settings.broker).unwrap();
         let queue = format!("in.{key}");
         session
-            .declare_queue(&Queue {
-                name: queue.clone(),
-                level: None,
-                arguments: [("x-queue-type".to_owned(), "quorum".into())].into(),
-            })
+            .declare_queue(
+                &Queue::new(queue.clone()).with_arguments([("x-queue-type".to_owned(), "quorum".into())]),
+            )
             .unwrap();
         session
             .bind(&Binding {

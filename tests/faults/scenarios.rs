@@ -209,7 +209,7 @@ pub fn declare_app(session: &mut Session, settings: &Settings, app: &str, needs:
         arguments.push(("x-max-length".into(), 100.into()));
         arguments.push(("x-overflow".into(), "reject-publish".into()));
     }
-    let queue = Queue { name: app.into(), level: None, arguments: arguments.into_iter().collect() };
+    let queue = Queue::new(app).with_arguments(arguments);
     session.declare_queue(&queue).expect("the application's queue");
     session.bind(&binding(settings, app)).expect("its binding");
 }

@@ -206,10 +206,9 @@ proptest! {
         policy in policies(), random in 0.0..1.0, lifetime in prop::option::of(1_i64..10_000_000), slow in 0_i64..5_000,
     ) {
         let start = 1_700_000_000_000;
-        let history = History {
-            attempt: 0, first_failed: None, expires: lifetime.map(|ms| start + ms), exchange: "e".into(), routing_key: "k".into(),
-        };
-        let mut failure = Failure { app: AppKey::new("a").unwrap(), reason: "rejected".into(), failed: start, history };
+        let mut history = History::new("e", "k");
+        history.expires = lifetime.map(|ms| start + ms);
+        let mut failure = Failure::new(AppKey::new("a").unwrap(), "rejected", start, history);
         let (mut now, mut retries) = (start, 0);
         let why = loop {
             match Decision::new(&policy, &failure, None, Unit::SECOND, now, random) {

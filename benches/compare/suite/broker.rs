@@ -139,12 +139,12 @@ impl Vhost<'_> {
     }
 
     pub fn queue(&mut self, name: &str, arguments: &[(&str, Argument)]) -> Fallible<()> {
-        let arguments = arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        Ok(self.session.declare_queue(&Queue { name: name.into(), level: None, arguments })?)
+        let arguments = arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Ok(self.session.declare_queue(&Queue::new(name).with_arguments(arguments))?)
     }
 
     pub fn exchange(&mut self, name: &str, kind: ExchangeKind) -> Fallible<()> {
-        Ok(self.session.declare_exchange(&Exchange { name: name.into(), kind, arguments: [].into() })?)
+        Ok(self.session.declare_exchange(&Exchange::new(name, kind))?)
     }
 
     /// Throws away what has arrived and nobody has taken.

@@ -118,7 +118,7 @@ mod tests {
             // Some came since the API was told; others are on their way or in hands.
             (Some((7, 0)), Some(info(5, 2, 1, 1)), (10, 1)),
         ] {
-            let depth = depth.map(|(ready, consumers)| QueueDepth { ready, consumers });
+            let depth = depth.map(|(ready, consumers)| QueueDepth::new(ready, consumers));
             let found = larger(depth, known.as_ref());
             assert_eq!((found.messages, found.consumers), expected, "{depth:?} {known:?}");
         }

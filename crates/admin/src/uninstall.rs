@@ -241,12 +241,8 @@ fn of_applications(topology: &Topology, observed: Option<&Observed>) -> Vec<Obje
         observed.queues.iter().filter_map(|info| AppKey::new(names.app_of_journal(&info.name)?).ok());
     let journals = journals.map(|app| topology.journal(&app, JournalSettings::default()));
     let exchanges = observed.exchanges.iter().filter(|info| names.app_of_recall(&info.name).is_some());
-    let queues = queues.map(|name| Queue { name: name.clone(), level: None, arguments: [].into() });
-    let exchanges = exchanges.map(|info| Exchange {
-        name: info.name.clone(),
-        kind: ExchangeKind::Direct,
-        arguments: [].into(),
-    });
+    let queues = queues.map(|name| Queue::new(name.clone()));
+    let exchanges = exchanges.map(|info| Exchange::new(info.name.clone(), ExchangeKind::Direct));
     let journals = journals.map(|[queue, _]| queue);
     queues.map(Object::Queue).chain(journals).chain(exchanges.map(Object::Exchange)).collect()
 }
@@ -316,8 +312,7 @@ mod tests {
     #[test]
     fn removes_each_queue_before_those_it_hands_on_to() {
         let topology = Topology::new(TopologySettings::default());
-        let landing =
-            Object::Queue(Queue { name: "delay.landing.billing".into(), level: None, arguments: [].into() });
+        let landing = Object::Queue(Queue::new("delay.landing.billing"));
         let ours: Vec<_> = std::iter::once(&landing).chain(topology.objects()).collect();
         let order: Vec<_> = removal_order(&ours).collect();
         let levels: Vec<_> = order

@@ -168,11 +168,9 @@ impl Listening {
         };
         if made_queue {
             let kind = QueueType::Quorum.as_str();
-            session.declare_queue(&Queue {
-                name: queue.clone(),
-                level: None,
-                arguments: [("x-queue-type".to_owned(), kind.into())].into(),
-            })?;
+            session.declare_queue(
+                &Queue::new(queue.clone()).with_arguments([("x-queue-type".to_owned(), kind.into())]),
+            )?;
         }
         let binding = Binding {
             source: names.dispatch(),
@@ -197,7 +195,7 @@ impl Listening {
             // closes, a moment later.
             for _ in 0..20 {
                 match session.queue_depth(&self.queue)? {
-                    Some(QueueDepth { ready: 0, consumers: 0 }) => {
+                    Some(QueueDepth { ready: 0, consumers: 0, .. }) => {
                         session.delete_queue(&self.queue)?;
                         return Ok(());
                     }

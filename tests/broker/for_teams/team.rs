@@ -203,7 +203,7 @@ impl Team {
         eventually_seen(
             "what came since is all that waits",
             || session.queue_depth(&self.queue).unwrap().unwrap(),
-            |depth| *depth == QueueDepth { ready: messages, consumers: 0 },
+            |depth| *depth == QueueDepth::new(messages, 0),
         );
     }
 }
@@ -246,7 +246,7 @@ pub(super) fn without_queues() -> &'static str {
         let settings = vhost().build().unwrap();
         let mut session = Session::open(&settings.broker).unwrap();
         let kind = ExchangeKind::Topic;
-        session.declare_exchange(&Exchange { name: "delay".into(), kind, arguments: [].into() }).unwrap();
+        session.declare_exchange(&Exchange::new("delay", kind)).unwrap();
         (shared_node(), url(&settings))
     });
     address

@@ -20,8 +20,8 @@ use crate::common::raw;
 
 /// Declares a queue and binds it to the exchange behind the levels, as an endpoint does.
 pub(crate) fn bound(session: &mut Session, layout: &Layout, queue: &str) {
-    let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))].into();
-    session.declare_queue(&Queue { name: queue.into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))];
+    session.declare_queue(&Queue::new(queue).with_arguments(arguments)).unwrap();
     let destination = Endpoint::Queue(queue.into());
     let key = format!("#.{queue}");
     session.bind(&Binding { source: layout.delivery(), destination, key }).unwrap();
@@ -32,9 +32,7 @@ pub(crate) fn bound(session: &mut Session, layout: &Layout, queue: &str) {
 pub(crate) fn nservicebus(session: &mut Session, unit_ms: i64) -> Layout {
     let layout = Layout::nservicebus();
     for name in layout.exchanges() {
-        session
-            .declare_exchange(&Exchange { name, kind: ExchangeKind::Topic, arguments: [].into() })
-            .unwrap();
+        session.declare_exchange(&Exchange::new(name, ExchangeKind::Topic)).unwrap();
     }
     for level in Level::all() {
         let name = layout.level(level);
@@ -47,8 +45,8 @@ pub(crate) fn nservicebus(session: &mut Session, unit_ms: i64) -> Layout {
             ("x-dead-letter-exchange", below.as_str().into()),
         ];
         let arguments: Vec<(&str, Argument)> = arguments.into();
-        let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        session.declare_queue(&Queue { name: name.clone(), level: None, arguments }).unwrap();
+        let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value));
+        session.declare_queue(&Queue::new(name.clone()).with_arguments(arguments)).unwrap();
         let above = "*.".repeat(usize::from(Level::TOP.number() - level.number()));
         for (destination, bit) in [(Endpoint::Queue(name.clone()), 1), (Endpoint::Exchange(below), 0)] {
             let key = format!("{above}{bit}.#");

@@ -39,14 +39,13 @@ pub(super) fn its_own(settings: &Settings, spec: &AppSpec) -> Settings {
 fn an_application_recalls_its_own_messages_with_the_rights_it_is_given() {
     let settings = installed(1_000);
     let mut root = Session::open(&settings.broker).unwrap();
-    root.declare_exchange(&delayline::topology::Exchange {
-        name: "events".into(),
-        kind: delayline::topology::ExchangeKind::Topic,
-        arguments: [].into(),
-    })
+    root.declare_exchange(&delayline::topology::Exchange::new(
+        "events",
+        delayline::topology::ExchangeKind::Topic,
+    ))
     .unwrap();
-    let arguments = [("x-queue-type".to_owned(), "quorum".into())].into();
-    root.declare_queue(&Queue { name: "mine".into(), level: None, arguments }).unwrap();
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    root.declare_queue(&Queue::new("mine").with_arguments(arguments)).unwrap();
     root.bind(&Binding {
         source: "events".into(),
         destination: Endpoint::Queue("mine".into()),

@@ -32,11 +32,7 @@ pub(super) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
     let mut session = Session::open(&settings.broker).unwrap();
     // From an exchange that looks like an entry to the router: it leads all there
     // is to the retry exchange, from where the app key is decoded.
-    let entry = delayline::topology::Exchange {
-        name: "fill".into(),
-        kind: delayline::topology::ExchangeKind::Fanout,
-        arguments: [].into(),
-    };
+    let entry = delayline::topology::Exchange::new("fill", delayline::topology::ExchangeKind::Fanout);
     session.declare_exchange(&entry).unwrap();
     let destination = Endpoint::Exchange("delay.retry".into());
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();
@@ -68,8 +64,8 @@ fn queue(settings: &Settings, key: &str) -> String {
         ("x-dead-letter-strategy", "at-least-once"),
         ("x-overflow", "reject-publish"),
     ];
-    let arguments = arguments.map(|(name, value)| (name.to_owned(), value.into())).into();
-    session.declare_queue(&Queue { name: name.clone(), level: None, arguments }).unwrap();
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value.into()));
+    session.declare_queue(&Queue::new(name.clone()).with_arguments(arguments)).unwrap();
     session
         .bind(&Binding {
             source: "delay.dispatch".into(),

@@ -110,7 +110,7 @@ fn a_full_queue_that_is_retried_at_once_takes_no_places_from_others() {
         ("x-max-length".to_owned(), 1.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    let full = Queue { name: "full".into(), level: None, arguments: arguments.into() };
+    let full = Queue::new("full").with_arguments(arguments);
     session.declare_queue(&full).unwrap();
     let key = RoutingKey::binding_pattern(&common::app("full"));
     let destination = Endpoint::Queue("full".into());

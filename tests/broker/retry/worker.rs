@@ -98,13 +98,12 @@ fn messages_that_cannot_be_sent_again_are_rejected_where_that_is_safe() {
     let settings = installed(10);
     delayline::amqp::Session::open(&settings.broker)
         .unwrap()
-        .declare_queue(&delayline::topology::Queue {
-            name: "in.app".into(),
-            level: None,
-            arguments: [("x-queue-type", "quorum"), ("x-dead-letter-exchange", "delay.parked")]
-                .map(|(name, value)| (name.to_owned(), value.into()))
-                .into(),
-        })
+        .declare_queue(
+            &delayline::topology::Queue::new("in.app").with_arguments(
+                [("x-queue-type", "quorum"), ("x-dead-letter-exchange", "delay.parked")]
+                    .map(|(name, value)| (name.to_owned(), value.into())),
+            ),
+        )
         .unwrap();
     unreadable_ones(&settings, 30);
     let policies = SharedPolicies::new(delayline_settings::parse_policies("default.fixed = '1s'").unwrap());

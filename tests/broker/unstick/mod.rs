@@ -179,8 +179,7 @@ fn landing(settings: &Settings, session: &mut Session, target: &str) -> Queue {
 fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {
     let quorum = [("x-queue-type", "quorum".into())];
     let arguments = quorum.iter().chain(more).map(|(name, value)| ((*name).to_owned(), value.clone()));
-    let arguments = arguments.collect();
-    session.declare_queue(&Queue { name: name.into(), level: None, arguments }).unwrap();
+    session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
 /// The lowest levels as others lay them out: exchanges `<prefix>00` and so on that lead each
@@ -189,7 +188,7 @@ fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {
 fn chain(session: &mut Session, prefix: &str, delivery: &str) {
     let exchange = |session: &mut Session, name: &str| {
         let kind = ExchangeKind::Topic;
-        session.declare_exchange(&Exchange { name: name.into(), kind, arguments: [].into() }).unwrap();
+        session.declare_exchange(&Exchange::new(name, kind)).unwrap();
     };
     let bind = |session: &mut Session, source: &str, destination: Endpoint, key: String| {
         session.bind(&Binding { source: source.into(), destination, key }).unwrap();

@@ -92,11 +92,7 @@ pub(super) fn sites(
         };
         sites.push(Site {
             level,
-            queue: Queue {
-                name: info.name.clone(),
-                level: Some(level),
-                arguments: arguments.into_iter().collect(),
-            },
+            queue: Queue::new(&info.name).with_arguments(arguments),
             quorum,
             unit: unit(info, level)?,
             ready: depth.map_or(0, |depth| depth.ready.into()),

@@ -80,7 +80,7 @@ impl Site {
         {
             arguments.insert("x-quorum-initial-group-size".to_owned(), i64::from(replicas.get()).into());
         }
-        session.declare_queue(&Queue { name: self.sink.clone(), level: None, arguments })?;
+        session.declare_queue(&Queue::new(self.sink.clone()).with_arguments(arguments))?;
         session.bind(&Binding {
             source: self.topology.names().dispatch(),
             destination: Endpoint::Queue(self.sink.clone()),

@@ -183,16 +183,11 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
     let life = i64::try_from(QUEUE_LIFE.as_millis()).unwrap_or(i64::MAX);
     // Classic: only a classic queue can be exclusive to one consumer, and nothing in it is
     // worth a replica.
-    session.declare_queue(&Queue {
-        name: name.clone(),
-        level: None,
-        arguments: [
-            ("x-queue-type".to_owned(), "classic".into()),
-            ("x-expires".to_owned(), life.into()),
-            ("x-max-length".to_owned(), 10_000.into()),
-        ]
-        .into(),
-    })?;
+    session.declare_queue(&Queue::new(name.clone()).with_arguments([
+        ("x-queue-type".to_owned(), "classic".into()),
+        ("x-expires".to_owned(), life.into()),
+        ("x-max-length".to_owned(), 10_000.into()),
+    ]))?;
     // The exclusive consumer comes before the binding: whoever has the slot has bound the
     // queue already.
     let consumer = session.consume_alone(&name, 256)?;
