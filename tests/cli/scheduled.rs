@@ -6,7 +6,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::Value as Json;
 
 use crate::{
-    common::{eventually_seen, installed},
+    common::{eventually_seen, http, installed, shared_node},
     json, on, stdout,
 };
 
@@ -134,7 +134,41 @@ fn the_newest_of_an_id_takes_the_place_of_all_that_wait() {
     newest("63m", &["--id", "cart"]).code(2).stderr(contains("give it an id of its own"));
     newest("1h", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
     newest("1h", &[]).code(2).stderr(contains("give its --id"));
-    becomes(&settings, &[&cart[..], &[("other", "waiting")]].concat());
+    // Also if it is not the first that waits.
+    let waits = ("cart", "waiting");
+    let first = sent(&settings, &["--delay", "30m", "--id", "cart", "--body", "x"]);
+    newest("63m", &["--id", "cart"]).code(2).stderr(contains("give it an id of its own"));
+    becomes(&settings, &[&[waits], &cart[..], &[("other", "waiting")]].concat());
+    // What was recalled before is in the way, too, if nothing waits.
+    run(&settings, &["recall", &first]).assert().success();
+    run(&settings, &["recall", "--app", "billing", "--id", "cart"]).assert().success();
+    let gone = ("cart", "recalled");
+    becomes(&settings, &[gone, gone, gone, gone, ("other", "waiting")]);
+    newest("63m", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
+    newest("64m", &["--id", "cart"]).success().stdout(contains("nothing waited with this id"));
+    becomes(&settings, &[gone, gone, gone, gone, waits, ("other", "waiting")]);
+    // Who cannot see what was recalled is told to name a handle.
+    let send = ["send", "--app", "billing", "--delay", "65m", "--body", "x", "--id", "cart", "--replace"];
+    let mut blind = run(&settings, &send);
+    let blind = blind.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
+    blind.code(2).stderr(contains("name a HANDLE"));
+}
+
+#[test]
+fn waiting_for_what_went_aside_loses_nothing() {
+    let settings = registered();
+    // Nobody says when it is due, so that it is looked for at once.
+    let handle = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "x"]);
+    let undated = handle.split('@').next().unwrap();
+    run(&settings, &["recall", "--wait", undated]).assert().code(1).stdout(contains("uncertain"));
+    // A policy of somebody's that drops what was looked at a few times.
+    let policy = serde_json::json!({
+        "pattern": "^delay\\.recalled\\.", "definition": { "delivery-limit": 3 }, "apply-to": "queues", "priority": 9
+    });
+    let node = shared_node();
+    http(&node, "PUT", &format!("policies/{}/few", settings.broker.vhost), &policy);
+    let mut wait = run(&settings, &["recall", "--wait", undated]);
+    wait.assert().code(1).stdout(contains("uncertain")).stderr(contains("is not looked at"));
 }
 
 #[test]

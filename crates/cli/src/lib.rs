@@ -41,6 +41,7 @@ mod probe;
 mod programs;
 mod recall;
 mod recalled;
+mod replace;
 mod reschedule;
 mod retry;
 mod scheduled;

@@ -1,7 +1,7 @@
 //! `delayline recall`
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     io::{self, BufRead, IsTerminal},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -19,8 +19,8 @@ use delayline::{
     topology::Topology,
 };
 use delayline_admin::{
-    self as admin, Kept, PendingRecall, ScheduleFilter, ScheduleList, ScheduledMessage, SweepOptions,
-    SweepReport,
+    self as admin, AdminError, Kept, PendingRecall, ScheduleFilter, ScheduleList, ScheduledMessage,
+    SweepOptions, SweepReport, drain::DrainError,
 };
 use delayline_settings::Settings;
 
@@ -141,12 +141,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         None if args.handles.is_empty() => (typed()?, 0),
         None => (args.handles.clone(), 0),
     };
-    if args.wait {
-        // Nothing is recalled before it is known that looking loses nothing.
-        let apps: BTreeSet<&AppKey> = handles.iter().map(Handle::app).collect();
-        apps.into_iter().try_for_each(|app| Kept::Recalled(app.clone()).check(settings, &topology))?;
-    }
     let stop = on_signal()?;
+    let mut harmless = BTreeMap::new();
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     let (mut done, mut open) = (0_u64, left);
     for handle in handles {
@@ -155,7 +151,19 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         let (handle, answer) = match args.undo {
             true => (handle.clone(), recaller.undo(&handle)?),
-            false => recall(&mut recaller, handle, args.wait.then_some(&stop), settings, &topology)?,
+            false => {
+                let answer = recaller.recall(&handle)?;
+                let looks = args.wait
+                    && answer != Answer::InTime
+                    && *harmless
+                        .entry(handle.app().clone())
+                        .or_insert_with(|| is_harmless(handle.app(), settings, &topology));
+                let answer = match looks && is_aside(&mut recaller, &handle, &stop)? {
+                    true => Answer::InTime,
+                    false => doubted(answer, &handle, settings, &topology)?,
+                };
+                (handle, answer)
+            }
         };
         let in_time = answer == Answer::InTime;
         done += u64::from(in_time);
@@ -285,28 +293,31 @@ fn typed() -> Result<Vec<Handle>, Failure> {
     }
 }
 
-fn recall(
-    recaller: &mut Recaller,
-    handle: Handle,
-    wait: Option<&AtomicBool>,
+/// Whether looking for a message among the recalled ones takes none away.
+fn is_harmless(app: &AppKey, settings: &Settings, topology: &Topology) -> bool {
+    match Kept::Recalled(app.clone()).check(settings, topology) {
+        Err(error @ AdminError::Drain(DrainError::DeliveryLimit { .. })) => {
+            aside(format!("where messages of `{app}` went is not looked at: {error}"));
+            false
+        }
+        // What else is wrong, looking says.
+        _ => true,
+    }
+}
+
+/// An earlier run, whose answer was lost perhaps, may have been in time.
+fn doubted(
+    answer: Answer,
+    handle: &Handle,
     settings: &Settings,
     topology: &Topology,
-) -> Result<(Handle, Answer), Failure> {
-    let answer = recaller.recall(&handle)?;
-    if let Some(stop) = wait
-        && answer != Answer::InTime
-        && is_aside(recaller, &handle, stop)?
-    {
-        return Ok((handle, Answer::InTime));
-    }
-    // An earlier run, whose answer was lost perhaps, may have been in time.
-    let answer = match answer {
-        Answer::TooLate if admin::is_recall_bound(settings, topology, &handle)? == Some(true) => {
+) -> Result<Answer, Failure> {
+    Ok(match answer {
+        Answer::TooLate if admin::is_recall_bound(settings, topology, handle)? == Some(true) => {
             Answer::Uncertain
         }
         answer => answer,
-    };
-    Ok((handle, answer))
+    })
 }
 
 /// Whether a message is among the recalled ones once it is due, or when somebody ends us.

@@ -1,16 +1,12 @@
 //! `delayline reschedule`
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
-    Message, Router,
+    Message,
     codec::{Delay, MessageId},
     message::{Handle, Headers, When, headers, is_forbidden, move_user_id},
-    recall::{Answer, Recaller, ReplaceError, Replaced},
-    router::Cause,
     topology::Topology,
 };
 use delayline_admin::{self as admin, FoundMessage, ScheduleState};
@@ -20,11 +16,9 @@ use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
     output::{aside, at},
+    replace::{Replaced, replace},
     time::{self, date},
 };
-
-/// How long closing the connection may take after the last confirm.
-const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -108,12 +102,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             aside("whether the message was recalled before is not known: there is no management API to ask")
         }
     }
-    let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
-    let router = settings.router().connect()?;
-    let replaced = replace(&mut recaller, &router, &old, message, settings);
-    // The message has its outcome already.
-    let _ = router.close(CLOSE);
-    shown(&old, &replaced?, output)
+    let replaced = replace(std::slice::from_ref(&old), message, settings)?;
+    shown(&old, &replaced, output)
 }
 
 /// The new message, from the copy that the journal has of the old one, whose due time is known
@@ -170,74 +160,24 @@ fn again(old: &Handle, when: When, found: FoundMessage, settings: &Settings) -> 
     message
 }
 
-/// Sends a message in the place of another one, as `send --replace` does.
-pub(super) fn replace(
-    recaller: &mut Recaller,
-    router: &Router,
-    old: &Handle,
-    message: Message,
-    settings: &Settings,
-) -> Result<Replaced, Failure> {
-    let topology = Topology::new(settings.topology.clone());
-    if let When::After(delay) = message.when
-        && let Some(new) = message.handle(message.tolerance.round(delay), Timestamp::now())
-        && new.routing_key() != old.routing_key()
-        && admin::is_recall_bound(settings, &topology, &new)? == Some(true)
-    {
-        return Err(Failure::usage(format!("{}; nothing was changed", set_aside(&new))));
-    }
-    let replaced = recaller.replace(router, old, message).map_err(|error| match &error {
-        ReplaceError::SameHandle { receipt: None, .. } => Failure::usage(error),
-        ReplaceError::Publish(cause) if matches!(cause.cause(), Cause::Invalid(_)) => Failure::usage(error),
-        _ => Failure::new(Code::Broker, error),
-    })?;
-    // With a time instead of a delay, the key is known only now.
-    match &replaced.receipt.handle {
-        Some(new) if admin::is_recall_bound(settings, &topology, new)? == Some(true) => {
-            Err(Failure::new(Code::Problem, format!("the new message is confirmed, but {}", set_aside(new))))
-        }
-        _ => Ok(replaced),
-    }
-}
-
-/// That a new message would not be delivered, and what to do.
-fn set_aside(new: &Handle) -> String {
-    format!(
-        "a message with this id and delay was recalled before, so the new one would not be delivered either; \
-         use another id or delay, or undo that recall: delayline recall --undo {}",
-        new.routing_key().encode()
-    )
-}
-
-/// What came of recalling the old one, in a word.
-pub(super) fn word(answer: Answer) -> &'static str {
-    match answer {
-        Answer::InTime => "recalled",
-        Answer::TooLate => "too-late",
-        _ => "uncertain",
-    }
-}
-
 fn shown(old: &Handle, replaced: &Replaced, output: &mut Output) -> Result<Code, Failure> {
-    let certain = replaced.recalled == Answer::InTime;
     let handle = replaced.receipt.handle.as_ref().map(ToString::to_string);
     if output.json {
         output.json(&Rescheduled {
             handle,
             due: replaced.receipt.due,
             old: old.to_string(),
-            answer: word(replaced.recalled),
+            answer: replaced.answer(),
         })?;
     } else {
         output.line(format!("confirmed; due {}", date(replaced.receipt.due)))?;
         if let Some(handle) = handle {
             output.line(format!("handle {handle}"))?;
         }
-        output.line(match replaced.recalled {
-            Answer::InTime => "the old one is recalled",
-            Answer::TooLate => "the old one was due meanwhile: both are delivered",
-            _ => "the old one is recalled, but nobody can say whether in time: both may be delivered",
-        })?;
+        match replaced.left.first() {
+            None => output.line("the old one is recalled")?,
+            Some(left) => output.line(left.text())?,
+        }
     }
-    Ok(if certain { Code::Done } else { Code::Problem })
+    Ok(if replaced.left.is_empty() { Code::Done } else { Code::Problem })
 }

@@ -182,10 +182,14 @@ impl PrivateNode {
 
     /// Pauses the broker's process, without closing anything, and waits until all its threads
     /// stand still: on a busy machine, they may answer for a while after the signal.
+    ///
+    /// # Panics
+    /// If they do not within 10 s.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + STANDSTILL;
-        while self.is_moving() && Instant::now() < deadline {
+        while self.is_moving() {
+            assert!(Instant::now() < deadline, "the broker does not stand still");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -198,7 +202,7 @@ impl PrivateNode {
         let state = |text: String| text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         threads
             .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())
-            .any(|text| state(text) != Some('T'))
+            .any(|text| !matches!(state(text), Some('T' | 't' | 'Z' | 'X')))
     }
 
     /// Lets it continue.

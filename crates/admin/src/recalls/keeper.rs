@@ -68,7 +68,8 @@ pub struct RecallCounts {
     pub at: Option<Timestamp>,
     /// By application, of those whose messages can be recalled.
     pub apps: BTreeMap<String, AppRecalls>,
-    /// The ends of each application's journal, as far as there was time to look at them.
+    /// The ends of each application's journal when it was last looked at: where there are many,
+    /// not all are each time.
     pub journals: BTreeMap<String, JournalGlance>,
     /// Why nothing is removed at the moment, although something is over.
     pub postponed: Option<String>,
@@ -197,7 +198,7 @@ impl Sweeper {
     pub fn new(settings: Settings, stats: Arc<RecallStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
         let options = SweepOptions::default();
-        let (of_recalls, of_journals) = Default::default();
+        let (of_recalls, of_journals) = (Complaint::of(module_path!()), Complaint::of(module_path!()));
         Self { settings, topology, stats, options, every: EVERY, counts: false, of_recalls, of_journals }
     }
 

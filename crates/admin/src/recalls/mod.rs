@@ -63,8 +63,9 @@ const GRACE: Duration = Duration::from_secs(3_600);
 struct Recall {
     app: AppKey,
     handle: String,
-    /// When its message is due at the latest, as a sweep has noted it.
-    due: Option<Timestamp>,
+    /// When its message is due at the latest, as sweeps have noted it: several that ran at once
+    /// have noted several times.
+    notes: Vec<Timestamp>,
     /// Whether it is bound. If not, it was undone, and only its note is left.
     bound: bool,
 }
@@ -83,7 +84,7 @@ pub fn pending_recalls(
     let mut pending: Vec<_> = found
         .into_iter()
         .filter(|it| it.bound)
-        .map(|it| PendingRecall { app: it.app.to_string(), handle: it.handle, due: it.due })
+        .map(|it| PendingRecall { app: it.app.to_string(), due: it.due(), handle: it.handle })
         .collect();
     pending.sort_by(|one, other| (one.due, &one.handle).cmp(&(other.due, &other.handle)));
     Ok(pending)
@@ -129,16 +130,31 @@ fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result
 }
 
 impl Recall {
-    /// The note that belongs to it.
-    fn note(&self, topology: &Topology) -> (Binding, BTreeMap<String, Argument>) {
+    /// When its message is due at the latest: the last of the times that were noted counts.
+    fn due(&self) -> Option<Timestamp> {
+        self.notes.iter().copied().max()
+    }
+
+    /// The binding itself.
+    fn binding(&self, topology: &Topology) -> Binding {
+        Binding { key: self.handle.clone(), ..self.note(topology, Timestamp::UNIX_EPOCH).0 }
+    }
+
+    /// All that is noted about it.
+    fn notes(&self, topology: &Topology) -> impl Iterator<Item = (Binding, BTreeMap<String, Argument>)> {
+        self.notes.iter().map(|due| self.note(topology, *due))
+    }
+
+    /// The note that says when its message is due at the latest.
+    fn note(&self, topology: &Topology, due: Timestamp) -> (Binding, BTreeMap<String, Argument>) {
         let names = topology.names();
         let binding = Binding {
             source: names.recall(&self.app),
             destination: Endpoint::Queue(names.recalled(&self.app)),
             key: NOTE.into(),
         };
-        let due = self.due.map_or(0, Timestamp::as_millisecond);
-        let arguments = [(HANDLE.to_owned(), self.handle.as_str().into()), (DUE.to_owned(), due.into())];
+        let due = due.as_millisecond().into();
+        let arguments = [(HANDLE.to_owned(), self.handle.as_str().into()), (DUE.to_owned(), due)];
         (binding, arguments.into())
     }
 }
@@ -242,7 +258,7 @@ fn recalls(
 
 /// The recalls of an application by handle: whether each is bound, and what is noted about it.
 #[derive(Default)]
-struct Paired(BTreeMap<String, (bool, Option<Timestamp>)>);
+struct Paired(BTreeMap<String, (bool, Vec<Timestamp>)>);
 
 impl Paired {
     fn add(&mut self, info: BindingInfo) {
@@ -253,14 +269,13 @@ impl Paired {
         let handle = info.arguments.get(HANDLE).and_then(Json::as_str);
         let at = info.arguments.get(DUE).and_then(Json::as_i64);
         if let Some((handle, at)) = handle.zip(at.and_then(|at| Timestamp::from_millisecond(at).ok())) {
-            // The later one counts, if two ran at once.
-            let (_, due) = self.0.entry(handle.to_owned()).or_default();
-            *due = Some(at).max(*due);
+            self.0.entry(handle.to_owned()).or_default().1.push(at);
         }
     }
 
     fn recalls(self, app: &AppKey) -> impl Iterator<Item = Recall> {
-        self.0.into_iter().map(|(handle, (bound, due))| Recall { app: app.clone(), handle, due, bound })
+        let recall = |(handle, (bound, notes))| Recall { app: app.clone(), handle, notes, bound };
+        self.0.into_iter().map(recall)
     }
 }
 
@@ -287,9 +302,9 @@ mod tests {
         bindings.into_iter().for_each(|info| paired.add(info));
         let found: Vec<_> = paired
             .recalls(&AppKey::new("billing").unwrap())
-            .map(|it| (it.handle, it.bound, it.due.map(Timestamp::as_second)))
+            .map(|it| (it.due().map(Timestamp::as_second), it.notes.len(), it.handle, it.bound))
             .collect();
-        let expected = [("a", true, None), ("b", true, Some(9)), ("undone", false, Some(1))];
-        assert_eq!(found, expected.map(|(handle, bound, due)| (handle.to_owned(), bound, due)));
+        let expected = [(None, 0, "a", true), (Some(9), 2, "b", true), (Some(1), 1, "undone", false)];
+        assert_eq!(found, expected.map(|(due, notes, handle, bound)| (due, notes, handle.to_owned(), bound)));
     }
 }

@@ -12,11 +12,7 @@ use serde::Serialize;
 
 use super::{GRACE, Recall, api, recalls, safe::postponed};
 use crate::{AdminError, doing};
-use delayline::{
-    amqp::Session,
-    codec::RoutingKey,
-    topology::{Binding, Topology},
-};
+use delayline::{amqp::Session, codec::RoutingKey, topology::Topology};
 use delayline_settings::Settings;
 
 /// How to remove recalls that are over.
@@ -137,20 +133,20 @@ pub fn sweep_recalls(
         match step(&recall, options.grace, topology, now) {
             Step::Keep => {}
             Step::Sweep => over.push(recall),
-            Step::Note(at) => new.push(Recall { due: Some(at), ..recall }),
+            Step::Note(at) => new.push((recall, at)),
             Step::Forget => undone.push(recall),
             Step::Odd => report.odd += 1,
         }
     }
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let mut pace = Pace::new(options.per_second);
-    for recall in &new {
+    for (recall, at) in &new {
         if report.stopped(stop) {
             return Ok(report);
         }
         if !options.dry_run {
             pace.wait();
-            let (binding, arguments) = recall.note(topology);
+            let (binding, arguments) = recall.note(topology, *at);
             session
                 .bind_with(&binding, &arguments)
                 .map_err(doing(format!("noting when `{}` is due", recall.handle)))?;
@@ -163,10 +159,7 @@ pub fn sweep_recalls(
         }
         if !options.dry_run {
             pace.wait();
-            let (note, arguments) = recall.note(topology);
-            session
-                .unbind_with(&note, &arguments)
-                .map_err(doing(format!("removing the note about `{}`", recall.handle)))?;
+            forget(&mut session, recall, topology)?;
         }
         report.undone += 1;
     }
@@ -185,17 +178,26 @@ pub fn sweep_recalls(
         }
         if !options.dry_run {
             pace.wait();
-            let (note, arguments) = recall.note(topology);
             // The note goes last: without it, the recall would be noted again.
             session
-                .unbind(&Binding { key: recall.handle.clone(), ..note.clone() })
-                .and_then(|()| session.unbind_with(&note, &arguments))
+                .unbind(&recall.binding(topology))
                 .map_err(doing(format!("removing the recall of `{}`", recall.handle)))?;
+            forget(&mut session, recall, topology)?;
         }
         report.swept += 1;
         report.of(recall).swept += 1;
     }
     Ok(report)
+}
+
+/// Removes all that is noted about a recall.
+fn forget(session: &mut Session, recall: &Recall, topology: &Topology) -> Result<(), AdminError> {
+    for (note, arguments) in recall.notes(topology) {
+        session
+            .unbind_with(&note, &arguments)
+            .map_err(doing(format!("removing what is noted about `{}`", recall.handle)))?;
+    }
+    Ok(())
 }
 
 impl SweepReport {
@@ -209,7 +211,7 @@ impl SweepReport {
         for recall in over {
             let of_app = self.of(recall);
             of_app.left += 1;
-            of_app.oldest_left = [of_app.oldest_left, recall.due].into_iter().flatten().min();
+            of_app.oldest_left = [of_app.oldest_left, recall.due()].into_iter().flatten().min();
         }
     }
 
@@ -243,7 +245,7 @@ fn step(recall: &Recall, grace: Duration, topology: &Topology, now: Timestamp) -
     if !recall.bound {
         return Step::Forget;
     }
-    match (recall.due, recall.handle.parse::<RoutingKey>()) {
+    match (recall.due(), recall.handle.parse::<RoutingKey>()) {
         (Some(due), _) if now.duration_since(due) > grace => Step::Sweep,
         (Some(_), _) => Step::Keep,
         // The message was published before it was recalled, so it is due in so long at most.
@@ -269,7 +271,8 @@ mod tests {
     fn step_at(now: i64, handle: &str, due: Option<i64>) -> Step {
         let topology = Topology::new(TopologySettings::default());
         let app = AppKey::new("billing").unwrap();
-        let recall = Recall { app, handle: handle.into(), due: due.map(at), bound: true };
+        let notes = due.map(at).into_iter().collect();
+        let recall = Recall { app, handle: handle.into(), notes, bound: true };
         step(&recall, Duration::from_secs(3_600), &topology, at(now))
     }
 

@@ -77,7 +77,7 @@ impl Unsticker {
     #[must_use]
     pub fn new(settings: Settings, stats: Arc<UnstickStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
-        let (suspicion, complaint) = Default::default();
+        let (suspicion, complaint) = (Suspicion::default(), Complaint::of(module_path!()));
         Self { settings, topology, stats, suspicion, complaint }
     }
 

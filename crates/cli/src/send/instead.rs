@@ -1,13 +1,9 @@
-//! Sending a message in the place of others.
-
-use std::time::Instant;
+//! Sending a message in the place of what waits with its id.
 
 use delayline::{
     Message,
     codec::{AppKey, MessageId},
     message::Handle,
-    recall::{Answer, Recaller, ReplaceError, Replaced},
-    router::Router,
     topology::Topology,
 };
 use delayline_admin::{self as admin, ScheduleFilter, ScheduledMessage};
@@ -17,10 +13,10 @@ use crate::{
     Code, Failure, Output,
     ending::on_signal,
     output::{aside, at, counted, grouped},
-    reschedule,
+    replace::replace,
 };
 
-use super::{CLOSE, Report, Sent, send_one};
+use super::{Report, Sent};
 
 /// The most messages with one id that wait and are replaced.
 const AT_ONCE: usize = 1_000;
@@ -47,65 +43,48 @@ pub(super) fn waiting(
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }
+    // A key that was recalled takes a new message aside, too.
+    if let Some(reason) = found.unchecked.first() {
+        return Err(Failure::usage(format!(
+            "{reason}, so it cannot be seen what may be replaced, and nothing was done; name a HANDLE"
+        )));
+    }
     if found.more > 0 {
         return Err(Failure::usage(format!(
             "over {} messages wait with the id `{id}`, and nothing was done; recall them first (delayline recall)",
             grouped(AT_ONCE as u64)
         )));
     }
-    if found.journal.cut_off > 0 {
-        let what = counted(found.journal.cut_off, "older message");
-        aside(format!("the journal has cut off {what}; those of them that still wait are not replaced"));
+    let (dated, undated): (Vec<_>, Vec<_>) = found.messages.iter().partition(|it| it.due.is_some());
+    let not_replaced = [
+        (undated.len() as u64, "does not say when it is due", "do not say when they are due"),
+        (
+            found.journal.cut_off,
+            "was cut off by the journal's limits",
+            "were cut off by the journal's limits",
+        ),
+    ];
+    for (count, one, several) in not_replaced {
+        let (what, why) = (counted(count, "message"), if count == 1 { one } else { several });
+        if count > 0 {
+            aside(format!("{what} {why}; what of this waits with the id is not replaced"));
+        }
     }
     let parsed = |it: &ScheduledMessage| it.handle.parse().ok();
-    Ok(Ok(found.messages.iter().filter_map(parsed).collect()))
+    Ok(Ok(dated.into_iter().filter_map(parsed).collect()))
 }
 
 /// Sends a message, and recalls these once it is confirmed.
 pub(super) fn send_instead(message: Message, old: &[Handle], settings: &Settings) -> Result<Report, Failure> {
-    let Some((first, rest)) = old.split_first() else {
-        return Ok(Report { replaced: Some(NOTHING), ..send_one(message, settings)? });
-    };
-    let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
-    let router = settings.router().connect()?;
-    let started = Instant::now();
-    let replaced = replace(&mut recaller, &router, (first, rest), message, settings);
-    let seconds = started.elapsed().as_secs_f64();
-    let _ = router.close(CLOSE);
-    let replaced = replaced?;
+    let replaced = replace(old, message, settings)?;
+    let seconds = replaced.took.as_secs_f64();
     Ok(Report {
         confirmed: 1,
         seconds,
         per_second: seconds.recip(),
         message: Some(Sent::new(&replaced.receipt, settings)),
-        replaced: Some(reschedule::word(replaced.recalled)),
+        replaced: Some(if old.is_empty() { NOTHING } else { replaced.answer() }),
+        left: replaced.left,
         ..Report::default()
     })
-}
-
-/// What came of recalling the old ones is what came of the one that may still be delivered.
-fn replace(
-    recaller: &mut Recaller,
-    router: &Router,
-    (first, rest): (&Handle, &[Handle]),
-    message: Message,
-    settings: &Settings,
-) -> Result<Replaced, Failure> {
-    let mut replaced = reschedule::replace(recaller, router, first, message, settings)?;
-    for old in rest {
-        let receipt = &replaced.receipt;
-        // Recalling it would recall the new one as well.
-        let same = |new: &Handle| new.routing_key() == old.routing_key();
-        let answer = match receipt.handle.as_ref().is_some_and(same) {
-            true => Answer::Uncertain,
-            false => recaller.recall(old).map_err(|source| {
-                let receipt = Box::new(receipt.clone());
-                Failure::new(Code::Broker, ReplaceError::Recall { receipt, source })
-            })?,
-        };
-        if answer != Answer::InTime {
-            replaced.recalled = answer;
-        }
-    }
-    Ok(replaced)
 }

@@ -31,6 +31,7 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output, args, ending,
     output::{aside, counted, grouped},
+    replace::Left,
     text, time,
 };
 
@@ -137,6 +138,9 @@ struct Report {
     /// What came of recalling what it replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced: Option<&'static str>,
+    /// What may be delivered all the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<Left>,
     #[serde(skip)]
     interrupted: bool,
     /// The bytes of the bodies that are not confirmed yet.
@@ -200,7 +204,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     // The same exit code as for a single message.
     Ok(match &report {
         Report { interrupted: true, .. } => Code::Interrupted,
-        Report { replaced: Some("too-late" | "uncertain"), .. } => Code::Problem,
+        Report { left, .. } if !left.is_empty() => Code::Problem,
         Report { unsendable, problems, .. } if problems.count > *unsendable => Code::Broker,
         Report { unsendable: 1.., .. } => Code::Usage,
         _ => Code::Done,
@@ -410,7 +414,7 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
             None => {}
             Some("recalled") => output.line("the old one is recalled")?,
             Some(NOTHING) => output.line("nothing waited with this id")?,
-            Some(answer) => output.line(format!("the old one: {answer}; both may be delivered"))?,
+            Some(_) => report.left.iter().try_for_each(|left| output.line(left.text()))?,
         }
         return Ok(());
     }
