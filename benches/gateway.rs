@@ -4,6 +4,10 @@
 //!
 //!     cargo bench --bench gateway                   # 20,000 messages through two daemons
 //!     COUNT=100000 cargo bench --bench gateway
+//!     RATE=300 cargo bench --bench gateway          # lateness at 300 a second
+//!
+//! Beside the lateness stands how long the same messages take without a delay, published at the
+//! same rate to the exchange behind the gateway: what broker and machine take by themselves.
 
 use std::{
     fs,
@@ -31,7 +35,7 @@ const BODY: usize = 256;
 /// How many messages one daemon finds waiting.
 const BACKLOG: u32 = 30_000;
 
-/// For how long 1,000 messages a second are published.
+/// For how long messages are published at a steady rate, in s.
 const STEADY: u32 = 30;
 
 /// The longest delay, in ms.
@@ -42,7 +46,11 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    let count: u32 = std::env::var("COUNT").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000);
+    let number = |name: &str, default: u32| -> u32 {
+        std::env::var(name)
+            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+    };
+    let (count, rate) = (number("COUNT", 20_000), number("RATE", 1_000));
     let node = PrivateNode::start(NodeOptions::default()).expect("a private node");
     let settings = node.settings().build().unwrap();
     let topology = Topology::new(settings.topology.clone());
@@ -60,10 +68,11 @@ fn main() {
     let destination = Endpoint::Queue("out".into());
     session.bind(&Binding { source: NAME.into(), destination, key: "#".into() }).unwrap();
     let consumer = session.consume("out", 2_000).unwrap();
+    let entry = format!("{NAME}.in");
     let start = || Daemon::start(&settings, &node.management_url());
 
     // No daemon runs: all wait for it. The delay is so long that nothing comes back meanwhile.
-    publish(&settings, BACKLOG, None, |_| 3_600_000);
+    publish(&settings, &entry, BACKLOG, None, |_| 3_600_000);
     let one = start();
     let mut depth = || session.queue_depth(&format!("delay.gateway.{NAME}")).unwrap().unwrap().ready;
     while depth() > BACKLOG - 1_000 {
@@ -73,16 +82,21 @@ fn main() {
     while depth() > 0 {
         thread::sleep(Duration::from_millis(5));
     }
-    let rate = f64::from(first) / began.elapsed().as_secs_f64();
-    println!("one daemon takes in {rate:.0}/s, of {BACKLOG} messages of {BODY} bytes that waited for it");
+    let taken_in = f64::from(first) / began.elapsed().as_secs_f64();
+    println!("one daemon takes in {taken_in:.0}/s, of {BACKLOG} messages of {BODY} bytes that waited for it");
 
-    let steady = STEADY * 1_000;
+    let steady = STEADY * rate;
     let delay = |id: u32| 1 + id.wrapping_mul(7_919) % LONGEST;
-    let arrivals = thread::scope(|scope| {
-        scope.spawn(|| publish(&settings, steady, Some(1_000), delay));
+    let at_once = thread::scope(|scope| {
+        scope.spawn(|| publish(&settings, NAME, steady, Some(rate), |_| 0));
         collect(&consumer, steady)
     });
-    println!("1,000/s for {STEADY} s, delays of 1 ms to {} s: {}", LONGEST / 1_000, arrivals.text());
+    println!("{rate}/s for {STEADY} s without a delay, past the gateway: {}", at_once.text());
+    let arrivals = thread::scope(|scope| {
+        scope.spawn(|| publish(&settings, &entry, steady, Some(rate), delay));
+        collect(&consumer, steady)
+    });
+    println!("{rate}/s for {STEADY} s, delays of 1 ms to {} s: {}", LONGEST / 1_000, arrivals.text());
 
     let two = start();
     let arrivals = thread::scope(|scope| {
@@ -90,7 +104,7 @@ fn main() {
             thread::sleep(Duration::from_secs(10));
             drop(two);
         });
-        scope.spawn(|| publish(&settings, count, Some(2_500), delay));
+        scope.spawn(|| publish(&settings, &entry, count, Some(2_500), delay));
         collect(&consumer, count)
     });
     println!("{count} at up to 2,500/s through two daemons, one killed after 10 s: {}", arrivals.text());
@@ -98,7 +112,13 @@ fn main() {
 }
 
 /// Publishes, at this many a second at most. Each message says when it is due.
-fn publish(settings: &Settings, count: u32, rate: Option<u32>, delay_ms: impl Fn(u32) -> u32) {
+fn publish(
+    settings: &Settings,
+    exchange: &str,
+    count: u32,
+    rate: Option<u32>,
+    delay_ms: impl Fn(u32) -> u32,
+) {
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let app = AppKey::new("bench").unwrap();
@@ -109,7 +129,7 @@ fn publish(settings: &Settings, count: u32, rate: Option<u32>, delay_ms: impl Fn
             thread::sleep(at.saturating_duration_since(Instant::now()));
         }
         let delay = delay_ms(id);
-        let mut message = Message::keyed(app.clone(), format!("{NAME}.in"), "key".into(), vec![b'x'; BODY]);
+        let mut message = Message::keyed(app.clone(), exchange.into(), "key".into(), vec![b'x'; BODY]);
         let due = Timestamp::now().as_millisecond() + i64::from(delay);
         message.headers.insert("x-delay".into(), Value::I64(delay.into()));
         message.headers.insert("truly-due".into(), Value::I64(due));

@@ -89,6 +89,13 @@ impl Handle {
         self.due
     }
 
+    /// Whether a message with this key that is due at `due` can be the one meant. A due time that
+    /// was written down as a date may have lost its fraction of a second; without one, any can.
+    #[must_use]
+    pub fn may_be_due_at(&self, due: Timestamp) -> bool {
+        self.due.is_none_or(|meant| meant.as_millisecond().abs_diff(due.as_millisecond()) < 1_000)
+    }
+
     /// The same message, due at this time.
     #[must_use]
     pub fn with_due(self, due: Timestamp) -> Self {

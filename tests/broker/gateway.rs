@@ -82,7 +82,8 @@ impl Orders {
     }
 
     fn next(&self) -> (i64, Delivery) {
-        match self.consumer.next(PATIENCE) {
+        // A broker that was killed may keep what was refused on the way for three minutes.
+        match self.consumer.next(2 * PATIENCE) {
             Next::Delivery(delivery) => (Timestamp::now().as_millisecond(), delivery),
             other => panic!("nothing came: {other:?}"),
         }
@@ -277,9 +278,18 @@ fn properties(number: u32) -> Properties {
     }
 }
 
-/// How many milliseconds it is to wait: up to six seconds.
+/// How many milliseconds it is to wait: up to six seconds, and up to twenty in the long form.
 fn delay(number: u32) -> i64 {
-    i64::from(1 + number.wrapping_mul(7_919) % 6_000)
+    let longest = if messages() > MESSAGES { 20_000 } else { 6_000 };
+    i64::from(1 + number.wrapping_mul(7_919) % longest)
+}
+
+/// How many messages go through a gateway whose daemon and node are killed.
+const MESSAGES: u32 = 3_000;
+
+/// The long form: `GATEWAY_MESSAGES=100000 scripts/test --test broker gateway::a_killed_node`
+fn messages() -> u32 {
+    std::env::var("GATEWAY_MESSAGES").map_or(MESSAGES, |text| text.parse().expect("a number of messages"))
 }
 
 /// Publishes some five hundred a second, through all that happens to the broker. Each body is
@@ -305,7 +315,7 @@ fn publish(settings: &Settings, count: u32) {
 
 #[test]
 fn a_killed_node_and_a_killed_daemon_lose_nothing() {
-    const COUNT: u32 = 3_000;
+    let count = messages();
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     // Longer than any start takes.
     let settings = node.settings().set("publish_timeout", "1h").build().unwrap();
@@ -316,7 +326,7 @@ fn a_killed_node_and_a_killed_daemon_lose_nothing() {
     let mut daemons = two_daemons(&settings);
     let publishing = {
         let settings = settings.clone();
-        thread::spawn(move || publish(&settings, COUNT))
+        thread::spawn(move || publish(&settings, count))
     };
     let mut seen: HashMap<u32, u32> = HashMap::new();
     let mut take = |orders: &Orders, until: usize| {
@@ -333,15 +343,18 @@ fn a_killed_node_and_a_killed_daemon_lose_nothing() {
             orders.consumer.ack(delivery).unwrap();
         }
     };
-    take(&orders, 300);
+    // At any moment of the first two thirds.
+    let kills = [0, 1].map(|third| fastrand::u32(count * third / 3 + 1..=count * (third + 1) / 3));
+    println!("the daemon is killed after {} arrivals, the node after {}", kills[0], kills[1]);
+    take(&orders, kills[0] as usize);
     daemons[0].kill();
-    take(&orders, 600);
+    take(&orders, kills[1] as usize);
     node.kill();
     node.restart().unwrap();
     orders = Orders::open(&settings, "order.#");
-    take(&orders, COUNT as usize);
+    take(&orders, count as usize);
     publishing.join().unwrap();
     let twice = seen.values().filter(|times| **times > 1).count();
-    println!("a killed node and a killed daemon: {twice} of {COUNT} came twice");
+    println!("a killed node and a killed daemon: {twice} of {count} came twice");
     assert_eq!(unroutable(&settings), 0);
 }

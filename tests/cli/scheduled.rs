@@ -1,12 +1,16 @@
 //! What is scheduled: found in the journal, recalled and rescheduled by what it has.
 
+use std::process::{self, Stdio};
+
 use assert_cmd::Command;
 use delayline_settings::Settings;
+use jiff::Timestamp;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
-use serde_json::Value as Json;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
 
 use crate::{
-    common::{eventually_seen, http, installed, shared_node},
+    common::{self, eventually, eventually_seen, http, installed, shared_node},
     json, on, stdout,
 };
 
@@ -91,7 +95,7 @@ fn a_message_is_delivered_at_another_time_as_it_was() {
     refused.code(1).stdout(contains("was recalled").and(contains("nothing was changed")));
     // One delay is one handle.
     let refused = run(&settings, &["reschedule", &new, "--delay", "2h"]).assert();
-    refused.code(2).stderr(contains("give it an id of its own"));
+    refused.code(2).stderr(contains("(--new-id)"));
     run(&settings, &["reschedule", &new, "--delay", "2h", "--new-id", "b"]).assert().success();
     becomes(&settings, &[("a", "recalled"), ("a", "recalled"), ("b", "waiting")]);
     // Without the journal it takes a body.
@@ -112,8 +116,23 @@ fn a_new_message_takes_the_place_of_another_one() {
     send.args(["--body", "2", "--replace", &old])
         .assert()
         .success()
-        .stdout(contains("the old one is recalled"));
+        .stdout(contains("what it replaces is recalled"));
     becomes(&settings, &[("cart", "recalled"), ("cart", "waiting")]);
+    // Whose application is another one, after a slip of the pen.
+    let send = ["send", "--app", "biling", "--delay", "1h", "--id", "cart", "--body", "x", "--replace", &old];
+    run(&settings, &send).assert().code(2).stderr(contains("`biling`").and(contains("nothing was done")));
+    // Who cannot see what was recalled before says so, and has done what is asked for.
+    let blind = |management: &str, delay: &str, old: &str| {
+        let send = ["send", "--app", "billing", "--delay", delay, "--id", "cart", "--body", "x", "--json"];
+        let mut send = run(&settings, &[&send[..], &["--replace", old]].concat());
+        let done = send.env("DELAYLINE_MANAGEMENT_URL", management).assert().success();
+        let done = done.stderr(contains("was recalled before is not known"));
+        let said: Json = serde_json::from_slice(&done.get_output().stdout).unwrap();
+        assert_eq!(said["replaced"], "recalled", "{said}");
+        said["message"]["handle"].as_str().unwrap().to_owned()
+    };
+    let third = blind("none", "62m", &old);
+    blind("http://127.0.0.1:1", "63m", &third);
 }
 
 #[test]
@@ -123,21 +142,21 @@ fn the_newest_of_an_id_takes_the_place_of_all_that_wait() {
         let send = ["send", "--app", "billing", "--delay", delay, "--body", "x"];
         run(&settings, &[&send[..], id, &["--replace"]].concat()).assert()
     };
-    newest("1h", &["--id", "cart"]).success().stdout(contains("nothing waited with this id"));
+    newest("1h", &["--id", "cart"]).success().stdout(contains("nothing that waits with this id"));
     becomes(&settings, &[("cart", "waiting")]);
     sent(&settings, &["--delay", "62m", "--id", "cart", "--body", "x"]);
     sent(&settings, &["--delay", "2h", "--id", "other", "--body", "x"]);
-    newest("63m", &["--id", "cart"]).success().stdout(contains("the old one is recalled"));
+    newest("63m", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
     let cart = [("cart", "recalled"), ("cart", "recalled"), ("cart", "waiting")];
     becomes(&settings, &[&cart[..], &[("other", "waiting")]].concat());
     // The delay that it has, or had before.
-    newest("63m", &["--id", "cart"]).code(2).stderr(contains("give it an id of its own"));
+    newest("63m", &["--id", "cart"]).code(2).stderr(contains("another id and the handle"));
     newest("1h", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
     newest("1h", &[]).code(2).stderr(contains("give its --id"));
     // Also if it is not the first that waits.
     let waits = ("cart", "waiting");
     let first = sent(&settings, &["--delay", "30m", "--id", "cart", "--body", "x"]);
-    newest("63m", &["--id", "cart"]).code(2).stderr(contains("give it an id of its own"));
+    newest("63m", &["--id", "cart"]).code(2).stderr(contains("another id and the handle"));
     becomes(&settings, &[&[waits], &cart[..], &[("other", "waiting")]].concat());
     // What was recalled before is in the way, too, if nothing waits.
     run(&settings, &["recall", &first]).assert().success();
@@ -145,30 +164,97 @@ fn the_newest_of_an_id_takes_the_place_of_all_that_wait() {
     let gone = ("cart", "recalled");
     becomes(&settings, &[gone, gone, gone, gone, ("other", "waiting")]);
     newest("63m", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
-    newest("64m", &["--id", "cart"]).success().stdout(contains("nothing waited with this id"));
+    newest("64m", &["--id", "cart"]).success().stdout(contains("nothing that waits with this id"));
     becomes(&settings, &[gone, gone, gone, gone, waits, ("other", "waiting")]);
     // Who cannot see what was recalled is told to name a handle.
     let send = ["send", "--app", "billing", "--delay", "65m", "--body", "x", "--id", "cart", "--replace"];
     let mut blind = run(&settings, &send);
-    let blind = blind.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
-    blind.code(2).stderr(contains("name a HANDLE"));
+    let without = blind.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
+    without.code(2).stderr(contains("Name a HANDLE"));
+    // One that is down may be up the next time.
+    let down = blind.env("DELAYLINE_MANAGEMENT_URL", "http://127.0.0.1:1").assert();
+    down.code(3).stderr(contains("Name a HANDLE"));
+}
+
+#[test]
+fn what_does_not_say_when_it_is_due_is_replaced_as_well() {
+    let settings = registered();
+    // As another client may publish.
+    let dated = sent(&settings, &["--delay", "1h", "--id", "other", "--body", "x"]);
+    let key = dated.split('@').next().unwrap().replace(".~.other", ".~.cart");
+    let headers = json!({ "BCC": ["journal.billing"], "delayline-journal": true });
+    let message = json!({
+        "routing_key": key, "payload": "x", "payload_encoding": "string", "properties": { "headers": headers }
+    });
+    let path = format!("exchanges/{}/delay/publish", settings.broker.vhost);
+    assert_eq!(http(&shared_node(), "POST", &path, &message)["routed"], true);
+    becomes(&settings, &[("other", "waiting")]);
+    let send =
+        ["send", "--app", "billing", "--delay", "2h", "--id", "cart", "--body", "x", "--replace", "--json"];
+    let said = run(&settings, &send).assert().code(1);
+    let said: Json = serde_json::from_slice(&said.get_output().stdout).unwrap();
+    assert_eq!(said["replaced"], "uncertain", "{said}");
+    assert_eq!(said["left"][0]["handle"], key.as_str(), "{said}");
+    run(&settings, &["recall", "--pending"]).assert().success().stdout(contains(&key));
 }
 
 #[test]
 fn waiting_for_what_went_aside_loses_nothing() {
     let settings = registered();
+    let handle = sent(&settings, &["--delay", "3s", "--id", "a", "--body", "x"]);
+    run(&settings, &["recall", &handle]).assert().success();
+    let kept = || {
+        let list = json(&mut run(&settings, &["recalled", "list", "--app", "billing", "--json"]));
+        list["waiting"].as_u64().unwrap()
+    };
+    eventually("it has gone aside", || kept() == 1);
     // Nobody says when it is due, so that it is looked for at once.
-    let handle = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "x"]);
     let undated = handle.split('@').next().unwrap();
-    run(&settings, &["recall", "--wait", undated]).assert().code(1).stdout(contains("uncertain"));
+    run(&settings, &["recall", "--wait", undated]).assert().success();
     // A policy of somebody's that drops what was looked at a few times.
-    let policy = serde_json::json!({
-        "pattern": "^delay\\.recalled\\.", "definition": { "delivery-limit": 3 }, "apply-to": "queues", "priority": 9
+    let policy = |method: &str| {
+        let definition = json!({ "delivery-limit": 3 });
+        let policy = json!({
+            "pattern": "^delay\\.recalled\\.", "definition": definition, "apply-to": "queues", "priority": 9
+        });
+        http(&shared_node(), method, &format!("policies/{}/few", settings.broker.vhost), &policy);
+    };
+    policy("PUT");
+    for _ in 0..5 {
+        let mut wait = run(&settings, &["recall", "--wait", undated]);
+        wait.assert().code(1).stdout(contains("uncertain")).stderr(contains("is not looked at"));
+    }
+    policy("DELETE");
+    eventually("it is still there", || kept() == 1);
+    // Nor where nobody can say what the queue is like.
+    let other = ["app", "add", "orders", "--no-user", "--recall", "--keep-recalled", "7d"];
+    run(&settings, &other).assert().success();
+    let of_other = undated.replace("billing", "orders");
+    let mut wait = run(&settings, &["recall", "--wait", &of_other]);
+    let blind = wait.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
+    blind.code(1).stdout(contains("uncertain")).stderr(contains("is not looked at"));
+}
+
+#[test]
+fn whoever_ends_the_wait_has_no_answer() {
+    let settings = registered();
+    let handle = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "x"]);
+    // As if it were due in a moment, so that it is looked for until ten seconds after that.
+    let soon = Timestamp::now().as_millisecond() + 1_000;
+    let soon = format!("{}@{soon}", handle.split('@').next().unwrap());
+    let mut child = process::Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["recall", "--wait", &soon])
+        .env("DELAYLINE_URL", common::url(&settings))
+        .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("it is recalled", || {
+        let pending = json(&mut run(&settings, &["recall", "--pending", "--json"]));
+        pending["pending"].as_array().unwrap().len() == 1
     });
-    let node = shared_node();
-    http(&node, "PUT", &format!("policies/{}/few", settings.broker.vhost), &policy);
-    let mut wait = run(&settings, &["recall", "--wait", undated]);
-    wait.assert().code(1).stdout(contains("uncertain")).stderr(contains("is not looked at"));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
 #[test]

@@ -145,6 +145,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let mut harmless = BTreeMap::new();
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     let (mut done, mut open) = (0_u64, left);
+    let mut interrupted = false;
     for handle in handles {
         if stop.load(Ordering::Relaxed) {
             return Ok(Code::Interrupted);
@@ -160,8 +161,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                         .or_insert_with(|| is_harmless(handle.app(), settings, &topology));
                 let answer = match looks && is_aside(&mut recaller, &handle, &stop)? {
                     true => Answer::InTime,
-                    false => doubted(answer, &handle, settings, &topology)?,
+                    false => doubted(answer, &handle, settings, &topology),
                 };
+                // It would have looked longer.
+                interrupted = looks && answer != Answer::InTime && stop.load(Ordering::Relaxed);
                 (handle, answer)
             }
         };
@@ -169,6 +172,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         done += u64::from(in_time);
         open += u64::from(!in_time);
         show(&handle, answer, args.undo, output)?;
+    }
+    if interrupted {
+        return Ok(Code::Interrupted);
     }
     if !output.json && done + open > 1 {
         let what = if args.undo { "undone" } else { "recalled" };
@@ -205,8 +211,12 @@ fn journalled(
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }
+    let parsed = |it: &ScheduledMessage| it.handle.parse::<Handle>().ok();
+    let mut handles: Vec<_> = found.messages.iter().filter_map(parsed).collect();
+    let without = (found.messages.len() - handles.len()) as u64;
     // The next run would find the same ones.
-    let again = args.undo || !found.unchecked.is_empty();
+    let over = args.due_after.is_some_and(|after| after < Timestamp::now());
+    let again = args.undo || over || without > 0 || !found.unchecked.is_empty();
     if args.all && found.more > 0 && again {
         return Err(Failure::usage(format!(
             "the journal has {} more than the {} that one run takes, and nothing was done; take fewer with \
@@ -215,8 +225,6 @@ fn journalled(
             grouped(AT_ONCE as u64)
         )));
     }
-    let parsed = |it: &ScheduledMessage| it.handle.parse::<Handle>().ok();
-    let mut handles: Vec<_> = found.messages.iter().filter_map(parsed).collect();
     if args.id.is_some() {
         // A retry is a message that was due before: the one that waits counts.
         let now = Timestamp::now();
@@ -226,7 +234,7 @@ fn journalled(
             false => drop(handles.drain(..handles.len().saturating_sub(1))),
         }
     }
-    if handles.is_empty() {
+    if handles.is_empty() && without == 0 {
         unknown(args, &found, output)?;
         return Ok(Err(Code::Problem));
     }
@@ -241,7 +249,6 @@ fn journalled(
     if args.id.is_some() {
         return Ok(Ok((handles, 0)));
     }
-    let without = (found.messages.len() - handles.len()) as u64;
     for (count, what) in
         [(found.more, "more are left for the next run"), (without, "have no id, and cannot be recalled")]
     {
@@ -296,7 +303,9 @@ fn typed() -> Result<Vec<Handle>, Failure> {
 /// Whether looking for a message among the recalled ones takes none away.
 fn is_harmless(app: &AppKey, settings: &Settings, topology: &Topology) -> bool {
     match Kept::Recalled(app.clone()).check(settings, topology) {
-        Err(error @ AdminError::Drain(DrainError::DeliveryLimit { .. })) => {
+        Err(
+            error @ AdminError::Drain(DrainError::DeliveryLimit { .. } | DrainError::UnknownLimit { .. }),
+        ) => {
             aside(format!("where messages of `{app}` went is not looked at: {error}"));
             false
         }
@@ -305,19 +314,15 @@ fn is_harmless(app: &AppKey, settings: &Settings, topology: &Topology) -> bool {
     }
 }
 
-/// An earlier run, whose answer was lost perhaps, may have been in time.
-fn doubted(
-    answer: Answer,
-    handle: &Handle,
-    settings: &Settings,
-    topology: &Topology,
-) -> Result<Answer, Failure> {
-    Ok(match answer {
-        Answer::TooLate if admin::is_recall_bound(settings, topology, handle)? == Some(true) => {
+/// An earlier run, whose answer was lost perhaps, may have been in time, as far as that can be
+/// seen.
+fn doubted(answer: Answer, handle: &Handle, settings: &Settings, topology: &Topology) -> Answer {
+    match answer {
+        Answer::TooLate if admin::is_recall_bound(settings, topology, handle).unwrap_or(false) => {
             Answer::Uncertain
         }
         answer => answer,
-    })
+    }
 }
 
 /// Whether a message is among the recalled ones once it is due, or when somebody ends us.
@@ -395,8 +400,8 @@ fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
         output.line(format!("for {} it {verb} when they can go", number(report.noted)))?;
     }
     if report.undone > 0 {
-        let verb = if report.dry_run { "would be removed" } else { "was removed" };
-        output.line(format!("{} undone: what was noted about them {verb}", number(report.undone)))?;
+        let verb = if report.dry_run { "would be removed" } else { "were removed" };
+        output.line(format!("the notes of {} {verb}", counted(report.undone as u64, "undone recall")))?;
     }
     if report.left > 0 {
         output.line(format!("{} more are over, and left for the next run", number(report.left)))?;

@@ -15,7 +15,7 @@ use delayline::{
 use delayline_admin as admin;
 use delayline_settings::Settings;
 
-use crate::{Code, Failure};
+use crate::{Code, Failure, output::aside};
 
 /// How long closing the connection may take after the last confirm.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ impl Left {
     /// The same in a sentence.
     pub(super) fn text(&self) -> String {
         let why = match self.answer {
-            "too-late" => "was due meanwhile",
+            "too-late" => "was due already",
             "not-recalled" => "has the same handle as the new one, and is not recalled",
             _ => "is recalled, but nobody can say whether in time",
         };
@@ -55,24 +55,42 @@ impl Left {
     }
 }
 
-/// Sends a message, and recalls these once it is confirmed. Nothing is lost: whatever goes
-/// wrong, an old one is recalled only once the new one will be delivered.
-pub(super) fn replace(old: &[Handle], message: Message, settings: &Settings) -> Result<Replaced, Failure> {
-    let topology = Topology::new(settings.topology.clone());
-    let was_recalled = |handle: &Handle| admin::is_recall_bound(settings, &topology, handle);
-    if let When::After(delay) = message.when
-        && let Some(new) = message.handle(message.tolerance.round(delay), Timestamp::now())
-    {
-        if old.iter().any(|old| same(old, &new)) {
+/// Sends a message, and recalls these once it is confirmed. Whatever goes wrong, an old one is
+/// recalled only after that; and not if the new one is known to go aside, since its key was
+/// recalled before. Where nobody can see that, it is said. `otherwise` is what to do if the new
+/// one has the key of an old one.
+pub(super) fn replace(
+    old: &[Handle],
+    message: Message,
+    otherwise: &str,
+    settings: &Settings,
+) -> Result<Replaced, Failure> {
+    if let Some(other) = old.iter().find(|old| old.app() != &message.app) {
+        return Err(Failure::usage(format!(
+            "the new message is for `{}`, and what it is to replace is for `{}`; nothing was done",
+            message.app,
+            other.app()
+        )));
+    }
+    let known = match message.when {
+        When::After(delay) => message.handle(message.tolerance.round(delay), Timestamp::now()),
+        // The delay, and the key with it, is known only once it is published.
+        _ => None,
+    };
+    if let Some(new) = &known {
+        if old.iter().any(|old| same(old, new)) {
             return Err(Failure::usage(format!(
                 "the new message has the id `{}` and the delay of one that waits, so recalling one would \
-                 recall both; nothing was done. Use another delay, or give it an id of its own and name the \
-                 handle of the old one",
+                 recall both; nothing was done. {otherwise}",
                 new.id()
             )));
         }
-        if was_recalled(&new)? == Some(true) {
-            return Err(Failure::usage(format!("{}; nothing was changed", set_aside(&new))));
+        if was_recalled(new, settings) {
+            return Err(Failure::usage(format!(
+                "a message with this id and delay was recalled before, so the new one would not be delivered \
+                 either; nothing was changed. {}",
+                instead(new)
+            )));
         }
     }
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
@@ -86,56 +104,72 @@ pub(super) fn replace(old: &[Handle], message: Message, settings: &Settings) -> 
         Cause::Invalid(_) => Failure::usage(error),
         _ => Failure::new(Code::Broker, error),
     })?;
-    // With a time instead of a delay, the key is known only now.
     if let Some(new) = &receipt.handle
-        && was_recalled(new)? == Some(true)
+        && !known.is_some_and(|known| same(&known, new))
+        && was_recalled(new, settings)
     {
-        let reason = set_aside(new);
-        let stay = "what it was to replace stays as it is";
         return Err(Failure::new(
             Code::Problem,
-            format!("the new message is confirmed, but {reason}; {stay}"),
+            format!(
+                "the new message is confirmed ({new}), but a message with this id and delay was recalled \
+                 before, so it will not be delivered; what it was to replace stays as it is. {}",
+                instead(new)
+            ),
         ));
     }
-    let (mut left, mut failed) = (Vec::new(), None);
+    recalled(old, &mut recaller, Replaced { receipt, took, left: Vec::new() })
+}
+
+/// Recalls the old ones, all of them, whatever comes of each.
+fn recalled(old: &[Handle], recaller: &mut Recaller, mut replaced: Replaced) -> Result<Replaced, Failure> {
+    let mut failed = Vec::new();
+    let mut first = None;
     for old in old {
-        let answer = match receipt.handle.as_ref().is_some_and(|new| same(old, new)) {
+        let answer = match replaced.receipt.handle.as_ref().is_some_and(|new| same(old, new)) {
             true => "not-recalled",
             false => match recaller.recall(old) {
                 Ok(Answer::InTime) => continue,
                 Ok(Answer::TooLate) => "too-late",
                 Ok(_) => "uncertain",
                 Err(error) => {
-                    failed.get_or_insert(error);
-                    "not-recalled"
+                    first.get_or_insert(error);
+                    failed.push(old.to_string());
+                    continue;
                 }
             },
         };
-        left.push(Left { handle: old.routing_key().encode(), answer });
+        replaced.left.push(Left { handle: old.to_string(), answer });
     }
-    match failed {
-        None => Ok(Replaced { receipt, took, left }),
-        Some(error) => {
-            let new = receipt.handle.map_or_else(String::new, |handle| format!(" (its handle is {handle})"));
-            let old: Vec<_> = left.into_iter().map(|left| left.handle).collect();
-            let text = "recalling the old ones failed: recall them once more, or both may be delivered";
-            Err(Failure::new(
-                Code::Broker,
-                format!("the new message is confirmed{new}, but {text}. {error}\n{}", old.join("\n")),
-            ))
-        }
-    }
+    let Some(error) = first else { return Ok(replaced) };
+    let new = replaced.receipt.handle.map_or_else(String::new, |handle| format!(" ({handle})"));
+    let text = "recalling the old ones failed: recall them once more, or both may be delivered";
+    Err(Failure::new(
+        Code::Broker,
+        format!("the new message is confirmed{new}, but {text}. {error}\n{}", failed.join("\n")),
+    ))
 }
 
 fn same(one: &Handle, other: &Handle) -> bool {
     one.routing_key() == other.routing_key()
 }
 
-/// That a new message would not be delivered, and what to do.
-fn set_aside(new: &Handle) -> String {
+/// Whether it is seen that messages with the key of a new one are recalled.
+fn was_recalled(new: &Handle, settings: &Settings) -> bool {
+    let topology = Topology::new(settings.topology.clone());
+    admin::is_recall_bound(settings, &topology, new).unwrap_or_else(|error| {
+        aside(format!(
+            "whether a message with this id and delay was recalled before is not known: {error}; if it was, the \
+             new one is not delivered either"
+        ));
+        false
+    })
+}
+
+/// What to do if the key of a new message is recalled.
+fn instead(new: &Handle) -> String {
     format!(
-        "a message with this id and delay was recalled before, so the new one would not be delivered either; \
-         use another id or delay, or undo that recall: delayline recall --undo {}",
+        "Use another id or delay; or, if the earlier message may be delivered, too, undo that recall: \
+         delayline recall --undo {}",
         new.routing_key().encode()
     )
 }

@@ -92,17 +92,16 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Some(id) => message.with_id(id.clone()),
         None => message,
     };
-    match admin::is_recall_bound(settings, &Topology::new(settings.topology.clone()), &old)? {
-        Some(true) => {
+    match admin::is_recall_bound(settings, &Topology::new(settings.topology.clone()), &old) {
+        Ok(true) => {
             output.problem(&format!("{RECALLED}; nothing was changed"))?;
             return Ok(Code::Problem);
         }
-        Some(false) => {}
-        None => {
-            aside("whether the message was recalled before is not known: there is no management API to ask")
-        }
+        Ok(false) => {}
+        Err(error) => aside(format!("whether the message was recalled before is not known: {error}")),
     }
-    let replaced = replace(std::slice::from_ref(&old), message, settings)?;
+    let otherwise = "Use another time, or give the new one another id (--new-id)";
+    let replaced = replace(std::slice::from_ref(&old), message, otherwise, settings)?;
     shown(&old, &replaced, output)
 }
 

@@ -225,7 +225,7 @@ fn a_try_whose_answer_was_lost_is_never_called_too_late_afterwards() {
     // Whoever has not tried says only that it changes nothing.
     assert_eq!(direct.recall(&gone).unwrap(), Answer::TooLate);
     let bound = |handle| admin::is_recall_bound(&settings, &topology(&settings), handle).unwrap();
-    assert_eq!([&gone, &back, &never].map(bound), [Some(true), Some(false), Some(false)]);
+    assert_eq!([&gone, &back, &never].map(bound), [true, false, false]);
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn recalls_survive_a_restart_of_the_broker() {
             assert_eq!(recaller.recall(&handle).unwrap(), Answer::InTime);
         }
     }
-    // As bindings that were made a moment before are lost (seen on 3.10).
+    // Otherwise, bindings that were made a moment before are lost (seen on 3.10).
     node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();

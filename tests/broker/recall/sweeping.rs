@@ -85,11 +85,20 @@ fn what_was_noted_about_a_recall_ends_when_it_is_undone() {
     recaller.recall(&handle).unwrap();
     assert_eq!(sweep(&settings, &SweepOptions::default()).noted, 1);
     let first = pending()[0].due.expect("it was noted");
+    // Another sweep that ran at the same time noted it, too.
+    let arguments = [
+        ("handle".to_owned(), handle.routing_key().encode().into()),
+        ("due".to_owned(), 4_000_000_000_000_i64.into()),
+    ];
+    let names = Names::new(settings.topology.set.clone());
+    let note = Binding { key: "due".into(), ..Binding::recalling(&names, handle.routing_key()) };
+    Session::open(&settings.broker).unwrap().bind_with(&note, &arguments.into()).unwrap();
+    assert!(pending()[0].due.expect("it was noted") > first);
     recaller.undo(&handle).unwrap();
     assert_eq!(pending(), []);
 
     let dry = sweep(&settings, &SweepOptions::default().dry_run());
-    assert_eq!((dry.recalls, dry.undone, bound(&settings).len()), (0, 1, 1), "{dry:?}");
+    assert_eq!((dry.recalls, dry.undone, bound(&settings).len()), (0, 1, 2), "{dry:?}");
     let swept = sweep(&settings, &SweepOptions::default());
     assert_eq!((swept.recalls, swept.undone, bound(&settings).len()), (0, 1, 0), "{swept:?}");
     // The next recall of the same key is of a message that may be due later.

@@ -147,7 +147,7 @@ pub fn count_scheduled(
     stop: &AtomicBool,
     progress: impl FnMut(u64, u64),
 ) -> Result<ScheduleCount, AdminError> {
-    let (recalls, unchecked) = recalls(settings, topology, app)?;
+    let (recalls, unchecked) = recalls(settings, topology, app, "which of them were recalled")?;
     let now = Timestamp::now();
     let mut slots = Slots::new(by, zone, SLOTS);
     let mut undated = 0;

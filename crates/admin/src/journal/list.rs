@@ -180,7 +180,7 @@ pub fn list_scheduled(
     stop: &AtomicBool,
     progress: impl FnMut(u64, u64),
 ) -> Result<ScheduleList, AdminError> {
-    let (recalls, unchecked) = recalls(settings, topology, app)?;
+    let (recalls, unchecked) = recalls(settings, topology, app, "which of them were recalled")?;
     let now = Timestamp::now();
     let mut earliest = Earliest::new(limit);
     let mut counts = Counts::default();
@@ -229,18 +229,13 @@ pub fn find_scheduled(
     progress: impl FnMut(u64, u64),
 ) -> Result<(Option<FoundMessage>, JournalRead), AdminError> {
     let app = handle.app();
-    let (recalls, unchecked) = recalls(settings, topology, app)?;
+    let (recalls, unchecked) = recalls(settings, topology, app, "whether it was recalled")?;
     let wanted = handle.routing_key().encode();
     let mut found: Option<FoundMessage> = None;
     let read = Reading { settings, topology, app, stop }.run(
         |delivery| {
             let entry = if delivery.routing_key == wanted { Entry::of(delivery, app) } else { None };
-            // Publishers say it to the millisecond.
-            let ms = |due: Timestamp| due.as_millisecond();
-            let same_time = |entry: &Entry| match (handle.due(), entry.due) {
-                (Some(wanted), Some(found)) => ms(wanted) == ms(found),
-                _ => true,
-            };
+            let same_time = |entry: &Entry| entry.due.is_none_or(|due| handle.may_be_due_at(due));
             if let Some(entry) = entry.filter(same_time) {
                 let copies = match &found {
                     Some(earlier) if earlier.message.due == entry.due => earlier.message.copies + 1,
@@ -297,15 +292,16 @@ pub(crate) fn pending_copies(
     Ok(pending)
 }
 
-/// The keys that were recalled, and what could not be checked.
+/// The keys that were recalled, and what of `what` could not be checked.
 pub(super) fn recalls(
     settings: &Settings,
     topology: &Topology,
     app: &AppKey,
+    what: &str,
 ) -> Result<(HashSet<String>, Vec<String>), AdminError> {
     Ok(match recalled_keys(settings, topology, app)? {
         Ok(keys) => (keys, Vec::new()),
-        Err(reason) => (HashSet::new(), vec![format!("which of them were recalled: {reason}")]),
+        Err(reason) => (HashSet::new(), vec![format!("{what}: {reason}")]),
     })
 }
 

@@ -98,24 +98,18 @@ pub fn recallable_apps(settings: &Settings, topology: &Topology) -> Result<Vec<A
     apps(&api(settings)?, settings, topology)
 }
 
-/// Whether the recall of a message is bound now; `None` if nobody can say. Once the message was
-/// due, this does not say whether it was bound in time.
+/// Whether the recall of a message is bound now. Once the message was due, this does not say
+/// whether it was bound in time.
 ///
 /// # Errors
-/// Only if the management API refuses us and the user named it.
+/// If nobody can say: there is no management API, or it refuses us or cannot be reached.
 pub fn is_recall_bound(
     settings: &Settings,
     topology: &Topology,
     handle: &Handle,
-) -> Result<Option<bool>, AdminError> {
-    let Some(management) = &settings.management else { return Ok(None) };
+) -> Result<bool, AdminError> {
     let binding = Binding::recalling(topology.names(), handle.routing_key());
-    let bound =
-        ManagementApi::new(management).and_then(|api| api.has_binding(&settings.broker.vhost, &binding));
-    match bound {
-        Ok(bound) => Ok(Some(bound)),
-        Err(error) => Ok(error.absence(management).map(|_| None)?),
-    }
+    Ok(api(settings)?.has_binding(&settings.broker.vhost, &binding)?)
 }
 
 fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result<Vec<AppKey>, AdminError> {

@@ -45,9 +45,9 @@ pub(super) fn waiting(
     }
     // A key that was recalled takes a new message aside, too.
     if let Some(reason) = found.unchecked.first() {
-        return Err(Failure::usage(format!(
-            "{reason}, so it cannot be seen what may be replaced, and nothing was done; name a HANDLE"
-        )));
+        let code = if settings.management.is_some() { Code::Broker } else { Code::Usage };
+        let text = format!("nothing was done, since this cannot be seen: {reason}. Name a HANDLE instead");
+        return Err(Failure::new(code, text));
     }
     if found.more > 0 {
         return Err(Failure::usage(format!(
@@ -55,28 +55,22 @@ pub(super) fn waiting(
             grouped(AT_ONCE as u64)
         )));
     }
-    let (dated, undated): (Vec<_>, Vec<_>) = found.messages.iter().partition(|it| it.due.is_some());
-    let not_replaced = [
-        (undated.len() as u64, "does not say when it is due", "do not say when they are due"),
-        (
-            found.journal.cut_off,
-            "was cut off by the journal's limits",
-            "were cut off by the journal's limits",
-        ),
-    ];
-    for (count, one, several) in not_replaced {
-        let (what, why) = (counted(count, "message"), if count == 1 { one } else { several });
-        if count > 0 {
-            aside(format!("{what} {why}; what of this waits with the id is not replaced"));
-        }
+    let cut_off = found.journal.cut_off;
+    if cut_off > 0 {
+        let what = counted(cut_off, "older message");
+        aside(format!(
+            "the journal no longer has {what}; any of them that wait with this id are not replaced"
+        ));
     }
+    // Those that do not say when they are due may wait as well.
     let parsed = |it: &ScheduledMessage| it.handle.parse().ok();
-    Ok(Ok(dated.into_iter().filter_map(parsed).collect()))
+    Ok(Ok(found.messages.iter().filter_map(parsed).collect()))
 }
 
 /// Sends a message, and recalls these once it is confirmed.
 pub(super) fn send_instead(message: Message, old: &[Handle], settings: &Settings) -> Result<Report, Failure> {
-    let replaced = replace(old, message, settings)?;
+    let otherwise = "Use another delay, or another id and the handle of the old one (--replace HANDLE)";
+    let replaced = replace(old, message, otherwise, settings)?;
     let seconds = replaced.took.as_secs_f64();
     Ok(Report {
         confirmed: 1,

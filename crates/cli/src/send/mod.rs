@@ -412,8 +412,8 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         }
         match report.replaced {
             None => {}
-            Some("recalled") => output.line("the old one is recalled")?,
-            Some(NOTHING) => output.line("nothing waited with this id")?,
+            Some("recalled") => output.line("what it replaces is recalled")?,
+            Some(NOTHING) => output.line("nothing that waits with this id is in the journal")?,
             Some(_) => report.left.iter().try_for_each(|left| output.line(left.text()))?,
         }
         return Ok(());
