@@ -65,8 +65,8 @@ impl Gateway {
         Ok(Self { router, names, name, route, prefetch: Self::PREFETCH.1, stats: Arc::default() })
     }
 
-    /// Holds this many messages at a time that are due within a second, 1 or more. With bodies
-    /// of many megabytes, this is what bounds its memory.
+    /// Holds this many messages at a time that are due within a second, 1 or more. Of large
+    /// ones it holds fewer: their bodies have 256 MiB together at most.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         self.prefetch = prefetch.max(1);

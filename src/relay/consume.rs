@@ -35,6 +35,14 @@ const FINISH: Duration = Duration::from_secs(10);
 /// may come, before as many are taken as before.
 const ALONE: (u64, Duration) = (100, Duration::from_secs(1));
 
+/// How many bytes the bodies of all messages that are held may have. Large ones make it take
+/// fewer at a time: AMQP can limit only their number.
+const HELD: usize = 256 << 20;
+
+/// After this many messages in a row of which twice as many would have fitted, it takes more at
+/// a time again.
+const SMALL_AGAIN: u64 = 1_000;
+
 /// What to consume, and how.
 pub(crate) struct Consuming<'a> {
     /// Where, and what makes its routers.
@@ -58,6 +66,8 @@ enum Ended {
     Stopped(bool),
     /// It took messages one at a time and nothing happened.
     WentWell,
+    /// Another number of messages fits, now that the largest has this many bytes.
+    Resized(usize),
 }
 
 /// Why a session ended.
@@ -111,11 +121,16 @@ impl Consuming<'_> {
     ) -> Result<bool, usize> {
         let mut failures = 0_u32;
         let mut poison = Poison::default();
+        let mut largest = 0;
         while !stop.load(Ordering::Relaxed) {
-            let reason = match self.session(stop, &mut failures, &mut poison, &mut handle) {
+            let reason = match self.session(stop, largest, &mut failures, &mut poison, &mut handle) {
                 Ok(Ended::Stopped(clean)) => return Ok(clean),
                 Ok(Ended::WentWell) => {
                     poison.went_well();
+                    continue;
+                }
+                Ok(Ended::Resized(found)) => {
+                    largest = found;
                     continue;
                 }
                 Err(Failed::Full(count)) => return Err(count),
@@ -173,6 +188,7 @@ impl Consuming<'_> {
     fn session(
         &self,
         stop: &AtomicBool,
+        largest: usize,
         failures: &mut u32,
         poison: &mut Poison,
         handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
@@ -185,7 +201,8 @@ impl Consuming<'_> {
         let router = self.router.clone().quota(Quota::default());
         let router = router.connect().map_err(|error| error.to_string())?;
         let alone = poison.alone();
-        let (prefetch, lanes) = if alone { (1, 1) } else { (self.prefetch, self.lanes) };
+        let fits = fitting(self.prefetch, largest);
+        let (prefetch, lanes) = if alone { (1, 1) } else { (fits, self.lanes) };
         let consumer =
             session.consume_in_lanes(self.queue, prefetch, lanes).map_err(|error| match error.code() {
                 Some(404) => Failed::Session(format!("{error}; {}", self.if_missing)),
@@ -195,14 +212,15 @@ impl Consuming<'_> {
             })?;
         info!("taking messages from `{}`, {prefetch} at a time", self.queue);
         let mut forwarder =
-            Forwarder::new(&router, self.unsendable, self.stats.as_deref(), usize::from(self.prefetch));
-        let ended = work(stop, &consumer, &mut forwarder, alone, handle);
+            Forwarder::new(&router, self.unsendable, self.stats.as_deref(), usize::from(fits));
+        let taking = Taking { now: prefetch, most: self.prefetch, alone };
+        let ended = work(stop, &consumer, &mut forwarder, &taking, handle);
         // If nothing gets through, a new connection alone is no progress.
         if forwarder.acknowledged() > 0 {
             *failures = 0;
         }
-        let went_well = match ended {
-            Ok(went_well) => went_well,
+        let ended = match ended {
+            Ok(ended) => ended,
             Err(failed) => {
                 let unchecked = forwarder.is_empty();
                 drop(forwarder);
@@ -219,12 +237,17 @@ impl Consuming<'_> {
         };
         let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
         let clean = router.close(FINISH).is_ok() && clean;
-        if went_well {
-            return Ok(Ended::WentWell);
+        if let Some(ended) = ended {
+            return Ok(ended);
         }
         info!("stopped{}", if clean { "" } else { "; some messages may be sent on twice" });
         Ok(Ended::Stopped(clean))
     }
+}
+
+/// How many messages to take at a time, if the largest has so many bytes.
+fn fitting(prefetch: u16, largest: usize) -> u16 {
+    u16::try_from(HELD / largest.max(1)).unwrap_or(u16::MAX).clamp(1, prefetch.max(1))
 }
 
 /// Whether the connection ended because the broker crashed, if something else noticed first
@@ -239,19 +262,49 @@ fn has_crashed(consumer: &Consumer) -> bool {
     }
 }
 
-/// Works until it is to stop, or all went well that was to be tried alone; which of both.
+/// How many messages a session takes at a time.
+struct Taking {
+    now: u16,
+    /// If none is too large.
+    most: u16,
+    /// One at a time, to see which message the broker crashes over.
+    alone: bool,
+}
+
+impl Taking {
+    /// Whether a message of this size does not fit, as often as it may come.
+    fn is_too_large(&self, bytes: usize) -> bool {
+        self.now > 1 && fitting(self.now, bytes) < self.now
+    }
+
+    /// Whether it may take more at a time, after so many messages of this size at most.
+    fn may_grow(&self, acknowledged: u64, largest: usize) -> bool {
+        !self.alone
+            && acknowledged >= SMALL_AGAIN
+            && fitting(self.most, largest) >= self.now.saturating_mul(2).min(self.most)
+            && self.now < self.most
+    }
+}
+
+/// Works until it is to stop, or for as long as it takes so many at a time.
 fn work(
     stop: &AtomicBool,
     consumer: &Consumer,
     forwarder: &mut Forwarder<'_>,
-    alone: bool,
+    taking: &Taking,
     handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
-) -> Result<bool, Failed> {
+) -> Result<Option<Ended>, Failed> {
     let mut quiet = Instant::now();
+    let mut largest = 0;
     while !stop.load(Ordering::Relaxed) {
         forwarder.settle(consumer)?;
         match consumer.next(Duration::ZERO) {
             Next::Delivery(delivery) => {
+                largest = largest.max(delivery.body.len());
+                // It comes again, with the rest.
+                if taking.is_too_large(largest) {
+                    return Ok(Some(Ended::Resized(largest)));
+                }
                 handle(consumer, forwarder, delivery)?;
                 quiet = Instant::now();
             }
@@ -270,10 +323,42 @@ fn work(
                     .into());
             }
         }
+        if taking.may_grow(forwarder.acknowledged(), largest) {
+            return Ok(Some(Ended::Resized(largest)));
+        }
         let calm = forwarder.is_empty() && quiet.elapsed() > ALONE.1;
-        if alone && (forwarder.acknowledged() >= ALONE.0 || calm) {
-            return Ok(true);
+        if taking.alone && (forwarder.acknowledged() >= ALONE.0 || calm) {
+            return Ok(Some(Ended::WentWell));
         }
     }
-    Ok(false)
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_taken_as_fit() {
+        assert_eq!(fitting(4_000, 0), 4_000);
+        assert_eq!(fitting(4_000, 1 << 16), 4_000);
+        assert_eq!(fitting(4_000, 1 << 20), 256);
+        assert_eq!(fitting(10, 1 << 20), 10);
+        // However large it is, it has to be taken.
+        assert_eq!(fitting(10, usize::MAX), 1);
+    }
+
+    #[test]
+    fn it_takes_fewer_at_once_and_more_after_a_while() {
+        let all = Taking { now: 256, most: 256, alone: false };
+        assert!(!all.is_too_large(1 << 20) && all.is_too_large(2 << 20));
+        assert!(!all.may_grow(1_000_000, 1));
+        let few = Taking { now: 16, most: 256, alone: false };
+        assert!(!few.is_too_large(16 << 20) && few.is_too_large(17 << 20));
+        assert!(!few.may_grow(999, 8 << 20) && few.may_grow(1_000, 8 << 20));
+        assert!(!few.may_grow(1_000, 9 << 20), "only a few more would fit");
+        let one = Taking { now: 1, most: 256, alone: false };
+        assert!(!one.is_too_large(usize::MAX));
+        assert!(!Taking { alone: true, ..one }.may_grow(1_000, 1));
+    }
 }

@@ -1,7 +1,7 @@
 //! A gateway as publishers and consumers of the delayed-message plugin meet it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -311,6 +311,32 @@ fn publish(settings: &Settings, count: u32) {
         assert!(pipeline.push((), message).is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn of_large_messages_a_daemon_takes_fewer_at_a_time() {
+    const COUNT: u32 = 20;
+    const BODY: usize = 4 << 20;
+    let settings = installed(1_000);
+    add(&settings, ExchangeKind::Topic);
+    let orders = Orders::open(&settings, "order.#");
+    let daemon = daemon(&settings);
+    let router = settings.router().connect().unwrap();
+    for number in 0..COUNT {
+        let (entry, key) = (format!("{NAME}.in"), format!("order.{number}"));
+        let message = Message::keyed(app("shop"), entry, key, vec![b'x'; BODY]);
+        router.publish(message.with_header("x-delay", 1 + i64::from(number) * 100)).unwrap();
+    }
+    let mut seen = HashSet::new();
+    while seen.len() < COUNT as usize {
+        let (_, delivery) = orders.next();
+        assert_eq!(delivery.body.len(), BODY);
+        seen.insert(delivery.routing_key.clone());
+        orders.consumer.ack(delivery).unwrap();
+    }
+    // So that those which it holds have 256 MiB at most.
+    eventually("the log says it", || daemon.log().matches(", 64 at a time").count() == 2);
+    assert_eq!(unroutable(&settings), 0);
 }
 
 #[test]

@@ -72,7 +72,7 @@ it is not, and with 3 if no daemon answers.")]
 pub(super) struct Args {
     #[command(flatten)]
     policies: policies::Source,
-    /// How many messages to hold at a time; fewer if bodies are many megabytes long
+    /// How many messages to hold at a time; of large ones, it holds fewer by itself
     #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = args::whole::<u16>(1..))]
     prefetch: u16,
     /// Address of the page, the metrics and the health checks [default: web_listen, or
