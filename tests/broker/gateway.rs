@@ -23,7 +23,11 @@ use delayline_settings::Settings;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
-use crate::common::{PATIENCE, app, daemon::Daemon, eventually, install, installed, raw, topology};
+use crate::common::{
+    PATIENCE, app,
+    daemon::{Daemon, serve_as},
+    eventually, http, install, installed, raw, shared_node, topology,
+};
 
 const NAME: &str = "orders.delayed";
 
@@ -311,6 +315,29 @@ fn publish(settings: &Settings, count: u32) {
         assert!(pipeline.push((), message).is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn a_daemon_needs_the_rights_that_the_page_gives_it() {
+    let settings = installed(1_000);
+    add(&settings, ExchangeKind::Topic);
+    let orders = Orders::open(&settings, "order.#");
+    let page = include_str!("../../docs/gateway.md");
+    let row =
+        page.lines().find(|line| line.starts_with("| `delayline serve` |")).unwrap().replace(r"\|", "\u{1}");
+    let rights: Vec<_> =
+        row.split('|').skip(2).map(|it| it.trim().trim_matches('`').replace('\u{1}', "|")).collect();
+    let (node, user) = (&shared_node(), "gateway-daemon");
+    http(node, "PUT", &format!("users/{user}"), &json!({ "password": user, "tags": "monitoring" }));
+    let rights = json!({ "configure": "^$", "write": rights[0], "read": rights[1] });
+    http(node, "PUT", &format!("permissions/{}/{user}", settings.broker.vhost), &rights);
+    let mut serve = serve_as(user, &settings);
+    serve.args(["--no-canary", "--no-web", "--no-retry", "--no-unstick", "--no-sweep"]);
+    let daemon = Daemon::with(tempfile::tempdir().unwrap(), serve);
+    raw::publish(&settings, [order(1_100, "1")]);
+    let (_, delivery) = orders.next();
+    orders.consumer.ack(delivery).unwrap();
+    assert!(!daemon.log().contains("refused"), "{}", daemon.log());
 }
 
 #[test]

@@ -37,6 +37,48 @@ fn decode_is_the_reverse() {
         .assert()
         .success()
         .stdout(contains("a bit too many"));
+    // A handle, as `send` prints it.
+    let handle = format!("{NINETY}.~.invoice-17@1767222000000");
+    delayline().args(["decode", &handle]).assert().success().stdout(contains("invoice-17"));
+    let report = json(delayline().args(["decode", &handle, "--json"]));
+    assert_eq!((&report["id"], &report["due"]), (&"invoice-17".into(), &"2025-12-31T23:00:00Z".into()));
+}
+
+#[test]
+fn what_cannot_be_written_is_no_answer() {
+    for words in
+        [&["version"][..], &["key", "90s", "billing"], &["plan", "--rate", "1", "--delays", "fixed:1s"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"));
+        let ended = run.args(words).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{words:?}: {ended:?}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("No space left"), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_recall_that_is_only_to_be_shown_is_refused_and_not_made() {
+    let handle = format!("{NINETY}.~.invoice-17");
+    let all = ["--app", "billing", "--all"];
+    let when = ["--due-after", "2026-12-24", "--due-before", "2026-12-01"];
+    for (words, said) in [
+        (vec![&*handle, "--dry-run"], "--dry-run"),
+        (vec![&*handle, "--undo", "--dry-run"], "--dry-run"),
+        (vec!["--undo", "--dry-run"], "--dry-run"),
+        (vec!["--wait", "--dry-run"], "--dry-run"),
+        (vec!["--dry-run"], "--sweep"),
+        ([&all[..], &["--dry-run"]].concat(), "--dry-run"),
+        ([&all[..], &["--wait", "--dry-run"]].concat(), "--dry-run"),
+        (vec![&*handle, "--id", "other"], "--id"),
+        (vec![&*handle, "--all"], "--all"),
+        ([&all[..], &when].concat(), "is not later than"),
+    ] {
+        // Nobody is there: whatever goes on to the broker ends with 3.
+        let mut run = delayline();
+        run.arg("recall").args(&words).args(["--url", "amqp://127.0.0.1:1"]).write_stdin(handle.as_str());
+        run.assert().code(2).stderr(contains(said));
+    }
 }
 
 #[test]
@@ -139,7 +181,8 @@ fn a_set_is_exported_without_a_broker() {
     assert_eq!((&last["name"], &last["vhost"]), (&"later".into(), &"team".into()));
     assert_eq!(json(&mut export(&["--json", "--set", "later"]))["document"], definitions);
     assert!(
-        stdout(&mut export(&["--format", "rabbitmqctl"])).starts_with("rabbitmqctl import_definitions <<")
+        stdout(&mut export(&["--format", "rabbitmqctl"]))
+            .starts_with("set -e\nrabbitmqctl import_definitions <<")
     );
     let resources = document(&mut export(&["--format", "terraform"]));
     assert!(resources["resource"]["rabbitmq_queue"].get("delay_level_27").is_some());

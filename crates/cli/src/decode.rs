@@ -2,9 +2,13 @@
 
 use serde::Serialize;
 
-use delayline::codec::{Level, RoutingKey};
+use delayline::{
+    codec::{Level, RoutingKey},
+    message::Handle,
+};
+use jiff::Timestamp;
 
-use crate::{Code, Failure, Output};
+use crate::{Code, Failure, Output, time};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -14,13 +18,15 @@ Examples:
 
 Exits with 1 if the key is malformed, and says what is wrong.")]
 pub(super) struct Args {
-    /// The routing key
+    /// The routing key, or the handle of a message
     key: String,
 }
 
 #[derive(Serialize)]
 struct Report {
     app: String,
+    id: Option<String>,
+    due: Option<Timestamp>,
     seconds: u32,
     delay: String,
     hops: u32,
@@ -30,7 +36,14 @@ struct Report {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
-    let key: RoutingKey = args.key.parse().map_err(|error| Failure::new(Code::Problem, error))?;
+    let (key, due) = match args.key.parse::<Handle>() {
+        Ok(handle) => (handle.routing_key().clone(), handle.due()),
+        // Without an id it is no handle.
+        Err(_) => {
+            let key = args.key.parse::<RoutingKey>().map_err(|error| Failure::new(Code::Problem, error))?;
+            (key, None)
+        }
+    };
     let first = key.app.as_str().split('.').next();
     let report = Report {
         seconds: key.delay.seconds(),
@@ -40,6 +53,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
         warning: matches!(first, Some("0" | "1")).then_some(
             "the app key begins with a 0 or 1: the key may have a bit too many, which would halve its delay",
         ),
+        id: key.id().map(ToString::to_string),
+        due,
         app: key.app.to_string(),
     };
     if output.json {
@@ -48,6 +63,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     }
     let levels: Vec<_> = report.levels.iter().map(|level| format!("{level:02}")).collect();
     output.line(format!("app      {}", report.app))?;
+    if let Some(id) = &report.id {
+        output.line(format!("id       {id}"))?;
+    }
+    if let Some(due) = report.due {
+        output.line(format!("due      {}", time::date(due)))?;
+    }
     output.line(format!("delay    {} ({} s)", report.delay, report.seconds))?;
     output.line(format!("hops     {}", report.hops))?;
     output.line(format!(

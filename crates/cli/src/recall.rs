@@ -71,7 +71,7 @@ The exit code is 1 unless all are recalled. `--sweep` removes the recalls of mes
 were due more than an hour ago, if that is safe now; run it once a day.")]
 pub(super) struct Args {
     /// The messages [default: read from standard input]
-    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending", "app"])]
+    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending", "app", "id", "all", "dry_run"])]
     handles: Vec<Handle>,
     /// Undo the recall: the messages will be delivered
     #[arg(long, conflicts_with_all = ["sweep", "pending"])]
@@ -100,8 +100,9 @@ pub(super) struct Args {
     /// Remove recalls whose messages are over
     #[arg(long)]
     sweep: bool,
+    // A conflict with `--sweep` would make the parser forget that it is required.
     /// Only show what would be removed
-    #[arg(long, requires = "sweep")]
+    #[arg(long, requires = "sweep", conflicts_with_all = ["undo", "wait", "pending", "app"])]
     dry_run: bool,
 }
 
@@ -192,6 +193,7 @@ fn journalled(
     topology: &Topology,
     output: &mut Output,
 ) -> Result<Result<(Vec<Handle>, u64), Code>, Failure> {
+    time::in_order(args.due_after, args.due_before)?;
     // What was due is found as well, to say that it is too late.
     let after = if args.id.is_some() { Some(Timestamp::UNIX_EPOCH) } else { args.due_after };
     let mut filter = ScheduleFilter::default()

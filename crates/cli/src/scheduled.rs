@@ -120,8 +120,9 @@ enum By {
 }
 
 impl Which {
-    fn filter(&self) -> ScheduleFilter {
-        ScheduleFilter::default().with_due_after(self.due_after).with_due_before(self.due_before)
+    fn filter(&self) -> Result<ScheduleFilter, Failure> {
+        time::in_order(self.due_after, self.due_before)?;
+        Ok(ScheduleFilter::default().with_due_after(self.due_after).with_due_before(self.due_before))
     }
 }
 
@@ -131,7 +132,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     let reading = "reading the journal";
     match &args.command {
         Command::List { which, id, limit } => {
-            let (app, filter) = (&which.app, which.filter().with_id(id.clone()));
+            let (app, filter) = (&which.app, which.filter()?.with_id(id.clone()));
             let listed = output.following(reading, |bar| {
                 admin::list_scheduled(settings, &topology, app, &filter, *limit, &stop, |read, all| {
                     at(bar, read, all)
@@ -179,7 +180,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 By::Hour => CountBy::Hour,
                 By::Day => CountBy::Day,
             };
-            let (app, filter, by) = (&which.app, which.filter(), (by, time::zone()));
+            let (app, filter, by) = (&which.app, which.filter()?, (by, time::zone()));
             let counted = output.following(reading, |bar| {
                 admin::count_scheduled(settings, &topology, app, &filter, by, &stop, |read, all| {
                     at(bar, read, all)

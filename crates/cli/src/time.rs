@@ -11,10 +11,25 @@ use jiff::{
 
 use delayline::codec::Delay;
 
+use crate::Failure;
+
 /// Reads an instant: `2026-12-24T18:00:00Z`, with any offset or zone; local time without one;
 /// or a time of day alone, which means its next occurrence.
 pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     at(text, Timestamp::now(), local_zone)
+}
+
+/// Refuses a time that ends before it begins.
+pub(super) fn in_order(after: Option<Timestamp>, before: Option<Timestamp>) -> Result<(), Failure> {
+    match (after, before) {
+        (Some(after), Some(before)) if before <= after => Err(Failure::usage(format!(
+            "--due-before ({}) is not later than --due-after ({}); a time of day alone is the next one, so write \
+             the dates as well",
+            date(before),
+            date(after)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn at(
@@ -31,6 +46,13 @@ fn at(
     }
     let unreadable = || {
         format!("`{text}` is not a time; write `2026-12-24T18:00:00Z`, `2026-12-24 18:00` (local) or `18:00`")
+    };
+    // As times are printed here: the zone behind the offset says nothing more.
+    let text = match text.split_whitespace().collect::<Vec<_>>()[..] {
+        [date, time, offset, _] | [date, time, offset] if offset.starts_with(['+', '-']) => {
+            &format!("{date}T{time}{offset}")
+        }
+        _ => text,
     };
     let pieces = Pieces::parse(text).map_err(|_| unreadable())?;
     let zone = pieces.time_zone_annotation().map(|annotation| {
@@ -182,6 +204,9 @@ mod tests {
             ("2026-12-24T18:00[America/New_York]", "2026-12-24T23:00:00Z"),
             ("2026-12-24T18:00-05:00[America/New_York]", "2026-12-24T23:00:00Z"),
             ("2026-12-24 18:00", "2026-12-24T17:00:00Z"),
+            // As it is printed.
+            ("2026-12-24 18:00:00 +01:00 Europe/Berlin", "2026-12-24T17:00:00Z"),
+            ("2026-12-24 18:00 -05:00", "2026-12-24T23:00:00Z"),
             ("2026-12-24", "2026-12-23T23:00:00Z"),
             ("2026-12-24T18:00:00.5", "2026-12-24T17:00:00.5Z"),
             ("18:30", "2026-11-20T17:30:00Z"),

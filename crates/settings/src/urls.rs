@@ -15,7 +15,14 @@ pub(crate) fn hosts(text: &str, default_port: u16) -> Result<Vec<(String, u16)>,
             let part = part.trim();
             let invalid = || SettingsError::Value {
                 key: "other_hosts",
-                reason: format!("`{part}` is not a host or host:port"),
+                // It may hold a password.
+                reason: match part.contains('@') {
+                    true => {
+                        "one is not a host or host:port, but has an `@`; user and password stand in `url`"
+                            .into()
+                    }
+                    false => format!("`{part}` is not a host or host:port"),
+                },
             };
             let plain = !part.is_empty() && !part.contains(['/', '@', '?', '#']);
             let url = Url::parse(&format!("amqp://{part}")).ok().filter(|_| plain).ok_or_else(invalid)?;
@@ -69,7 +76,8 @@ mod tests {
         let expected = [("b".to_owned(), 5672), ("c.example".into(), 1), ("::1".into(), 2)];
         assert_eq!(hosts("b, c.example:1,[::1]:2", 5672).unwrap(), expected);
         for text in ["", "b,", "amqp://b", "u:p@b", "b:99999", "b/vhost"] {
-            assert!(hosts(text, 5672).is_err(), "{text} was taken");
+            let error = hosts(text, 5672).expect_err(text).to_string();
+            assert!(!error.contains("u:p"), "a password: {error}");
         }
     }
 

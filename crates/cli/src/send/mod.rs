@@ -85,7 +85,8 @@ pub(super) struct Args {
     /// How long to wait: 90, 90s, 1h30m, 2d, 8.5y, PT90S
     #[arg(long, value_name = "D", value_parser = args::delay, conflicts_with = "at")]
     delay: Option<Delay>,
-    /// When to deliver: 2026-12-24T18:00:00Z, `2026-12-24 18:00` (local), 18:00
+    /// When to deliver: 2026-12-24T18:00:00Z, `2026-12-24 18:00` (local), 18:00 (the next time
+    /// that clocks show this)
     #[arg(long, value_name = "TIME", value_parser = time::instant)]
     at: Option<Timestamp>,
     /// What to do if that is in the past
