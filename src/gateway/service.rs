@@ -66,7 +66,7 @@ impl Gateway {
     }
 
     /// Holds this many messages at a time that are due within a second, 1 or more. Of large
-    /// ones it holds fewer: their bodies have 256 MiB together at most.
+    /// ones it holds fewer: their bodies have about 256 MiB together.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         self.prefetch = prefetch.max(1);

@@ -274,7 +274,7 @@ struct Taking {
 impl Taking {
     /// Whether a message of this size does not fit, as often as it may come.
     fn is_too_large(&self, bytes: usize) -> bool {
-        self.now > 1 && fitting(self.now, bytes) < self.now
+        fitting(self.now, bytes) < self.now
     }
 
     /// Whether it may take more at a time, after so many messages of this size at most.

@@ -53,7 +53,7 @@ impl Service {
     }
 
     /// Holds this many messages at a time, 1 or more, and no more than the router's window.
-    /// Of large ones it holds fewer: their bodies have 256 MiB together at most.
+    /// Of large ones it holds fewer: their bodies have about 256 MiB together.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         let window = u16::try_from(self.router.window).unwrap_or(u16::MAX);

@@ -129,8 +129,7 @@ impl Worker {
     }
 
     /// Holds this many messages at a time, 1 or more; 10 by default. The handler gets one
-    /// after the other. Of large ones it holds fewer: their bodies have 256 MiB together at
-    /// most.
+    /// after the other. Of large ones it holds fewer: their bodies have about 256 MiB together.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         self.prefetch = prefetch.max(1);

@@ -72,6 +72,13 @@ fn a_recall_that_is_only_to_be_shown_is_refused_and_not_made() {
         ([&all[..], &["--wait", "--dry-run"]].concat(), "--dry-run"),
         (vec![&*handle, "--id", "other"], "--id"),
         (vec![&*handle, "--all"], "--all"),
+        (vec![&*handle, "--due-after", "18:00"], "--due-after"),
+        (vec!["--due-after", "18:00"], "--all"),
+        (vec!["--pending", "--due-before", "18:00"], "--due-before"),
+        (vec!["--app", "billing", "--id", "a", "--due-after", "18:00"], "--due-after"),
+        (vec!["--sweep", "--all"], "--sweep"),
+        (vec!["--sweep", "--app", "billing", "--all"], "--sweep"),
+        (vec!["--sweep", "--due-after", "18:00"], "--sweep"),
         ([&all[..], &when].concat(), "is not later than"),
     ] {
         // Nobody is there: whatever goes on to the broker ends with 3.

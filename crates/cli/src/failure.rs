@@ -176,12 +176,10 @@ impl From<SettingsError> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self {
-            // Not 1, which is an answer.
-            code: Code::Usage,
-            reason: error.to_string(),
             // A terminal that is gone reports an input/output error, as a disk does.
             unread: error.kind() == io::ErrorKind::BrokenPipe
                 || (error.raw_os_error() == Some(Errno::IO.raw_os_error()) && nobody_reads()),
+            // Not 1, which is an answer.
             ..Self::new(Code::Usage, &error)
         }
     }

@@ -71,7 +71,7 @@ The exit code is 1 unless all are recalled. `--sweep` removes the recalls of mes
 were due more than an hour ago, if that is safe now; run it once a day.")]
 pub(super) struct Args {
     /// The messages [default: read from standard input]
-    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending", "app", "id", "all", "dry_run"])]
+    #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending", "app", "id", "all", "due_after", "due_before", "dry_run"])]
     handles: Vec<Handle>,
     /// Undo the recall: the messages will be delivered
     #[arg(long, conflicts_with_all = ["sweep", "pending"])]
@@ -92,15 +92,16 @@ pub(super) struct Args {
     #[arg(long, requires = "app", group = "which")]
     all: bool,
     /// Only what is due at this time or later [default: now]
-    #[arg(long, value_name = "TIME", value_parser = time::instant, requires = "all")]
+    #[arg(long, value_name = "TIME", value_parser = time::instant, requires = "all", conflicts_with_all = ["pending", "id"])]
     due_after: Option<Timestamp>,
     /// Only what is due before this time
-    #[arg(long, value_name = "TIME", value_parser = time::instant, requires = "all")]
+    #[arg(long, value_name = "TIME", value_parser = time::instant, requires = "all", conflicts_with_all = ["pending", "id"])]
     due_before: Option<Timestamp>,
+    // The parser forgets that a flag requires another one if any flag given conflicts with that
+    // one. So each of these conflicts with all that the required one conflicts with.
     /// Remove recalls whose messages are over
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["app", "id", "all", "due_after", "due_before"])]
     sweep: bool,
-    // A conflict with `--sweep` would make the parser forget that it is required.
     /// Only show what would be removed
     #[arg(long, requires = "sweep", conflicts_with_all = ["undo", "wait", "pending", "app"])]
     dry_run: bool,

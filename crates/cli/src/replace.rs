@@ -117,11 +117,11 @@ pub(super) fn replace(
             ),
         ));
     }
-    recalled(old, &mut recaller, Replaced { receipt, took, left: Vec::new() })
+    recall_all(old, &mut recaller, Replaced { receipt, took, left: Vec::new() })
 }
 
 /// Recalls the old ones, all of them, whatever comes of each.
-fn recalled(old: &[Handle], recaller: &mut Recaller, mut replaced: Replaced) -> Result<Replaced, Failure> {
+fn recall_all(old: &[Handle], recaller: &mut Recaller, mut replaced: Replaced) -> Result<Replaced, Failure> {
     let mut failed = Vec::new();
     let mut first = None;
     for old in old {

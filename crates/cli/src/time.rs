@@ -47,8 +47,11 @@ fn at(
     let unreadable = || {
         format!("`{text}` is not a time; write `2026-12-24T18:00:00Z`, `2026-12-24 18:00` (local) or `18:00`")
     };
-    // As times are printed here: the zone behind the offset says nothing more.
+    // As times are printed here. What is no name of a zone there is an abbreviation.
     let text = match text.split_whitespace().collect::<Vec<_>>()[..] {
+        [date, time, offset, zone] if offset.starts_with(['+', '-']) && zone.contains('/') => {
+            &format!("{date}T{time}{offset}[{zone}]")
+        }
         [date, time, offset, _] | [date, time, offset] if offset.starts_with(['+', '-']) => {
             &format!("{date}T{time}{offset}")
         }
@@ -257,8 +260,10 @@ mod tests {
     fn a_zone_that_does_not_exist_is_named() {
         let error = read("2026-12-24T18:00[Mars/Phobos]", NOON).unwrap_err();
         assert!(error.contains("time zone") && error.contains("tzdata"), "{error}");
-        let error = read("2026-12-24T18:00+05:00[Europe/Berlin]", NOON).unwrap_err();
-        assert!(error.contains("offset") && error.contains("Europe/Berlin"), "{error}");
+        for text in ["2026-12-24T18:00+05:00[Europe/Berlin]", "2026-12-24 18:00:00 +05:00 Europe/Berlin"] {
+            let error = read(text, NOON).unwrap_err();
+            assert!(error.contains("offset") && error.contains("Europe/Berlin"), "{error}");
+        }
         // Only local time needs a zone.
         let none = || Err("no zone".to_owned());
         assert_eq!(at("2026-12-24 18:00", Timestamp::UNIX_EPOCH, none), Err("no zone".into()));
