@@ -127,9 +127,15 @@ impl Names {
     }
 
     /// The exchange through which messages that were not recalled reach their application.
+    ///
+    /// Its name comes after that of [`recall`](Self::recall) in the alphabet, and before that of
+    /// [`unroutable`](Self::unroutable), and must do so. Up to RabbitMQ 4.0 (and later without
+    /// Khepri), a node that starts puts its bindings back in the order of their exchanges' names
+    /// (`rabbit_binding:recover/2` reads an ordered table), while its levels deliver already. In
+    /// any other order, messages that were recalled went through before the recalls were back.
     #[must_use]
-    pub fn pass(&self, app: &AppKey) -> String {
-        format!("{}.pass.{app}", self.set)
+    pub fn through(&self, app: &AppKey) -> String {
+        format!("{}.through.{app}", self.set)
     }
 
     /// The queue of an application's recalled messages.
@@ -148,7 +154,7 @@ impl Names {
     #[must_use]
     pub fn app_of_recall<'a>(&self, exchange: &'a str) -> Option<&'a str> {
         let rest = exchange.strip_prefix(self.set.as_str())?;
-        rest.strip_prefix(".recall.").or_else(|| rest.strip_prefix(".pass."))
+        rest.strip_prefix(".recall.").or_else(|| rest.strip_prefix(".through."))
     }
 
     /// The stream with a copy of each message of an application that was published for it.
@@ -237,6 +243,15 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lets_messages_through_comes_back_after_the_recalls() {
+        let names = Names::new(SetName::default());
+        let app = |key: &str| AppKey::new(key).unwrap();
+        // Those of all applications: a node puts several bindings back at the same time.
+        assert!(names.recall(&app("zzz")) < names.through(&app("0")));
+        assert!(names.through(&app("zzz")) < names.unroutable());
+    }
 
     #[test]
     fn a_set_is_one_word() {

@@ -62,17 +62,17 @@ impl Topology {
     #[must_use]
     pub fn recall(&self, app: &AppKey, to: Endpoint, settings: RecallSettings) -> Vec<Object> {
         let names = self.names();
-        let (recall, pass) = (names.recall(app), names.pass(app));
+        let (recall, through) = (names.recall(app), names.through(app));
         let exchange = |name: &str, kind: ExchangeKind, alternate: String| {
             let arguments = Arguments::from([("alternate-exchange".into(), alternate.into())]);
             Object::Exchange(Exchange { name: name.into(), kind, arguments })
         };
         let journal = settings.journal.map(|journal| self.journal(app, journal));
         let objects = [
-            exchange(&pass, ExchangeKind::Fanout, names.unroutable()),
-            Object::Binding(Binding { source: pass.clone(), destination: to, key: String::new() }),
+            exchange(&through, ExchangeKind::Fanout, names.unroutable()),
+            Object::Binding(Binding { source: through.clone(), destination: to, key: String::new() }),
             Object::Queue(self.recalled_queue(app, settings)),
-            exchange(&recall, ExchangeKind::Direct, pass),
+            exchange(&recall, ExchangeKind::Direct, through),
             Object::Binding(self.recall_route(app)),
         ];
         journal.into_iter().flatten().chain(objects).collect()
@@ -144,10 +144,10 @@ mod tests {
         assert_eq!(
             shown,
             [
-                r#"fanout delay.pass.billing {"alternate-exchange": Text("delay.unroutable")}"#,
-                "binding `delay.pass.billing` -> queue `in` with key ``",
+                r#"fanout delay.through.billing {"alternate-exchange": Text("delay.unroutable")}"#,
+                "binding `delay.through.billing` -> queue `in` with key ``",
                 "delay.recalled.billing",
-                r#"direct delay.recall.billing {"alternate-exchange": Text("delay.pass.billing")}"#,
+                r#"direct delay.recall.billing {"alternate-exchange": Text("delay.through.billing")}"#,
                 "binding `delay.dispatch` -> exchange `delay.recall.billing` with key \
                  `delay.*.*.*.*.*.*.*.billing.~.*`",
             ]
@@ -171,7 +171,7 @@ mod tests {
         assert!(
             topology.owns_queue("delay.recalled.billing") && !topology.owns_queue("delay.recall.billing")
         );
-        for exchange in ["delay.recall.billing", "delay.pass.billing"] {
+        for exchange in ["delay.recall.billing", "delay.through.billing"] {
             assert!(topology.owns_exchange(exchange), "{exchange}");
             assert!(!topology.leads_back(&Endpoint::Exchange(exchange.into())), "{exchange}");
         }

@@ -88,7 +88,7 @@ HOP = {"x-queue-type": "quorum", "x-message-ttl": 0, **STEAL}
 
 RECALL, RECALLED = "delay.recall." + OWN, "delay.recalled." + OWN
 RECALL_OF_VICTIM, RECALLED_OF_VICTIM = "delay.recall." + VICTIM, "delay.recalled." + VICTIM
-PASS_OF_VICTIM = "delay.pass." + VICTIM
+THROUGH_OF_VICTIM = "delay.through." + VICTIM
 JOURNAL, JOURNAL_OF_VICTIM = "delay.journal." + OWN, "delay.journal." + VICTIM
 HANDLE = key(VICTIM, 3600) + ".~.theirs"
 
@@ -195,8 +195,8 @@ ATTEMPTS = {
     "bind its recalled queue to dispatch under another application's key": call("queue_bind", RECALLED, "delay.dispatch", pattern(VICTIM) + ".~.*"),
     "bind its exchange for recalls to dispatch under another application's key": call("exchange_bind", RECALL, "delay.dispatch", pattern(VICTIM) + ".~.*"),
     "bind its recalled queue to a level": call("queue_bind", RECALLED, "delay.level.00", "#"),
-    "bind its recalled queue to what passes to another application": call("queue_bind", RECALLED, PASS_OF_VICTIM, ""),
-    "unbind what passes to another application": call("queue_unbind", VICTIM, PASS_OF_VICTIM, ""),
+    "bind its recalled queue to what passes to another application": call("queue_bind", RECALLED, THROUGH_OF_VICTIM, ""),
+    "unbind what passes to another application": call("queue_unbind", VICTIM, THROUGH_OF_VICTIM, ""),
     "unbind another application's recalls from dispatch": call("exchange_unbind", RECALL_OF_VICTIM, "delay.dispatch", pattern(VICTIM) + ".~.*"),
     "consume what another application has recalled": call("basic_consume", RECALLED_OF_VICTIM, lambda *_: None),
     "get what another application has recalled": call("basic_get", RECALLED_OF_VICTIM),
@@ -206,8 +206,8 @@ ATTEMPTS = {
     "delete its own exchange for recalls": call("exchange_delete", RECALL),
     "publish another application's key with an id": publish("delay", HANDLE),
     "publish past all delays to another application's exchange for recalls": publish(RECALL_OF_VICTIM, HANDLE),
-    "publish past all delays to what passes to another application": publish(PASS_OF_VICTIM, HANDLE),
-    "publish past all delays to what passes to itself": publish("delay.pass." + OWN, own_handle()),
+    "publish past all delays to what passes to another application": publish(THROUGH_OF_VICTIM, HANDLE),
+    "publish past all delays to what passes to itself": publish("delay.through." + OWN, own_handle()),
     "publish its own key with an id of wildcards": publish("delay", key(OWN) + ".~.*"),
     "publish its own key with an id of 65 letters": publish("delay", key(OWN) + ".~." + "x" * 65),
     "declare another application's exchange for recalls with another alternate": call(

@@ -75,6 +75,6 @@ fn a_clean_set_exits_with_0_and_an_absent_one_with_1() {
         .env("DELAYLINE_MANAGEMENT_URL", "none")
         .arg("doctor")
         .assert()
-        .code(3)
+        .code(2)
         .stderr(contains("needs the management API").and(contains("--management-url")));
 }

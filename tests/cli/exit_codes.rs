@@ -372,6 +372,33 @@ fn a_missing_password_is_wrong_usage_wherever_it_is_missed() {
 }
 
 #[test]
+fn what_needs_the_management_api_is_wrong_usage_without_one() {
+    let settings = installed(1_000);
+    let needy = [
+        "app remove",
+        "app list",
+        "app show",
+        "gateway add",
+        "gateway list",
+        "gateway check",
+        "gateway remove",
+        "guard",
+        "transfer",
+        "doctor",
+        "unstick",
+    ];
+    for command in needy {
+        let mut it = ready(&settings, command);
+        it.env("DELAYLINE_MANAGEMENT_URL", "none");
+        it.assert().code(2).stderr(
+            contains("needs the management API")
+                .and(contains("--management-url)"))
+                .and(contains("only the API")),
+        );
+    }
+}
+
+#[test]
 fn what_is_wrong_with_settings_is_said_with_what_to_do() {
     let node = &shared_node();
     let run = |variables: &[(&str, &str)]| {
@@ -382,6 +409,11 @@ fn what_is_wrong_with_settings_is_said_with_what_to_do() {
     run(&[("DELAYLINE_URL", "broker.example")])
         .code(2)
         .stderr(contains("write amqp://USER@HOST:5672/VHOST").and(contains("relative URL").not()));
+    // Once: the cause of an error is not repeated behind it.
+    run(&[("DELAYLINE_URL", "amqp://h:99999")]).code(2).stderr(
+        "error: the setting `url` is not usable: its port is not a number from 0 to 65535; write \
+         amqp://USER@HOST:5672/VHOST\n",
+    );
     run(&[("DELAYLINE_MANAGEMENT_URL", "broker:x")]).code(2).stderr(contains("write http://HOST:15672"));
     // TLS with who speaks none.
     let secure = node.url().replace("amqp://", "amqps://");

@@ -226,6 +226,7 @@ fn manual_pages_are_of_all_commands() {
     assert!(files.contains(&"delayline-unroutable-replay.1".into()), "{report}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files.len());
     delayline().args(["man", "app", "ad"]).assert().code(2).stderr(contains("it has add,"));
+    delayline().args(["man", "nope"]).assert().code(2).stderr(contains("`delayline` has no command `nope`"));
     delayline().args(["man", "key", "x"]).assert().code(2).stderr(contains("no commands of its own"));
 }
 

@@ -99,7 +99,7 @@ fn wrong_usage_and_brokers_that_cannot_be_asked() {
         .env("DELAYLINE_MANAGEMENT_URL", "none")
         .arg("unstick")
         .assert()
-        .code(3)
+        .code(2)
         .stderr(contains("needs the management API").and(contains("--management-url")));
     on(&settings)
         .env("DELAYLINE_MANAGEMENT_URL", "http://127.0.0.1:1")

@@ -55,7 +55,8 @@ struct Entries {
     delivered: HashSet<u64>,
     /// Those that came to the queue of recalled messages.
     aside: HashSet<u64>,
-    told: HashMap<u64, Told>,
+    /// What whoever recalled a message was told, and when.
+    told: HashMap<u64, (Told, i64)>,
     last: Option<i64>,
     help: Option<Help>,
 }
@@ -67,9 +68,22 @@ impl Entries {
         self.ledger.entries().filter_map(|(id, entry)| Some((id, entry.due?, entry.arrived?)))
     }
 
+    /// Messages that were delivered although they were *recalled*: when each was recalled, due,
+    /// and came.
+    fn broken(&self) -> Vec<String> {
+        let story = |(id, due, (first, last))| {
+            let (told, at) = self.told.get(&id)?;
+            let broken = *told == Told::Recalled && self.delivered.contains(&id);
+            broken.then(|| format!("{at} ms: {id} was recalled, due at {due}; came at {first} and {last}"))
+        };
+        let mut all: Vec<_> = self.delivered().filter_map(story).collect();
+        all.sort();
+        all
+    }
+
     fn recalls(&self) -> Recalls {
         let mut recalls = Recalls::default();
-        for (id, told) in &self.told {
+        for (id, (told, _)) in &self.told {
             let (delivered, aside) = (self.delivered.contains(id), self.aside.contains(id));
             match told {
                 Told::Recalled => {
@@ -142,6 +156,10 @@ pub struct Totals {
     /// What became of those that somebody recalled, if anybody did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recalls: Option<Recalls>,
+    /// When each broken one of these was recalled, due and delivered, on the clock on which the
+    /// faults are logged.
+    #[serde(skip)]
+    pub broken: Vec<String>,
 }
 
 impl Ledger {
@@ -180,7 +198,7 @@ impl Ledger {
 
     /// Notes what somebody was told who recalled a message.
     pub fn tell(&self, id: u64, told: Told) {
-        self.entries().told.insert(id, told);
+        self.entries().told.insert(id, (told, clock_ms()));
     }
 
     /// How many recalls were answered.
@@ -236,6 +254,7 @@ impl Ledger {
             worst_late_ms: 0,
             recovery_ms: 0,
             recalls: (!entries.told.is_empty()).then(|| entries.recalls()),
+            broken: entries.broken(),
         };
         for (id, due, (_, last)) in entries.delivered() {
             let unroutable = entries.unroutable.contains(&id);

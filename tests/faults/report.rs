@@ -28,9 +28,10 @@ impl Line {
         let Totals { confirmed, lost, early, duplicated, worst_late_ms, help, .. } = &self.totals;
         let help = help.map(|help| format!(", helped by {help}")).unwrap_or_default();
         let recalls = self.totals.recalls.as_ref().map(|it| format!("; {it:?}")).unwrap_or_default();
+        let broken: String = self.totals.broken.iter().map(|line| format!("\n   {line}")).collect();
         format!(
             "{confirmed} confirmed, {lost} lost, {early} early, {duplicated} twice, {worst_late_ms} ms late at \
-             worst{help}{recalls}"
+             worst{help}{recalls}{broken}"
         )
     }
 }

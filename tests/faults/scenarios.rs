@@ -9,7 +9,12 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::{consumer::Consumer, lab::Lab, ledger::Ledger, publisher::Publisher};
+use crate::{
+    consumer::Consumer,
+    lab::Lab,
+    ledger::{Ledger, clock_ms},
+    publisher::Publisher,
+};
 
 /// A fault, and what it needs.
 pub struct Scenario {
@@ -67,9 +72,11 @@ pub const SCENARIOS: [Scenario; 13] = [
         run: |stage| {
             let mut node = 0;
             loop {
+                eprintln!("   {} ms: kill", clock_ms());
                 stage.lab.node(node).kill();
                 seconds(2);
                 stage.lab.node(node).restart().expect("it starts again");
+                eprintln!("   {} ms: it answers again", clock_ms());
                 node = (node + 1) % stage.lab.size();
                 // The last kill is among the last messages.
                 if stage.ledger.progress().0 as u64 + stage.messages / 20 >= stage.messages {

@@ -5,7 +5,7 @@ use crate::{
     management::{ManagementApi, ManagementError},
 };
 use delayline::amqp::Session;
-use delayline_settings::Management;
+use delayline_settings::{Management, NO_MANAGEMENT};
 
 /// What the broker says about itself. What we lack the user tag for stays open; nothing here
 /// is an error.
@@ -13,7 +13,7 @@ pub(super) fn about(session: &Session, management: Option<&Management>) -> (Abou
     let mut about = About { version: session.server_version(), ..About::default() };
     let mut unchecked = Vec::new();
     let Some(api) = management.and_then(|settings| ManagementApi::new(settings).ok()) else {
-        unchecked.push("feature flags: no management API is configured (--management-url)".into());
+        unchecked.push(format!("feature flags: {NO_MANAGEMENT}"));
         return (about, unchecked);
     };
     let mut keep = |what: &str, error: ManagementError| unchecked.push(format!("{what}: {error}"));

@@ -52,7 +52,7 @@ mod tests {
             ("delay.recall.billing", "topic"),
             ("delay.recall.orders", "direct"),
             ("other.recall.billing", "direct"),
-            ("delay.pass.billing", "direct"),
+            ("delay.through.billing", "direct"),
             ("delay", "direct"),
             ("", "direct"),
         ] {

@@ -11,7 +11,7 @@ use crate::{
     compare::Observed,
     guard::{KEY, alternate},
     handover::{Look, Sign, remembered},
-    management::{ManagementApi, Policy, PolicyKind},
+    management::{Policy, PolicyKind},
     observe_with,
 };
 use delayline::codec::Level;
@@ -57,11 +57,7 @@ impl LayoutFacts {
 
 /// Asks the broker about a layout.
 pub(crate) fn gather(settings: &Settings, layout: &Layout) -> Result<LayoutFacts, AdminError> {
-    let management = settings
-        .management
-        .as_ref()
-        .ok_or_else(|| AdminError::NoManagement { reason: "none is configured (--management-url)".into() })?;
-    let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
+    let (api, vhost) = (crate::api(settings, "lists queues")?, &settings.broker.vhost);
     let observed = observe_with(&api, vhost)?;
     let names = layout.exchanges();
     if !observed.exchanges.iter().any(|exchange| names.contains(&exchange.name)) {

@@ -41,7 +41,7 @@ use crate::{
     management::{ManagementApi, ManagementError},
 };
 use delayline::amqp::AmqpError;
-use delayline_settings::Management;
+use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 
 pub use delayline_settings::{ForeignKey, ForeignKeyError, Layout, LayoutError};
 
@@ -142,6 +142,12 @@ pub enum AdminError {
     /// A journal was not read.
     #[error(transparent)]
     Journal(#[from] JournalUnread),
+    /// The operation is impossible without the management API, and none is configured.
+    #[error("this needs the management API: {NO_MANAGEMENT}, and only the API {only}")]
+    NotConfigured {
+        /// What only the API does, as in "lists queues".
+        only: &'static str,
+    },
     /// The operation is impossible without the management API.
     #[error("this needs the management API: {reason}")]
     NoManagement {
@@ -176,6 +182,12 @@ fn observe_with(api: &ManagementApi, vhost: &str) -> Result<Observed, Management
     Ok(observed)
 }
 
+/// The management API, for what only it does.
+fn api(settings: &Settings, only: &'static str) -> Result<ManagementApi, AdminError> {
+    let management = settings.management.as_ref().ok_or(AdminError::NotConfigured { only })?;
+    Ok(ManagementApi::new(management)?)
+}
+
 /// What the management API sees of a vhost, or why it cannot be asked.
 ///
 /// # Errors
@@ -186,7 +198,7 @@ pub(crate) fn observe(
     vhost: &str,
 ) -> Result<Result<Observed, String>, AdminError> {
     let Some(settings) = settings else {
-        return Ok(Err("no management API is configured (--management-url)".into()));
+        return Ok(Err(NO_MANAGEMENT.into()));
     };
     match ManagementApi::new(settings).and_then(|api| observe_with(&api, vhost)) {
         Ok(observed) => Ok(Ok(observed)),

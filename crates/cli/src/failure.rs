@@ -151,7 +151,11 @@ impl From<AdminError> for Failure {
                 | AdminError::NoGuard { .. }
                 | AdminError::Journal(JournalUnread::NoJournal { .. })
         );
-        Self { no_set, ..Self::new(Code::Broker, chain(&error)) }
+        let code = match error {
+            AdminError::NotConfigured { .. } => Code::Usage,
+            _ => Code::Broker,
+        };
+        Self { no_set, ..Self::new(code, chain(&error)) }
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     let mut command = &root;
     for name in &args.command {
         command = command.find_subcommand(name).ok_or_else(|| {
-            let above = command.get_bin_name().unwrap_or_default();
+            let above = command.get_bin_name().unwrap_or(command.get_name());
             let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
             Failure::usage(match names.is_empty() {
                 true => format!("`{above}` has no commands of its own, such as `{name}`"),

@@ -56,13 +56,20 @@ pub enum SettingsError {
     },
     /// The broker's URL is not usable.
     #[error("the setting `url` is not usable: {}", .0.reason())]
-    Broker(#[from] UrlError),
+    // Not as its source, which would say the same again.
+    Broker(UrlError),
     /// Not a name for a set.
     #[error("the setting `set` is not usable: {0}")]
     Set(#[from] SetNameError),
     /// Not a unit of time.
     #[error("the setting `unit_ms` is not usable: {0}")]
     Unit(#[from] UnitError),
+}
+
+impl From<UrlError> for SettingsError {
+    fn from(error: UrlError) -> Self {
+        Self::Broker(error)
+    }
 }
 
 /// What can be set: `url` in the file is `DELAYLINE_URL` in the environment.

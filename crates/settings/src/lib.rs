@@ -81,6 +81,9 @@ impl Default for RouterSettings {
     }
 }
 
+/// Why the management API is not asked, where [`Settings::management`] is `None`.
+pub const NO_MANAGEMENT: &str = "no management API is configured (--management-url)";
+
 /// The management HTTP API of a broker.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

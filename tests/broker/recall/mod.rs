@@ -333,6 +333,69 @@ fn recalls_survive_a_restart_of_the_broker() {
 }
 
 #[test]
+fn recalls_hold_while_a_broker_starts() {
+    const MESSAGES: usize = 60;
+    /// As many as a slow machine gets done in time.
+    const OTHERS: usize = 4_000;
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().set("unit_ms", "1000").build().unwrap();
+    common::install(&settings);
+    let mut inbox = Inbox::open(&settings, "billing");
+    offer(&settings, "billing");
+    let router = settings.router().connect().unwrap();
+    let mut recaller = recaller(&settings);
+    // One bit, so that they are due at the end of one level; spread over the time that a node
+    // takes to start.
+    let mut due = None;
+    for number in 0..MESSAGES {
+        let handle = handle(&send(&router, message(&format!("m-{number}"), 64)));
+        assert_eq!(recaller.recall(&handle).unwrap(), Answer::InTime);
+        due = due.or(handle.due());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let first_due = due.unwrap();
+    // Up to 4.0, a node that starts works through its bindings in the order of their keys, and
+    // its levels deliver meanwhile. These come before the others.
+    let binding = |number: usize| {
+        let key = RoutingKey::new(Delay::from_seconds(1).unwrap(), app("billing"));
+        let key = key.with_id(format!("o-{number}").parse().unwrap()).unwrap();
+        let destination = Endpoint::Queue("delay.recalled.billing".into());
+        Binding { source: "delay.recall.billing".into(), destination, key: key.to_string() }
+    };
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let (settings, binding) = (&settings, &binding);
+            scope.spawn(move || {
+                let mut session = Session::open(&settings.broker).unwrap();
+                for number in (part..OTHERS).step_by(4) {
+                    if Timestamp::now() > first_due - SignedDuration::from_secs(10) {
+                        break;
+                    }
+                    session.bind(&binding(number)).unwrap();
+                }
+            });
+        }
+    });
+    node.write_down_queues().unwrap();
+    let left = first_due.duration_since(Timestamp::now()) - SignedDuration::from_secs(2);
+    std::thread::sleep(left.try_into().unwrap_or_default());
+    node.kill();
+    node.restart().unwrap();
+    inbox.reopen();
+    let unstick = UnstickOptions { wait: Duration::from_secs(3), ..UnstickOptions::default() };
+    let deadline = Instant::now() + 2 * PATIENCE;
+    let mut delivered = 0;
+    while recalled(&settings) + delivered < MESSAGES as u32 {
+        assert!(Instant::now() < deadline, "{} recalled", recalled(&settings));
+        match inbox.next(Duration::from_secs(5)) {
+            Some(_) => delivered += 1,
+            None => drop(admin::unstick(&settings, &topology(&settings), &unstick)),
+        }
+    }
+    assert_eq!(delivered, 0, "delivered though they were recalled");
+}
+
+#[test]
 fn a_message_takes_the_place_of_another_one() {
     let (settings, inbox, router, mut recaller) = offered();
     let old = handle(&send(&router, message("old", GOOD_TIME)));

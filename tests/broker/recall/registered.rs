@@ -149,9 +149,11 @@ fn recall_is_added_to_an_application_that_stands_and_removed_with_it() {
     assert!(refused.landing.contains(&"delay.recalled.billing".to_owned()), "{refused:?}");
     assert_eq!(recaller.undo(&waiting).unwrap(), Answer::InTime);
     let removed = remove(false).unwrap();
-    for gone in
-        ["exchange `delay.recall.billing`", "exchange `delay.pass.billing`", "queue `delay.recalled.billing`"]
-    {
+    for gone in [
+        "exchange `delay.recall.billing`",
+        "exchange `delay.through.billing`",
+        "queue `delay.recalled.billing`",
+    ] {
         assert!(removed.removed.contains(&gone.to_owned()), "{removed:?}");
     }
     let left = common::http(
@@ -218,7 +220,7 @@ fn recall_alone_is_taken_away_and_what_differs_is_found() {
         [
             "binding of exchange `delay.recall.billing` to `delay.dispatch`",
             "exchange `delay.recall.billing`",
-            "exchange `delay.pass.billing`",
+            "exchange `delay.through.billing`",
             "queue `delay.recalled.billing`",
         ]
     );
@@ -260,14 +262,14 @@ fn nobody_touches_the_schedule_of_another_application() {
         (recall, queue("billing")),
         (recall, exchange("delay")),
         (recall, exchange("delay.recall.billing")),
-        ("delay.pass.orders", queue("delay.recalled.billing")),
-        ("delay.pass.orders", queue("billing")),
-        ("delay.pass.orders", exchange("delay")),
+        ("delay.through.orders", queue("delay.recalled.billing")),
+        ("delay.through.orders", queue("billing")),
+        ("delay.through.orders", exchange("delay")),
         // Its queues.
         ("delay.recall.billing", queue(recalled)),
         ("delay.recall.billing", queue("orders")),
         ("delay.recall.billing", exchange(recall)),
-        ("delay.recall.billing", exchange("delay.pass.orders")),
+        ("delay.recall.billing", exchange("delay.through.orders")),
         ("delay.recall.billing", exchange("delay.dispatch")),
         ("delay.dispatch", exchange("delay.recall.billing")),
         ("delay.dispatch", queue("delay.recalled.billing")),
@@ -298,7 +300,7 @@ fn nobody_touches_the_schedule_of_another_application() {
     for name in [recalled, "delay.recalled.billing", "orders"] {
         note(format!("delete {name}"), code(session.delete_queue(name)));
     }
-    for name in [recall, "delay.pass.orders", "delay.recall.billing", "delay.pass.billing"] {
+    for name in [recall, "delay.through.orders", "delay.recall.billing", "delay.through.billing"] {
         note(format!("delete {name}"), code(session.delete_exchange(name)));
     }
     let to = Endpoint::Queue("orders".into());
@@ -318,9 +320,9 @@ fn nobody_touches_the_schedule_of_another_application() {
         ("delay", own_key.to_owned()),
         ("delay", format!("{own_key}x\n")),
         (recall, key.clone()),
-        ("delay.pass.orders", key.clone()),
+        ("delay.through.orders", key.clone()),
         ("delay.recall.billing", format!("{own_key}x")),
-        ("delay.pass.billing", format!("{own_key}x")),
+        ("delay.through.billing", format!("{own_key}x")),
         ("", recalled.to_owned()),
         ("", "delay.recalled.billing".to_owned()),
     ] {

@@ -10,7 +10,7 @@ use delayline::{
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
     topology::{Binding, Endpoint, Names, Topology},
 };
-use delayline_settings::Settings;
+use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use crate::{
     AdminError,
@@ -129,11 +129,8 @@ fn others(
     user: &AppUser,
     unchecked: &mut Vec<String>,
 ) -> Vec<Other> {
-    let observed = settings
-        .management
-        .as_ref()
-        .ok_or_else(|| "no management API is configured (--management-url)".to_owned())
-        .and_then(|management| {
+    let observed =
+        settings.management.as_ref().ok_or_else(|| NO_MANAGEMENT.to_owned()).and_then(|management| {
             let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
             observe_with(&api, &settings.broker.vhost).map_err(|error| error.to_string())
         });
@@ -171,8 +168,7 @@ struct Standing {
 
 /// The tags and permissions of a user; `None` if the broker does not know it.
 fn standing(settings: &Settings, user: &AppUser) -> Result<Option<Standing>, String> {
-    let management =
-        settings.management.as_ref().ok_or("no management API is configured (--management-url)")?;
+    let management = settings.management.as_ref().ok_or(NO_MANAGEMENT)?;
     let api = ManagementApi::new(management).map_err(|error| error.to_string())?;
     let permissions = api.permissions(&settings.broker.vhost).map_err(|error| error.to_string())?;
     let users = api.users().map_err(|error| error.to_string())?;
@@ -272,7 +268,7 @@ impl Checking<'_> {
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;
         let levels = [Some(Level::LOWEST), Level::TOP.below()].into_iter().flatten();
         let levels = levels.map(|level| names.level_exchange(level));
-        let of_recall = [names.recall(&spec.app), names.pass(&spec.app)];
+        let of_recall = [names.recall(&spec.app), names.through(&spec.app)];
         for exchange in levels.chain([names.dispatch(), names.unroutable()]).chain(of_recall) {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
@@ -373,7 +369,7 @@ impl Checking<'_> {
             names.retry(),
             names.parked(),
             names.recall(&spec.app),
-            names.pass(&spec.app),
+            names.through(&spec.app),
             names.recalled(&spec.app),
             names.journal(&spec.app),
         ];

@@ -33,11 +33,7 @@ use crate::AdminError;
 
 /// The management API, without which permissions and bindings cannot be seen.
 pub(crate) fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
-        reason: "none is configured (--management-url), and only the API shows bindings and permissions"
-            .into(),
-    })?;
-    Ok(ManagementApi::new(management)?)
+    crate::api(settings, "shows bindings and permissions")
 }
 
 /// What every user can do on a broker of this version, whatever its permissions.

@@ -304,7 +304,7 @@ fn look(
         None => None,
     };
     let names = topology.names();
-    let exchanges = [names.recall(app), names.pass(app)];
+    let exchanges = [names.recall(app), names.through(app)];
     let belongings = Belongings {
         user,
         bindings,
@@ -336,7 +336,7 @@ fn stays(
             && binding.destination_type == "queue"
             && !binding.source.is_empty()
             && !(binding.source == dispatch && binding.routing_key == topology.app_binding(app, name).key)
-            && binding.source != topology.names().pass(app)
+            && binding.source != topology.names().through(app)
     });
     if let Some(other) = other {
         return Ok(Some(format!("it is bound to exchange `{}` as well", other.source)));

@@ -58,7 +58,11 @@ impl Observed {
         objects.retain(|object| !matches!(object, Object::Binding(it) if it.destination == nowhere));
         objects.extend(places.map(|place| {
             let destination = place.destination.clone();
-            Object::Binding(Binding { source: topology.names().pass(app), destination, key: String::new() })
+            Object::Binding(Binding {
+                source: topology.names().through(app),
+                destination,
+                key: String::new(),
+            })
         }));
         objects
     }
@@ -179,15 +183,23 @@ mod tests {
         };
         assert_eq!(
             differs(alternate),
-            ["exchange `delay.recall.billing`: `alternate-exchange` should be delay.pass.billing, but is \
-              delay.unroutable"]
+            [
+                "exchange `delay.recall.billing`: `alternate-exchange` should be delay.through.billing, but is \
+              delay.unroutable"
+            ]
         );
-        let kind = |it: &mut Observed| exchange(it, "delay.pass.billing").kind = "topic".into();
-        assert_eq!(differs(kind), ["exchange `delay.pass.billing`: `type` should be fanout, but is topic"]);
+        let kind = |it: &mut Observed| exchange(it, "delay.through.billing").kind = "topic".into();
+        assert_eq!(
+            differs(kind),
+            ["exchange `delay.through.billing`: `type` should be fanout, but is topic"]
+        );
         let gone = |it: &mut Observed| it.queues.retain(|info| info.name != "delay.recalled.billing");
         assert_eq!(differs(gone), ["queue `delay.recalled.billing` is missing"]);
-        let pass = |it: &mut Observed| it.bindings.retain(|info| info.source != "delay.pass.billing");
-        assert_eq!(differs(pass), ["binding `delay.pass.billing` -> queue `in` with key `` is missing"]);
+        let through = |it: &mut Observed| it.bindings.retain(|info| info.source != "delay.through.billing");
+        assert_eq!(
+            differs(through),
+            ["binding `delay.through.billing` -> queue `in` with key `` is missing"]
+        );
         let route = |it: &mut Observed| it.bindings.retain(|info| info.destination != "delay.recall.billing");
         assert!(differs(route)[0].contains("`delay.dispatch` -> exchange `delay.recall.billing`"));
     }
@@ -197,6 +209,6 @@ mod tests {
         let topology = Topology::new(TopologySettings::default());
         let second = info(&topology.app_binding(&AppKey::new("billing").unwrap(), "second"));
         let found = differs(|it| it.bindings.push(second));
-        assert_eq!(found, ["binding `delay.pass.billing` -> queue `second` with key `` is missing"]);
+        assert_eq!(found, ["binding `delay.through.billing` -> queue `second` with key `` is missing"]);
     }
 }

@@ -79,14 +79,10 @@ pub(super) fn gather(
 ) -> Result<(Facts, Vec<String>), AdminError> {
     let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
     let vhost = &settings.broker.vhost;
-    let (management, mut observed) =
-        match (&settings.management, observe(settings.management.as_ref(), vhost)?) {
-            (Some(management), Ok(observed)) => (management, observed),
-            (_, Err(reason)) => return Err(AdminError::NoManagement { reason }),
-            (None, _) => return Err(AdminError::NoManagement { reason: "none is configured".into() }),
-        };
-    let api = ManagementApi::new(management)?;
-    let (about, mut unchecked) = about(&session, Some(management));
+    let api = crate::api(settings, "lists queues")?;
+    let management = settings.management.as_ref();
+    let mut observed = observe(management, vhost)?.map_err(|reason| AdminError::NoManagement { reason })?;
+    let (about, mut unchecked) = about(&session, management);
     observed.nodes = about.nodes;
     // The API's count is some seconds old; it is used where we lack the right to read the
     // queue.

@@ -114,7 +114,7 @@ mod tests {
     fn found(recalls: u64, over: u64, messages: u64) -> Vec<&'static str> {
         let topology = Topology::new(TopologySettings::default());
         let mut observed = Observed::standing(&topology);
-        for name in ["delay.recall.billing", "delay.pass.billing"] {
+        for name in ["delay.recall.billing", "delay.through.billing"] {
             observed.exchanges.push(ExchangeInfo { name: name.into(), ..ExchangeInfo::default() });
         }
         observed.queues.push(QueueInfo {

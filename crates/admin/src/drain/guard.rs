@@ -11,7 +11,7 @@ use delayline::{
     amqp::{AmqpError, Session},
     topology::{Argument, Queue, QueueType},
 };
-use delayline_settings::Settings;
+use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use super::DrainError;
 
@@ -73,7 +73,7 @@ type Known = Result<(Option<i64>, Option<Waiting>), String>;
 
 fn from_management(settings: &Settings, name: &str) -> Result<Known, DrainError> {
     let Some(management) = &settings.management else {
-        return Ok(Err("no management API is configured".into()));
+        return Ok(Err(NO_MANAGEMENT.into()));
     };
     let asked = ManagementApi::new(management).and_then(|api| {
         let version = api.overview()?.rabbitmq_version;

@@ -18,10 +18,7 @@ use crate::AdminError;
 
 /// The management API, which alone can list what there is.
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
-        reason: "none is configured (--management-url), and only the API lists queues".into(),
-    })?;
-    Ok(ManagementApi::new(management)?)
+    crate::api(settings, "lists queues")
 }
 
 /// Whether an object is there, whatever its arguments.

@@ -154,10 +154,7 @@ pub fn guard(
 
 /// The management API, which alone sets policies.
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
-        reason: "none is configured (--management-url), and only the API sets policies".into(),
-    })?;
-    Ok(ManagementApi::new(management)?)
+    crate::api(settings, "sets policies")
 }
 
 /// The exchanges to guard: those of the layout, and of those that messages are delivered

@@ -222,10 +222,7 @@ pub(crate) fn count_recalls_of(
 }
 
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
-        reason: "none is configured (--management-url), and only the API shows bindings".into(),
-    })?;
-    Ok(ManagementApi::new(management)?)
+    crate::api(settings, "shows bindings")
 }
 
 /// The recalls of one application, or of all, with what was noted about them.

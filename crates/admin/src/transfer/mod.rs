@@ -110,6 +110,9 @@ pub fn transfer(
     drop(session);
     let bound = match options.unbound {
         true => None,
+        false if to.management.is_none() => {
+            return Err(AdminError::NotConfigured { only: "shows who is bound at the destination" });
+        }
         false => Some(Kept::Unroutable.bound(to, &topology)?.map_err(|reason| AdminError::NoManagement {
             reason: format!("who is bound at the destination: {reason}"),
         })?),

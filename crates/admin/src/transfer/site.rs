@@ -56,10 +56,7 @@ impl Site {
 
 /// The management API, without which nobody knows how long a message waits where.
 pub(super) fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
-    let management = settings.management.as_ref().ok_or_else(|| AdminError::NoManagement {
-        reason: "none is configured (--management-url), and only the API tells how long a level is".into(),
-    })?;
-    Ok(ManagementApi::new(management)?)
+    crate::api(settings, "tells how long a level is")
 }
 
 /// The levels that exist, the highest first: what moves down meanwhile is found again.

@@ -137,11 +137,7 @@ pub fn unstick(
     topology: &Topology,
     options: &UnstickOptions,
 ) -> Result<UnstickReport, AdminError> {
-    let management = settings.management.as_ref();
-    let management = management.ok_or_else(|| AdminError::NoManagement {
-        reason: "no management API is configured (--management-url)".into(),
-    })?;
-    let (api, vhost) = (ManagementApi::new(management)?, &settings.broker.vhost);
+    let (api, vhost) = (crate::api(settings, "sets policies")?, &settings.broker.vhost);
     let seen = with_policies_of_now(&api, vhost, api.queues(vhost)?);
     if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
         let names = topology.names();

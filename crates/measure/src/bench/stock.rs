@@ -7,7 +7,7 @@ use std::{
 };
 
 use delayline_admin::management::{ManagementApi, ManagementError, NodeInfo, QueueInfo};
-use delayline_settings::Management;
+use delayline_settings::{Management, NO_MANAGEMENT};
 
 use super::{BenchError, Broker, Stock, check};
 
@@ -26,7 +26,7 @@ pub(super) struct Observer {
 impl Observer {
     /// `Err` says why nothing can be observed.
     pub(super) fn new(management: Option<&Management>, vhost: &str) -> Result<Self, String> {
-        let settings = management.ok_or("no management API is configured (--management-url)")?;
+        let settings = management.ok_or(NO_MANAGEMENT)?;
         let api = ManagementApi::new(settings).map_err(|error| error.to_string())?;
         Ok(Self { api, vhost: vhost.into() })
     }

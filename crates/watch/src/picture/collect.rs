@@ -20,7 +20,7 @@ use delayline_admin::{
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
-use delayline_settings::Settings;
+use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use super::{
     AppRetries, BrokerView, CanaryView, Checkup, Depths, History, JournalView, LayoutView, Level, Picture,
@@ -269,7 +269,7 @@ impl Collector {
 
     fn ask_api(&mut self) -> Result<(), String> {
         let api = match &self.api {
-            None => return Err("no management API is configured (--management-url)".into()),
+            None => return Err(NO_MANAGEMENT.into()),
             Some(Err(error)) => return Err(error.to_string()),
             Some(Ok(api)) => api,
         };
