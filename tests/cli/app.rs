@@ -126,7 +126,7 @@ fn wrong_usage_says_what_to_do() {
             .args(command)
             .env("DELAYLINE_MANAGEMENT_URL", "none")
             .assert()
-            .code(3)
+            .code(2)
             .stderr(contains("--management-url"));
     }
 }

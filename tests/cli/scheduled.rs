@@ -3,7 +3,7 @@
 use std::{
     process::{self, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use assert_cmd::Command;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
 use crate::{
-    common::{self, eventually, eventually_seen, http, installed, shared_node},
+    common::{self, PATIENCE, eventually, eventually_seen, http, installed, shared_node},
     json, on, stdout,
 };
 
@@ -249,7 +249,9 @@ fn whoever_ends_the_wait_has_no_answer() {
     let key = handle.split('@').next().unwrap();
     let path = format!("vhosts/{}/connections", settings.broker.vhost);
     let is_connected = || http(&shared_node(), "GET", &path, &json!(null)).to_string().contains("(recall)");
+    let end = Instant::now() + PATIENCE;
     let status = loop {
+        assert!(Instant::now() < end, "nobody ever saw it wait");
         // As if it were due by now, so that it is looked for until some ten seconds after that.
         let mut child = process::Command::new(env!("CARGO_BIN_EXE_delayline"))
             .args(["recall", "--wait", &format!("{key}@{}", Timestamp::now().as_millisecond())])

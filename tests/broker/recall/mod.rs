@@ -354,8 +354,8 @@ fn recalls_hold_while_a_broker_starts() {
         std::thread::sleep(Duration::from_millis(300));
     }
     let first_due = due.unwrap();
-    // Up to 4.0, a node that starts works through its bindings in the order of their keys, and
-    // its levels deliver meanwhile. These come before the others.
+    // Up to 4.0, a node that starts works through its bindings in the order of exchanges and keys,
+    // and its levels deliver meanwhile. These come before the others.
     let binding = |number: usize| {
         let key = RoutingKey::new(Delay::from_seconds(1).unwrap(), app("billing"));
         let key = key.with_id(format!("o-{number}").parse().unwrap()).unwrap();

@@ -346,5 +346,5 @@ fn who_may_do_it_is_said() {
     // And without the management API it says what is missing.
     let mut blind = settings;
     blind.management = None;
-    assert!(matches!(unstick(&blind, &options(Unstick::Set)), Err(AdminError::NoManagement { .. })));
+    assert!(matches!(unstick(&blind, &options(Unstick::Set)), Err(AdminError::NotConfigured { .. })));
 }
