@@ -21,9 +21,10 @@ const EXPIRATION: &str = "expiration";
 const USER: &str = "user";
 const HEADERS: &str = "headers";
 
-/// A message leaves the levels so much before it is due, so that their own lateness, some
-/// milliseconds for each, does not make it late.
-const LEAD_MS: i64 = 50;
+/// A message leaves the levels so much before it is due, so that their own lateness does not make
+/// it late: at 1,000 messages a second, two slow cores hand on the slowest per cent up to 170 ms
+/// late (`cargo bench --bench gateway`). A daemon holds it for as much longer.
+const LEAD_MS: i64 = 250;
 
 /// A message as it was taken from a queue.
 #[derive(Debug)]
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_due_within_a_second_never_enters_the_levels() {
-        for delay in [1, 999, 1_000, 1_049] {
+        for delay in [1, 999, 1_000, 1_249] {
             let Ok(Step::At(due, message)) = route().step(parcel(delayed(delay)), NOW) else { panic!() };
             assert_eq!((due, exchange_and_key(&message).1), (NOW + delay, "order.created"));
             assert_eq!(message.headers[X_DELAY].as_i64(), Some(-delay));
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn whole_seconds_wait_in_the_levels_and_the_rest_in_the_daemon() {
-        for (delay, seconds) in [(1_050, 1), (2_049, 1), (2_050, 2), (90_500, 90), (5_000_000_000, 4_999_999)]
+        for (delay, seconds) in [(1_250, 1), (2_249, 1), (2_250, 2), (90_500, 90), (5_000_000_000, 4_999_999)]
         {
             let Ok(Step::Now(message)) = route().step(parcel(delayed(delay)), NOW) else { panic!() };
             assert!(message.direct.is_none());

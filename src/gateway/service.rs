@@ -45,7 +45,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// How many messages it takes at a time by default, and how many it holds by default that
-    /// are due within a second: with 3,000 a second, some 1,500.
+    /// are due soon: with 3,000 a second, some 2,250.
     pub const PREFETCH: (u16, u16) = (256, 4_000);
 
     /// The service of the gateway of this name, in the set of a router such as this. The
@@ -65,7 +65,7 @@ impl Gateway {
         Ok(Self { router, names, name, route, prefetch: Self::PREFETCH.1, stats: Arc::default() })
     }
 
-    /// Holds this many messages at a time that are due within a second, 1 or more. Of large
+    /// Holds this many messages at a time that are due within 1.25 s, 1 or more. Of large
     /// ones it holds fewer: their bodies have about 256 MiB together.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {

@@ -1,5 +1,5 @@
-//! What a full queue has refused: nothing hurries the broker before its time is over, and
-//! nothing is lost.
+//! What a queue has refused, since it was full or not up: no policy hurries the broker before its
+//! time is over, a command on the node does, and nothing is lost.
 
 use super::*;
 
@@ -61,4 +61,47 @@ fn what_was_refused_is_offered_again_once_its_time_is_over() {
         }
     }
     panic!("{} of 60", take(Duration::ZERO));
+}
+
+/// The command in the document that starts the workers anew that have something in hand.
+fn anew() -> &'static str {
+    let document = include_str!("../../../docs/doctor.md");
+    let (_, rest) = document.split_once("if the worker that hands them on starts anew").expect("the advice");
+    let (_, rest) = rest.split_once("rabbitmqctl eval '").expect("the command");
+    rest.split_once('\'').unwrap().0
+}
+
+fn eval(code: &str) -> String {
+    let output = node().ctl(&["eval", code]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn what_was_offered_to_a_queue_that_was_not_up_goes_when_the_worker_starts_anew() {
+    let settings = installed();
+    let inbox = Inbox::open(&settings, "app");
+    // As while a broker starts: level 1 hands on before level 0 is there.
+    let level = |what: &str| {
+        let vhost = &settings.broker.vhost;
+        eval(&format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"{vhost}\">>, queue, <<\"delay.level.00\">>)),
+             ok = ra:{what}(quorum_queues, amqqueue:get_pid(Q))."
+        ))
+    };
+    level("stop_server");
+    send(&settings, "app", 0..60, 3);
+    // One that is not stuck: its worker is left alone.
+    send(&settings, "app", 60..61, 0);
+    stuck(&settings, "delay.level.01", 60);
+    level("restart_server");
+    let report =
+        unstick(&settings, &UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) });
+    let report = report.unwrap();
+    assert!(report.touched[0].left > Some(0), "{report:#?}");
+    // In this vhost alone: what is stuck for other tests on the node is to stay.
+    let here = format!("element(2, element(2, S)) =:= <<\"{}\">>,", settings.broker.vhost);
+    let told = eval(&anew().replace("element(1, S) =:= state,", &format!("element(1, S) =:= state, {here}")));
+    assert!(told.contains("delay.level.01") && !told.contains("delay.level.00"), "{told}");
+    all_arrive(&inbox, 0..61);
 }

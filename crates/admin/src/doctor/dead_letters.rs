@@ -99,13 +99,13 @@ impl Holder {
         }
         let mut advice =
             "run delayline unstick, which makes the queue try again at once; after a restart of \
-                          the broker that is all it takes. If it does not help, docs/doctor.md has a command \
-                          that shows their keys and the queue that refuses them"
+                          the broker that is usually all it takes. If it does not help, docs/doctor.md has a \
+                          command that shows their keys and the queue that refuses them, and one that makes \
+                          them go at once"
                 .to_owned();
         if self.forgets {
             advice += ". On RabbitMQ 3.x, messages passed on while a node of the cluster was starting can \
-                       stay stuck until the queue has a new leader: run rabbitmq-upgrade drain, then revive, \
-                       on the node that leads it, or restart that node; no message is lost";
+                       stay stuck until then; no message is lost";
         }
         advice
     }

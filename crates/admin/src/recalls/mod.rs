@@ -11,7 +11,8 @@ mod safe;
 mod sweep;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::{BuildHasher, RandomState},
     time::Duration,
 };
 
@@ -181,7 +182,7 @@ pub(crate) fn recalled_keys(
 }
 
 /// Counts the recalls of each application. The broker lists them all for that, which takes it
-/// time and memory; here, none is kept.
+/// time and memory.
 ///
 /// # Errors
 /// If there is no management API, or no set.
@@ -205,20 +206,49 @@ pub(crate) fn count_recalls_of(
     let grace = SignedDuration::try_from(GRACE).unwrap_or(SignedDuration::MAX);
     let before = Timestamp::now().checked_sub(grace).unwrap_or(Timestamp::MIN);
     let (exchange, queue) = (topology.names().recall(app), topology.names().recalled(app));
-    let mut count = AppRecalls::default();
-    api.each_binding_between(&settings.broker.vhost, &exchange, &queue, |info| {
-        let noted = info.arguments.get(DUE).and_then(Json::as_i64);
-        let noted = noted.and_then(|due| Timestamp::from_millisecond(due).ok());
-        match (info.routing_key == NOTE, noted) {
-            (false, _) => count.pending += 1,
-            (true, Some(due)) if due < before => {
-                count.over += 1;
-                count.oldest_over = Some(count.oldest_over.map_or(due, |oldest| oldest.min(due)));
-            }
-            (true, _) => {}
+    let mut counting = Counting::default();
+    api.each_binding_between(&settings.broker.vhost, &exchange, &queue, |info| counting.add(&info))?;
+    Ok(counting.counted(before))
+}
+
+/// The recalls of an application while they are counted. Of each handle only a hash is kept: there
+/// may be many.
+#[derive(Default)]
+struct Counting {
+    hasher: RandomState,
+    bound: HashSet<u64>,
+    /// When each is due at the latest, of those about which that is noted.
+    notes: HashMap<u64, Timestamp>,
+}
+
+impl Counting {
+    fn add(&mut self, info: &BindingInfo) {
+        if info.routing_key != NOTE {
+            self.bound.insert(self.hasher.hash_one(info.routing_key.as_str()));
+        } else if let Some((handle, due)) = noted(info) {
+            let latest = self.notes.entry(self.hasher.hash_one(handle)).or_insert(due);
+            *latest = due.max(*latest);
         }
-    })?;
-    Ok(count)
+    }
+
+    /// A recall that was due before this time is over. One that was undone does not count.
+    fn counted(self, before: Timestamp) -> AppRecalls {
+        let of_recalls = self.notes.iter().filter(|(handle, _)| self.bound.contains(handle));
+        let over: Vec<_> = of_recalls.map(|(_, due)| *due).filter(|due| *due < before).collect();
+        AppRecalls {
+            pending: self.bound.len() as u64,
+            over: over.len() as u64,
+            oldest_over: over.into_iter().min(),
+            ..AppRecalls::default()
+        }
+    }
+}
+
+/// What a note says: about which handle, and when its message is due at the latest.
+fn noted(note: &BindingInfo) -> Option<(&str, Timestamp)> {
+    let handle = note.arguments.get(HANDLE).and_then(Json::as_str)?;
+    let due = note.arguments.get(DUE).and_then(Json::as_i64)?;
+    Some((handle, Timestamp::from_millisecond(due).ok()?))
 }
 
 fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
@@ -257,9 +287,7 @@ impl Paired {
             self.0.entry(info.routing_key).or_default().0 = true;
             return;
         }
-        let handle = info.arguments.get(HANDLE).and_then(Json::as_str);
-        let at = info.arguments.get(DUE).and_then(Json::as_i64);
-        if let Some((handle, at)) = handle.zip(at.and_then(|at| Timestamp::from_millisecond(at).ok())) {
+        if let Some((handle, at)) = noted(&info) {
             self.0.entry(handle.to_owned()).or_default().1.push(at);
         }
     }
@@ -276,21 +304,37 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn notes_belong_to_their_recalls() {
+    /// Two recalls, of which one has two notes, and notes of what is no recall.
+    fn bindings() -> [BindingInfo; 6] {
         let info = |key: &str, arguments: Json| -> BindingInfo {
             serde_json::from_value(json!({ "routing_key": key, "arguments": arguments })).unwrap()
         };
-        let bindings = [
+        [
             info("a", json!({})),
             info("b", json!({})),
             info(NOTE, json!({ "handle": "b", "due": 5_000 })),
             info(NOTE, json!({ "handle": "b", "due": 9_000 })),
             info(NOTE, json!({ "handle": "undone", "due": 1_000 })),
             info(NOTE, json!({ "handle": 7 })),
-        ];
+        ]
+    }
+
+    #[test]
+    fn what_was_undone_is_not_counted_and_the_last_note_of_a_recall_counts() {
+        let counted = |before: i64| {
+            let mut counting = Counting::default();
+            bindings().iter().for_each(|info| counting.add(info));
+            let counted = counting.counted(Timestamp::from_second(before).unwrap());
+            (counted.pending, counted.over, counted.oldest_over.map(Timestamp::as_second))
+        };
+        assert_eq!(counted(9), (2, 0, None));
+        assert_eq!(counted(10), (2, 1, Some(9)));
+    }
+
+    #[test]
+    fn notes_belong_to_their_recalls() {
         let mut paired = Paired::default();
-        bindings.into_iter().for_each(|info| paired.add(info));
+        bindings().into_iter().for_each(|info| paired.add(info));
         let found: Vec<_> = paired
             .recalls(&AppKey::new("billing").unwrap())
             .map(|it| (it.due().map(Timestamp::as_second), it.notes.len(), it.handle, it.bound))
