@@ -82,9 +82,10 @@ fn main() {
         .filter(|(name, _)| sources.split(',').any(|wanted| wanted == *name))
         .map(|(_, from)| (from, move_all(from, count, delays)))
         .collect();
-    for (from, inbox) in moved {
-        judge(from, &inbox, count);
-    }
+    // Each when it comes, and not when another is done.
+    let judged: Vec<_> =
+        moved.into_iter().map(|(from, inbox)| thread::spawn(move || judge(from, &inbox, count))).collect();
+    judged.into_iter().for_each(|judged| judged.join().unwrap());
 }
 
 /// Fills a source, moves everything, and returns where it will arrive.

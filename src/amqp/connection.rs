@@ -164,10 +164,13 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
     let refused = |reason: String| AmqpError::Refused { address: broker.to_string(), reason };
     match error {
         Error::InvalidCredentials => refused(match &broker.credentials {
-            Credentials::Plain { username, .. } => format!(
-                "user `{username}` or its password was not accepted (the user `guest` can log in only from \
-                 the broker's own machine)"
-            ),
+            Credentials::Plain { username, .. } => {
+                let guest = match username == "guest" {
+                    true => " (it can log in only from the broker's own machine)",
+                    false => "",
+                };
+                format!("user `{username}` or its password was not accepted{guest}")
+            }
             Credentials::External => "the client certificate's user was not accepted".into(),
         }),
         Error::ServerClosedConnection { code, message } => {

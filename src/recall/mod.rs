@@ -52,7 +52,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     amqp::{AmqpError, Session, Turned},
@@ -86,20 +86,21 @@ pub enum Answer {
     /// recalled it in time.
     TooLate,
     /// It is done, but so shortly before the message was due that it may have come too late,
-    /// or it is not known when the message is due; or the message is due now, and an earlier
+    /// or it is not known when the message is due, or it says a time that its delay rules out; or the message is due now, and an earlier
     /// try, whose answer was lost, may have done it. [`Recaller::is_recalled`] tells afterwards.
     Uncertain,
 }
 
 impl Answer {
-    /// What something is worth that is done now.
-    fn for_what_is_done(due: Option<Timestamp>, now: Timestamp) -> Self {
-        match due {
-            Some(due)
-                if due.duration_since(now) >= jiff::SignedDuration::try_from(MARGIN).unwrap_or_default() =>
-            {
-                Self::InTime
-            }
+    /// What something is worth that is done now. A message that was published before is due after
+    /// its delay, counted from now, at the latest: if it says more, one of the clocks is wrong, and
+    /// it may have been due already.
+    fn for_what_is_done(handle: &Handle, now: Timestamp) -> Self {
+        let margin = SignedDuration::try_from(MARGIN).unwrap_or_default();
+        let longest = SignedDuration::from_secs(handle.routing_key().delay.seconds().into());
+        let left = handle.due().map(|due| due.duration_since(now));
+        match left {
+            Some(left) if left >= margin && left <= longest.saturating_add(margin) => Self::InTime,
             _ => Self::Uncertain,
         }
     }
@@ -206,7 +207,7 @@ impl Recaller {
         match self.call(handle.app(), |session| change(session, &binding)) {
             Ok(()) => {
                 self.lost.remove(&binding.key);
-                Ok(Answer::for_what_is_done(handle.due(), Timestamp::now()))
+                Ok(Answer::for_what_is_done(handle, Timestamp::now()))
             }
             Err(error) => {
                 if error.may_be_done() {
@@ -214,6 +215,20 @@ impl Recaller {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Fails if an application has no objects for recalling, as far as this user can see. So
+    /// nothing is begun that cannot be finished.
+    ///
+    /// # Errors
+    /// [`RecallError::NotOffered`], or if the broker is lost.
+    pub fn check(&mut self, app: &AppKey) -> Result<(), RecallError> {
+        let queue = self.names.recalled(app);
+        match self.call(app, |session| ready(session, &queue)) {
+            // Some versions let only those count who may configure the queue.
+            Ok(_) | Err(RecallError::NotPermitted { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -323,11 +338,14 @@ mod tests {
     #[test]
     fn an_answer_is_certain_only_in_good_time() {
         let answer =
-            |due, now| Answer::for_what_is_done(handle(due).due(), Timestamp::from_millisecond(now).unwrap());
+            |due, now| Answer::for_what_is_done(&handle(due), Timestamp::from_millisecond(now).unwrap());
         assert_eq!(answer(Some(10_000), 8_000), Answer::InTime);
         assert_eq!(answer(Some(10_000), 8_001), Answer::Uncertain);
         assert_eq!(answer(Some(10_000), 20_000), Answer::Uncertain, "it was bound, perhaps too late");
         assert_eq!(answer(None, 0), Answer::Uncertain);
+        // Its delay is 90 s.
+        assert_eq!(answer(Some(100_000), 8_000), Answer::InTime, "clocks differ a little");
+        assert_eq!(answer(Some(100_001), 8_000), Answer::Uncertain, "it was due before, perhaps");
     }
 
     #[test]

@@ -37,6 +37,10 @@ pub enum ReplaceError {
         /// waited in the router. Otherwise it was not published.
         receipt: Option<Box<Receipt>>,
     },
+    /// Messages of the old one's application cannot be recalled, or nobody could tell. Nothing was
+    /// done.
+    #[error("the old message cannot be recalled, and nothing was done: {0}")]
+    Check(RecallError),
     /// The new message was not confirmed, and the old one was not recalled.
     #[error(transparent)]
     Publish(#[from] PublishError),
@@ -86,6 +90,7 @@ impl Recaller {
         {
             return Err(ReplaceError::SameHandle { handle: old.clone(), receipt: None });
         }
+        self.check(old.app()).map_err(ReplaceError::Check)?;
         let receipt = publisher.publish(new)?;
         if receipt.handle.as_ref().is_some_and(same) {
             return Err(ReplaceError::SameHandle { handle: old.clone(), receipt: Some(Box::new(receipt)) });

@@ -69,7 +69,7 @@ pub enum Cause {
 
 fn hint(code: u16) -> &'static str {
     match code {
-        404 => "; is the set installed? Run `delayline install`",
+        404 => "; is the set installed? Run `delayline install`, with --set unless it is `delay`",
         _ => "",
     }
 }

@@ -27,6 +27,24 @@ impl SetName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// A subcommand of `delayline` for this set, as it has to be typed.
+    ///
+    /// ```
+    /// use delayline::topology::SetName;
+    ///
+    /// assert_eq!(SetName::default().command("install"), "delayline install");
+    /// let later: SetName = "later".parse()?;
+    /// assert_eq!(later.command("install"), "delayline install --set later");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn command(&self, subcommand: &str) -> String {
+        match *self == Self::default() {
+            true => format!("delayline {subcommand}"),
+            false => format!("delayline {subcommand} --set {self}"),
+        }
+    }
 }
 
 impl Default for SetName {

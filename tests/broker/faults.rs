@@ -135,7 +135,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
 #[test]
 fn a_memory_alarm_blocks_and_releases() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "3s");
+    let settings = settings(&node, "10s");
     let inbox = Inbox::open(&settings, "app");
     let router = settings.router().connect().unwrap();
     router.publish(message(0, 1)).unwrap();

@@ -3,6 +3,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 use delayline::{
@@ -56,6 +57,22 @@ fn refuses_while_messages_wait() {
     let report = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
     assert_eq!(report.discarded.iter().map(|waiting| waiting.messages).sum::<u64>(), 3);
     assert_eq!(report.removed.len(), 63);
+}
+
+#[test]
+fn refuses_while_messages_that_became_stuck_a_second_ago_are_in_no_count_yet() {
+    let settings = installed(1_000);
+    let mut session = Session::open(&settings.broker).unwrap();
+    refusing(&mut session, "quorum");
+    let router = settings.router().connect().unwrap();
+    for _ in 0..20 {
+        router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
+    }
+    // They left their level, and most found the queue full.
+    thread::sleep(Duration::from_millis(1_200));
+    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap();
+    let waiting = refusal.expect_err("messages would be lost").waiting;
+    assert!(waiting.iter().any(|waiting| waiting.queue == "delay.level.00"), "{waiting:?}");
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! What was recalled, and can still be sent.
 
+use std::{
+    io::{Read, Write},
+    process::Stdio,
+};
+
 use delayline::{
     amqp::{Next, Session},
     message::Value,
@@ -9,7 +14,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::json;
 
 use crate::{
-    common::{PATIENCE, eventually, installed, raw},
+    common::{PATIENCE, eventually, http, installed, raw, shared_node},
     json, on, stdout,
 };
 
@@ -107,4 +112,109 @@ fn list_show_replay_and_discard() {
     assert!(discard("mail", &["--id", "m"]).contains("1 message discarded, 0 kept"));
     assert!(discard("billing", &["--all"]).contains("1 message discarded, 0 kept"));
     assert_eq!(waiting(&settings, "delay.unroutable"), 0);
+}
+
+/// Sends messages with these ids, which are due long after the test, and returns their handles.
+fn handles(settings: &Settings, app: &str, ids: impl Iterator<Item = String>) -> String {
+    let lines: String = ids.map(|id| format!("{}\n", json!({ "id": id, "body": "x" }))).collect();
+    let arguments = ["send", "--app", app, "--delay", "1h", "--jsonl", "--handles"];
+    stdout(on(settings).args(arguments).write_stdin(lines))
+}
+
+fn pending(settings: &Settings) -> usize {
+    let pending = json(on(settings).args(["recall", "--pending", "--json"]));
+    pending["pending"].as_array().unwrap().len()
+}
+
+#[test]
+fn all_are_recalled_though_nobody_reads_about_it() {
+    let settings = installed(1_000);
+    on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
+    // Nothing but handles: the rest is for whoever watches.
+    let all = handles(&settings, "billing", (0..60).map(|id| format!("id-{id}")));
+    assert_eq!(all.lines().count(), 60, "{all}");
+    let mut recall = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .arg("recall")
+        .env("DELAYLINE_URL", settings.broker.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(recall.stdout.take());
+    recall.stdin.take().unwrap().write_all(all.as_bytes()).unwrap();
+    assert_eq!(recall.wait().unwrap().code(), Some(0));
+    assert_eq!(pending(&settings), 60);
+}
+
+#[test]
+fn what_cannot_be_recalled_keeps_no_other_from_it() {
+    let settings = installed(1_000);
+    on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
+    on(&settings).args(["app", "add", "plain", "--no-user"]).assert().success();
+    let billing = handles(&settings, "billing", ["a", "b"].into_iter().map(str::to_owned));
+    let mut lines = billing.lines();
+    let plain = format!("{}\n", lines.next().unwrap())
+        + "delay.0000.0000.0000.0000.0000.0101.1010.plain.~.x\n"
+        + lines.next().unwrap();
+    let ended = on(&settings).args(["recall", "--json"]).write_stdin(plain).assert().code(3);
+    let text = String::from_utf8_lossy(&ended.get_output().stdout).into_owned();
+    let answers: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> = answers.iter().map(|line| line["answer"].as_str().unwrap()).collect();
+    assert_eq!(told, ["recalled", "failed", "recalled"], "{text}");
+    assert!(answers[1]["error"].as_str().unwrap().contains("delayline app add plain --recall"), "{text}");
+    assert_eq!(pending(&settings), 2);
+}
+
+#[test]
+fn nothing_takes_the_place_of_what_cannot_be_recalled() {
+    let settings = installed(1_000);
+    on(&settings).args(["app", "add", "plain", "--no-user"]).assert().success();
+    let old = "delay.0000.0000.0000.0000.0000.0101.1010.plain.~.x";
+    for words in [
+        vec!["reschedule", old, "--delay", "2h", "--body", "new"],
+        vec!["send", "--app", "plain", "--delay", "2h", "--id", "y", "--body", "new", "--replace", old],
+    ] {
+        on(&settings)
+            .args(&words)
+            .assert()
+            .code(3)
+            .stderr(contains("nothing was done").and(contains("delayline app add plain --recall")));
+    }
+    on(&settings)
+        .args(["send", "--app", "plain", "--delay", "2h", "--journal", "--body", "x"])
+        .assert()
+        .code(3)
+        .stderr(contains("`plain` has no journal").and(contains("nothing was sent")));
+    // Whatever was sent would wait in the levels.
+    let status = json(on(&settings).args(["status", "--json"]));
+    assert_eq!(status["waiting"], 0, "{status:#}");
+}
+
+#[test]
+fn one_handle_is_printed_alone_and_listening_shows_what_has_an_id() {
+    let settings = installed(1_000);
+    on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
+    let mut listen = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["listen", "--app", "billing", "--count", "2", "--json"])
+        .env("DELAYLINE_URL", settings.broker.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bound = || {
+        let path = format!("exchanges/{}/delay.through.billing/bindings/source", settings.broker.vhost);
+        http(&shared_node(), "GET", &path, &json!(null)).as_array().unwrap().len()
+    };
+    eventually("it listens", || bound() == 2);
+    let send = |more: &[&str]| {
+        stdout(on(&settings).args(["send", "--app", "billing", "--delay", "0", "--body", "x"]).args(more))
+    };
+    let handle = send(&["--id", "with", "--handles"]);
+    assert!(handle.starts_with("delay.0000.0000.0000.0000.0000.0000.0000.billing.~.with@"), "{handle}");
+    assert_eq!(handle.lines().count(), 1, "{handle}");
+    send(&[]);
+    let mut text = String::new();
+    listen.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(listen.wait().unwrap().success());
+    assert!(text.lines().count() == 2 && text.contains(".~.with"), "{text}");
 }

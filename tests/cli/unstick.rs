@@ -91,7 +91,7 @@ fn wrong_usage_and_brokers_that_cannot_be_asked() {
         (&["--level", "28"][..], "28"),
         (&["--queues", "("], "regex parse error"),
         (&["--queues", "x", "--level", "1"], "cannot be used with"),
-        (&["--wait", "soon"], "invalid digit"),
+        (&["--wait", "soon"], "a whole number from 0"),
     ] {
         on(&settings).arg("unstick").args(wrong).assert().code(2).stderr(contains(says));
     }

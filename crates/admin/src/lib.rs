@@ -40,7 +40,7 @@ use crate::{
     drain::DrainError,
     management::{ManagementApi, ManagementError},
 };
-use delayline::amqp::AmqpError;
+use delayline::{amqp::AmqpError, codec::AppKey};
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 
 pub use delayline_settings::{ForeignKey, ForeignKeyError, Layout, LayoutError};
@@ -63,9 +63,9 @@ pub use gateway::{
 pub use guard::{GuardOptions, GuardPolicy, GuardReport, Unguarded, guard, unguard};
 pub use install::{Applied, InstallPlan, InstallReport, install, plan};
 pub use journal::{
-    CountBy, FoundMessage, JournalGlance, JournalRead, JournalUnread, PendingCopies, ScheduleCount,
-    ScheduleFilter, ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled,
-    find_scheduled, list_scheduled,
+    CountBy, FoundMessage, JournalGlance, JournalRead, JournalSchedule, JournalUnread, PendingCopies,
+    ScheduleCount, ScheduleFilter, ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage,
+    count_scheduled, find_scheduled, list_scheduled,
 };
 pub use kept::{
     Diagnosis, Kept, KeptCause, KeptGroup, KeptMessage, KeptReport, Reason, ReplayRefusal, ReplayReport,
@@ -79,8 +79,8 @@ pub use platform::{
     apply,
 };
 pub use recalls::{
-    AppRecalls, PendingRecall, RecallCounts, RecallStats, SweepOptions, SweepReport, Sweeper, SweptApp,
-    is_recall_bound, pending_recalls, recallable_apps, sweep_recalls,
+    AppRecalls, PendingRecall, PendingRecalls, RecallCounts, RecallStats, SweepOptions, SweepReport, Sweeper,
+    SweptApp, is_recall_bound, pending_recalls, recallable_apps, sweep_recalls,
 };
 pub use transfer::{
     Evidence, TransferLevel, TransferOptions, TransferProgress, TransferReport, TransferSource, transfer,
@@ -142,6 +142,17 @@ pub enum AdminError {
     /// A journal was not read.
     #[error(transparent)]
     Journal(#[from] JournalUnread),
+    /// The broker does not list the recalls of an application.
+    #[error(
+        "the recalls of `{app}` cannot be listed: {reason}. Usually somebody who may recall its messages has \
+         bound one with arguments; docs/recall.md (\"Bind without arguments\") says how to find and to end that"
+    )]
+    RecallsUnlisted {
+        /// The application.
+        app: AppKey,
+        /// What the management API said.
+        reason: String,
+    },
     /// The operation is impossible without the management API, and none is configured.
     #[error("this needs the management API: {NO_MANAGEMENT}, and only the API {only}")]
     NotConfigured {

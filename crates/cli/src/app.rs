@@ -21,6 +21,7 @@ use crate::{
     app_programs::{self, Handout, Wanted},
     app_show, args, ending, export,
     kept::follow,
+    output::aside,
     programs::Names,
 };
 
@@ -422,5 +423,16 @@ fn check(
         false => RecallSettings::default(),
     });
     spec.check(topology).map_err(Failure::usage)?;
-    app_show::checked(&admin::check_app(settings, topology, &spec, &user, password)?, output)
+    let check = admin::check_app(settings, topology, &spec, &user, password)?;
+    let code = app_show::checked(&check, output)?;
+    // Only the management API tells.
+    let offered = || admin::recallable_apps(settings, topology).is_ok_and(|apps| apps.contains(&spec.app));
+    if !check.passed() && !args.recall && offered() {
+        aside(format!(
+            "messages of `{}` can be recalled here: give --recall, and --journal if it has one, to check for \
+             that",
+            spec.app
+        ));
+    }
+    Ok(code)
 }

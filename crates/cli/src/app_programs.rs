@@ -10,7 +10,7 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
-    output::printable,
+    output::{not_installed, printable},
     programs::{CLIENTS, Names, Program, programs},
 };
 
@@ -105,9 +105,7 @@ pub(super) fn run(
     let Some(entry) = list.apps.iter().find(|entry| entry.app.as_deref() == Some(app)) else {
         let reason = match list.installed {
             true => format!("application `{app}` is not registered here (delayline app add)"),
-            false => {
-                format!("set `{}` is not installed here; run `delayline install`", topology.settings().set)
-            }
+            false => not_installed(&topology.settings().set),
         };
         return Err(Failure::new(Code::Problem, reason));
     };

@@ -12,7 +12,7 @@ use crate::{
     Code, Failure, Output,
     app_programs::Handout,
     change, findings,
-    output::{aside, counted, dry_run, grouped, unchanged},
+    output::{aside, counted, dry_run, grouped, not_installed, unchanged},
     table::table,
 };
 
@@ -126,7 +126,7 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
         return Ok(code);
     }
     if !list.installed {
-        output.line(format!("set `{set}` is not installed here; run `delayline install`"))?;
+        output.line(not_installed(set))?;
     }
     if list.apps.is_empty() {
         if list.installed {

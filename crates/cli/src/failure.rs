@@ -96,6 +96,12 @@ impl Failure {
         self.unread || self.code == Code::Usage
     }
 
+    /// What a command ends with that has done its work, if this is only that nobody reads what it
+    /// says about it.
+    pub(super) fn unless_unread(self, code: Code) -> Result<Code, Self> {
+        if self.unread { Ok(code) } else { Err(self) }
+    }
+
     /// Prints why, on standard error.
     pub(super) fn say(&self, json: bool) {
         if json {

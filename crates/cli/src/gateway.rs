@@ -11,7 +11,7 @@ use crate::{
     Code, Failure, Output,
     again::Again,
     change,
-    output::{grouped, unchanged},
+    output::{grouped, not_installed, unchanged},
     table::table,
 };
 
@@ -149,7 +149,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             if output.json {
                 output.json(&list)?;
             } else if !list.installed {
-                output.line(format!("set `{set}` is not installed in this vhost (delayline install)"))?;
+                output.line(not_installed(set))?;
             } else if list.gateways.is_empty() {
                 output.line(format!("set `{set}` has no gateways"))?;
             } else {

@@ -154,9 +154,9 @@ impl Arrival {
 /// The queue we consume from, and which parts of it we made.
 struct Listening {
     queue: String,
-    binding: Binding,
     made_queue: bool,
-    made_binding: bool,
+    /// Each with whether we made it.
+    bindings: Vec<(Binding, bool)>,
 }
 
 impl Listening {
@@ -172,23 +172,35 @@ impl Listening {
                 &Queue::new(queue.clone()).with_arguments([("x-queue-type".to_owned(), kind.into())]),
             )?;
         }
-        let binding = Binding {
-            source: names.dispatch(),
-            destination: Endpoint::Queue(queue.clone()),
-            key: RoutingKey::binding_pattern(&args.app),
-        };
+        let binding = |source, key| Binding { source, destination: Endpoint::Queue(queue.clone()), key };
+        let without_id = binding(names.dispatch(), RoutingKey::binding_pattern(&args.app));
+        // What has an id, and was not recalled.
+        let with_id = binding(names.through(&args.app), String::new());
         // A binding that was there before is somebody else's. Where we cannot tell, it is
         // left alone: removing it would divert their messages.
-        let made_binding = made_queue || args.queue.is_none() || stands(settings, &binding) == Some(false);
-        session.bind(&binding)?;
-        Ok(Self { queue, binding, made_queue, made_binding })
+        let is_made = |binding: &Binding| {
+            made_queue || args.queue.is_none() || stands(settings, binding) == Some(false)
+        };
+        let made = [is_made(&without_id), is_made(&with_id)];
+        session.bind(&without_id)?;
+        let mut bindings = vec![(without_id, made[0])];
+        match session.bind(&with_id) {
+            Ok(()) => bindings.push((with_id, made[1])),
+            Err(error) if error.code() == Some(NOT_FOUND) => {}
+            Err(error) if error.code() == Some(ACCESS_REFUSED) => {
+                aside(format!("messages with an id are not shown: {error}"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Self { queue, made_queue, bindings })
     }
 
     fn take_down(&self, session: &mut Session) -> Result<(), Failure> {
-        if self.made_binding {
-            session.unbind(&self.binding)?;
-        } else {
-            aside(format!("left in place, since it may have been there before: {}", self.binding));
+        for (binding, made) in &self.bindings {
+            match made {
+                true => session.unbind(binding)?,
+                false => aside(format!("left in place, since it may have been there before: {binding}")),
+            }
         }
         if self.made_queue {
             // Messages that we got but did not show return to the queue when our consumer
@@ -211,6 +223,11 @@ impl Listening {
         Ok(())
     }
 }
+
+/// AMQP's reply codes where the application has no recall, and where its exchange is not ours to
+/// read.
+const NOT_FOUND: u16 = 404;
+const ACCESS_REFUSED: u16 = 403;
 
 /// Whether a binding exists; `None` if that cannot be told.
 fn stands(settings: &Settings, binding: &Binding) -> Option<bool> {

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+use delayline::topology::SetName;
 pub(super) use delayline_admin::{counted, grouped};
 
 use crate::{Failure, args::Shape};
@@ -151,6 +152,11 @@ fn style(template: &str) -> ProgressStyle {
 /// may be gone.
 pub(super) fn aside(line: impl fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// What a command says that looks at a set that is not there.
+pub(super) fn not_installed(set: &SetName) -> String {
+    format!("set `{set}` is not installed here; run `{}`", set.command("install"))
 }
 
 /// What stands first where a command had nothing to do.

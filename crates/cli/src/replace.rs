@@ -94,6 +94,14 @@ pub(super) fn replace(
         }
     }
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
+    if let Some(old) = old.first() {
+        recaller.check(old.app()).map_err(|error| {
+            Failure::new(
+                Code::Broker,
+                format!("what it is to replace cannot be recalled, and nothing was done: {error}"),
+            )
+        })?;
+    }
     let router = settings.router().connect()?;
     let started = Instant::now();
     let published = router.publish(message);

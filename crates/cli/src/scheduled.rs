@@ -216,10 +216,20 @@ fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Failure> {
             copies => format!("{} (published {copies} times)", printable_line(&it.handle)),
         };
         let due = it.due.map_or_else(|| "unknown".into(), date);
-        vec![due, coloured(it.state), number(it.attempt), grouped(it.bytes.unwrap_or(0) as u64), handle]
+        // Without colours, which the table would give room.
+        vec![
+            due,
+            it.state.as_str().to_owned(),
+            number(it.attempt),
+            grouped(it.bytes.unwrap_or(0) as u64),
+            handle,
+        ]
     });
     if list.messages.is_empty() && list.more == 0 {
-        output.line(format!("nothing is scheduled for `{}`, as far as its journal knows", list.app))?;
+        output.line(format!(
+            "nothing like that is scheduled for `{}`, as far as its journal knows",
+            list.app
+        ))?;
     } else {
         output.line(table(&["due", "state", ">retry", ">bytes", "handle"], rows))?;
         let more = match list.more {

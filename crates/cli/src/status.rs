@@ -21,7 +21,7 @@ use crate::{
     text,
 };
 
-/// How long it looks at journals, at most. Each takes about half a second.
+/// How long it looks at journals, at most. Each takes a second or two.
 const GLANCES: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
@@ -155,6 +155,7 @@ fn recalled(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
     };
     let rows = picture.recalls.iter().flatten().filter(some).map(|view| {
         let journal = view.journal.as_ref();
+        let schedule = journal.and_then(|journal| journal.schedule);
         vec![
             text::readable(&view.app),
             format!("{} of {}", text::number(view.pending), grouped(view.quota)),
@@ -162,6 +163,9 @@ fn recalled(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
             journal.map_or_else(|| "–".into(), |journal| grouped(journal.copies)),
             journal.map_or_else(|| "–".into(), |journal| text::since(picture.at, journal.oldest)),
             journal.map_or_else(|| "–".into(), |journal| text::since(picture.at, journal.newest)),
+            schedule.map_or_else(|| "–".into(), |schedule| grouped(schedule.waiting)),
+            text::until(picture.at, schedule.and_then(|schedule| schedule.next)),
+            text::until(picture.at, schedule.and_then(|schedule| schedule.last)),
         ]
     });
     let rows: Vec<_> = rows.collect();
@@ -173,6 +177,9 @@ fn recalled(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
             ">copies in its journal",
             ">oldest",
             ">newest",
+            ">waiting",
+            ">next due",
+            ">last due",
         ];
         output.line(table(&header, rows))?;
     }

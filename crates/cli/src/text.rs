@@ -46,6 +46,11 @@ pub(super) fn since(now: Timestamp, then: Option<Timestamp>) -> String {
     then.map_or_else(|| "–".into(), |then| format!("{} ago", ago(now, then)))
 }
 
+/// How long it is until something; a dash if it is not known when.
+pub(super) fn until(now: Timestamp, then: Option<Timestamp>) -> String {
+    then.map_or_else(|| "–".into(), |then| format!("in {}", ago(then, now)))
+}
+
 pub(super) fn number(count: Option<u64>) -> String {
     count.map_or_else(|| "?".into(), grouped)
 }

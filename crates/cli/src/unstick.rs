@@ -10,7 +10,7 @@ use delayline_admin::{self as admin, Unstick, UnstickOptions, UnstickReport};
 use delayline_settings::Settings;
 
 use crate::{
-    Code, Failure, Output,
+    Code, Failure, Output, args,
     output::{counted, grouped, unchanged},
 };
 
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long)]
     dry_run: bool,
     /// How many seconds to wait to see whether it helped
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = args::whole::<u64>(0..=3_600))]
     wait: u64,
 }
 

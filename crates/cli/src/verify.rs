@@ -9,7 +9,10 @@ use delayline_admin::{
 };
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, Output, findings, output::counted};
+use crate::{
+    Code, Failure, Output, findings,
+    output::{counted, not_installed},
+};
 
 pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
@@ -25,10 +28,7 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
         return Ok(code);
     }
     if !report.installed {
-        output.line(format!(
-            "set `{}` is not installed here; run `delayline install`",
-            settings.topology.set
-        ))?;
+        output.line(not_installed(&settings.topology.set))?;
         return Ok(code);
     }
     findings::show(&report.findings, output)?;

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use config::{Config, Environment, File, FileFormat, Map, Source, Value};
+use config::{Config, ConfigError, Environment, File, FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
 use delayline::{
@@ -236,8 +236,25 @@ impl Layers {
             brokers.lay(name, &mut merged)?;
         }
         overlay(&mut merged, self.overrides.into_iter().map(|(key, value)| (key, value.into())).collect());
-        Value::from(merged).try_deserialize().map_err(|error| failed("settings".into())(&error))
+        Value::from(merged).try_deserialize().map_err(of_another_type)
     }
+}
+
+/// Says which setting of a variable or a flag cannot be what it is.
+fn of_another_type(error: ConfigError) -> SettingsError {
+    let ConfigError::Type { unexpected, expected, key: Some(key), .. } = &error else {
+        return failed("settings".into())(&error);
+    };
+    let Some(key) = KEYS.iter().copied().find(|known| known == key) else {
+        return failed("settings".into())(&error);
+    };
+    let wanted = match *expected {
+        "an integer" | "an unsigned 64 bit integer" | "a positive integer" => "a whole number, 0 or more",
+        other => other,
+    };
+    // A text stands in quotes behind the word for it.
+    let found = unexpected.to_string().trim_start_matches("string ").to_owned();
+    SettingsError::Value { key, reason: format!("it is {found}, and has to be {wanted}") }
 }
 
 /// Says where an error comes from.

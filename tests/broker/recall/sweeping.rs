@@ -45,7 +45,8 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
     assert_eq!((first.recalls, first.noted, first.swept, first.odd), (5, 4, 0, 1), "{first:?}");
     assert_eq!((bound(&settings).len(), recalls(&settings).len()), (9, 5));
     let pending = admin::pending_recalls(&settings, &topology(&settings), Some(&app("billing"))).unwrap();
-    let latest = pending.iter().find(|it| it.handle == waiting.routing_key().encode()).unwrap().due.unwrap();
+    let latest =
+        pending.pending.iter().find(|it| it.handle == waiting.routing_key().encode()).unwrap().due.unwrap();
     let left = latest.duration_since(waiting.due().unwrap());
     assert!(left >= SignedDuration::ZERO && left < SignedDuration::from_mins(10), "{left:?}");
     // Lists of bindings still work: arguments on a key with `~` would break them.
@@ -81,7 +82,8 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
 fn what_was_noted_about_a_recall_ends_when_it_is_undone() {
     let (settings, _inbox, router, mut recaller) = offered();
     let handle = handle(&send(&router, message("back-and-forth", 3_600)));
-    let pending = || admin::pending_recalls(&settings, &topology(&settings), Some(&app("billing"))).unwrap();
+    let pending =
+        || admin::pending_recalls(&settings, &topology(&settings), Some(&app("billing"))).unwrap().pending;
     recaller.recall(&handle).unwrap();
     assert_eq!(sweep(&settings, &SweepOptions::default()).noted, 1);
     let first = pending()[0].due.expect("it was noted");
@@ -165,4 +167,39 @@ fn doctor_judges_how_many_recalls_are_pending() {
     let all: Vec<_> = (1..=4).map(&mut found).collect();
     let near = vec!["recalls-near-quota"];
     assert_eq!(all, [vec![], vec![], near, vec!["recalls-over-quota"]]);
+}
+
+#[test]
+fn one_application_hides_no_recalls_of_the_others() {
+    let (settings, _inbox, router, mut recaller) = offered();
+    let topology = topology(&settings);
+    Inbox::open(&settings, "mail");
+    offer(&settings, "mail");
+    let waiting = handle(&send(&router, message("waiting", 3_600)));
+    recaller.recall(&waiting).unwrap();
+    // As anybody can who may recall the messages of `mail`.
+    let theirs: RoutingKey = "delay.0000.0000.0000.0000.0000.0000.0001.mail.~.x".parse().unwrap();
+    let binding = Binding::recalling(topology.names(), &theirs);
+    let arguments = [("due".to_owned(), 1.into())].into();
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.bind_with(&binding, &arguments).unwrap();
+
+    let says = |why: &str| why.contains("`mail`") && why.contains("Bind without arguments");
+    let swept = sweep(&settings, &SweepOptions::default());
+    assert_eq!((swept.recalls, swept.noted), (1, 1), "{swept:?}");
+    assert!(swept.unchecked.len() == 1 && says(&swept.unchecked["mail"]), "{swept:?}");
+    let pending = admin::pending_recalls(&settings, &topology, None).unwrap();
+    assert!(pending.pending.len() == 1 && says(&pending.unchecked[0]), "{pending:?}");
+    let refused = admin::pending_recalls(&settings, &topology, Some(&app("mail"))).unwrap_err();
+    assert!(says(&refused.to_string()), "{refused}");
+    let list = admin::list_apps(&settings, &topology).unwrap();
+    assert!(list.unchecked.iter().any(|why| says(why)), "{list:#?}");
+    let doctor = admin::doctor(&settings, &topology, &admin::DoctorOptions::default()).unwrap();
+    assert!(doctor.unchecked.iter().any(|why| says(why)), "{doctor:#?}");
+    let stats = RecallStats::default();
+    let told = stats.count(&settings, &topology).unwrap_err().to_string();
+    assert!(says(&told) && stats.counts().apps["billing"].pending == 1, "{told}");
+
+    session.unbind_with(&binding, &arguments).unwrap();
+    assert_eq!(sweep(&settings, &SweepOptions::default()).unchecked.len(), 0);
 }

@@ -6,7 +6,10 @@ use crate::{
     compare::{Observed, retries_natively},
     management::ManagementApi,
 };
-use delayline::{amqp::Session, topology::Topology};
+use delayline::{
+    amqp::Session,
+    topology::{RecallSettings, Topology},
+};
 use delayline_settings::Settings;
 
 use crate::{
@@ -122,7 +125,8 @@ impl Adding {
                 report.no_set = true;
                 let set = &topology.settings().set;
                 report.conflicts.push(format!(
-                    "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
+                    "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost ({})",
+                    set.command("install")
                 ));
             }
         }
@@ -156,6 +160,9 @@ impl Adding {
                 to_make.push(step);
             }
         }
+        if report.steps.iter().any(|step| step.replaces.is_some()) {
+            report.conflicts.extend(lost_rights(topology, spec, standing));
+        }
         if !report.conflicts.is_empty() {
             report.outcome = Applied::Conflict;
             report.no_password = report.conflicts.len() == passwords;
@@ -170,6 +177,28 @@ impl Adding {
         let Self { api, session, standing, .. } = self;
         planned.to_make.iter().try_for_each(|step| step.make(api, &standing.vhost, session))
     }
+}
+
+/// Rights that a user would lose because the request does not name what stands and needs them.
+/// Nobody takes those away by leaving out a flag.
+fn lost_rights(topology: &Topology, spec: &AppSpec, standing: &Standing) -> Option<String> {
+    let (names, app) = (topology.names(), &spec.app);
+    let journal = names.journal(app);
+    let (flag, what) = match spec.recall {
+        None if standing.has_exchange(&names.recall(app)) => {
+            ("--recall", format!("messages of `{app}` can be recalled (exchange `{}`)", names.recall(app)))
+        }
+        Some(RecallSettings { journal: None, .. })
+            if standing.observed.queues.iter().any(|info| info.name == journal) =>
+        {
+            ("--journal", format!("`{app}` has a journal (queue `{journal}`)"))
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "{what}, and its user would lose the rights for that: give {flag} as well. To take recall and journal \
+         away, run `delayline app remove {app} --recall` first, which refuses while something is pending"
+    ))
 }
 
 /// What is allowed but may cause trouble.

@@ -129,17 +129,19 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
     let observed = observe_with(&api, vhost)?;
-    let recalls = match observed.exchanges.iter().any(|exchange| exchange.name == topology.names().entry()) {
-        true => count_recalls(settings, topology)?,
-        false => BTreeMap::new(),
-    };
-    let (access, unchecked) = match Grants::ask(&api, vhost) {
+    let (recalls, unlisted) =
+        match observed.exchanges.iter().any(|exchange| exchange.name == topology.names().entry()) {
+            true => count_recalls(settings, topology)?,
+            false => (BTreeMap::new(), BTreeMap::new()),
+        };
+    let (access, mut unchecked) = match Grants::ask(&api, vhost) {
         Ok(grants) => (Some(VhostUsers { vhost, grants }), Vec::new()),
         Err(error @ ManagementError::Refused { .. }) => {
             (None, vec![format!("users and permissions: {error}")])
         }
         Err(error) => return Err(error.into()),
     };
+    unchecked.extend(unlisted.into_values());
     let mut bound: BTreeMap<(String, Endpoint), Option<String>> = BTreeMap::new();
     for binding in observed.dispatch_bindings(topology) {
         let app = RoutingKey::app_of_pattern(&binding.key).ok().map(|app| app.to_string());

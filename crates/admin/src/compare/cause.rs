@@ -105,10 +105,10 @@ impl<'a> Key<'a> {
                     1 => format!("{they} missing, and with {them} 1 binding"),
                     number => format!("{they} missing, and with {them} {number} bindings"),
                 };
-                (named(objects), what, "delayline install".to_owned())
+                (named(objects), what, set.command("install"))
             }
             Self::MissingBindings => {
-                (named(subjects), it("it is missing", "they are missing").into(), "delayline install".into())
+                (named(subjects), it("it is missing", "they are missing").into(), set.command("install"))
             }
             Self::EarlierVersion => {
                 (format!("set `{set}`"), named(group.iter().map(ToString::to_string)), EARLIER_REMEDY.into())

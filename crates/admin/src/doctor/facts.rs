@@ -126,7 +126,10 @@ pub(super) fn gather(
             Some(counts) => counts.apps.clone(),
             None => {
                 let counted = count_recalls(settings, topology);
-                or_unchecked(counted, "how many recalls are pending", &mut unchecked).unwrap_or_default()
+                let counted = or_unchecked(counted, "how many recalls are pending", &mut unchecked);
+                let (recalls, unlisted) = counted.unwrap_or_default();
+                unchecked.extend(unlisted.into_values());
+                recalls
             }
         };
         known.journals = journals(settings, topology, &known.observed, options, &mut unchecked);

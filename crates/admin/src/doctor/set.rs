@@ -16,7 +16,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
             FindingCode::SetDiffers,
             format!("set `{set}`"),
             "it is not installed in this vhost",
-            "delayline install",
+            set.command("install"),
         ));
         return found;
     }

@@ -52,7 +52,7 @@ pub(super) fn check(
             Err(DrainError::DeliveryLimit { queue: name.clone(), limit })
         }
         Ok((_, counted)) => {
-            // Its count is up to 5 s old.
+            // Its count is up to 10 s old.
             let bytes = counted.filter(|counted| counted.messages >= messages).and_then(|it| it.bytes);
             Ok(Waiting { messages, bytes })
         }

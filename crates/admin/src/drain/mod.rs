@@ -74,7 +74,9 @@ pub(crate) fn check(settings: &Settings, session: &mut Session, queue: &Queue) -
 #[non_exhaustive]
 pub enum DrainError {
     /// There is no such queue.
-    #[error("the queue `{queue}` does not exist; is the set installed? Run `delayline install`")]
+    #[error(
+        "the queue `{queue}` does not exist; is the set installed? Run `delayline install`, with --set unless it is `delay`"
+    )]
     Missing {
         /// Its name.
         queue: String,

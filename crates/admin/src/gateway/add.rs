@@ -78,7 +78,8 @@ pub(crate) fn add(
             added.no_set = true;
             let set = &topology.settings().set;
             added.conflicts.push(format!(
-                "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost (delayline install)"
+                "exchange `{exchange}` is missing: set `{set}` is not installed in this vhost ({})",
+                set.command("install")
             ));
         }
     }

@@ -1,6 +1,7 @@
-//! The first and the last copies of a journal, without those in between.
+//! What a journal says at a glance: its first and its last copies, and, if it is short, what
+//! waits.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{ops::ControlFlow, sync::atomic::AtomicBool, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -10,7 +11,14 @@ use delayline_settings::Settings;
 
 use crate::AdminError;
 
-use super::{entry::Entry, reader::Reading};
+use super::{
+    entry::{Entry, ScheduleState},
+    list::recalls,
+    reader::{Reading, Taken},
+};
+
+/// A journal that has so many copies at most is read as a whole: that takes about a second.
+const SHORT: u64 = 20_000;
 
 /// What the ends of a journal say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -23,6 +31,24 @@ pub struct JournalGlance {
     /// When the last one was published, likewise. RabbitMQ 3.10 does not find it for a moment
     /// each time a file of the stream is full.
     pub newest: Option<Timestamp>,
+    /// What is scheduled; `None` if the journal is too long to be read each time.
+    pub schedule: Option<JournalSchedule>,
+}
+
+/// What is scheduled for an application, as far as its journal has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JournalSchedule {
+    /// How many messages are waiting.
+    pub waiting: u64,
+    /// When the first of them is due.
+    pub next: Option<Timestamp>,
+    /// When the last of them is due.
+    pub last: Option<Timestamp>,
+    /// How many will go to the recalled queue instead.
+    pub recalled: u64,
+    /// Of how many nobody can say from here whether they were recalled in time.
+    pub uncertain: u64,
 }
 
 /// What the oldest copies of a journal say.
@@ -36,21 +62,56 @@ pub(crate) struct JournalBeginning {
     pub(crate) longest: Option<Duration>,
 }
 
-/// Looks at both ends of an application's journal, unless it is stopped before.
+/// Looks at both ends of an application's journal, which has about so many copies, and at all of
+/// it if that is quick, unless it is stopped before.
 ///
 /// # Errors
 /// If there is no journal, or the broker refuses or is lost.
 pub(crate) fn glance_at_journal(
     settings: &Settings,
     topology: &Topology,
-    app: &AppKey,
+    (app, copies): (&AppKey, u64),
     stop: &AtomicBool,
 ) -> Result<JournalGlance, AdminError> {
     let reading = Reading { settings, topology, app, stop };
     let JournalBeginning { cut_off, oldest, .. } = beginning(&reading, 1)?;
     let mut newest = None;
     reading.last(|delivery| newest = published(delivery, topology, app).or(newest))?;
-    Ok(JournalGlance { cut_off, oldest, newest })
+    let schedule = if copies <= SHORT { Some(schedule(&reading)?) } else { None };
+    Ok(JournalGlance { cut_off, oldest, newest, schedule })
+}
+
+fn schedule(reading: &Reading<'_>) -> Result<JournalSchedule, AdminError> {
+    let Reading { settings, topology, app, .. } = reading;
+    let (recalls, _) = recalls(settings, topology, app, "which of them were recalled")?;
+    let now = Timestamp::now();
+    let mut schedule = JournalSchedule::default();
+    reading.run(
+        |delivery| {
+            let Some(entry) = Entry::of(delivery, app) else { return ControlFlow::Continue(Taken::Odd) };
+            if let Some(due) = entry.due {
+                schedule.add(due, entry.state(&recalls, now));
+            }
+            ControlFlow::Continue(Taken::Yes)
+        },
+        |_, _| {},
+    )?;
+    Ok(schedule)
+}
+
+impl JournalSchedule {
+    fn add(&mut self, due: Timestamp, state: ScheduleState) {
+        match state {
+            ScheduleState::Waiting => {
+                self.waiting += 1;
+                self.next = Some(self.next.map_or(due, |next| next.min(due)));
+                self.last = self.last.max(Some(due));
+            }
+            ScheduleState::Recalled => self.recalled += 1,
+            ScheduleState::Uncertain => self.uncertain += 1,
+            ScheduleState::Due | ScheduleState::Undated => {}
+        }
+    }
 }
 
 /// Reads the oldest copies of an application's journal, so many at most.
@@ -81,4 +142,28 @@ fn published(delivery: &Delivery, topology: &Topology, app: &AppKey) -> Option<T
     let entry = Entry::of(delivery, app)?;
     let delay = entry.key.delay.duration(topology.settings().unit.duration());
     entry.due?.checked_sub(SignedDuration::try_from(delay).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_between_the_first_and_the_last() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut schedule = JournalSchedule::default();
+        for (due, state) in [
+            (50, ScheduleState::Waiting),
+            (20, ScheduleState::Waiting),
+            (90, ScheduleState::Waiting),
+            (10, ScheduleState::Due),
+            (99, ScheduleState::Recalled),
+            (5, ScheduleState::Uncertain),
+        ] {
+            schedule.add(at(due), state);
+        }
+        let expected =
+            JournalSchedule { waiting: 3, next: Some(at(20)), last: Some(at(90)), recalled: 1, uncertain: 1 };
+        assert_eq!(schedule, expected);
+    }
 }

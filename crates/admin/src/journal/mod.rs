@@ -12,8 +12,8 @@ mod reader;
 
 pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
 pub use entry::{ScheduleState, ScheduledMessage};
-pub use glance::JournalGlance;
 pub(crate) use glance::{JournalBeginning, glance_at_journal, journal_beginning};
+pub use glance::{JournalGlance, JournalSchedule};
 pub(crate) use list::pending_copies;
 pub use list::{FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled};
 pub use reader::{JournalRead, JournalUnread};

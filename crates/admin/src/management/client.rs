@@ -303,7 +303,7 @@ impl ManagementApi {
     ) -> Result<Response<B>, ManagementError> {
         let response = response.map_err(|error| ManagementError::Unreachable {
             url: base.to_string(),
-            reason: tls_failure(&error, base).unwrap_or_else(|| error.to_string()),
+            reason: tls_failure(&error, base).unwrap_or_else(|| plain(&error)),
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
@@ -338,6 +338,17 @@ fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> ser
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(reader));
     json.deserialize_seq(Items(each, PhantomData))?;
     json.end()
+}
+
+/// Why nothing answered, without the client's own words for it.
+fn plain(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::Protocol(_) => {
+            "what answers there does not speak HTTP; is it another port's address?".into()
+        }
+        other => other.to_string(),
+    }
 }
 
 /// A hint if a failed connection may be a TLS problem. The client gives no causes.

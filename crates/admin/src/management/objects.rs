@@ -16,7 +16,7 @@ impl ManagementApi {
         self.get(&format!("exchanges/{}", segment(vhost)))
     }
 
-    /// All queues of a vhost. Counts are up to 5 s old.
+    /// All queues of a vhost. Counts are up to 10 s old.
     ///
     /// # Errors
     /// See [`ManagementError`].

@@ -1,7 +1,7 @@
 //! Sweeps at intervals, and counts.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use log::{Level, info};
 use serde::Serialize;
 
-use super::{SweepOptions, SweepReport, count_recalls, sweep_recalls};
+use super::{SweepOptions, SweepReport, Unlisted, count_recalls, sweep_recalls};
 use crate::{
     AdminError,
     complaint::Complaint,
@@ -30,7 +30,7 @@ const EVERY: Duration = Duration::from_secs(600);
 /// The most of its time that it spends: a look that takes long is repeated later.
 const SHARE: u32 = 20;
 
-/// How long it looks at journals, at most. Each takes about half a second.
+/// How long it looks at journals, at most. Each takes a second or two.
 const GLANCES: Duration = Duration::from_secs(60);
 
 /// How soon it looks again after a failure.
@@ -75,6 +75,16 @@ pub struct RecallCounts {
     pub postponed: Option<String>,
 }
 
+impl RecallCounts {
+    /// Begins with new counts. Of applications whose recalls cannot be listed now, the last ones
+    /// stay.
+    fn begin(&mut self, now: Timestamp, unlisted: &Unlisted) {
+        self.at = Some(now);
+        let known = self.apps.iter_mut().filter(|(name, _)| !unlisted.contains_key(*name));
+        known.for_each(|(_, app)| app.forget());
+    }
+}
+
 /// What a [`Sweeper`] has seen and done, for metrics and the page.
 #[derive(Debug, Default)]
 pub struct RecallStats {
@@ -99,15 +109,15 @@ impl RecallStats {
     /// # Errors
     /// If there is no management API, or the broker refuses.
     pub fn count(&self, settings: &Settings, topology: &Topology) -> Result<(), AdminError> {
-        let counted = count_recalls(settings, topology)?;
+        let (counted, unlisted) = count_recalls(settings, topology)?;
         let mut counts = self.lock();
-        counts.at = Some(Timestamp::now());
-        counts.apps.values_mut().for_each(AppRecalls::forget);
+        counts.begin(Timestamp::now(), &unlisted);
         for (name, counted) in counted {
             let app = counts.apps.entry(name).or_default();
             *app = AppRecalls { swept: app.swept, ..counted };
         }
-        Ok(())
+        drop(counts);
+        unlisted.into_values().next().map_or(Ok(()), |reason| Err(AdminError::NoManagement { reason }))
     }
 
     /// Looks at the ends of every journal, for so long at most: first at those that it looked
@@ -127,8 +137,11 @@ impl RecallStats {
         let queues = ManagementApi::new(management)?.queue_counts(&settings.broker.vhost)?;
         let of = |name: &str| topology.names().app_of_journal(name).and_then(|app| AppKey::new(app).ok());
         let filled = queues.iter().filter(|queue| queue.messages > 0);
-        let apps = filled.filter_map(|queue| of(&queue.name)).collect();
-        self.look_in_turn(apps, at_most, stop, |app| glance_at_journal(settings, topology, app, stop))
+        let copies: HashMap<_, _> =
+            filled.filter_map(|queue| Some((of(&queue.name)?, queue.messages))).collect();
+        self.look_in_turn(copies.keys().cloned().collect(), at_most, stop, |app| {
+            glance_at_journal(settings, topology, (app, copies[app]), stop)
+        })
     }
 
     /// Looks at the journals of these applications, and forgets all others.
@@ -165,9 +178,8 @@ impl RecallStats {
     /// Takes in what a sweep did.
     fn note(&self, report: &SweepReport, now: Timestamp) {
         let mut counts = self.lock();
-        counts.at = Some(now);
+        counts.begin(now, &report.unchecked);
         counts.postponed.clone_from(&report.postponed);
-        counts.apps.values_mut().for_each(AppRecalls::forget);
         for (name, swept) in &report.apps {
             let app = counts.apps.entry(name.clone()).or_default();
             app.pending = (swept.recalls - swept.swept) as u64;
@@ -271,7 +283,8 @@ impl Sweeper {
         let postponed = report.postponed.as_ref();
         let postponed =
             postponed.map(|reason| format!("{} recalls are over and stay: {reason}", report.left));
-        self.of_recalls.tell(self.level(), postponed);
+        let unlisted = report.unchecked.values().next().cloned();
+        self.of_recalls.tell(self.level(), unlisted.or(postponed));
     }
 
     /// How loud complaints are: who only counts may have a screen that a log would spoil.

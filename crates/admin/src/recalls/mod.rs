@@ -30,7 +30,7 @@ use delayline_settings::Settings;
 use crate::{
     AdminError,
     drain::DrainError,
-    management::{BindingInfo, ManagementApi},
+    management::{BindingInfo, ManagementApi, ManagementError},
 };
 
 pub use keeper::{AppRecalls, RecallCounts, RecallStats, Sweeper};
@@ -71,6 +71,16 @@ struct Recall {
     bound: bool,
 }
 
+/// Recalls that were not removed yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PendingRecalls {
+    /// The recalls, those that are due first before the others.
+    pub pending: Vec<PendingRecall>,
+    /// Of which applications the recalls cannot be listed, and why.
+    pub unchecked: Vec<String>,
+}
+
 /// The recalls of one application, or of all.
 ///
 /// # Errors
@@ -79,16 +89,46 @@ pub fn pending_recalls(
     settings: &Settings,
     topology: &Topology,
     app: Option<&AppKey>,
-) -> Result<Vec<PendingRecall>, AdminError> {
+) -> Result<PendingRecalls, AdminError> {
     let api = api(settings)?;
-    let found = recalls(&api, settings, topology, app)?;
+    let list = |app: &AppKey| recalls_of(&api, settings, topology, app);
+    let (found, unlisted) = match app {
+        Some(app) => (BTreeMap::from([(app.to_string(), list(app)?)]), BTreeMap::new()),
+        None => of_each(apps(&api, settings, topology)?, list)?,
+    };
     let mut pending: Vec<_> = found
-        .into_iter()
+        .into_values()
+        .flatten()
         .filter(|it| it.bound)
         .map(|it| PendingRecall { app: it.app.to_string(), due: it.due(), handle: it.handle })
         .collect();
     pending.sort_by(|one, other| (one.due, &one.handle).cmp(&(other.due, &other.handle)));
-    Ok(pending)
+    Ok(PendingRecalls { pending, unchecked: unlisted.into_values().collect() })
+}
+
+/// What came of each application whose recalls the broker lists.
+type OfEach<T> = BTreeMap<String, T>;
+
+/// The applications whose recalls it does not list, and why.
+type Unlisted = BTreeMap<String, String>;
+
+/// Does something for each application. One whose recalls cannot be listed hides nothing of the
+/// others: anybody who may recall its messages can bring that about.
+fn of_each<T>(
+    apps: Vec<AppKey>,
+    mut work: impl FnMut(&AppKey) -> Result<T, AdminError>,
+) -> Result<(OfEach<T>, Unlisted), AdminError> {
+    let (mut done, mut unlisted) = (BTreeMap::new(), BTreeMap::new());
+    for app in apps {
+        match work(&app) {
+            Ok(result) => drop(done.insert(app.to_string(), result)),
+            Err(error @ AdminError::RecallsUnlisted { .. }) => {
+                unlisted.insert(app.to_string(), error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((done, unlisted))
 }
 
 /// The applications whose messages can be recalled.
@@ -166,10 +206,9 @@ pub(crate) fn recalled_keys(
     let Some(management) = &settings.management else {
         return Ok(Err("no management API is configured (--management-url)".into()));
     };
-    let names = topology.names();
     let mut keys = HashSet::new();
-    let read = ManagementApi::new(management).and_then(|api| {
-        api.each_binding_between(&settings.broker.vhost, &names.recall(app), &names.recalled(app), |info| {
+    let read = ManagementApi::new(management).map_err(AdminError::from).and_then(|api| {
+        each(&api, settings, topology, app, |info| {
             if info.routing_key != NOTE {
                 keys.insert(info.routing_key);
             }
@@ -177,23 +216,22 @@ pub(crate) fn recalled_keys(
     });
     match read {
         Ok(()) => Ok(Ok(keys)),
-        Err(error) => Ok(Err(error.absence(management)?)),
+        Err(AdminError::Management(error)) => Ok(Err(error.absence(management)?)),
+        Err(error) => Ok(Err(error.to_string())),
     }
 }
 
-/// Counts the recalls of each application. The broker lists them all for that, which takes it
-/// time and memory.
+/// Counts the recalls of each application, and says of which that is not possible. The broker
+/// lists them all for that, which takes it time and memory.
 ///
 /// # Errors
 /// If there is no management API, or no set.
 pub(crate) fn count_recalls(
     settings: &Settings,
     topology: &Topology,
-) -> Result<BTreeMap<String, AppRecalls>, AdminError> {
+) -> Result<(OfEach<AppRecalls>, Unlisted), AdminError> {
     let api = api(settings)?;
-    let apps = apps(&api, settings, topology)?.into_iter();
-    let count = |app: AppKey| Ok((app.to_string(), count_recalls_of(&api, settings, topology, &app)?));
-    apps.map(count).collect()
+    of_each(apps(&api, settings, topology)?, |app| count_recalls_of(&api, settings, topology, app))
 }
 
 /// The same for one application.
@@ -205,9 +243,8 @@ pub(crate) fn count_recalls_of(
 ) -> Result<AppRecalls, AdminError> {
     let grace = SignedDuration::try_from(GRACE).unwrap_or(SignedDuration::MAX);
     let before = Timestamp::now().checked_sub(grace).unwrap_or(Timestamp::MIN);
-    let (exchange, queue) = (topology.names().recall(app), topology.names().recalled(app));
     let mut counting = Counting::default();
-    api.each_binding_between(&settings.broker.vhost, &exchange, &queue, |info| counting.add(&info))?;
+    each(api, settings, topology, app, |info| counting.add(&info))?;
     Ok(counting.counted(before))
 }
 
@@ -255,26 +292,33 @@ fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
     crate::api(settings, "shows bindings")
 }
 
-/// The recalls of one application, or of all, with what was noted about them.
-fn recalls(
+/// Each binding that recalls a message of an application, or notes something about one.
+fn each(
     api: &ManagementApi,
     settings: &Settings,
     topology: &Topology,
-    app: Option<&AppKey>,
+    app: &AppKey,
+    visit: impl FnMut(BindingInfo),
+) -> Result<(), AdminError> {
+    let (exchange, queue) = (topology.names().recall(app), topology.names().recalled(app));
+    api.each_binding_between(&settings.broker.vhost, &exchange, &queue, visit).map_err(|error| match error {
+        ManagementError::Unexpected { reason, .. } => {
+            AdminError::RecallsUnlisted { app: app.clone(), reason }
+        }
+        other => other.into(),
+    })
+}
+
+/// The recalls of an application, with what was noted about them.
+fn recalls_of(
+    api: &ManagementApi,
+    settings: &Settings,
+    topology: &Topology,
+    app: &AppKey,
 ) -> Result<Vec<Recall>, AdminError> {
-    let (names, vhost) = (topology.names(), &settings.broker.vhost);
-    let apps: Vec<AppKey> = match app {
-        Some(app) => vec![app.clone()],
-        None => apps(api, settings, topology)?,
-    };
-    let mut found = Vec::new();
-    for app in apps {
-        let mut of_app = Paired::default();
-        let (exchange, queue) = (names.recall(&app), names.recalled(&app));
-        api.each_binding_between(vhost, &exchange, &queue, |info| of_app.add(info))?;
-        found.extend(of_app.recalls(&app));
-    }
-    Ok(found)
+    let mut found = Paired::default();
+    each(api, settings, topology, app, |info| found.add(info))?;
+    Ok(found.recalls(app).collect())
 }
 
 /// The recalls of an application by handle: whether each is bound, and what is noted about it.

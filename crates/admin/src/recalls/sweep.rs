@@ -10,7 +10,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{GRACE, Recall, api, recalls, safe::postponed};
+use super::{GRACE, Recall, api, of_each, recalls_of, safe::postponed};
 use crate::{AdminError, doing};
 use delayline::{amqp::Session, codec::RoutingKey, topology::Topology};
 use delayline_settings::Settings;
@@ -93,6 +93,8 @@ pub struct SweepReport {
     pub interrupted: bool,
     /// The same by application.
     pub apps: BTreeMap<String, SweptApp>,
+    /// Why the recalls of an application cannot be listed, by application: they stay.
+    pub unchecked: BTreeMap<String, String>,
 }
 
 /// What to do about a recall.
@@ -120,12 +122,13 @@ pub fn sweep_recalls(
 ) -> Result<SweepReport, AdminError> {
     let api = api(settings)?;
     let mut report = SweepReport { dry_run: options.dry_run, ..SweepReport::default() };
-    for app in super::apps(&api, settings, topology)? {
-        report.apps.insert(app.to_string(), SweptApp::default());
-    }
+    let apps = super::apps(&api, settings, topology)?;
+    let (found, unlisted) = of_each(apps, |app| recalls_of(&api, settings, topology, app))?;
+    report.unchecked = unlisted;
+    report.apps = found.keys().map(|app| (app.clone(), SweptApp::default())).collect();
     let (mut over, mut new, mut undone) = (Vec::new(), Vec::new(), Vec::new());
     let now = Timestamp::now();
-    for recall in recalls(&api, settings, topology, None)? {
+    for recall in found.into_values().flatten() {
         if recall.bound {
             report.recalls += 1;
             report.of(&recall).recalls += 1;

@@ -3,35 +3,21 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
+use toml::Table;
 
 use delayline::{broker::Secret, codec::AppKey, topology::Topology};
-use delayline_admin::{AppQueue, AppSpec, AppUser, Delivery};
+use delayline_admin::{AppRequest, AppSpec};
 
 use crate::Failure;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    apps: BTreeMap<String, Entry>,
+    apps: BTreeMap<String, Table>,
 }
 
-/// What a file says about an application.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Entry {
-    /// Its RabbitMQ user; the app key by default.
-    user: Option<String>,
-    /// The password of its user; the user's name by default.
-    password: Option<String>,
-    /// The queue it consumes; the app key by default.
-    queue: Option<String>,
-    /// Whether it consumes nothing.
-    publish_only: bool,
-    /// The other applications whose keys it may publish.
-    may_publish: Vec<String>,
-    /// Whether it may publish to the retry and parked exchanges itself.
-    may_retry: bool,
-}
+/// The password of an application's user, which a platform file has no place for.
+const PASSWORD: &str = "password";
 
 /// An application to register, and its password.
 #[derive(Debug)]
@@ -53,39 +39,38 @@ fn parse(text: &str, topology: &Topology) -> Result<Vec<App>, String> {
     if file.apps.is_empty() {
         return Err("it has no application; write a table such as [apps.billing]".into());
     }
-    let app = |(key, entry)| {
-        let named = format!("[apps.{key}]");
-        self::app(key, entry, topology).map_err(|reason| format!("{named}: {reason}"))
+    let app = |(key, mut table): (String, Table)| {
+        let app = || {
+            let password = table.remove(PASSWORD).map(|it| it.try_into::<String>()).transpose();
+            let password = password.map_err(|error| format!("{PASSWORD}: {error}"))?;
+            let request = table.try_into::<AppRequest>().map_err(|error| error.to_string())?;
+            self::app(key.clone(), request, password, topology)
+        };
+        app().map_err(|reason| format!("[apps.{key}]: {}", reason.trim_end()))
     };
     file.apps.into_iter().map(app).collect()
 }
 
 /// An application that only has a name.
 pub(super) fn plain(app: &AppKey, topology: &Topology) -> Result<App, Failure> {
-    self::app(app.to_string(), Entry::default(), topology).map_err(Failure::usage)
+    self::app(app.to_string(), AppRequest::default(), None, topology).map_err(Failure::usage)
 }
 
-fn app(key: String, entry: Entry, topology: &Topology) -> Result<App, String> {
-    let read = |key: &String| AppKey::new(key).map_err(|error| error.to_string());
-    let app = read(&key)?;
-    if entry.publish_only && entry.queue.is_some() {
-        return Err("it has a queue and is publish_only; keep one of them".into());
+/// As the request says, but always with retries, and with a user.
+fn app(
+    key: String,
+    mut request: AppRequest,
+    password: Option<String>,
+    topology: &Topology,
+) -> Result<App, String> {
+    let app = AppKey::new(&key).map_err(|error| error.to_string())?;
+    if request.no_user {
+        return Err("every application here has a user; leave out no_user".into());
     }
-    let user = entry.user.unwrap_or_else(|| key.clone());
-    let password = entry.password.unwrap_or_else(|| user.clone());
-    let queue = AppQueue { retry: true, ..AppQueue::new(entry.queue.unwrap_or(key)) };
-    let spec = AppSpec {
-        recall: None,
-        app,
-        delivery: if entry.publish_only { Delivery::Nothing } else { Delivery::Direct(queue) },
-        user: Some(AppUser {
-            name: user.clone(),
-            password: Some(Secret::new(&password)),
-            may_publish: entry.may_publish.iter().map(read).collect::<Result<_, _>>()?,
-            may_retry: entry.may_retry,
-            ..AppUser::default()
-        }),
-    };
+    request.retry = !request.publish_only;
+    let user = request.user.clone().unwrap_or(key);
+    let password = password.unwrap_or_else(|| user.clone());
+    let spec = request.spec(app, Some(Secret::new(&password))).map_err(|error| error.to_string())?;
     spec.check(topology).map_err(|error| error.to_string())?;
     Ok(App { spec, user, password })
 }

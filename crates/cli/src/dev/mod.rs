@@ -48,9 +48,12 @@ the command failed. The command has the addresses in its environment: AMQP_URL f
 application, AMQP_URL_EU_SHOP for `eu.shop`, and DELAYLINE_URL and others for `delayline`.
 
 With --unit-ms, a second of a delay takes so many milliseconds: 1 to 1000. A file has a table
-for each application, with any of user, password, queue, publish_only, may_publish, may_retry:
+for each application, with a password, and what `apply` reads in a platform file (docs/platform.md):
+user, queue, publish_only, may_publish, recall, journal and so on. Each has retries.
   [apps.billing]
-  queue = \"billing-in\"")]
+  queue = \"billing-in\"
+  recall = true
+  journal = \"90d\"")]
 pub(super) struct Args {
     /// Register this application, with a queue of its name and retries
     #[arg(long, value_name = "APP", value_parser = args::app)]

@@ -22,9 +22,11 @@ use serde::Serialize;
 
 use delayline::{
     Message,
+    amqp::{AmqpError, Session},
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, When},
     router::{Cause, Outcome, Receipt},
+    topology::Names,
 };
 use delayline_settings::Settings;
 
@@ -106,8 +108,9 @@ pub(super) struct Args {
     /// put the new one there, too
     #[arg(long, value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["lines", "jsonl"])]
     replace: Option<Option<Handle>>,
-    /// Print the handle of each message that was confirmed and has an id, for `recall`
-    #[arg(long, requires = "jsonl")]
+    /// Print only the handle of each message that was confirmed and has an id, for `recall`; the
+    /// rest goes to standard error
+    #[arg(long, conflicts_with = "lines")]
     handles: bool,
     /// The body of one message
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "lines", "jsonl"])]
@@ -179,6 +182,9 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         unit: settings.topology.unit,
         user: settings.broker.credentials.username().map(str::to_owned),
     };
+    if let Some(app) = template.app.as_ref().filter(|_| template.journal) {
+        journalled(app, settings)?;
+    }
     let report = if args.lines || args.jsonl {
         let format = if args.lines { Format::Lines } else { Format::Json };
         send_many(args, format, &template, settings, output)?
@@ -201,7 +207,10 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             None => send_one(message, settings)?,
         }
     };
-    show(&report, output)?;
+    match args.handles && !output.json {
+        true => show_handle(&report, output)?,
+        false => show(&report, output)?,
+    }
     // The same exit code as for a single message.
     Ok(match &report {
         Report { interrupted: true, .. } => Code::Interrupted,
@@ -210,6 +219,23 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Report { unsendable: 1.., .. } => Code::Usage,
         _ => Code::Done,
     })
+}
+
+/// Refuses to send with a copy for a journal that is not there: nobody would notice. A user that
+/// may not see it is not held up.
+fn journalled(app: &AppKey, settings: &Settings) -> Result<(), Failure> {
+    let journal = Names::new(settings.topology.set.clone()).journal(app);
+    match Session::open(&settings.broker)?.queue_depth(&journal) {
+        Ok(Some(_)) | Err(AmqpError::Channel { .. }) => Ok(()),
+        Ok(None) => Err(Failure::new(
+            Code::Broker,
+            format!(
+                "`{app}` has no journal, so no copy would be kept, and nothing was sent: run `delayline app add \
+                 {app} --recall --journal 90d`, or leave out --journal"
+            ),
+        )),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn open(file: &PathBuf) -> Result<File, Failure> {
@@ -394,6 +420,19 @@ impl Sent {
     }
 }
 
+/// Beside the handles, which are for another command.
+fn show_handle(report: &Report, output: &mut Output) -> Result<(), Failure> {
+    if report.problems.count > 0 {
+        aside(&report.problems);
+    }
+    match &report.message {
+        Some(sent) => sent.handle.iter().try_for_each(|handle| output.line(handle))?,
+        None => aside(summary(report)),
+    }
+    report.left.iter().for_each(|left| aside(left.text()));
+    Ok(())
+}
+
 fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
     if output.json {
         return Ok(output.json(report)?);
@@ -419,15 +458,19 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    output.line(format!(
+    output.line(summary(report))?;
+    Ok(())
+}
+
+fn summary(report: &Report) -> String {
+    format!(
         "{} confirmed, {} failed, in {:.1} s ({}/s){}",
         grouped(report.confirmed),
         grouped(report.problems.count),
         report.seconds,
         text::rate(Some(report.per_second)),
         if report.interrupted { "; interrupted" } else { "" }
-    ))?;
-    Ok(())
+    )
 }
 
 #[cfg(test)]

@@ -241,6 +241,11 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
         if let Some(journal) = &view.journal {
             let oldest = text::since(picture.at, journal.oldest);
             lines.push(Line::from(format!("  journal     {} of {app}, {oldest}", grouped(journal.copies))));
+            if let Some(schedule) = journal.schedule {
+                let due = [schedule.next, schedule.last].map(|due| text::until(picture.at, due));
+                let waiting = grouped(schedule.waiting);
+                lines.push(Line::from(format!("  scheduled   {waiting} of {app}, {} to {}", due[0], due[1])));
+            }
         }
     }
     for unchecked in &picture.unchecked {

@@ -30,7 +30,7 @@ pub enum CanaryError {
     #[error(transparent)]
     Broker(#[from] AmqpError),
     /// The set is not installed.
-    #[error("{reason}; is the set installed? Run `delayline install`")]
+    #[error("{reason}; is the set installed? Run `delayline install`, with --set unless it is `delay`")]
     NoSet {
         /// The broker's words.
         reason: String,

@@ -355,6 +355,7 @@ impl Collector {
             cut_off: ends.map(|ends| ends.cut_off),
             oldest: ends.and_then(|ends| ends.oldest),
             newest: ends.and_then(|ends| ends.newest),
+            schedule: ends.and_then(|ends| ends.schedule),
         })
     }
 

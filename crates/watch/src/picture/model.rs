@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline_admin::{AppBinding, Finding};
+use delayline_admin::{AppBinding, Finding, JournalSchedule};
 
 use super::{LayoutView, Verdict};
 
@@ -223,6 +223,9 @@ pub struct JournalView {
     pub oldest: Option<Timestamp>,
     /// When the last one was published, as of that look.
     pub newest: Option<Timestamp>,
+    /// What is scheduled, as of that look; `None` before, or if the journal is too long to be read
+    /// each time.
+    pub schedule: Option<JournalSchedule>,
 }
 
 /// What a canary saw.

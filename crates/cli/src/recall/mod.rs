@@ -1,26 +1,20 @@
 //! `delayline recall`
 
-use std::{
-    collections::BTreeMap,
-    io::{self, BufRead, IsTerminal},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+mod answers;
+
+use std::io::{self, BufRead, IsTerminal};
 
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
-use serde::Serialize;
 
 use delayline::{
     codec::{AppKey, MessageId},
     message::Handle,
-    recall::{Answer, MARGIN, RecallError, Recaller},
     topology::Topology,
 };
 use delayline_admin::{
-    self as admin, AdminError, Kept, PendingRecall, ScheduleFilter, ScheduleList, ScheduledMessage,
-    SweepOptions, SweepReport, drain::DrainError,
+    self as admin, PendingRecall, PendingRecalls, ScheduleFilter, ScheduleList, ScheduledMessage,
+    SweepOptions, SweepReport,
 };
 use delayline_settings::Settings;
 
@@ -35,10 +29,6 @@ use crate::{
 /// The most messages that one run finds in a journal.
 const AT_ONCE: usize = 100_000;
 
-/// How long after it was due a message is looked for, at most, and how often.
-const LATE: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,8 +41,8 @@ Examples:
   delayline recall --sweep --dry-run
 
 A handle is the routing key that a message with an id was published with, and behind an
-`@` the time when it is due; `send` prints it. Without that time, nobody can say whether a
-recall is in good time. Handles on standard input stand one to a line, and are all read
+`@` the time when it is due; `send` prints it. Without that time, or with one that the delay
+in its key rules out, nobody can say whether a recall is in good time. Handles on standard input stand one to a line, and are all read
 before anything is done.
 
   recalled    bound 2 s or more before it is due: it will not be delivered
@@ -60,14 +50,15 @@ before anything is done.
               was changed
   uncertain   bound less than 2 s before it is due, or nobody knows when that is, or an
               earlier recall is bound that may have been in time; --wait looks where it went
-
   unknown     the journal of the application has no such message
 
 With --app, the messages are found in the application's journal (docs/recall.md), up to
 100,000 at a time: by their id, which finds a waiting retry as well, or, with --all, all
 that are due then. What was published without the journal is not found.
 
-The exit code is 1 unless all are recalled. `--sweep` removes the recalls of messages that
+  failed      the broker refused, and says why; the others are done all the same
+
+The exit code is 0 if all are recalled, 3 if one failed, and 1 otherwise. `--sweep` removes the recalls of messages that
 were due more than an hour ago, if that is safe now; run it once a day.")]
 pub(super) struct Args {
     /// The messages [default: read from standard input]
@@ -114,19 +105,10 @@ impl Args {
     }
 }
 
-/// What came of one handle.
-#[derive(Debug, Serialize)]
-struct Line {
-    handle: String,
-    due: Option<Timestamp>,
-    answer: &'static str,
-}
-
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
     if args.pending {
-        let pending = admin::pending_recalls(settings, &topology, args.app.as_ref())?;
-        return list(&pending, output);
+        return list(&admin::pending_recalls(settings, &topology, args.app.as_ref())?, output);
     }
     if args.sweep {
         let mut options = SweepOptions::default();
@@ -143,46 +125,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         None if args.handles.is_empty() => (typed()?, 0),
         None => (args.handles.clone(), 0),
     };
-    let stop = on_signal()?;
-    let mut harmless = BTreeMap::new();
-    let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
-    let (mut done, mut open) = (0_u64, left);
-    let mut interrupted = false;
-    for handle in handles {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(Code::Interrupted);
-        }
-        let (handle, answer) = match args.undo {
-            true => (handle.clone(), recaller.undo(&handle)?),
-            false => {
-                let answer = recaller.recall(&handle)?;
-                let looks = args.wait
-                    && answer != Answer::InTime
-                    && *harmless
-                        .entry(handle.app().clone())
-                        .or_insert_with(|| is_harmless(handle.app(), settings, &topology));
-                let answer = match looks && is_aside(&mut recaller, &handle, &stop)? {
-                    true => Answer::InTime,
-                    false => doubted(answer, &handle, settings, &topology),
-                };
-                // It would have looked longer.
-                interrupted = looks && answer != Answer::InTime && stop.load(Ordering::Relaxed);
-                (handle, answer)
-            }
-        };
-        let in_time = answer == Answer::InTime;
-        done += u64::from(in_time);
-        open += u64::from(!in_time);
-        show(&handle, answer, args.undo, output)?;
-    }
-    if interrupted {
-        return Ok(Code::Interrupted);
-    }
-    if !output.json && done + open > 1 {
-        let what = if args.undo { "undone" } else { "recalled" };
-        output.line(format!("{} {what}, {} not or not certainly", grouped(done), grouped(open)))?;
-    }
-    Ok(if open == 0 { Code::Done } else { Code::Problem })
+    let all = answers::All { settings, topology: &topology, undo: args.undo, wait: args.wait };
+    all.change(handles, left, output)
 }
 
 /// The handles that an application's journal has, and how many more messages there are that
@@ -303,84 +247,32 @@ fn typed() -> Result<Vec<Handle>, Failure> {
     }
 }
 
-/// Whether looking for a message among the recalled ones takes none away.
-fn is_harmless(app: &AppKey, settings: &Settings, topology: &Topology) -> bool {
-    match Kept::Recalled(app.clone()).check(settings, topology) {
-        Err(
-            error @ AdminError::Drain(DrainError::DeliveryLimit { .. } | DrainError::UnknownLimit { .. }),
-        ) => {
-            aside(format!("where messages of `{app}` went is not looked at: {error}"));
-            false
+fn list(report: &PendingRecalls, output: &mut Output) -> Result<Code, Failure> {
+    output.report(report, |report, output| {
+        let pending = &report.pending;
+        if pending.is_empty() {
+            output.line("no recall is pending")?;
+        } else {
+            let due = |it: &PendingRecall| it.due.map_or_else(|| "unknown".into(), date);
+            let rows = pending.iter().map(|it| vec![it.app.clone(), due(it), it.handle.clone()]);
+            output.line(table(&["app key", "due at the latest", "handle"], rows))?;
+            output.line(format!("{} pending", counted(pending.len() as u64, "recall")))?;
         }
-        // What else is wrong, looking says.
-        _ => true,
-    }
+        report.unchecked.iter().try_for_each(|why| Ok(output.line(not_checked(why))?))
+    })?;
+    Ok(if report.unchecked.is_empty() { Code::Done } else { Code::Problem })
 }
 
-/// An earlier run, whose answer was lost perhaps, may have been in time, as far as that can be
-/// seen.
-fn doubted(answer: Answer, handle: &Handle, settings: &Settings, topology: &Topology) -> Answer {
-    match answer {
-        Answer::TooLate if admin::is_recall_bound(settings, topology, handle).unwrap_or(false) => {
-            Answer::Uncertain
-        }
-        answer => answer,
-    }
-}
-
-/// Whether a message is among the recalled ones once it is due, or when somebody ends us.
-fn is_aside(recaller: &mut Recaller, handle: &Handle, stop: &AtomicBool) -> Result<bool, Failure> {
-    let left =
-        |until: Timestamp| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
-    let Some(due) = handle.due() else { return Ok(recaller.is_recalled(handle)?) };
-    while !left(due).is_zero() && !stop.load(Ordering::Relaxed) {
-        thread::sleep(left(due).min(LOOK_EVERY));
-    }
-    let end = due.saturating_add(MARGIN + LATE).unwrap_or(Timestamp::MAX);
-    loop {
-        if recaller.is_recalled(handle)? {
-            return Ok(true);
-        }
-        if left(end).is_zero() || stop.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        thread::sleep(LOOK_EVERY);
-    }
-}
-
-fn show(handle: &Handle, answer: Answer, undo: bool, output: &mut Output) -> Result<(), Failure> {
-    let (word, shown) = match (answer, undo) {
-        (Answer::InTime, false) => ("recalled", "recalled ".green().to_string()),
-        (Answer::InTime, true) => ("undone", "undone   ".green().to_string()),
-        (Answer::TooLate, _) => ("too-late", "too late ".red().to_string()),
-        _ => ("uncertain", "uncertain".yellow().to_string()),
-    };
-    let key = handle.routing_key().encode();
-    if output.json {
-        return Ok(output.json(&Line { handle: key, due: handle.due(), answer: word })?);
-    }
-    let due = handle.due().map_or_else(|| "unknown".into(), date);
-    Ok(output.line(format!("{shown} {key} (due {due})"))?)
-}
-
-fn list(pending: &[PendingRecall], output: &mut Output) -> Result<Code, Failure> {
-    if output.json {
-        output.json(&serde_json::json!({ "pending": pending }))?;
-        return Ok(Code::Done);
-    }
-    if pending.is_empty() {
-        output.line("no recall is pending")?;
-        return Ok(Code::Done);
-    }
-    let due = |it: &PendingRecall| it.due.map_or_else(|| "unknown".into(), date);
-    let rows = pending.iter().map(|it| vec![it.app.clone(), due(it), it.handle.clone()]);
-    output.line(table(&["app key", "due at the latest", "handle"], rows))?;
-    output.line(format!("{} pending", counted(pending.len() as u64, "recall")))?;
-    Ok(Code::Done)
+fn not_checked(why: &str) -> String {
+    format!("{} {why}", "not checked:".yellow().bold())
 }
 
 fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
-    let code = if report.interrupted { Code::Interrupted } else { Code::Done };
+    let code = match report.interrupted {
+        true => Code::Interrupted,
+        false if !report.unchecked.is_empty() => Code::Problem,
+        false => Code::Done,
+    };
     if output.json {
         output.json(report)?;
         return Ok(code);
@@ -415,11 +307,6 @@ fn swept(report: &SweepReport, output: &mut Output) -> Result<Code, Failure> {
     if report.odd > 0 {
         output.line(format!("{} have a key that no message can have", number(report.odd)))?;
     }
+    report.unchecked.values().try_for_each(|why| output.line(not_checked(why)))?;
     Ok(code)
-}
-
-impl From<RecallError> for Failure {
-    fn from(error: RecallError) -> Self {
-        Self::new(Code::Broker, error)
-    }
 }
