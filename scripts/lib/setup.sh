@@ -102,6 +102,20 @@ need_rhea() {
     npm install --silent --no-fund --no-audit --prefix .cache/node 'rhea@3.0.4'
 }
 
+# Libraries that set the header x-delay for the delayed-message plugin. Where one cannot be
+# had, its test says so.
+need_plugin_libraries() {
+    need_clients
+    "$TEST_PYTHON" -c 'import taskiq_aio_pika' 2>/dev/null || {
+        say "installing taskiq-aio-pika into .cache/python"
+        "$TEST_PYTHON" -m pip install --quiet --disable-pip-version-check 'taskiq==0.13.0' 'taskiq-aio-pika==0.6.1' || true
+    }
+    [ -e "$TEST_NODE_PATH/rascal/package.json" ] || {
+        say "installing Rascal into .cache/node"
+        npm install --silent --no-fund --no-audit --prefix .cache/node 'rascal@21.0.1' || true
+    }
+}
+
 # Debian's Prometheus, for the tests of metrics and alerts; its service is not started.
 need_prometheus() {
     command -v prometheus >/dev/null && command -v promtool >/dev/null && return

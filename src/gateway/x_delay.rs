@@ -7,7 +7,7 @@ use crate::message::{Headers, Value};
 pub const X_DELAY: &str = "x-delay";
 
 /// A delay that is neither a number nor text that holds one. The plugin closes the
-/// publisher's channel over such a text.
+/// publisher's connection over such a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the header `x-delay` is {found}; write whole milliseconds, such as 5000")]
 pub(super) struct Unreadable {

@@ -32,6 +32,7 @@ mod others;
 mod picture;
 mod pika;
 mod platform;
+mod plugin_libraries;
 mod policies;
 mod proxy;
 mod quotas;

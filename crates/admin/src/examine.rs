@@ -97,7 +97,8 @@ fn state(object: String, declared: Result<(), AmqpError>) -> Result<ObjectState,
 
 impl Conflict {
     /// Parses the broker's message: `inequivalent arg 'A' for … : received 'W' but current is
-    /// 'F'`, where both values may be `none` or `the value 'V' of type 'T'`.
+    /// 'F'`, where both values may be `none`, `the value 'V' of type 'T'`, or, for a type of
+    /// exchange that a plugin brings, `''V''`.
     fn new(object: String, text: String) -> Self {
         let parts = (|| {
             let (_, rest) = text.split_once("inequivalent arg '")?;
@@ -115,7 +116,8 @@ fn value(words: &str) -> String {
     if words.trim() == "none" {
         return "not set".into();
     }
-    words.split('\'').nth(1).unwrap_or(words).to_owned()
+    let quoted_twice = words.trim().strip_prefix("''").and_then(|rest| rest.strip_suffix("''"));
+    quoted_twice.or_else(|| words.split('\'').nth(1)).unwrap_or(words).to_owned()
 }
 
 #[cfg(test)]
@@ -147,6 +149,12 @@ mod tests {
                 "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'e' in vhost '/': received the value 'u' of type 'longstr' but current is none"
             ),
             expected("alternate-exchange", "u", "not set")
+        );
+        assert_eq!(
+            parts(
+                "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'topic' but current is ''x-delayed-message''"
+            ),
+            expected("type", "topic", "x-delayed-message")
         );
     }
 

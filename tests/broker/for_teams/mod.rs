@@ -13,6 +13,7 @@ use std::{
 
 use clients::Client;
 use delayline::codec::{Delay, RoutingKey};
+pub(crate) use team::Receiver;
 use team::{Team, user_of, without_queues};
 
 use crate::common::{Inbox, PATIENCE, app, not_tested::not_tested};

@@ -275,14 +275,14 @@ impl Sent {
 }
 
 /// A program that receives.
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     child: Child,
     ended: i32,
     lines: mpsc::Receiver<String>,
 }
 
 impl Receiver {
-    pub(super) fn start(mut command: Command, ended: i32) -> Self {
+    pub(crate) fn start(mut command: Command, ended: i32) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
@@ -291,12 +291,12 @@ impl Receiver {
     }
 
     /// The next line that it prints.
-    pub(super) fn next(&self) -> String {
+    pub(crate) fn next(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a line")
     }
 
     /// Tells it to end, and it does.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert_eq!(self.child.wait().unwrap().code(), Some(self.ended));
         let _ = std::io::stdout().flush();
