@@ -115,6 +115,9 @@ fn value(words: &str) -> String {
     if words.trim() == "none" {
         return "not set".into();
     }
+    // Types of exchanges come in two pairs of quotes.
+    let words =
+        words.strip_prefix('\'').filter(|rest| rest.len() > 1 && rest.starts_with('\'')).unwrap_or(words);
     words.split('\'').nth(1).unwrap_or(words).to_owned()
 }
 
@@ -148,6 +151,13 @@ mod tests {
             ),
             expected("alternate-exchange", "u", "not set")
         );
+    }
+
+    #[test]
+    fn types_of_exchanges_come_in_two_pairs_of_quotes() {
+        let text = "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'topic' but current is ''x-delayed-message''";
+        assert_eq!(parts(text).2, "x-delayed-message");
+        assert_eq!(value("''"), "");
     }
 
     #[test]
