@@ -201,7 +201,7 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
 
     let listed = || admin::list_gateways(&settings, &topology).unwrap().gateways.remove(0);
     let found = listed();
-    assert_eq!((found.gateway.as_str(), found.kind.as_deref(), found.daemons), (NAME, Some("headers"), 0));
+    assert_eq!((found.gateway.as_str(), found.kind.as_deref(), found.channels), (NAME, Some("headers"), 0));
     assert!(found.problems.iter().any(|problem| problem.contains("run `delayline serve`")), "{found:?}");
     session.delete_exchange("orders.delayed.in").unwrap();
     let broken = listed();
@@ -222,6 +222,34 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
     assert!(admin::list_gateways(&settings, &topology).unwrap().gateways.is_empty());
     let report = admin::verify(&settings, &topology).unwrap();
     assert!(report.findings.is_empty(), "{report:?}");
+}
+
+#[test]
+fn names_that_clash_are_refused_and_bindings_past_the_delay_are_found() {
+    let settings = installed(10);
+    let topology = topology(&settings);
+    add(&settings, ExchangeKind::Fanout);
+    let refused = |name: &str| {
+        let kind = ExchangeKind::Fanout;
+        let added = admin::add_gateway(&settings, &topology, name, kind, false).unwrap().unwrap();
+        assert_eq!(added.outcome, Applied::Conflict, "{added:?}");
+        added.conflicts.join(" ")
+    };
+    assert!(refused("amq.fanout").contains("`amq.`"));
+    assert!(refused("orders.delayed.in").contains("there is a gateway `orders.delayed`"));
+    admin::add_gateway(&settings, &topology, "y.in", ExchangeKind::Fanout, false).unwrap().unwrap();
+    assert!(refused("y").contains("there is a gateway `y.in`"));
+    let list = || admin::list_gateways(&settings, &topology).unwrap().gateways;
+    assert_eq!(list().len(), 2, "nothing was made");
+
+    let _orders = Orders::open(&settings, "");
+    let mut session = Session::open(&settings.broker).unwrap();
+    let (source, destination) = (format!("{NAME}.in"), Endpoint::Queue("orders".into()));
+    session.bind(&Binding { source, destination, key: String::new() }).unwrap();
+    let found = list().remove(0);
+    let problem = &found.problems[0];
+    assert!(problem.contains("queue `orders` is bound to exchange `orders.delayed.in`"), "{found:?}");
+    assert!(problem.contains("bind it to exchange `orders.delayed`"), "{found:?}");
 }
 
 /// A daemon that serves gateways, which it finds by itself, and nothing else.
