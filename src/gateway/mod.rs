@@ -13,9 +13,11 @@
 
 mod parcel;
 mod service;
+mod set_aside;
 mod stats;
 mod x_delay;
 
 pub use service::Gateway;
+pub use set_aside::{Remains, SetAside};
 pub use stats::{GatewayCounters, GatewayCounts, GatewayStats};
 pub use x_delay::X_DELAY;

@@ -12,7 +12,7 @@ use crate::{
 use super::x_delay::{self, X_DELAY};
 
 /// The header with everything that is put back.
-const GATEWAY: &str = "delayline-gateway";
+pub(super) const GATEWAY: &str = "delayline-gateway";
 
 /// Its fields.
 const KEY: &str = "key";
@@ -88,7 +88,7 @@ impl Route {
             return Ok(Step::Now(self.out(parcel.routing_key.clone(), parcel)));
         };
         let due = now.saturating_add(delay);
-        let wait = self.in_the_levels(delay)?;
+        let wait = in_the_levels(delay, self.unit)?;
         if wait == Delay::ZERO {
             parcel.headers.insert(X_DELAY.into(), x_delay::done(delay));
             return Ok(Step::At(due, self.out(parcel.routing_key.clone(), parcel)));
@@ -110,42 +110,18 @@ impl Route {
         Ok(Step::Now(message))
     }
 
-    /// The whole units that a message waits in the levels, if it is due after so many ms.
-    fn in_the_levels(&self, rest: i64) -> Result<Delay, Refused> {
-        let units = rest.saturating_sub(LEAD_MS).max(0) / i64::from(self.unit.millis());
-        let units = u64::try_from(units).unwrap_or(0);
-        Ok(Delay::from_seconds(units).map_err(InvalidMessage::from)?)
-    }
-
     /// A message that has been in the levels.
     fn leaves(&self, mut parcel: Parcel, now: i64) -> Result<Step, Refused> {
-        let Some(Value::Table(mut noted)) = parcel.headers.get(GATEWAY).cloned() else {
-            return Err(Refused::Foreign);
-        };
-        let (Some(Value::Text(key)), Some(due)) = (noted.remove(KEY), noted.get(DUE).and_then(Value::as_i64))
-        else {
-            return Err(Refused::Foreign);
-        };
+        let noted = Noted::of(&parcel.headers).ok_or(Refused::Foreign)?;
         // The clock of the daemon that it came in through may be ahead of ours.
-        let wait = self.in_the_levels(due.saturating_sub(now))?;
+        let wait = in_the_levels(noted.due.saturating_sub(now), self.unit)?;
         if wait != Delay::ZERO {
             let mut again = Message::after(self.app.clone(), wait, parcel.body);
             (again.properties, again.headers) = (parcel.properties, parcel.headers);
             return Ok(Step::Now(again));
         }
-        parcel.headers.retain(|name, _| !is_put_aside(name));
-        if let Some(Value::Table(aside)) = noted.remove(HEADERS) {
-            parcel.headers.extend(aside);
-        }
-        if let Some(delay) = x_delay::read(&parcel.headers)? {
-            parcel.headers.insert(X_DELAY.into(), x_delay::done(delay));
-        }
-        if let Some(Value::Text(text)) = noted.remove(EXPIRATION) {
-            parcel.properties.expiration = Some(text);
-        }
-        if let Some(Value::Text(user)) = noted.remove(USER) {
-            parcel.properties.user_id = Some(user);
-        }
+        let (key, due) = (noted.key.clone(), noted.due);
+        noted.put_back(&mut parcel.properties, &mut parcel.headers)?;
         Ok(Step::At(due, self.out(key, parcel)))
     }
 
@@ -159,6 +135,56 @@ impl Route {
         let mut message = Message::verbatim(self.app.clone(), self.exchange.clone(), routing_key, body);
         (message.properties, message.headers) = (properties, kept);
         message
+    }
+}
+
+/// The whole units that a message waits in the levels, if it is due after so many ms.
+pub(super) fn in_the_levels(rest: i64, unit: Unit) -> Result<Delay, Refused> {
+    let units = rest.saturating_sub(LEAD_MS).max(0) / i64::from(unit.millis());
+    let units = u64::try_from(units).unwrap_or(0);
+    Ok(Delay::from_seconds(units).map_err(InvalidMessage::from)?)
+}
+
+/// What a message has with it in the levels.
+pub(super) struct Noted {
+    /// Its own routing key.
+    pub(super) key: String,
+    /// When it is due, in ms since the epoch.
+    pub(super) due: i64,
+    rest: Headers,
+}
+
+impl Noted {
+    /// `None` if no gateway wrote it.
+    pub(super) fn of(headers: &Headers) -> Option<Self> {
+        let Some(Value::Table(mut rest)) = headers.get(GATEWAY).cloned() else { return None };
+        let due = rest.get(DUE)?.as_i64()?;
+        match rest.remove(KEY)? {
+            Value::Text(key) => Some(Self { key, due, rest }),
+            _ => None,
+        }
+    }
+
+    /// Makes properties and headers what they were, with the delay as one that is over.
+    pub(super) fn put_back(
+        mut self,
+        properties: &mut Properties,
+        headers: &mut Headers,
+    ) -> Result<(), x_delay::Unreadable> {
+        headers.retain(|name, _| !is_put_aside(name));
+        if let Some(Value::Table(aside)) = self.rest.remove(HEADERS) {
+            headers.extend(aside);
+        }
+        if let Some(delay) = x_delay::read(headers)? {
+            headers.insert(X_DELAY.into(), x_delay::done(delay));
+        }
+        if let Some(Value::Text(text)) = self.rest.remove(EXPIRATION) {
+            properties.expiration = Some(text);
+        }
+        if let Some(Value::Text(user)) = self.rest.remove(USER) {
+            properties.user_id = Some(user);
+        }
+        Ok(())
     }
 }
 

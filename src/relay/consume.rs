@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Select;
-use log::{error, info, warn};
+use log::{Level, error, info, log, warn};
 
 use crate::{
     amqp::{Consumer, Delivery, Next, Session},
@@ -122,30 +122,33 @@ impl Consuming<'_> {
         let mut failures = 0_u32;
         let mut poison = Poison::default();
         let mut largest = 0;
+        let mut last = None;
         while !stop.load(Ordering::Relaxed) {
-            let reason = match self.session(stop, largest, &mut failures, &mut poison, &mut handle) {
-                Ok(Ended::Stopped(clean)) => return Ok(clean),
-                Ok(Ended::WentWell) => {
-                    poison.went_well();
-                    continue;
-                }
-                Ok(Ended::Resized(found)) => {
-                    largest = found;
-                    continue;
-                }
-                Err(Failed::Full(count)) => return Err(count),
-                Err(Failed::Session(reason)) => reason,
-                Err(Failed::Crashed { reason, unchecked }) => {
-                    if self.clear(&mut poison, unchecked) {
-                        failures = 0;
+            let reason =
+                match self.session(stop, largest, (&mut failures, &mut last), &mut poison, &mut handle) {
+                    Ok(Ended::Stopped(clean)) => return Ok(clean),
+                    Ok(Ended::WentWell) => {
+                        poison.went_well();
                         continue;
                     }
-                    reason
-                }
-            };
+                    Ok(Ended::Resized(found)) => {
+                        largest = found;
+                        continue;
+                    }
+                    Err(Failed::Full(count)) => return Err(count),
+                    Err(Failed::Session(reason)) => reason,
+                    Err(Failed::Crashed { reason, unchecked }) => {
+                        if self.clear(&mut poison, unchecked) {
+                            failures = 0;
+                            continue;
+                        }
+                        reason
+                    }
+                };
             failures += 1;
             let pause = Doubling::RECONNECT.spread(failures);
-            warn!("{reason}; trying again in {pause:?}");
+            log!(loudness(last.as_deref(), &reason), "{reason}; trying again in {pause:?}");
+            last = Some(reason);
             let until = Instant::now() + pause;
             while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 thread::sleep(TICK.min(pause));
@@ -189,7 +192,7 @@ impl Consuming<'_> {
         &self,
         stop: &AtomicBool,
         largest: usize,
-        failures: &mut u32,
+        (failures, last): (&mut u32, &mut Option<String>),
         poison: &mut Poison,
         handle: &mut impl FnMut(&Consumer, &mut Forwarder<'_>, Delivery) -> Result<(), Failed>,
     ) -> Result<Ended, Failed> {
@@ -210,6 +213,7 @@ impl Consuming<'_> {
                 Some(poison::CRASH) => Failed::Crashed { reason: error.to_string(), unchecked: true },
                 _ => Failed::Session(error.to_string()),
             })?;
+        *last = None;
         info!("taking messages from `{}`, {prefetch} at a time", self.queue);
         let mut forwarder =
             Forwarder::new(&router, self.unsendable, self.stats.as_deref(), usize::from(fits));
@@ -243,6 +247,12 @@ impl Consuming<'_> {
         info!("stopped{}", if clean { "" } else { "; some messages may be sent on twice" });
         Ok(Ended::Stopped(clean))
     }
+}
+
+/// How loudly to say why no session came about, or why it ended: without a right to the queue, it
+/// is the same at every turn, and no news.
+fn loudness(last: Option<&str>, reason: &str) -> Level {
+    if last == Some(reason) { Level::Debug } else { Level::Warn }
 }
 
 /// How many messages to take at a time, if the largest has so many bytes.
@@ -360,5 +370,11 @@ mod tests {
         let one = Taking { now: 1, most: 256, alone: false };
         assert!(!one.is_too_large(usize::MAX));
         assert!(!Taking { alone: true, ..one }.may_grow(1_000, 1));
+    }
+    #[test]
+    fn the_same_failure_again_is_no_news() {
+        assert_eq!(loudness(None, "403"), Level::Warn);
+        assert_eq!(loudness(Some("403"), "403"), Level::Debug);
+        assert_eq!(loudness(Some("403"), "404"), Level::Warn);
     }
 }

@@ -137,7 +137,14 @@ impl fmt::Debug for PublishError {
 
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.cause.fmt(f)?;
+        match (&self.0.cause, &self.0.message.direct) {
+            (Cause::Returned { code, text }, Some(direct)) => write!(
+                f,
+                "exchange `{}` routes it to no queue ({code}: {text}): nobody is bound for its routing key",
+                direct.exchange
+            )?,
+            (cause, _) => cause.fmt(f)?,
+        }
         if self.0.maybe_delivered {
             f.write_str(" (it may still arrive)")?;
         }
@@ -146,3 +153,23 @@ impl fmt::Display for PublishError {
 }
 
 impl std::error::Error for PublishError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{AppKey, Delay};
+
+    #[test]
+    fn only_what_the_set_did_not_route_is_the_sets_fault() {
+        let app = AppKey::new("shop").unwrap();
+        let returned = |message| {
+            let cause = Cause::Returned { code: 312, text: "NO_ROUTE".into() };
+            PublishError::new(cause, message, false).to_string()
+        };
+        let into_the_set = returned(Message::after(app.clone(), Delay::ZERO, "x"));
+        assert!(into_the_set.contains("run `delayline verify`"), "{into_the_set}");
+        let elsewhere = returned(Message::keyed(app, "orders".into(), "lonely".into(), "x"));
+        assert!(elsewhere.contains("exchange `orders` routes it to no queue (312: NO_ROUTE)"), "{elsewhere}");
+        assert!(!elsewhere.contains("verify"), "{elsewhere}");
+    }
+}

@@ -217,6 +217,12 @@ impl Names {
         AppKey::new(format!("gateway.{gateway}"))
     }
 
+    /// The gateway whose messages come back from the levels under this app key.
+    #[must_use]
+    pub fn gateway_of_app(app: &str) -> Option<&str> {
+        app.strip_prefix("gateway.")
+    }
+
     /// The exchange that the publishers of a gateway use.
     #[must_use]
     pub fn gateway_entry(gateway: &str) -> String {

@@ -17,7 +17,7 @@ use delayline::{
     message::{Properties, Value},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, Applied};
+use delayline_admin::{self as admin, Applied, DoctorOptions, Kept, Selection};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::Timestamp;
@@ -115,7 +115,7 @@ fn what_goes_in_comes_out_as_it_was_and_never_early() {
         ("short", 300.into(), 300),
         ("second", 1_000.into(), 1_000),
         ("long", 2_345.into(), 2_345),
-        ("text", "1200".into(), 1_200),
+        ("text", "1300".into(), 1_300),
     ];
     let before = Timestamp::now().as_millisecond();
     raw::publish(&settings, delays.iter().map(|(id, delay, _)| order(delay.clone(), id)));
@@ -145,7 +145,7 @@ fn what_goes_in_comes_out_as_it_was_and_never_early() {
     assert!(serving.stop());
     let counts = stats.counts();
     assert_eq!((counts.taken, counts.delivered, counts.set_aside), (7, 7, 0));
-    assert_eq!(counts.delayed, 2, "1,200 ms and 2,345 ms wait in the levels");
+    assert_eq!(counts.delayed, 2, "1,300 ms and 2,345 ms wait in the levels");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
 
     let listed = || admin::list_gateways(&settings, &topology).unwrap().gateways.remove(0);
     let found = listed();
-    assert_eq!((found.gateway.as_str(), found.kind.as_deref(), found.daemons), (NAME, Some("headers"), 0));
+    assert_eq!((found.gateway.as_str(), found.kind.as_deref(), found.channels), (NAME, Some("headers"), 0));
     assert!(found.problems.iter().any(|problem| problem.contains("run `delayline serve`")), "{found:?}");
     session.delete_exchange("orders.delayed.in").unwrap();
     let broken = listed();
@@ -222,6 +222,91 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
     assert!(admin::list_gateways(&settings, &topology).unwrap().gateways.is_empty());
     let report = admin::verify(&settings, &topology).unwrap();
     assert!(report.findings.is_empty(), "{report:?}");
+}
+
+#[test]
+fn what_was_set_aside_is_sent_on_once_somebody_is_bound() {
+    let settings = installed(10);
+    let topology = topology(&settings);
+    add(&settings, ExchangeKind::Topic);
+    let serving = Serving::start(&settings);
+    // The second has been in the levels.
+    raw::publish(&settings, [order(0, "now"), order(700, "later"), order("soon", "text")]);
+    eventually("all are unroutable", || unroutable(&settings) == 3);
+    assert_eq!(serving.stats.counts().delayed, 1);
+    assert!(serving.stop());
+
+    let report = Kept::Unroutable.list(&settings, &topology, 100, |_| {}).unwrap();
+    let groups = report.groups.iter().map(|it| (it.cause.reason.as_str(), it.group.count, it.bound));
+    assert_eq!(groups.collect::<Vec<_>>(), [("malformed", 1, None), ("nobody-bound", 2, Some(false))]);
+    assert!(report.groups.iter().all(|it| it.cause.gateway.as_deref() == Some(NAME)), "{report:?}");
+    assert!(report.groups[0].cause.detail.as_ref().unwrap().contains("`x-delay` is `soon`"), "{report:?}");
+    let mut keys = Vec::new();
+    let key = |it: admin::KeptMessage| keys.push(it.own_key.unwrap_or(it.sample.routing_key));
+    Kept::Unroutable.messages(&settings, &topology, &Selection::default(), (10, 0), key).unwrap();
+    keys.sort();
+    assert_eq!(keys, ["order.later", "order.now", "order.text"]);
+    let doctor = || admin::doctor(&settings, &topology, &DoctorOptions::default()).unwrap().findings;
+    let found = doctor();
+    let nobody = found.iter().find(|it| it.code.as_str() == "nobody-bound").expect("it is found");
+    assert_eq!(nobody.subject, format!("gateway `{NAME}`"));
+    assert!(nobody.advice.contains("replay --app gateway.orders.delayed"), "{nobody:?}");
+    assert!(found.iter().any(|it| it.code.as_str() == "gateway-unbound"), "{found:?}");
+
+    let replay = || {
+        let (all, stop) = (Selection::default(), AtomicBool::new(false));
+        let done = Kept::Unroutable.replay(&settings, &topology, &all, true, &stop, |_| {});
+        done.unwrap().unwrap()
+    };
+    for _ in 0..2 {
+        let report = replay();
+        assert_eq!((report.drained.sent, report.hopeless), (0, 1), "{report:?}");
+        assert_eq!(report.unbound, [("gateway.orders.delayed".to_owned(), 2)].into());
+        eventually("they are back", || unroutable(&settings) == 3);
+    }
+    let orders = Orders::open(&settings, "order.#");
+    let report = replay();
+    assert_eq!((report.drained.sent, report.hopeless), (2, 1), "{report:?}");
+    for _ in 0..2 {
+        let (_, delivery) = orders.next();
+        let id = delivery.properties.message_id.clone().unwrap();
+        assert_eq!((&*delivery.exchange, &*delivery.routing_key), (NAME, &*format!("order.{id}")));
+        assert_eq!(delivery.body, id.as_bytes());
+        assert_eq!(delivery.headers["mine"], Value::from("kept"));
+        let delay = if id == "later" { -700 } else { 0 };
+        assert_eq!(delivery.headers["x-delay"].as_i64(), Some(delay), "{id}");
+        assert!(!delivery.headers.contains_key("delayline-gateway"), "{delivery:?}");
+        orders.consumer.ack(delivery).unwrap();
+    }
+    eventually("the malformed one stays", || unroutable(&settings) == 1);
+}
+
+#[test]
+fn names_that_clash_are_refused_and_bindings_past_the_delay_are_found() {
+    let settings = installed(10);
+    let topology = topology(&settings);
+    add(&settings, ExchangeKind::Fanout);
+    let refused = |name: &str| {
+        let kind = ExchangeKind::Fanout;
+        let added = admin::add_gateway(&settings, &topology, name, kind, false).unwrap().unwrap();
+        assert_eq!(added.outcome, Applied::Conflict, "{added:?}");
+        added.conflicts.join(" ")
+    };
+    assert!(refused("amq.fanout").contains("`amq.`"));
+    assert!(refused("orders.delayed.in").contains("there is a gateway `orders.delayed`"));
+    admin::add_gateway(&settings, &topology, "y.in", ExchangeKind::Fanout, false).unwrap().unwrap();
+    assert!(refused("y").contains("there is a gateway `y.in`"));
+    let list = || admin::list_gateways(&settings, &topology).unwrap().gateways;
+    assert_eq!(list().len(), 2, "nothing was made");
+
+    let _orders = Orders::open(&settings, "");
+    let mut session = Session::open(&settings.broker).unwrap();
+    let (source, destination) = (format!("{NAME}.in"), Endpoint::Queue("orders".into()));
+    session.bind(&Binding { source, destination, key: String::new() }).unwrap();
+    let found = list().remove(0);
+    let problem = &found.problems[0];
+    assert!(problem.contains("queue `orders` is bound to exchange `orders.delayed.in`"), "{found:?}");
+    assert!(problem.contains("bind it to exchange `orders.delayed`"), "{found:?}");
 }
 
 /// A daemon that serves gateways, which it finds by itself, and nothing else.

@@ -11,8 +11,9 @@ use delayline::{
     Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, Queue},
+    topology::{Binding, Endpoint, ExchangeKind, Queue, Topology},
 };
+use delayline_admin::add_gateway;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
@@ -172,7 +173,7 @@ fn each_fault_fires_its_alert() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "100").build().unwrap();
     install(&settings);
-    let daemon = Daemon::start(&settings, &node.management_url(), &[]);
+    let daemon = Daemon::start(&settings, &node.management_url(), &["--no-gateways"]);
     let prometheus = Prometheus::start(&daemon);
 
     // All is well: every metric of the daemon that has a value is there, and nothing fires.
@@ -205,6 +206,13 @@ fn each_fault_fires_its_alert() {
     // Nobody is bound.
     publish(&settings, "nobody", 0, 5);
     prometheus.fires(&["DelaylineUnroutableGrowing"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
+
+    // Messages wait in a gateway, and nobody serves it.
+    let topology = Topology::new(settings.topology.clone());
+    add_gateway(&settings, &topology, "orders", ExchangeKind::Topic, false).unwrap().unwrap();
+    let router = settings.router().connect().unwrap();
+    router.publish(Message::keyed(app("shop"), "orders.in".into(), "order".into(), "x")).unwrap();
+    prometheus.fires(&["DelaylineGatewayUnserved"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
 
     // A full queue refuses what level 0 hands it.
     queue(&mut session, "full", Some(1), "full");

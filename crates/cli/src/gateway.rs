@@ -62,7 +62,7 @@ exists with another type, the command says so, changes nothing and exits with 1.
     #[command(after_help = "\
 Examples:
   delayline gateway list
-  delayline gateway list --json | jq '.gateways[] | select(.daemons == 0) | .gateway'")]
+  delayline gateway list --json | jq '.gateways[] | select(.channels == 0) | .gateway'")]
     List(Again),
     /// Say what is wrong with a gateway; exits with 1 if anything is
     #[command(after_help = "\
@@ -212,7 +212,7 @@ fn show_list(gateways: &[GatewayEntry], output: &mut Output) -> Result<(), Failu
             it.entry.clone(),
             grouped(it.waiting),
             grouped(it.due),
-            grouped(it.daemons),
+            grouped(it.channels),
             grouped(it.bindings as u64),
         ]
     });

@@ -25,7 +25,7 @@ use serde::Serialize;
 use delayline::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::{AdminError, RecallCounts, finding::Finding};
+use crate::{AdminError, RecallCounts, finding::Finding, gateway};
 
 use facts::Facts;
 
@@ -103,6 +103,7 @@ fn examine(
         findings.extend(requeues::check(&targets, facts.about.version.as_deref()));
         findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unroutable::check(topology, facts));
+        findings.extend(gateway::findings(topology, &facts.observed));
         findings.extend(headers::check(topology, facts));
         findings.extend(recalls::check(topology, facts, Timestamp::now()));
         findings.extend(journals::check(topology, facts, vhost, Timestamp::now()));

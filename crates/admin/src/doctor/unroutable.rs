@@ -1,5 +1,7 @@
 //! Unroutable messages.
 
+use std::collections::BTreeMap;
+
 use crate::{Kept, KeptGroup, Reason};
 use delayline::topology::Topology;
 
@@ -23,7 +25,9 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     // Only the first messages are examined.
     let all_seen = report.is_some_and(|report| report.examined >= report.waiting);
     let at_least = if all_seen { "" } else { "at least " };
-    for group in groups.iter().filter(|group| is_for_nobody(group)) {
+    findings.extend(of_gateways(topology, facts, groups, at_least));
+    let own = |group: &&KeptGroup| is_for_nobody(group) && group.cause.gateway.is_none();
+    for group in groups.iter().filter(own) {
         let Some(app) = &group.cause.app else { continue };
         findings.push(
             Finding::new(
@@ -44,8 +48,8 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::new(
             FindingCode::MalformedMessages,
             queue.clone(),
-            format!("{at_least}{} a malformed routing key", have(malformed)),
-            "see what is wrong with the keys (delayline unroutable list), correct their publishers, and \
+            format!("{at_least}{} a malformed routing key or delay", have(malformed)),
+            "see what is wrong with them (delayline unroutable list), correct their publishers, and \
              discard the messages (delayline unroutable discard --reason malformed)",
         ));
     }
@@ -81,6 +85,41 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Messages that came through gateways and that nobody is bound for.
+fn of_gateways(topology: &Topology, facts: &Facts, groups: &[KeptGroup], at_least: &str) -> Vec<Finding> {
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for group in groups.iter().filter(|group| is_for_nobody(group)) {
+        if let (Some(gateway), Some(app)) = (&group.cause.gateway, &group.cause.app) {
+            *counts.entry((gateway, app)).or_default() += group.group.count;
+        }
+    }
+    let stands = |gateway: &str| {
+        let queue = topology.names().gateway(gateway);
+        facts.observed.queues.iter().any(|found| found.name == queue)
+    };
+    let finding = |((gateway, app), count): ((&str, &str), u64)| {
+        let add = match stands(gateway) {
+            true => String::new(),
+            false => format!("add the gateway again (delayline gateway add {gateway}), "),
+        };
+        Finding::new(
+            FindingCode::NobodyBound,
+            format!("gateway `{gateway}`"),
+            format!(
+                "nobody is bound to exchange `{gateway}` for {at_least}{} of it",
+                counted(count, "message")
+            ),
+            format!(
+                "{add}bind a queue to exchange `{gateway}` for their routing keys (delayline unroutable show \
+                 --app {app}), and then send them on (delayline unroutable replay --app {app}); if nobody \
+                 wants them, discard them (delayline unroutable discard --app {app})"
+            ),
+        )
+        .about([app])
+    };
+    counts.into_iter().map(finding).collect()
 }
 
 fn is_for_nobody(group: &KeptGroup) -> bool {

@@ -92,6 +92,12 @@ codes! {
     BrokerAlarm = "broker-alarm", Problem;
     /// An application with more recalls pending than it may have.
     RecallsOverQuota = "recalls-over-quota", Problem;
+    /// A gateway that lacks a part.
+    GatewayBroken = "gateway-broken", Problem;
+    /// A gateway whose entry leads past the delay.
+    GatewayBypassed = "gateway-bypassed", Problem;
+    /// A gateway in which messages wait, and no daemon takes them.
+    GatewayUnserved = "gateway-unserved", Problem;
     /// An application's queue that will refuse once it is full.
     TargetCanRefuse = "target-can-refuse", Advice;
     /// A classic queue behind a set of quorum queues.
@@ -130,6 +136,8 @@ codes! {
     JournalTooShort = "journal-too-short", Advice;
     /// A journal that keeps less than it was made with, by a policy.
     JournalLimited = "journal-limited", Advice;
+    /// A gateway that nobody is bound to.
+    GatewayUnbound = "gateway-unbound", Advice;
     /// Users that may publish to the entry exchange with any key.
     EntryUnprotected = "entry-unprotected", Advice;
     /// Users that may bind any key to the dispatch exchange.

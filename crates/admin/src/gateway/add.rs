@@ -3,15 +3,17 @@
 use serde::Serialize;
 
 use crate::{
-    AddedStep, AdminError, Applied, ObjectState, doing, examine,
-    gateway::{api, stands},
+    AddedStep, AdminError, Applied, ObjectState,
+    compare::Observed,
+    doing, examine,
+    gateway::{api, list::names_among, stands},
     install::{declare, describe},
     observe_with,
 };
 use delayline::{
     amqp::Session,
     codec::AppKeyError,
-    topology::{ExchangeKind, Object, Topology},
+    topology::{ExchangeKind, Names, Object, Topology},
 };
 use delayline_settings::Settings;
 
@@ -67,7 +69,7 @@ pub(crate) fn add(
     let mut added = GatewayAdded {
         outcome: Applied::Installed,
         gateway: name.to_owned(),
-        entry: delayline::topology::Names::gateway_entry(name),
+        entry: Names::gateway_entry(name),
         steps: Vec::new(),
         conflicts: Vec::new(),
         no_set: false,
@@ -82,6 +84,11 @@ pub(crate) fn add(
                 set.command("install")
             ));
         }
+    }
+    added.conflicts.extend(not_a_name(topology, &observed, name));
+    if !added.conflicts.is_empty() {
+        added.outcome = Applied::Conflict;
+        return Ok(Ok(added));
     }
     let mut missing = Vec::new();
     for object in &objects {
@@ -119,12 +126,34 @@ pub(crate) fn add(
     Ok(Ok(added))
 }
 
+/// Why this cannot be the name of a gateway here.
+fn not_a_name(topology: &Topology, observed: &Observed, name: &str) -> Option<String> {
+    if name.starts_with("amq.") {
+        return Some(format!(
+            "names that begin with `amq.` are the broker's own, and nobody can declare `{}`: choose another \
+             name",
+            Names::gateway_entry(name)
+        ));
+    }
+    let clash = |other: &String| {
+        let entry = Names::gateway_entry(other);
+        let exchange = if Names::gateway_entry(name) == *other { other } else { &entry };
+        (exchange == other || entry == name).then(|| {
+            format!(
+                "exchange `{exchange}` would be the entry of one gateway and the exchange of another's \
+                 consumers, since there is a gateway `{other}`: choose another name"
+            )
+        })
+    };
+    names_among(topology.names(), &observed.queues).iter().find_map(clash)
+}
+
 /// What is in the way, and what to do about it.
 fn in_the_way(object: &Object, conflict: String, found: &str) -> String {
     match object {
         Object::Exchange(_) if found == "x-delayed-message" => format!(
             "{conflict}: it is an exchange of the delayed-message plugin. Add the gateway under another name, \
-             or delete this exchange once it holds no messages"
+             or delete this exchange once it holds no messages (docs/migrate/plugin.md)"
         ),
         _ => conflict,
     }

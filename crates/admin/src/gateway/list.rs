@@ -5,12 +5,11 @@ use serde::Serialize;
 use crate::{
     AdminError,
     compare::Observed,
-    gateway::{api, stands},
-    install::describe,
+    gateway::{api, check::findings_of},
     management::{ManagementApi, ManagementError, QueueInfo},
     observe_with,
 };
-use delayline::topology::{ExchangeKind, Names, Topology};
+use delayline::topology::{Names, Topology};
 use delayline_settings::Settings;
 
 /// The gateways of a set.
@@ -37,8 +36,8 @@ pub struct GatewayEntry {
     pub waiting: u64,
     /// Messages that came back from the levels, and that daemons hold or have not taken yet.
     pub due: u64,
-    /// How many channels of daemons take messages.
-    pub daemons: u64,
+    /// How many channels of daemons take messages; a daemon has several.
+    pub channels: u64,
     /// How many bindings consumers have.
     pub bindings: usize,
     /// What is wrong with it, and what to do.
@@ -72,7 +71,7 @@ pub fn gateway_names(
     Ok(names_among(topology.names(), &api.queues(vhost)?))
 }
 
-fn names_among(names: &Names, queues: &[QueueInfo]) -> Vec<String> {
+pub(super) fn names_among(names: &Names, queues: &[QueueInfo]) -> Vec<String> {
     let mut found: Vec<_> =
         queues.iter().filter_map(|queue| names.gateway_of(&queue.name)).map(str::to_owned).collect();
     found.sort();
@@ -86,35 +85,15 @@ fn entry(topology: &Topology, observed: &Observed, gateway: &str) -> GatewayEntr
     let queue = |name: String| observed.queues.iter().find(|queue| queue.name == name);
     let messages = |queue: Option<&QueueInfo>| queue.map_or(0, |queue| queue.messages);
     let (waiting, due) = (queue(names.gateway(gateway)), queue(names.gateway_due(gateway)));
-    let bindings = observed.bindings.iter().filter(|binding| binding.source == gateway).count();
-    let mut problems = Vec::new();
-    // The kind is the users' affair; everything else is ours.
-    let objects = topology.gateway(gateway, ExchangeKind::Topic).unwrap_or_default();
-    let missing: Vec<_> = objects.iter().filter(|object| !stands(observed, object)).map(describe).collect();
-    if !missing.is_empty() {
-        problems.push(format!(
-            "{} missing: `delayline gateway add {gateway}` makes what is missing",
-            missing.join(", ")
-        ));
-    }
-    let daemons = waiting.map_or(0, |queue| queue.consumers);
-    if daemons == 0 {
-        problems.push("no daemon takes its messages: run `delayline serve`".into());
-    }
-    if bindings == 0 && exchange.is_some() {
-        problems.push(format!(
-            "nobody is bound to exchange `{gateway}`, so its messages end up in `{}`",
-            names.unroutable()
-        ));
-    }
+    let findings = findings_of(topology, observed, gateway);
     GatewayEntry {
         gateway: gateway.into(),
         kind: exchange.map(|exchange| exchange.kind.clone()),
         entry: Names::gateway_entry(gateway),
         waiting: messages(waiting),
         due: messages(due),
-        daemons,
-        bindings,
-        problems,
+        channels: waiting.map_or(0, |queue| queue.consumers),
+        bindings: observed.bindings.iter().filter(|binding| binding.source == gateway).count(),
+        problems: findings.into_iter().map(|it| format!("{}: {}", it.what, it.advice)).collect(),
     }
 }

@@ -2,11 +2,13 @@
 //! removed. Nothing is stored elsewhere: the objects on the broker are the registration.
 
 mod add;
+mod check;
 mod list;
 mod remove;
 
 pub(crate) use add::add;
 pub use add::{GatewayAdded, add_gateway};
+pub(crate) use check::findings;
 pub use list::{GatewayEntry, GatewayList, gateway_names, list_gateways};
 pub use remove::{GatewayRemoved, remove_gateway};
 

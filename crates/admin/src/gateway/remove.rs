@@ -61,7 +61,7 @@ pub fn remove_gateway(
         return Ok(Ok(GatewayRemoved { dry_run, left, ..GatewayRemoved::default() }));
     }
     let mut report = GatewayRemoved { dry_run, ..GatewayRemoved::default() };
-    report.left.push(format!("exchange `{name}`, since consumers are bound to it"));
+    report.left.push(format!("exchange `{name}`, since it is the applications' own"));
     let waiting = count(&mut session, settings, &queues)?;
     if !waiting.is_empty() && !force {
         return Ok(Err(RemoveRefusal { waiting, ..RemoveRefusal::default() }));

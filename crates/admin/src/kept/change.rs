@@ -11,7 +11,7 @@ use crate::{
 use delayline::{
     amqp::{Delivery, Session, v1::Foreign},
     codec::AppKey,
-    topology::Topology,
+    topology::{Names, Topology},
 };
 use delayline_settings::Settings;
 
@@ -55,7 +55,8 @@ impl Kept {
     /// Sends selected messages on, each removed only after the broker has confirmed its copy:
     ///
     /// - unroutable ones back on their way, to dispatch with the routing key they came with,
-    ///   once somebody is bound for them;
+    ///   once somebody is bound for them; what came through a gateway to the exchange of its
+    ///   consumers, with its own routing key;
     /// - parked ones to their applications at once, with the full number of attempts before
     ///   them again;
     /// - recalled ones to their application at once, with the id they had.
@@ -86,7 +87,9 @@ impl Kept {
             },
             Self::Unroutable | Self::Parked | Self::Recalled(_) | Self::Guarded(_) => None,
         };
-        if let (Some(bound), Some(app)) = (&bound, &selection.app)
+        // Of a gateway, each message has a routing key of its own.
+        let as_a_whole = |app: &&AppKey| Names::gateway_of_app(app.as_str()).is_none();
+        if let (Some(bound), Some(app)) = (&bound, selection.app.as_ref().filter(as_a_whole))
             && !bound.has(app.as_str())
         {
             return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));

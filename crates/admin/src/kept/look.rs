@@ -62,6 +62,10 @@ pub struct KeptMessage {
     /// Whose it is, and why it is here.
     #[serde(flatten)]
     pub cause: KeptCause,
+    /// The routing key with which it was published, if it has another one here: it came through
+    /// a gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_key: Option<String>,
     /// The message.
     #[serde(flatten)]
     pub sample: Sample,
@@ -95,8 +99,7 @@ impl KeptGroup {
     /// Messages for this app, with this reason.
     #[must_use]
     pub fn new(app: Option<&str>, reason: &str, group: Group) -> Self {
-        let cause = KeptCause { app: app.map(str::to_owned), reason: reason.into(), detail: None };
-        Self { cause, bound: None, group }
+        Self { cause: KeptCause::new(app.map(str::to_owned), reason, None), bound: None, group }
     }
 }
 
@@ -116,16 +119,19 @@ impl Kept {
             Self::Unroutable | Self::Guarded(_) => Some(self.bound(settings, topology)?),
             Self::Parked | Self::Recalled(_) => None,
         };
-        let of = |delivery: &Delivery| self.cause(topology, &delivery.into());
-        let of_foreign = |message: &Foreign| self.cause(topology, &message.into());
+        let known = bound.as_ref().and_then(|bound| bound.as_ref().ok());
+        let with_bound = |seen: Seen<'_>| {
+            let cause = self.cause(topology, &seen);
+            let bound = known.and_then(|bound| self.is_bound(topology, bound, &cause, &seen));
+            (cause, bound)
+        };
+        let of = |delivery: &Delivery| with_bound(delivery.into());
+        let of_foreign = |message: &Foreign| with_bound(message.into());
         let queue = &self.queue(topology);
         let (drained, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)
             .map_err(|error| self.told(error))?;
-        let groups = census.groups().iter().map(|(cause, group)| KeptGroup {
-            bound: match (&bound, &cause.app) {
-                (Some(Ok(bound)), Some(app)) => Some(bound.has(app)),
-                _ => None,
-            },
+        let groups = census.groups().iter().map(|((cause, bound), group)| KeptGroup {
+            bound: *bound,
             cause: cause.clone(),
             group: group.clone(),
         });
@@ -160,7 +166,7 @@ impl Kept {
         let queue = &self.queue(topology);
         let selected = |seen: Seen<'_>| {
             let cause = self.cause(topology, &seen);
-            selection.fits(&cause, &seen).then_some(cause)
+            selection.fits(&cause, &seen).then(|| (cause, self.own_key(topology, &seen)))
         };
         // No more are taken out of the queue and sent to us than necessary.
         let limit = if selection.is_everything() { count as u64 } else { u64::MAX };
@@ -170,9 +176,9 @@ impl Kept {
             let drained = Drain::new(settings, queue).at_most(limit).until(&enough).run(
                 |delivery| {
                     if found.len() < count
-                        && let Some(cause) = selected(delivery.into())
+                        && let Some((cause, own_key)) = selected(delivery.into())
                     {
-                        found.push(KeptMessage { cause, sample: Sample::new(delivery, body_bytes) });
+                        found.push(KeptMessage { cause, own_key, sample: Sample::new(delivery, body_bytes) });
                         enough.store(found.len() == count, Ordering::Relaxed);
                     }
                     Decision::Keep
@@ -185,7 +191,7 @@ impl Kept {
         passed.aside.keep(&mut passed.drained);
         let foreign = passed.aside.messages().filter_map(|message| {
             let sample = || Sample::of_foreign(message, body_bytes);
-            selected(message.into()).map(|cause| KeptMessage { cause, sample: sample() })
+            selected(message.into()).map(|(cause, own_key)| KeptMessage { cause, own_key, sample: sample() })
         });
         foreign.chain(passed.value).take(count).for_each(each);
         Ok(passed.drained)

@@ -6,6 +6,7 @@
 
 mod bound;
 mod change;
+mod gateway;
 mod guarded;
 mod look;
 mod parked;
@@ -101,17 +102,43 @@ impl Kept {
     /// Whose a message is, and why it is here.
     fn cause(&self, topology: &Topology, seen: &Seen<'_>) -> KeptCause {
         match self {
-            Self::Unroutable => diagnose(topology.names(), seen.exchange, seen.routing_key).into(),
+            Self::Unroutable => match gateway::of(topology, seen) {
+                Some(aside) => gateway::cause(topology.names(), &aside, seen),
+                None => diagnose(topology.names(), seen.exchange, seen.routing_key).into(),
+            },
             Self::Parked => parked::cause(seen),
             Self::Recalled(app) => recalled::cause(app, seen.routing_key),
             Self::Guarded(layout) => guarded::diagnose(layout, seen.exchange, seen.routing_key).into(),
         }
     }
 
+    /// The routing key with which a message was published, if it has another one here.
+    fn own_key(&self, topology: &Topology, seen: &Seen<'_>) -> Option<String> {
+        let aside = (*self == Self::Unroutable).then(|| gateway::of(topology, seen)).flatten()?;
+        (aside.routing_key != seen.routing_key).then_some(aside.routing_key)
+    }
+
+    /// Whether somebody is bound for a message.
+    fn is_bound(
+        &self,
+        topology: &Topology,
+        bound: &Bound,
+        cause: &KeptCause,
+        seen: &Seen<'_>,
+    ) -> Option<bool> {
+        match cause.gateway.is_some().then(|| gateway::of(topology, seen)).flatten() {
+            Some(aside) => gateway::is_bound(bound, &aside, seen),
+            None => cause.app.as_ref().map(|app| bound.has(app)),
+        }
+    }
+
     /// Where a message goes from here.
     fn way_on(&self, topology: &Topology, bound: Option<&Bound>, delivery: &Delivery) -> WayOn {
         match self {
-            Self::Unroutable => reason::way_on(topology.names(), bound, delivery),
+            Self::Unroutable => match gateway::of(topology, &delivery.into()) {
+                Some(aside) => gateway::way_on(topology.names(), bound, &aside, delivery),
+                None => reason::way_on(topology.names(), bound, delivery),
+            },
             Self::Parked => parked::way_on(topology.names(), delivery),
             Self::Recalled(app) => recalled::way_on(topology.names(), app, delivery),
             Self::Guarded(layout) => guarded::way_on(layout, bound, delivery),
@@ -150,6 +177,16 @@ pub struct KeptCause {
     pub reason: String,
     /// What is wrong with its key, or why it failed last, as far as that is known.
     pub detail: Option<String>,
+    /// The gateway that it came through, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+}
+
+impl KeptCause {
+    /// Of a message that came through no gateway.
+    fn new(app: Option<String>, reason: impl Into<String>, detail: Option<String>) -> Self {
+        Self { app, reason: reason.into(), detail, gateway: None }
+    }
 }
 
 /// Which messages are selected; all conditions that are set must hold.

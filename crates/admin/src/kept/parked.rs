@@ -29,11 +29,8 @@ pub(super) fn cause(seen: &Seen<'_>) -> KeptCause {
         Some(Value::Text(text)) => Some(text.clone()),
         _ => None,
     };
-    KeptCause {
-        app: app(seen.routing_key).map(|app| app.to_string()),
-        reason: text(headers::REASON).unwrap_or_else(|| UNREADABLE.into()),
-        detail: text(headers::FAILURE),
-    }
+    let reason = text(headers::REASON).unwrap_or_else(|| UNREADABLE.into());
+    KeptCause::new(app(seen.routing_key).map(|app| app.to_string()), reason, text(headers::FAILURE))
 }
 
 pub(super) fn way_on(names: &Names, delivery: &Delivery) -> WayOn {

@@ -114,7 +114,7 @@ pub(super) const fn below(level: Level) -> u32 {
 
 impl From<Diagnosis> for KeptCause {
     fn from(Diagnosis { app, reason, detail }: Diagnosis) -> Self {
-        Self { app, reason: reason.to_string(), detail }
+        Self::new(app, reason.as_str(), detail)
     }
 }
 

@@ -17,13 +17,10 @@ const STRAY: &str = "stray";
 
 pub(super) fn cause(app: &AppKey, key: &str) -> KeptCause {
     if recalled(app, key).is_some() {
-        return KeptCause { app: Some(app.to_string()), reason: RECALLED.into(), detail: None };
+        return KeptCause::new(Some(app.to_string()), RECALLED, None);
     }
-    KeptCause {
-        app: key.parse::<RoutingKey>().ok().map(|key| key.app.to_string()),
-        reason: STRAY.into(),
-        detail: Some(format!("its routing key is not one of a message of `{app}` with an id")),
-    }
+    let detail = format!("its routing key is not one of a message of `{app}` with an id");
+    KeptCause::new(key.parse::<RoutingKey>().ok().map(|key| key.app.to_string()), STRAY, Some(detail))
 }
 
 /// It is due, so it goes without a delay. It keeps its id, by which the application may know it;

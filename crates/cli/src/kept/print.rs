@@ -168,6 +168,12 @@ pub(super) fn show(
             _ => format!("{reason} {}", detail.unwrap_or_default()),
         };
         output.line(format!("{} {}", "●".yellow(), escaped(head.trim()).bold()))?;
+        if let Some(gateway) = &message.cause.gateway {
+            output.line(format!("  gateway      {}", escaped(gateway)))?;
+        }
+        if let Some(key) = &message.own_key {
+            output.line(format!("  its own key  {}", escaped(key)))?;
+        }
         sample(&message.sample, output)?;
     }
     shown(!messages.is_empty(), drained, output)

@@ -131,6 +131,8 @@ struct JsonMessage {
     expired: IgnoredAny,
     reason: IgnoredAny,
     detail: IgnoredAny,
+    gateway: IgnoredAny,
+    own_key: IgnoredAny,
     failure: IgnoredAny,
     bytes: IgnoredAny,
     // And what `scheduled show` prints: when it was to come, which says nothing about this time.
@@ -350,7 +352,7 @@ mod tests {
         let printed = |more: &str| {
             json(&format!(
                 r#"{{"late_ms": 3, "app": "mail", "redelivered": false, "expired": false, "exchange": "delay",
-                    "routing_key": "mail", "arrived": "2026-01-01T00:00:00Z", "reason": "attempts", "failure": null, "detail": null,
+                    "routing_key": "mail", "arrived": "2026-01-01T00:00:00Z", "reason": "attempts", "failure": null, "detail": null, "gateway": "orders", "own_key": "x",
                     "unreadable": false, "user_id": "billing", "priority": 3, "headers": {{"n": 1}}, "bytes": 1,
                     "body_base64": "/w=="{more}}}"#
             ))
