@@ -133,6 +133,17 @@ pub enum AdminError {
         /// The vhost.
         vhost: String,
     },
+    /// There is no set to move messages to.
+    #[error(
+        "there is no set `{set}` in vhost `{vhost}` to move messages to; the destination must be a set: \
+         create it with `delayline install --set {set}`, or name one that is there"
+    )]
+    NoDestination {
+        /// The name of the set.
+        set: String,
+        /// The vhost.
+        vhost: String,
+    },
     /// There is no queue that keeps what nobody is bound for.
     #[error("the layout `{layout}` has no guard here: run `delayline guard {layout}` first")]
     NoGuard {
