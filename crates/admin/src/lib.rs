@@ -133,6 +133,15 @@ pub enum AdminError {
         /// The vhost.
         vhost: String,
     },
+    /// The user cannot set policies.
+    #[error(
+        "user `{username}` cannot set policies, so nothing was changed; it needs the tag `policymaker` or \
+         `administrator`"
+    )]
+    NoPolicymaker {
+        /// The user.
+        username: String,
+    },
     /// There is no set to move messages to.
     #[error(
         "there is no set `{set}` in vhost `{vhost}` to move messages to; the destination must be a set: \
