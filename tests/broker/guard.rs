@@ -77,6 +77,27 @@ fn applies(settings: &Settings, exchange: &str) -> Json {
 }
 
 #[test]
+fn without_the_right_to_set_policies_nothing_is_changed() {
+    let (settings, mut session) = empty();
+    let layout = nservicebus(&mut session, 10);
+    let vhost = settings.broker.vhost.as_str();
+    http(node(), "PUT", "users/guardian", &json!({"password": "guardian", "tags": "monitoring"}));
+    let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
+    http(node(), "PUT", &format!("permissions/{vhost}/guardian"), &all);
+    let url = format!("{}/{vhost}", node().url());
+    let layers = node().settings().set("url", url).set("username", "guardian").set("password", "guardian");
+    let theirs = layers.build().unwrap();
+    let before = objects(&settings);
+    for dry_run in [true, false] {
+        let mut options = options();
+        options.dry_run = dry_run;
+        let refused = admin::guard(&theirs, &topology(&theirs), &layout, &options).unwrap_err();
+        assert!(refused.to_string().contains("`policymaker`"), "{refused}");
+        assert_eq!(objects(&settings), before);
+    }
+}
+
+#[test]
 fn a_stall_of_nservicebus_is_cured_and_nothing_is_lost() {
     let (settings, mut session) = empty();
     let layout = nservicebus(&mut session, 10);

@@ -217,10 +217,34 @@ fn it_says_what_is_missing() {
     let fails = |source: &TransferSource| {
         admin::transfer((&settings, source), &settings, &options(), &AtomicBool::new(false), |_| {})
     };
-    assert!(matches!(fails(&TransferSource::Set), Err(AdminError::Drain(_))));
+    let nowhere = fails(&TransferSource::Set).unwrap_err();
+    assert!(matches!(nowhere, AdminError::NoDestination { .. }), "{nowhere}");
+    assert!(nowhere.to_string().contains("the destination must be a set"), "{nowhere}");
     install(&settings);
     let nobody = TransferSource::Layout(Layout::nservicebus());
     assert!(matches!(fails(&nobody), Err(AdminError::NoLayout { .. })));
+}
+
+#[test]
+fn a_dry_run_says_what_it_does_not_know() {
+    let (old, new) = sets(QueueType::Quorum);
+    send(&old, 864_000, 0..20, true);
+    let _inbox = Inbox::open(&new, "app");
+    let report = transfer(&old, &TransferSource::Set, &new, &dry());
+    let output = command(&old, &["later", "--dry-run"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let version = Session::open(&old.broker).unwrap().server_version().unwrap();
+    if version.starts_with("3.") {
+        assert_eq!((report.moved, report.unexamined), (20, 0), "{report:#?}");
+        assert!(said.contains("20 of 20 messages") && !said.contains("not examined"), "{said}");
+        return;
+    }
+    assert_eq!((report.moved, report.unexamined, report.stay()), (0, 20, 0), "{report:#?}");
+    assert_eq!(report.only_counted, ["delay.level.19"]);
+    assert!(said.contains("? of 20 messages from `delay`"), "{said}");
+    assert_eq!(said.matches("20 messages not examined: ").count(), 1, "{said}");
+    assert_eq!(said.lines().count(), 4, "{said}");
 }
 
 /// The command itself, with what waits in the set `delay` of these settings; `more` says where to.

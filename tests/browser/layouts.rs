@@ -4,7 +4,7 @@ use delayline::amqp::Session;
 
 use crate::{
     Daemon,
-    common::{eventually, eventually_seen, installed},
+    common::{eventually, eventually_seen, installed, vhost},
     open,
     others::{bound, nservicebus, publish},
 };
@@ -39,6 +39,24 @@ fn the_delays_of_others_are_below_the_set() {
             || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
             |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
         );
+    }
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn where_there_is_no_set_the_page_has_nothing_of_one() {
+    let settings = vhost().build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let layout = nservicebus(&mut session, 1_000);
+    bound(&mut session, &layout, "Sales");
+    publish(&settings, &layout, "Sales", 1 << 20, 0..3);
+    let daemon = Daemon::start(&settings, &["--layout=nservicebus"]);
+    let page = open(&daemon);
+    let words = || page.text("body");
+    let shown = eventually_seen("it says so", words, |text| text.contains("No set `delay` here; watching"));
+    assert!(shown.contains("Delays of nservicebus") && shown.contains("no set here"), "{shown}");
+    for of_set in ["The cascade", "Due next", "Lateness", "Retries by application", "not installed"] {
+        assert!(!shown.contains(of_set), "{of_set} in {shown}");
     }
     assert_eq!(page.complaints(), Vec::<String>::new());
 }

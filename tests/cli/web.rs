@@ -259,6 +259,62 @@ fn the_delays_of_others_are_watched_when_named() {
 }
 
 #[test]
+fn without_a_set_the_delays_of_others_are_all_there_is_to_watch() {
+    let settings = vhost().build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let layout = nservicebus(&mut session, 1_000);
+    bound(&mut session, &layout, "Sales");
+    others::publish(&settings, &layout, "Sales", 1 << 20, 0..3);
+    on(&settings).args(["guard", "nservicebus"]).assert().success();
+    let daemon = start(&settings, &["--layout=nservicebus"]);
+    let picture = || daemon.json("/api/picture");
+    let ready = eventually_seen("it is ready", || daemon.get("/readyz"), |ready| ready.status == 200);
+    assert!(ready.body.contains("No set `delay` here; watching nservicebus"), "{}", ready.body);
+    assert!(ready.body.contains("layout `nservicebus` was counted"), "{}", ready.body);
+    delayline().args(["serve", "--health", "--listen", &daemon.address.to_string()]).assert().success();
+    let seen = eventually_seen("the doctor has looked", picture, |seen| seen["checkup"]["at"].is_string());
+    assert_eq!(seen["verdict"]["headline"], "Nothing is held up.");
+    assert!(
+        seen["verdict"]["more"].to_string().contains("No set `delay` here; watching nservicebus."),
+        "{seen}"
+    );
+    assert!(!seen["checkup"].to_string().contains("set-differs"), "{}", seen["checkup"]);
+    assert_eq!(seen["verified"]["problems"], Json::Array(vec![]));
+    for absent in ["set_verified", "set_problems", "canary_running"] {
+        assert_eq!(daemon.metric(&format!("delayline_{absent}")), None, "{absent}");
+    }
+    assert_eq!(daemon.metric("delayline_layout_seen{layout=\"nservicebus\"}"), Some(1.0));
+    let log = daemon.log();
+    assert_eq!(log.matches("no set `delay` here; watching nservicebus").count(), 1, "{log}");
+    assert!(!log.contains("WARN") && !log.contains("delayline install"), "{log}");
+
+    install(&settings);
+    eventually("the canary begins", || daemon.metric("delayline_canary_running") == Some(1.0));
+    eventually("the set is compared", || daemon.metric("delayline_set_verified") == Some(1.0));
+    eventually("failed messages are taken", || daemon.log().contains("taking messages from `delay.retry`"));
+
+    // Once it was there, it is missed.
+    on(&settings).args(["uninstall", "--force"]).assert().success();
+    eventually("the set is missed", || daemon.metric("delayline_set_verified") == Some(0.0));
+    eventually("it is not ready", || daemon.get("/readyz").status == 503);
+}
+
+#[test]
+fn a_layout_that_is_not_there_is_told_by_a_metric() {
+    let settings = vhost().build().unwrap();
+    let daemon = start(&settings, &["--layout=celery", "--no-canary"]);
+    let seen = || daemon.metric("delayline_layout_seen{layout=\"celery\"}");
+    eventually_seen("it is not seen", seen, |seen| *seen == Some(0.0));
+    let ready = || daemon.get("/readyz");
+    let why = "layout `celery` cannot be seen: ";
+    let ready = eventually_seen("the reason", ready, |ready| ready.body.contains(why));
+    assert_eq!(ready.status, 503);
+    eventually("it is said", || {
+        daemon.json("/api/picture")["verdict"]["headline"] == "Layout `celery` cannot be seen."
+    });
+}
+
+#[test]
 fn nobody_else_is_told() {
     let settings = installed(100);
     let management = shared_node().management_url();
@@ -341,8 +397,10 @@ fn slow_and_malformed_clients_keep_nobody_out() {
     let settings = installed(100);
     let _inbox = Inbox::open(&settings, "app");
     let daemon = start(&settings, &["--no-canary"]);
+    eventually("all of it has begun", || {
+        daemon.get("/readyz").status == 200 && daemon.log().contains("taking messages from `delay.retry`")
+    });
     let threads = || fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
-    eventually("the broker was seen", || daemon.metric("delayline_broker_reachable") == Some(1.0));
     let before = threads();
 
     // 200 that begin and do not go on, and more that read nothing, than there are places.

@@ -133,6 +133,26 @@ pub enum AdminError {
         /// The vhost.
         vhost: String,
     },
+    /// The user cannot set policies.
+    #[error(
+        "user `{username}` cannot set policies, so nothing was changed; it needs the tag `policymaker` or \
+         `administrator`"
+    )]
+    NoPolicymaker {
+        /// The user.
+        username: String,
+    },
+    /// There is no set to move messages to.
+    #[error(
+        "there is no set `{set}` in vhost `{vhost}` to move messages to; the destination must be a set: \
+         create it with `delayline install --set {set}`, or name one that is there"
+    )]
+    NoDestination {
+        /// The name of the set.
+        set: String,
+        /// The vhost.
+        vhost: String,
+    },
     /// There is no queue that keeps what nobody is bound for.
     #[error("the layout `{layout}` has no guard here: run `delayline guard {layout}` first")]
     NoGuard {

@@ -29,7 +29,8 @@ A problem (✗) delays messages or sends them where they should not go, right no
 (!) is something that could lead to that, or could be better. Each finding has a code that
 does not change and a section in docs/doctor.md. The same fault in many places is one
 finding; -v and --json list the places. Nothing on the broker is changed. The doctor needs
-the management API, and only administrators can see permissions.
+the management API, and only administrators can see permissions. What is stuck in the
+delays of others (--layout) is told 15 to 20 s after it stalled: until then it may be moving.
 Exits with 0 if there is nothing to report, and with 1 if there is anything, even if only
 advice.")]
 pub(super) struct Args {

@@ -154,6 +154,7 @@ impl From<AdminError> for Failure {
             error,
             AdminError::Drain(DrainError::Missing { .. } | DrainError::NotOffered { .. })
                 | AdminError::NoLayout { .. }
+                | AdminError::NoDestination { .. }
                 | AdminError::NoGuard { .. }
                 | AdminError::Journal(JournalUnread::NoJournal { .. })
         );

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use owo_colors::OwoColorize;
 
 use delayline::topology::SetName;
-use delayline_admin::{self as admin, Evidence, Layout, TransferOptions, TransferReport, TransferSource};
+use delayline_admin::{
+    self as admin, Evidence, Layout, TransferLevel, TransferOptions, TransferReport, TransferSource,
+};
 use delayline_settings::{Layers, Settings};
 
 use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
-    output::{at, counted, grouped, printable},
+    output::{at, counted, dry_run, grouped, printable},
     table::table,
     text,
 };
@@ -63,8 +65,8 @@ pub(super) struct Args {
     /// Move no more than N messages a second
     #[arg(long, value_name = "N", value_parser = args::whole::<u32>(1..=1_000_000))]
     rate: Option<u32>,
-    /// Only show what would be done; reads the first 1,000 messages of each level where that
-    /// uses up nothing
+    /// Only show what would be done. Examines the first 1,000 messages of each level; those in
+    /// quorum queues of RabbitMQ 4.0 and newer are only counted, since looking uses up deliveries
     #[arg(long)]
     dry_run: bool,
 }
@@ -149,20 +151,19 @@ fn code(report: &TransferReport) -> Code {
 fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
     let (from, to) = (printable(&report.from), printable(&report.to));
     let head = match report.dry_run {
-        true => "dry run".yellow().bold().to_string(),
+        true => dry_run(),
         false => "moved".green().bold().to_string(),
     };
-    let of = format!("{} of {}", grouped(report.moved), counted(report.waiting, "message"));
-    output.line(format!("{head} {of} from `{from}` to `{to}`"))?;
+    output.line(format!("{head} {} from `{from}` to `{to}`", of(report)))?;
     let busy = report.levels.iter().filter(|level| level.waiting > 0 || level.moved > 0 || level.stay > 0);
-    let rows: Vec<_> = busy
-        .map(|level| {
-            vec![printable(&level.queue), grouped(level.waiting), grouped(level.moved), grouped(level.stay)]
-        })
-        .collect();
+    let rows: Vec<_> = busy.map(|level| row(level, report)).collect();
     if !rows.is_empty() {
         let moved = if report.dry_run { ">would move" } else { ">moved" };
-        output.line(table(&["level", ">waiting", moved, ">stay"], rows))?;
+        let mut head = vec!["level", ">waiting", moved, ">stay"];
+        if report.unexamined > 0 {
+            head.push(">not examined");
+        }
+        output.line(table(&head, rows))?;
     }
     for (by, count) in &report.told {
         let known = match by {
@@ -174,9 +175,7 @@ fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
         output.line(format!("  {} {known}", counted(*count, "message")))?;
     }
     stays(report, output)?;
-    for queue in &report.only_counted {
-        output.line(format!("  `{}` was only counted: reading it uses up deliveries", printable(queue)))?;
-    }
+    unexamined(report, output)?;
     if report.in_doubt > 0 {
         output.line(format!("  {} may arrive twice", counted(report.in_doubt, "message")))?;
     }
@@ -199,34 +198,87 @@ fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How many messages were moved, or would be, as far as that is known.
+fn of(report: &TransferReport) -> String {
+    let waiting = counted(report.waiting, "message");
+    match report.waiting.saturating_sub(report.unexamined) {
+        _ if report.unexamined == 0 => format!("{} of {waiting}", grouped(report.moved)),
+        0 => format!("? of {waiting}"),
+        examined => {
+            format!("{} of the {} examined, {waiting} in all,", grouped(report.moved), grouped(examined))
+        }
+    }
+}
+
+fn row(level: &TransferLevel, report: &TransferReport) -> Vec<String> {
+    let known = |count: u64| match report.only_counted.contains(&level.queue) {
+        true => "?".to_owned(),
+        false => grouped(count),
+    };
+    let mut row =
+        vec![printable(&level.queue), grouped(level.waiting), known(level.moved), known(level.stay)];
+    if report.unexamined > 0 {
+        row.push(grouped(level.unexamined));
+    }
+    row
+}
+
+/// What a dry run has not examined, and why.
+fn unexamined(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
+    let levels = |counted: bool| {
+        let levels =
+            report.levels.iter().filter(move |level| report.only_counted.contains(&level.queue) == counted);
+        levels.map(|level| level.unexamined).sum::<u64>()
+    };
+    for (count, because) in [
+        (
+            levels(true),
+            "looking at a quorum queue counts as a delivery on this version of RabbitMQ, and only the transfer \
+             itself lifts the limit",
+        ),
+        (levels(false), "a dry run examines the first 1,000 of each level"),
+    ] {
+        if count > 0 {
+            output.line(format!("  {} not examined: {because}", counted(count, "message")))?;
+        }
+    }
+    Ok(())
+}
+
 fn stays(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
-    let sign = "stay".yellow();
+    let stay = |count| {
+        format!("{} {}", counted(count, "message"), if count == 1 { "stays" } else { "stay" }.yellow())
+    };
+    let they = |count, one: &'static str, more: &'static str| if count == 1 { one } else { more };
     if report.untold > 0 {
-        let count = counted(report.untold, "message");
-        output.line(format!("  {count} {sign}: nothing tells how long they have waited (--allow-late)"))?;
+        let they = they(report.untold, "it has", "they have");
+        output.line(format!(
+            "  {}: nothing tells how long {they} waited (--allow-late)",
+            stay(report.untold)
+        ))?;
     }
     for (app, count) in &report.unbound {
-        let (count, app) = (counted(*count, "message"), printable(app));
-        output.line(format!("  {count} for `{app}` {sign}: nobody is bound there (--unbound)"))?;
+        let app = printable(app);
+        output.line(format!("  {} for `{app}`: nobody is bound there (--unbound)", stay(*count)))?;
     }
     if report.with_id > 0 {
-        let count = counted(report.with_id, "message");
-        output.line(format!(
-            "  {count} {sign}: they have an id, and their handles would change (--new-handles)"
-        ))?;
+        let they = they(
+            report.with_id,
+            "it has an id, and its handle would change",
+            "they have an id, and their handles would change",
+        );
+        output.line(format!("  {}: {they} (--new-handles)", stay(report.with_id)))?;
     }
     for (count, because) in [(report.malformed, &report.malformed_because), (report.refused, &report.refusal)]
     {
         if count > 0 {
             let because = because.as_deref().map(printable).unwrap_or_default();
-            output.line(format!("  {} {sign}: {because}", counted(count, "message")))?;
+            output.line(format!("  {}: {because}", stay(count)))?;
         }
     }
     if report.withheld > 0 {
-        output.line(format!(
-            "  {} {sign}: the broker did not deliver them",
-            counted(report.withheld, "message")
-        ))?;
+        let them = they(report.withheld, "it", "them");
+        output.line(format!("  {}: the broker did not deliver {them}", stay(report.withheld)))?;
     }
     Ok(())
 }

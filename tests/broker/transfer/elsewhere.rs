@@ -59,7 +59,7 @@ fn what_cannot_go_there_stays() {
     install(&old);
     send(&old, 864_000, 0..10, true);
     // There is no set, and there is no such vhost.
-    for (vhost, why) in [(new.broker.vhost.as_str(), "delay.level.00"), ("nowhere", "nowhere")] {
+    for (vhost, why) in [(new.broker.vhost.as_str(), "there is no set `delay`"), ("nowhere", "nowhere")] {
         let output = command(&old, &["delay", "--to-vhost", vhost]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(3) && said.contains(why), "{:?}: {said}", output.status);

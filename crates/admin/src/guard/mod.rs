@@ -135,6 +135,13 @@ pub fn guard(
     let missing = missing(&mut session, &observed, &objects, &mut report.conflicts)?;
     let unchanged =
         missing.is_empty() && plan.obsolete.is_empty() && report.policies.iter().all(|policy| policy.stood);
+    // Before anything is declared: a queue that nothing leads to keeps nothing.
+    if !report.policies.iter().all(|policy| policy.stood) || !plan.obsolete.is_empty() {
+        let user = api.whoami()?;
+        if !user.has_tag("policymaker") && !user.has_tag("administrator") {
+            return Err(AdminError::NoPolicymaker { username: user.name });
+        }
+    }
     if !report.conflicts.is_empty() {
         report.outcome = Applied::Conflict;
     } else if options.dry_run {

@@ -105,6 +105,46 @@ pub(crate) fn alternate(exchange: &ExchangeInfo, user: &[Policy]) -> Option<Stri
     all?.pop()
 }
 
+/// What is in the way: a sentence around the exchanges that it is true of.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Conflict {
+    before: String,
+    /// What follows the exchanges; `None` if they are not named.
+    after: Option<String>,
+}
+
+impl Conflict {
+    fn of_all(text: String) -> Self {
+        Self { before: text, after: None }
+    }
+}
+
+/// What is in the way, each thing once, with its exchanges.
+#[derive(Debug, Default)]
+struct Conflicts(BTreeMap<Conflict, Vec<String>>);
+
+impl Conflicts {
+    fn extend(&mut self, conflict: Option<Conflict>, exchange: &str) {
+        if let Some(conflict) = conflict {
+            self.0.entry(conflict).or_default().push(exchange.to_owned());
+        }
+    }
+
+    fn told(self) -> Vec<String> {
+        let told = |(Conflict { before, after }, names): (Conflict, Vec<String>)| {
+            let Some(after) = after else { return before };
+            let exchanges = match &names[..] {
+                [one] => format!("exchange `{one}`"),
+                [one, other] => format!("the exchanges `{one}` and `{other}`"),
+                [one, others @ ..] => format!("exchange `{one}` and {} others", others.len()),
+                [] => "no exchange".into(),
+            };
+            format!("{before}{exchanges}{after}")
+        };
+        self.0.into_iter().map(told).collect()
+    }
+}
+
 /// The policies that these exchanges need, beside those that stand.
 pub(super) fn plan(
     layout: &Layout,
@@ -113,20 +153,20 @@ pub(super) fn plan(
     operator: &[Policy],
 ) -> Plan {
     let mut plan = Plan::default();
+    let mut conflicts = Conflicts::default();
     let mut groups: BTreeMap<Option<&str>, (Option<&Policy>, Vec<String>)> = BTreeMap::new();
     for exchange in exchanges {
-        plan.conflicts.extend(in_the_way(layout, exchange, operator));
+        conflicts.extend(in_the_way(layout, exchange, operator), &exchange.name);
         match standing(layout, &exchange.name, user) {
             Ok(standing) => {
-                plan.conflicts.extend(standing.and_then(|policy| other(layout, exchange, policy)));
+                conflicts.extend(standing.and_then(|policy| other(layout, policy)), &exchange.name);
                 let group = groups.entry(standing.map(|policy| policy.name.as_str()));
                 group.or_insert((standing, Vec::new())).1.push(exchange.name.clone());
             }
-            Err(conflict) => plan.conflicts.push(conflict),
+            Err(conflict) => conflicts.extend(Some(conflict), &exchange.name),
         }
     }
-    plan.conflicts.sort();
-    plan.conflicts.dedup();
+    plan.conflicts = conflicts.told();
     for (standing, exchanges) in groups.into_values() {
         let covered = Covered { merged_with: standing.map(|policy| policy.name.clone()), exchanges };
         plan.wanted.push((ours(layout, standing, &covered.exchanges), covered));
@@ -138,18 +178,18 @@ pub(super) fn plan(
 }
 
 /// The policy of somebody else that applies to an exchange, or why that cannot be told.
-fn standing<'a>(layout: &Layout, exchange: &str, user: &'a [Policy]) -> Result<Option<&'a Policy>, String> {
+fn standing<'a>(layout: &Layout, exchange: &str, user: &'a [Policy]) -> Result<Option<&'a Policy>, Conflict> {
     let mut matching = Vec::new();
     for policy in user.iter().filter(|policy| !is_ours(layout, policy)) {
         match is_for(policy, exchange) {
             Some(true) => matching.push(policy),
             Some(false) => {}
             None => {
-                return Err(format!(
+                return Err(Conflict::of_all(format!(
                     "the pattern of policy `{}`, `{}`, cannot be read here, so nobody can tell whether it is \
                      for the exchanges of this layout. Write it more simply, or have it apply to queues only",
                     policy.name, policy.pattern
-                ));
+                )));
             }
         }
     }
@@ -157,41 +197,53 @@ fn standing<'a>(layout: &Layout, exchange: &str, user: &'a [Policy]) -> Result<O
     matching.retain(|policy| policy.priority == highest);
     matching.sort_by(|one, other| one.name.cmp(&other.name));
     match &matching[..] {
-        [one, others @ ..] if others.iter().any(|other| other.definition != one.definition) => Err(format!(
-            "the policies `{}` and `{}` have the same priority, so the broker chooses which of them applies \
-             to exchange `{exchange}`. Give one of them another priority first",
-            one.name, others[0].name
-        )),
+        [one, others @ ..] if others.iter().any(|other| other.definition != one.definition) => {
+            Err(Conflict {
+                before: format!(
+                    "the policies `{}` and `{}` have the same priority, so the broker chooses which of them \
+                 applies to ",
+                    one.name, others[0].name
+                ),
+                after: Some(". Give one of them another priority first".into()),
+            })
+        }
         matching => Ok(matching.first().copied()),
     }
 }
 
 /// What an exchange has that a policy of ours would not change.
-fn in_the_way(layout: &Layout, exchange: &ExchangeInfo, operator: &[Policy]) -> Option<String> {
+fn in_the_way(layout: &Layout, exchange: &ExchangeInfo, operator: &[Policy]) -> Option<Conflict> {
     let name = &exchange.name;
     if let Some(argument) = exchange.arguments.get(KEY)
         && argument.as_str() != Some(&layout.kept())
     {
-        return Some(format!(
-            "exchange `{name}` was declared with the alternate exchange `{}`, which counts for more than any \
-             policy: what it does not route goes there already",
-            argument.as_str().unwrap_or("?")
-        ));
+        return Some(Conflict {
+            before: format!(
+                "the alternate exchange `{}` was declared with ",
+                argument.as_str().unwrap_or("?")
+            ),
+            after: Some(
+                ", and counts for more than any policy: what is not routed goes there already".into(),
+            ),
+        });
     }
     let sets = |policy: &&Policy| policy.definition.contains_key(KEY) && is_for(policy, name) != Some(false);
     let policy = operator.iter().find(sets)?;
-    Some(format!("the operator policy `{}` sets an alternate exchange, which counts for more", policy.name))
+    Some(Conflict::of_all(format!(
+        "the operator policy `{}` sets an alternate exchange, which counts for more",
+        policy.name
+    )))
 }
 
 /// Whether a standing policy leads elsewhere.
-fn other(layout: &Layout, exchange: &ExchangeInfo, policy: &Policy) -> Option<String> {
+fn other(layout: &Layout, policy: &Policy) -> Option<Conflict> {
     let alternate = policy.definition.get(KEY)?.as_str().unwrap_or("?");
-    (alternate != layout.kept()).then(|| {
-        format!(
-            "policy `{}` gives exchange `{}` the alternate exchange `{alternate}` already: what nobody is bound \
-             for goes there and stalls nothing. To have this guard instead, take `{KEY}` out of that policy",
-            policy.name, exchange.name
-        )
+    (alternate != layout.kept()).then(|| Conflict {
+        before: format!("policy `{}` gives the alternate exchange `{alternate}` already to ", policy.name),
+        after: Some(format!(
+            ": what nobody is bound for goes there and stalls nothing. To have this guard instead, take `{KEY}` \
+             out of that policy"
+        )),
     })
 }
 
@@ -319,6 +371,9 @@ mod tests {
         exchanges[3].arguments.insert(KEY.into(), "aside".into());
         let said = plan(&layout, &exchanges.iter().collect::<Vec<_>>(), &[], &[]).conflicts;
         assert!(said.len() == 1 && said[0].contains("level-24"), "{said:?}");
+        // The same of several is said once.
+        let said = planned(&[policy("theirs", ".", "all", 0, aside)], &[]).conflicts;
+        assert!(said.len() == 1 && said[0].contains(" and 28 others: "), "{said:?}");
     }
 
     #[test]

@@ -18,6 +18,14 @@ impl ManagementApi {
         self.get("users")
     }
 
+    /// The user that asks.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn whoami(&self) -> Result<UserInfo, ManagementError> {
+        self.get("whoami")
+    }
+
     /// What users may do in a vhost. Needs the tag `administrator`.
     ///
     /// # Errors

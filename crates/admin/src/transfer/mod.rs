@@ -105,7 +105,8 @@ pub fn transfer(
     let destination = topology.names().level_queue(Level::LOWEST);
     let mut session = Session::open(&to.broker).map_err(doing("connecting to the destination"))?;
     if session.queue_depth(&destination).map_err(doing("looking at the destination"))?.is_none() {
-        return Err(DrainError::Missing { queue: destination }.into());
+        let (set, vhost) = (to.topology.set.to_string(), to.broker.vhost.clone());
+        return Err(AdminError::NoDestination { set, vhost });
     }
     drop(session);
     let bound = match options.unbound {
@@ -125,7 +126,7 @@ pub fn transfer(
     report.begin(&sites);
     let total = report.waiting;
     if options.dry_run {
-        for site in &sites {
+        for site in sites.iter().filter(|site| site.ready > 0) {
             run.level(site, &mut report, &mut |_| {})?;
         }
         report.rounds = 1;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::drain::{Decision, Drained};
 
-use super::{Evidence, site::Site};
+use super::{Evidence, SAMPLE, site::Site};
 
 /// What was moved, and what stays and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -16,11 +16,13 @@ pub struct TransferReport {
     pub from: String,
     /// The set that they were moved to.
     pub to: String,
-    /// Whether nothing was changed. Then what was moved is what would be, of the first 1,000
-    /// messages of each level.
+    /// Whether nothing was changed. Then what was moved is what would be, and what stays would
+    /// stay, of those messages that were examined.
     pub dry_run: bool,
     /// Messages that waited at the start.
     pub waiting: u64,
+    /// How many of those a dry run has not examined: whether they would be moved is not known.
+    pub unexamined: u64,
     /// Messages that were between two levels at the start, and cannot be taken while they are.
     pub handing_on: u64,
     /// Messages that were moved: confirmed there, and gone here.
@@ -50,7 +52,7 @@ pub struct TransferReport {
     pub in_doubt: u64,
     /// Messages that the broker should have delivered but did not.
     pub withheld: u64,
-    /// Queues that a dry run has only counted: reading them uses up deliveries.
+    /// Queues with messages that a dry run has only counted: reading them uses up deliveries.
     pub only_counted: Vec<String>,
     /// How often all levels were read.
     pub rounds: u32,
@@ -74,6 +76,8 @@ pub struct TransferLevel {
     pub moved: u64,
     /// Messages that stay.
     pub stay: u64,
+    /// Messages that a dry run has not examined.
+    pub unexamined: u64,
     #[serde(skip)]
     keeps: Keeps,
 }
@@ -148,8 +152,13 @@ impl TransferReport {
         self.handing_on = sites.iter().map(|site| site.handing_on).sum();
     }
 
+    /// Enters that nothing of a level was examined.
     pub(super) fn not_examined(&mut self, queue: &str) {
         self.only_counted.push(queue.to_owned());
+        if let Some(level) = self.levels.iter_mut().find(|level| level.queue == queue) {
+            level.unexamined = level.waiting;
+            self.unexamined += level.waiting;
+        }
     }
 
     /// Enters what became of the messages of a level.
@@ -171,6 +180,12 @@ impl TransferReport {
                 + level.keeps.with_id
                 + level.keeps.malformed
                 + level.keeps.refused;
+            let examined = level.moved + level.stay;
+            // Fewer were all that there were: some fall due meanwhile.
+            if self.dry_run && examined >= SAMPLE {
+                level.unexamined = level.waiting.saturating_sub(examined);
+                self.unexamined += level.unexamined;
+            }
         }
         // A later round finds again what stays.
         self.untold = self.levels.iter().map(|level| level.keeps.untold).sum();
@@ -228,5 +243,22 @@ mod tests {
             );
         }
         assert_eq!(report.told, [(Evidence::Death, 3)].into());
+    }
+
+    #[test]
+    fn a_dry_run_says_how_many_it_has_not_examined() {
+        let level =
+            |queue: &str, waiting| TransferLevel { queue: queue.into(), waiting, ..TransferLevel::default() };
+        let levels = vec![level("few", 10), level("many", SAMPLE + 7), level("counted", 5)];
+        let mut report = TransferReport { levels, dry_run: true, ..TransferReport::default() };
+        for (queue, examined) in [("few", 9), ("many", SAMPLE)] {
+            let mut tally = Tally::default();
+            (1..examined).for_each(|_| drop(tally.untold()));
+            tally.moved(Evidence::Death, Duration::ZERO);
+            report.note(queue, &Drained::default(), tally);
+        }
+        report.not_examined("counted");
+        let unexamined: Vec<_> = report.levels.iter().map(|level| level.unexamined).collect();
+        assert_eq!((unexamined, report.unexamined), (vec![0, 7, 5], 12));
     }
 }

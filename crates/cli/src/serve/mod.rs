@@ -3,7 +3,9 @@
 mod checkup;
 mod gateways;
 mod health;
+mod readiness;
 mod site;
+mod waiting;
 
 use std::{
     path::Path,
@@ -32,6 +34,8 @@ use delayline_watch::{
 
 use crate::{Code, Failure, Output, args, policies};
 
+use waiting::Gate;
+
 /// How often a daemon without a retry service checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -58,7 +62,8 @@ try again at once, as with `delayline unstick`; for that the user needs the tag
 /healthz and /readyz; if another daemon uses that port, one of the next nine is taken.
 
 The page and the metrics also show the delays of NServiceBus or Celery in the vhost of the
-set, if they are named: what waits, what is stuck, and whether `delayline guard` stands.
+set, if they are named: what waits, what is stuck, and whether `delayline guard` stands. Then
+no set has to be installed: what works for one waits until it is.
 
 Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
 five seconds; several daemons share their work.
@@ -151,10 +156,15 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         })
     };
     let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep);
-    let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &stop));
-    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &stop));
-    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, &stop));
-    let gateways = (!args.no_gateways).then(|| gate(&settings, &counters, &stop));
+    // Without a page, nobody would see the layouts.
+    let gate = match settings.layouts.is_empty() || bound.is_none() {
+        true => Gate::open(),
+        false => Gate::closed(&settings, &stop),
+    };
+    let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
+    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &gate, &stop));
+    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, &gate, &stop));
+    let gateways = (!args.no_gateways).then(|| run_gateways(&settings, &counters, &gate, &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
     let site = live.map(|live| site::site(&counters, &live));
@@ -173,7 +183,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         let service = Service::new(settings.router().counting(stats), policies)
             .with_prefetch(args.prefetch)
             .counting(retries);
-        service.run(&stop)
+        !gate.pass(&stop) || service.run(&stop)
     };
     let clean = gateways.is_none_or(|gateways| gateways.join().unwrap_or(false)) && clean;
     drop((web, watch));
@@ -185,29 +195,62 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     Ok(if clean { Code::Done } else { Code::Problem })
 }
 
-fn run_canary(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+fn run_canary(
+    settings: &Settings,
+    counters: &site::Counters,
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
     let (stats, watched) = counters.of_canary();
-    let canary = Canary::new(settings.clone(), stats, watched);
-    let stop = Arc::clone(stop);
-    thread::spawn(move || canary.run(&stop))
+    let settings = settings.clone();
+    // One that is not there yet is off, and not held up.
+    behind(gate, stop, move |stop| Canary::new(settings, stats, watched).run(stop))
 }
 
-fn unstick(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+fn unstick(
+    settings: &Settings,
+    counters: &site::Counters,
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
     let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
-    let stop = Arc::clone(stop);
     // Policies that it set are deleted before the process ends.
-    thread::spawn(move || unsticker.run(&stop))
+    behind(gate, stop, move |stop| unsticker.run(stop))
 }
 
-fn sweep(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+fn sweep(
+    settings: &Settings,
+    counters: &site::Counters,
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
     let sweeper = Sweeper::new(settings.clone(), counters.of_sweeper());
-    let stop = Arc::clone(stop);
-    thread::spawn(move || sweeper.run(&stop))
+    behind(gate, stop, move |stop| sweeper.run(stop))
 }
 
-fn gate(settings: &Settings, counters: &site::Counters, stop: &Arc<AtomicBool>) -> JoinHandle<bool> {
-    let (settings, counters, stop) = (settings.clone(), counters.of_gateways(), Arc::clone(stop));
-    thread::spawn(move || gateways::run(&settings, &counters, &stop))
+fn run_gateways(
+    settings: &Settings,
+    counters: &site::Counters,
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<bool> {
+    let (settings, counters) = (settings.clone(), counters.of_gateways());
+    let (gate, stop) = (gate.clone(), Arc::clone(stop));
+    thread::spawn(move || !gate.pass(&stop) || gateways::run(&settings, &counters, &stop))
+}
+
+/// Does something once the gate is open.
+fn behind(
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+    work: impl FnOnce(&AtomicBool) + Send + 'static,
+) -> JoinHandle<()> {
+    let (gate, stop) = (gate.clone(), Arc::clone(stop));
+    thread::spawn(move || {
+        if gate.pass(&stop) {
+            work(&stop);
+        }
+    })
 }
 
 fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {

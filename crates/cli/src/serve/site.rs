@@ -11,11 +11,11 @@ use delayline_settings::Settings;
 use delayline_watch::{
     canary::Watched,
     metrics::{Exposition, Inside},
-    picture::{Live, Picture, Sources, Watch, watch_layouts},
-    web::{Check, DASHBOARD, Readiness, Site},
+    picture::{Live, Sources, Watch, watch_layouts},
+    web::{DASHBOARD, Site},
 };
 
-use crate::serve::checkup;
+use super::{checkup, readiness::readiness};
 
 /// What is counted inside this process.
 #[derive(Debug, Clone, Default)]
@@ -95,31 +95,4 @@ pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
         .with_json("/api/parked", move || json!(parked.kept(&Kept::Parked)))
         .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())
         .with_readiness(move || readiness(&ready.latest()))
-}
-
-/// The daemon is ready if it reaches the broker and has seen that the set is as it should be.
-fn readiness(picture: &Picture) -> Readiness {
-    let (broker, set) = (&picture.broker, &picture.verified);
-    let since = broker.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
-    let reached = match &broker.problem {
-        Some(problem) => problem.clone(),
-        None => format!("{} answers", broker.address),
-    };
-    let verified = match (set.ok, set.problems.first(), set.unchecked.first()) {
-        (Some(true), _, not) if set.is_partial() => {
-            let not = not.map_or("bindings", String::as_str);
-            format!("set `{}` is as it should be; not checked: {not}", picture.set)
-        }
-        (Some(true), _, _) => format!("set `{}` is as it should be", picture.set),
-        (Some(false), Some(first), _) if set.problems.len() == 1 => first.clone(),
-        (Some(false), Some(first), _) => format!("{first}; and {} more", set.problems.len() - 1),
-        (_, _, Some(reason)) => format!("the set could not be compared: {reason}"),
-        (_, _, None) => "the set was not compared yet".into(),
-    };
-    Readiness {
-        checks: vec![
-            Check { name: "broker", ok: broker.reachable, reason: format!("{reached}{since}") },
-            Check { name: "set", ok: set.ok == Some(true), reason: verified },
-        ],
-    }
 }

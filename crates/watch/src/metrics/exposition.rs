@@ -105,8 +105,10 @@ impl Exposition {
                 ("broker_version", broker.version.as_deref().unwrap_or_default()),
             ],
         )?;
-        // A partial comparison without differences proves nothing.
-        let compared = verified.ok.filter(|_| broker.reachable && !verified.is_partial());
+        // A partial comparison without differences proves nothing, and nobody misses a set
+        // that is awaited.
+        let proves = broker.reachable && !verified.is_partial() && !verified.awaited;
+        let compared = verified.ok.filter(|_| proves);
         out.number(f::SET_VERIFIED, compared.map(flag))?;
         out.number(f::SET_PROBLEMS, compared.map(|_| count(verified.problems.len())))?;
         // A check that could not look has found nothing out.
@@ -144,8 +146,11 @@ impl Exposition {
         let name = |view: &LayoutView| view.layout.to_string();
         let counted = all.iter().filter_map(|view| Some((name(view), seconds(view.counted?))));
         out.labelled(f::LAYOUT_COUNTED, "layout", counted)?;
-        let seen = all.iter().filter(|view| view.counted.is_some() && view.problem.is_none());
-        let seen: Vec<_> = seen.filter(|_| self.picture.broker.reachable).collect();
+        let looked = all.iter().filter(|view| view.counted.is_some() || view.problem.is_some());
+        let looked: Vec<_> = looked.filter(|_| self.picture.broker.reachable).collect();
+        let shown = looked.iter().map(|view| (name(view), flag(view.problem.is_none())));
+        out.labelled(f::LAYOUT_SEEN, "layout", shown)?;
+        let seen: Vec<_> = looked.into_iter().filter(|view| view.problem.is_none()).collect();
         for (family, of) in [
             (f::LAYOUT_READY, (|level, _| level.ready.map(number)) as fn(&Level, Timestamp) -> Option<f64>),
             (f::LAYOUT_STUCK, |level, _| level.stuck.map(number)),

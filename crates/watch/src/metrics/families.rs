@@ -73,6 +73,8 @@ families! {
         "How long messages of a level have been seen not to move; 0 if all move";
     LAYOUT_COUNTED: Gauge "delayline_layout_counted_timestamp" Some("seconds"),
         "Time at which the delays of others were last counted, by layout";
+    LAYOUT_SEEN: Gauge "delayline_layout_seen" None,
+        "1 if the delays of others could be counted at the last look, 0 if not, by layout; absent if unknown";
     LAYOUT_READY: Gauge "delayline_layout_level_ready" Some("messages"),
         "Messages that wait in a level of others, by layout and level";
     LAYOUT_STUCK: Gauge "delayline_layout_level_stuck" Some("messages"),

@@ -16,7 +16,7 @@ use delayline::{
     topology::Topology,
 };
 use delayline_admin::{
-    AppBinding, Kept, RecallCounts, RecallStats,
+    AppBinding, FindingCode, Kept, RecallCounts, RecallStats,
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
@@ -36,6 +36,9 @@ const API_AGAIN: Duration = Duration::from_secs(10);
 
 /// How long it may take for an answer: the picture waits for it.
 const API_PATIENCE: Duration = Duration::from_secs(3);
+
+/// An exchange that the broker itself declares in every vhost.
+const EVERYWHERE: &str = "amq.topic";
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
@@ -85,6 +88,8 @@ pub struct Collector {
     /// Why the management API gave no answer last time.
     api_problem: Option<String>,
     comparison: Comparison,
+    /// Whether the set was ever there.
+    installed: bool,
     /// The last answer of the management API, by level from 0.
     published: [Option<u64>; COUNT],
     entered: Option<u64>,
@@ -111,6 +116,7 @@ impl Collector {
             asked_api: None,
             api_problem: None,
             comparison: Comparison::default(),
+            installed: false,
             published: [None; COUNT],
             entered: None,
             in_hands: BTreeMap::new(),
@@ -181,6 +187,7 @@ impl Collector {
             }
         }
         self.note_sources(now);
+        self.note_absence();
         self.last.verdict = Verdict::of(&self.last);
         &self.last
     }
@@ -199,7 +206,12 @@ impl Collector {
 
     fn count_over(&mut self, mut session: Session) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
         let mut ready = BTreeMap::new();
-        for queue in self.topology.queues() {
+        let nothing_to_count = self.last.verified.awaited;
+        if nothing_to_count {
+            // An exchange that every vhost has: a broker logs each question about one that is not there.
+            session.exchange_exists(EVERYWHERE)?;
+        }
+        for queue in self.topology.queues().filter(|_| !nothing_to_count) {
             match session.queue_depth(&queue.name) {
                 Ok(depth) => {
                     ready.insert(queue.name.clone(), depth.map(|depth| depth.ready.into()));
@@ -406,6 +418,21 @@ impl Collector {
         }
     }
 
+    /// Says nothing against a set that was never there, if the daemon is there for the delays of
+    /// others. One that is gone is missed.
+    fn note_absence(&mut self) {
+        let Picture { verified, layouts, checkup, .. } = &mut self.last;
+        self.installed |= verified.installed == Some(true);
+        let optional = !self.installed && !layouts.is_empty();
+        verified.awaited = optional && verified.installed == Some(false);
+        if verified.awaited {
+            verified.problems.clear();
+        }
+        if let Some(checkup) = checkup.as_mut().filter(|_| optional) {
+            checkup.findings.retain(|finding| finding.code != FindingCode::SetDiffers);
+        }
+    }
+
     fn note_sources(&mut self, now: Duration) {
         self.last.canary = self.sources.canary.as_deref().and_then(CanaryView::of);
         let checkup = self.sources.checkup.lock().unwrap_or_else(PoisonError::into_inner);
@@ -508,6 +535,33 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::picture::sample;
+    use delayline_admin::Finding;
+
+    #[test]
+    fn a_set_that_was_never_there_is_missed_only_if_nothing_else_is_watched() {
+        let settings = Settings::from_url("amqp://localhost").unwrap();
+        let mut collector = Collector::new(settings, Sources::default());
+        let differs = Finding::new(FindingCode::SetDiffers, "set `delay`", "", "");
+        let alarm = Finding::new(FindingCode::BrokerAlarm, "node `a`", "", "");
+        // What is said of the set: whether it is awaited, its problems, and the findings.
+        let mut said = |installed: Option<bool>, layouts: Vec<LayoutView>| {
+            let problems = vec!["the set is missing".to_owned()];
+            let ok = installed.map(|_| false);
+            collector.last.verified = SetView { ok, installed, problems, ..SetView::default() };
+            let findings = vec![differs.clone(), alarm.clone()];
+            collector.last.checkup = Some(Checkup { findings, ..Checkup::default() });
+            collector.last.layouts = layouts;
+            collector.note_absence();
+            let Picture { verified, checkup, .. } = &collector.last;
+            (verified.awaited, verified.problems.len(), checkup.as_ref().unwrap().findings.len())
+        };
+        assert_eq!(said(Some(false), vec![]), (false, 1, 2));
+        assert_eq!(said(None, vec![sample::layout()]), (false, 1, 1), "not compared yet");
+        assert_eq!(said(Some(false), vec![sample::layout()]), (true, 0, 1));
+        assert_eq!(said(Some(true), vec![sample::layout()]), (false, 1, 2), "half of it is there");
+        assert_eq!(said(Some(false), vec![sample::layout()]), (false, 1, 2), "somebody removed it");
+    }
 
     #[test]
     fn without_the_management_api_nothing_is_known_to_be_stuck() {

@@ -87,6 +87,7 @@ impl SetView {
                 at: Some(at),
                 bindings_compared: report.bindings > 0,
                 installed: Some(report.installed),
+                awaited: false,
                 problems: match report.installed {
                     true => report.differences.iter().map(ToString::to_string).collect(),
                     // Each exchange, queue and binding is missing: that is one thing to say.

@@ -101,6 +101,9 @@ pub struct SetView {
     pub ok: Option<bool>,
     /// Whether anything of the set is there; `None` if it was not compared yet.
     pub installed: Option<bool>,
+    /// Whether there is none and nobody misses it: the delays of others are watched, and no
+    /// set was there since this process began.
+    pub awaited: bool,
     /// When it was compared last.
     pub at: Option<Timestamp>,
     /// Whether bindings were compared too: only the management API knows them.

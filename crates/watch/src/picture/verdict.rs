@@ -66,11 +66,24 @@ impl Verdict {
     }
 }
 
+impl Picture {
+    /// That there is no set, and what is watched in its place.
+    #[must_use]
+    pub fn without_set(&self) -> String {
+        let layouts: Vec<_> = self.layouts.iter().map(|view| view.layout.to_string()).collect();
+        format!("No set `{}` here; watching {}", self.set, layouts.join(", "))
+    }
+}
+
 fn remark(severity: Severity, text: impl Into<String>) -> Remark {
     Remark { severity, text: text.into() }
 }
 
 fn well(picture: &Picture) -> String {
+    if picture.verified.awaited {
+        let all = picture.layouts.iter().all(|view| view.counted.is_some());
+        return if all { "Nothing is held up." } else { "Nothing is known to be held up yet." }.into();
+    }
     match &picture.canary {
         Some(canary) if canary.running && canary.arrived > 0 => "Delays are on time.".into(),
         _ if picture.stuck.is_none() => {
@@ -96,6 +109,9 @@ fn set(picture: &Picture) -> Option<Remark> {
     }
     if picture.verified.ok != Some(false) {
         return None;
+    }
+    if picture.verified.awaited {
+        return Some(remark(Severity::Info, format!("{}.", picture.without_set())));
     }
     if picture.verified.installed == Some(false) {
         return Some(remark(Severity::Problem, format!("The set `{set}` is not installed.")));
@@ -328,6 +344,23 @@ mod tests {
         let verdict = Verdict::of(&picture);
         assert_eq!(verdict.headline, "queue `q`: full (1 more below)");
         assert_eq!(verdict.severity, Some(Severity::Advice));
+    }
+
+    #[test]
+    fn where_there_is_no_set_the_delays_of_others_come_first() {
+        let mut picture = seen();
+        (picture.stuck, picture.verified.ok, picture.verified.installed) = (None, Some(false), Some(false));
+        assert_eq!(Verdict::of(&picture).headline, "The set `delay` is not installed.");
+        picture.verified.awaited = true;
+        picture.layouts = vec![sample::layout(), LayoutView::unseen("celery".parse().unwrap(), "/")];
+        let verdict = Verdict::of(&picture);
+        assert_eq!(verdict.headline, "Nothing is known to be held up yet.");
+        let none = "No set `delay` here; watching nservicebus, celery.";
+        assert_eq!((verdict.severity, verdict.more[0].text.as_str()), (None, none));
+        picture.layouts.pop();
+        assert_eq!(Verdict::of(&picture).headline, "Nothing is held up.");
+        picture.layouts[0].problem = Some("nobody answers".into());
+        assert_eq!(Verdict::of(&picture).headline, "Layout `nservicebus` cannot be seen.");
     }
 
     #[test]

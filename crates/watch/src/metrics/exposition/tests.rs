@@ -39,7 +39,9 @@ fn what_is_not_known_now_is_left_out() {
     assert_eq!(told(half.clone()), ["delayline_findings"]);
     // What differs does so whatever else is not known.
     half.verified.ok = Some(false);
-    assert_eq!(told(half), all);
+    assert_eq!(told(half.clone()), all);
+    half.verified.awaited = true;
+    assert_eq!(told(half), ["delayline_findings"]);
 }
 
 #[test]
@@ -57,6 +59,7 @@ fn layouts_have_a_label_and_what_is_not_known_now_is_left_out() {
     for line in [
         "delayline_layout_level_ready_messages{layout=\"nservicebus\",level=\"26\"} 0.0",
         "delayline_layout_level_stuck_messages{layout=\"nservicebus\",level=\"00\"} 40.0",
+        "delayline_layout_seen{layout=\"nservicebus\"} 1.0",
         "delayline_layout_guarded{layout=\"nservicebus\"} 1.0",
         "delayline_layout_unroutable_messages{layout=\"nservicebus\"} 7.0",
         "delayline_layout_counted_timestamp_seconds{layout=\"nservicebus\"} 0.0",
@@ -66,7 +69,14 @@ fn layouts_have_a_label_and_what_is_not_known_now_is_left_out() {
     assert_eq!(lines.iter().filter(|line| line.contains("ready_messages")).count(), 27);
     view.problem = Some("nobody answers".into());
     picture.layouts = vec![view];
+    let lines = told(&picture);
+    assert_eq!(lines.len(), 2, "when it was counted last, and that it is not seen: {lines:#?}");
+    assert!(lines.contains(&"delayline_layout_seen{layout=\"nservicebus\"} 0.0".into()), "{lines:#?}");
+    picture.broker.reachable = false;
     assert_eq!(told(&picture).len(), 1, "when it was counted last");
+    picture.broker.reachable = true;
+    picture.layouts = vec![crate::picture::LayoutView::unseen("celery".parse().unwrap(), "/")];
+    assert!(told(&picture).is_empty(), "nobody has looked");
     picture.layouts.clear();
     assert!(told(&picture).is_empty());
 }
