@@ -413,9 +413,17 @@ fn a_message_takes_the_place_of_another_one() {
     impossible.app = app(&"a".repeat(150));
     let refused = recaller.replace(&router, &kept, impossible).unwrap_err();
     assert!(matches!(refused, ReplaceError::Publish(_)), "{refused:?}");
-    // And what cannot be recalled has its receipt all the same.
-    let stranger: Handle = "delay.0000.0000.0000.0000.0000.0000.1010.nobody.~.x".parse().unwrap();
-    let refused = recaller.replace(&router, &stranger, message("more", GOOD_TIME)).unwrap_err();
+    // Nor is anything sent in the place of what cannot be recalled, as far as that can be seen before.
+    let stranger = |app: &str| {
+        let key = format!("delay.0000.0000.0000.0000.0000.0000.1010.{app}.~.x");
+        key.parse::<Handle>().unwrap()
+    };
+    let refused = recaller.replace(&router, &stranger("nobody"), message("none", GOOD_TIME)).unwrap_err();
+    assert!(matches!(refused, ReplaceError::Check(RecallError::NotOffered { .. })), "{refused:?}");
+    // And if it turns out afterwards, there is the receipt.
+    let half = delayline::topology::Queue::new("delay.recalled.half");
+    Session::open(&settings.broker).unwrap().declare_queue(&half).unwrap();
+    let refused = recaller.replace(&router, &stranger("half"), message("more", GOOD_TIME)).unwrap_err();
     assert!(matches!(refused, ReplaceError::Recall { .. }), "{refused:?}");
     let expected = ["new", "same", "kept", "more"].map(str::to_owned).into();
     assert_eq!(bodies(&inbox, &router, 4), expected);
