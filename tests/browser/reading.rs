@@ -1,10 +1,17 @@
 //! What the page says when all is well, and to whom.
 
+use delayline::{
+    Message,
+    codec::Delay,
+    recall::Recaller,
+    topology::{ExchangeKind, JournalSettings, RecallSettings},
+};
+use delayline_admin::{self as admin, AppQueue, Delivery, management::ManagementApi};
 use serde_json::{Value as Json, json};
 
 use crate::{
     Daemon, Seen, cell,
-    common::{Inbox, eventually, eventually_seen, http, installed, shared_node},
+    common::{self, Inbox, app, eventually, eventually_seen, http, installed, shared_node},
     open, send,
 };
 
@@ -199,5 +206,68 @@ fn it_fits_a_telephone_and_suits_its_reader() {
         reached.push(page.eval(&format!("{focused}.id || {focused}.className")));
     }
     assert_eq!(json!(reached), json!(["skip", "pause", "unroutable", "parked"]));
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}
+
+/// The texts of a table's rows.
+fn rows(page: &Seen, body: &str) -> Json {
+    page.eval(&format!(
+        "[...document.querySelectorAll('#{body} tr')].map(row => [...row.children].map(cell => cell.textContent))"
+    ))
+}
+
+#[test]
+fn schedules_and_gateways_have_rows_that_fit_a_telephone() {
+    let settings = installed(1_000);
+    let topology = common::topology(&settings);
+    let spec = admin::AppSpec::new(app("billing"), Delivery::Direct(AppQueue::new("billing")));
+    let recall = RecallSettings::default().with_journal(JournalSettings::default());
+    let spec = admin::AppSpec { recall: Some(recall), ..spec };
+    admin::add_app(&settings, &topology, &spec, false, false).unwrap();
+    let name = "orders.delayed.of-a-shop-in-the-north";
+    admin::add_gateway(&settings, &topology, name, ExchangeKind::Topic, false).unwrap().unwrap();
+    let router = settings.router().connect().unwrap();
+    let message = |id: &str, days: u64| {
+        let delay = Delay::from_seconds(days * 86_400).unwrap();
+        Message::after(app("billing"), delay, "x").with_id(id.parse().unwrap()).journalled()
+    };
+    router.publish(message("soon", 3)).unwrap();
+    router.publish(message("later", 30)).unwrap();
+    let gone = router.publish(message("gone", 90)).unwrap().handle.unwrap();
+    Recaller::connect(settings.broker.clone(), settings.topology.set.clone()).unwrap().recall(&gone).unwrap();
+    // No daemon takes what comes in through the gateway.
+    let path = format!("exchanges/{}/{name}.in/publish", settings.broker.vhost);
+    let body = json!({ "properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string" });
+    assert_eq!(http(&shared_node(), "POST", &path, &body)["routed"], true);
+    // What a queue holds is counted some seconds later.
+    eventually("the journal is counted", || {
+        let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+        let of = |queue: &str| api.queue(&settings.broker.vhost, queue).unwrap().map_or(0, |it| it.messages);
+        of("delay.journal.billing") == 3
+    });
+    let daemon = Daemon::start(&settings, &["--no-gateways"]).has_looked();
+    let page = open(&daemon);
+    let schedule = |row: &Json| [&row[0], &row[1], &row[5], &row[8], &row[9], &row[10]].map(Json::to_string);
+    eventually_seen(
+        "the schedule is there",
+        || rows(&page, "recalled"),
+        |rows| {
+            let expected = ["billing", "1", "3", "2", "in 3 d", "in 30 d"].map(|text| format!("{text:?}"));
+            schedule(&rows[0]) == expected
+        },
+    );
+    eventually_seen(
+        "and the gateway",
+        || rows(&page, "gateway-list"),
+        |rows| rows[0] == json!([name, "1", "0", "0"]),
+    );
+    for width in [320, 390, 768, 1_360] {
+        page.resize((width, 900));
+        eventually_seen(
+            "nothing sticks out",
+            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
+            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
+        );
+    }
     assert_eq!(page.complaints(), Vec::<String>::new());
 }

@@ -109,6 +109,7 @@ fn print(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
     }
     apps(picture, output)?;
     recalled(picture, output)?;
+    gateways(picture, output)?;
     findings::unchecked(&picture.unchecked, output)
 }
 
@@ -182,6 +183,18 @@ fn recalled(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
             ">last due",
         ];
         output.line(table(&header, rows))?;
+    }
+    Ok(())
+}
+
+fn gateways(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
+    let rows = picture.gateways.iter().flatten().map(|view| {
+        let counts = [view.waiting, view.due, view.channels].map(grouped);
+        [vec![text::readable(&view.gateway)], counts.to_vec()].concat()
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        output.line(table(&["gateway", ">to be taken", ">due soon", ">channels of daemons"], rows))?;
     }
     Ok(())
 }

@@ -29,8 +29,7 @@ impl ManagementApi {
     /// # Errors
     /// See [`ManagementError`].
     pub fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
-        let columns =
-            "name,messages,messages_ready,messages_unacknowledged,messages_dlx,message_stats.publish";
+        let columns = "name,messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish";
         self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
     }
 

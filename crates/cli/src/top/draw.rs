@@ -248,6 +248,15 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
             }
         }
     }
+    for view in picture.gateways.iter().flatten() {
+        let style = if view.channels == 0 && view.waiting > 0 { alarm() } else { Style::new() };
+        let [waiting, due] = [view.waiting, view.due].map(grouped);
+        let gateway = text::readable(&view.gateway);
+        lines.push(Line::styled(
+            format!("  gateway     {gateway}: {waiting} to be taken, {due} due soon"),
+            style,
+        ));
+    }
     for unchecked in &picture.unchecked {
         lines.push(Line::styled(format!("not checked: {}", text::readable(unchecked)), dim()));
     }

@@ -1,7 +1,7 @@
 //! Taking pictures: the only part that asks the broker.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -23,8 +23,8 @@ use delayline_admin::{
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use super::{
-    AppRetries, BrokerView, CanaryView, Checkup, Depths, History, JournalView, LayoutView, Level, Picture,
-    Rates, RecallView, SetView, Verdict, forecast,
+    AppRetries, BrokerView, CanaryView, Checkup, Depths, GatewayView, History, JournalView, LayoutView,
+    Level, Picture, Rates, RecallView, SetView, Verdict, forecast,
 };
 use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
 
@@ -295,6 +295,7 @@ impl Collector {
             self.last.apps = Some(AppBinding::all(&self.topology, bindings));
         }
         self.last.recalls = Some(self.recalls(&queues));
+        self.last.gateways = Some(self.gateways(&queues));
         self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
         let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
         self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
@@ -326,6 +327,23 @@ impl Collector {
                 stuck.map(|(_, since)| level.stuck_since.map_or(ago(since), |known| known.min(ago(since))));
         }
         Ok(())
+    }
+
+    /// What is known of each gateway that has a queue.
+    fn gateways(&self, queues: &[QueueInfo]) -> Vec<GatewayView> {
+        let names = self.topology.names();
+        let gateways: BTreeSet<_> = queues.iter().filter_map(|queue| names.gateway_of(&queue.name)).collect();
+        let queue = |name: String| queues.iter().find(|queue| queue.name == name);
+        let view = |gateway: &str| {
+            let (waiting, due) = (queue(names.gateway(gateway)), queue(names.gateway_due(gateway)));
+            GatewayView {
+                gateway: gateway.to_owned(),
+                waiting: waiting.map_or(0, |queue| queue.messages),
+                due: due.map_or(0, |queue| queue.messages),
+                channels: waiting.map_or(0, |queue| queue.consumers),
+            }
+        };
+        gateways.into_iter().map(view).collect()
     }
 
     /// What is known of each application that has a queue of recalled messages.
@@ -374,6 +392,7 @@ impl Collector {
     fn forget_api(&mut self) {
         self.last.apps = None;
         self.last.recalls = None;
+        self.last.gateways = None;
         self.entered = None;
         self.in_hands.clear();
         self.published = [None; COUNT];
@@ -527,6 +546,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         apps: None,
         unchecked: Vec::new(),
         recalls: None,
+        gateways: None,
         layouts: Vec::new(),
         verdict: Verdict::default(),
     }

@@ -48,7 +48,7 @@ pub use kept::KeptView;
 pub use layouts::{LayoutView, watch_layouts};
 pub use live::{Live, Watch};
 pub use model::{
-    AppRetries, BrokerView, CanaryView, Checkup, Forecast, JournalView, Lateness, Level, Picture, ProbeView,
-    Rates, RecallView, SetView,
+    AppRetries, BrokerView, CanaryView, Checkup, Forecast, GatewayView, JournalView, Lateness, Level,
+    Picture, ProbeView, Rates, RecallView, SetView,
 };
 pub use verdict::{Remark, Verdict};

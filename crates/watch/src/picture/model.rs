@@ -69,6 +69,8 @@ pub struct Picture {
     /// Recalls, and what was recalled, of applications whose messages can be; `None` without
     /// the management API.
     pub recalls: Option<Vec<RecallView>>,
+    /// The gateways of the set; `None` without the management API.
+    pub gateways: Option<Vec<GatewayView>>,
     /// The delays of others that are watched as well; none unless somebody asked for it.
     pub layouts: Vec<LayoutView>,
     /// What could not be checked, and why.
@@ -191,6 +193,20 @@ pub struct AppRetries {
     pub last_minute: u64,
     /// Messages that were parked.
     pub parked: u64,
+}
+
+/// A gateway for `x-delay`. What is wrong with it is among the findings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GatewayView {
+    /// Its name, which is also that of the exchange that consumers are bound to.
+    pub gateway: String,
+    /// Messages that no daemon has taken yet.
+    pub waiting: u64,
+    /// Messages that came back from the levels, and that daemons hold or have not taken yet.
+    pub due: u64,
+    /// How many channels of daemons take messages; a daemon has several.
+    pub channels: u64,
 }
 
 /// Recalls of an application, and what was recalled.
