@@ -92,6 +92,13 @@ fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
         .stdout(contains("1 message sent on"));
     eventually("it is back", || waiting(&settings) == 2);
 
+    // What no exchange would route stays, and that is as much of a problem.
+    on(&settings)
+        .args(["unroutable", "replay", "--reason", "malformed"])
+        .assert()
+        .code(1)
+        .stdout(contains("no exchange would route"));
+
     on(&settings).args(["unroutable", "discard"]).assert().code(2).stderr(contains("--all"));
     on(&settings)
         .args(["unroutable", "discard", "--reason", "malformed"])

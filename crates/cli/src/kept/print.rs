@@ -181,7 +181,7 @@ pub(super) fn show(
 
 pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) -> Result<Code, Failure> {
     let code = match code(&report.drained) {
-        Code::Done if !report.unbound.is_empty() => Code::Problem,
+        Code::Done if report.hopeless > 0 || !report.unbound.is_empty() => Code::Problem,
         code => code,
     };
     if output.json {
