@@ -5,7 +5,7 @@ use delayline::amqp::Session;
 use crate::{
     Daemon,
     common::{eventually, eventually_seen, installed, vhost},
-    open,
+    fits, open,
     others::{bound, nservicebus, publish},
 };
 
@@ -32,14 +32,7 @@ fn the_delays_of_others_are_below_the_set() {
     publish(&settings, &layout, "Gone", 1, 3..43);
     eventually("what is stuck is marked", || page.text("#layouts [data-stuck]").contains("▲ 40"));
     eventually("and said", || page.text(".verdict").contains("Level 00 of layout `nservicebus` is stuck"));
-    for width in [320, 1_360] {
-        page.resize((width, 900));
-        eventually_seen(
-            "nothing sticks out",
-            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
-            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
-        );
-    }
+    fits(&page);
     assert_eq!(page.complaints(), Vec::<String>::new());
 }
 

@@ -21,7 +21,7 @@ use delayline::{Message, codec::Delay};
 use delayline_settings::Settings;
 
 use chromium::Seen;
-use common::app;
+use common::{app, eventually_seen};
 use daemon::Daemon;
 
 /// A window of a desk.
@@ -53,4 +53,16 @@ fn cell(level: u8, kind: &str) -> String {
 
 fn open(daemon: &Daemon) -> Seen {
     Seen::open(&daemon.url, DESK)
+}
+
+/// Waits until nothing sticks out, on anything from a telephone to a desk.
+fn fits(page: &Seen) {
+    for width in [320, 390, 768, 1_360] {
+        page.resize((width, 900));
+        eventually_seen(
+            "nothing sticks out",
+            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
+            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
+        );
+    }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 use crate::{
     Daemon, Seen, cell,
     common::{self, Inbox, app, eventually, eventually_seen, http, installed, shared_node},
-    open, send,
+    fits, open, send,
 };
 
 /// Waits until the broker knew all that is compared, and the page says so.
@@ -170,14 +170,7 @@ fn it_fits_a_telephone_and_suits_its_reader() {
     let daemon = Daemon::start(&settings, &[]).has_looked();
     let page = open(&daemon);
     eventually("it is drawn", || page.number(&cell(12, ".ready")) == Some(12_345));
-    for width in [320, 390, 768, 1_360] {
-        page.resize((width, 900));
-        eventually_seen(
-            "nothing sticks out",
-            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
-            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
-        );
-    }
+    fits(&page);
     // Text and paper differ enough, in both schemes: 4.5 to 1, as WCAG asks for.
     let contrast = "['--ink', '--soft', '--held', '--wait'].map(name => { \
         const of = name => { const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim(); \
@@ -261,13 +254,6 @@ fn schedules_and_gateways_have_rows_that_fit_a_telephone() {
         || rows(&page, "gateway-list"),
         |rows| rows[0] == json!([name, "1", "0", "0"]),
     );
-    for width in [320, 390, 768, 1_360] {
-        page.resize((width, 900));
-        eventually_seen(
-            "nothing sticks out",
-            || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
-            |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
-        );
-    }
+    fits(&page);
     assert_eq!(page.complaints(), Vec::<String>::new());
 }
