@@ -143,7 +143,8 @@ impl<'a> Key<'a> {
                     named(group.iter().map(ToString::to_string))
                 ),
                 format!(
-                    "run `delayline app add {app} --recall --journal AGE` with the flags it was registered with; a                      stream with other arguments has to be deleted before, with the copies that it has"
+                    "run `delayline app add {app} --recall --journal AGE` with the flags it was registered with; a \
+                     stream with other arguments has to be deleted before, with the copies that it has"
                 ),
             ),
             Self::Unsuitable(reason, remedy) => ("broker".into(), reason.into(), remedy.into()),

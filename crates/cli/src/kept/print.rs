@@ -191,15 +191,17 @@ pub(super) fn replayed(kept: &Kept, report: &ReplayReport, output: &mut Output) 
     changed("sent on", report.drained.sent, &report.drained, output)?;
     for (app, count) in &report.unbound {
         output.line(format!(
-            "{} {} for `{app}` stay: nobody is bound for it",
+            "{} {} for `{app}` {}: nobody is bound for it",
             "!".yellow(),
-            counted(*count, "message")
+            counted(*count, "message"),
+            stay(*count)
         ))?;
     }
     if report.hopeless > 0 {
         output.line(format!(
-            "{} stay: no exchange would route their keys (`delayline {} list`)",
+            "{} {}: no exchange would route it (`delayline {} list`)",
             counted(report.hopeless, "message"),
+            stay(report.hopeless),
             kept.as_str()
         ))?;
     }
@@ -339,6 +341,10 @@ fn ending(drained: &Drained, output: &mut Output) -> Result<(), Failure> {
         output.line("interrupted; run it again to continue")?;
     }
     Ok(())
+}
+
+fn stay(count: u64) -> &'static str {
+    if count == 1 { "stays" } else { "stay" }
 }
 
 #[cfg(test)]

@@ -119,13 +119,18 @@ fn set(picture: &Picture) -> Option<Remark> {
     Some(match problems.as_slice() {
         [] | [_] => {
             let what = problems.first().map_or("something differs", String::as_str);
-            remark(Severity::Problem, format!("The set `{set}` is not as it should be: {what}."))
+            remark(
+                Severity::Problem,
+                format!("The set `{set}` is not as it should be: {what}. What to do: delayline verify."),
+            )
         }
         all => {
             let count = all.len();
             remark(
                 Severity::Problem,
-                format!("The set `{set}` differs in {count} places from what it should be."),
+                format!(
+                    "The set `{set}` differs in {count} places from what it should be. What to do: delayline verify."
+                ),
             )
         }
     })
@@ -196,7 +201,10 @@ fn unroutable(picture: &Picture) -> Option<Remark> {
             let new = u64::try_from(new).unwrap_or(0);
             remark(Severity::Advice, format!("{} for nobody{}.", messages(count), lately(new, count)))
         }
-        _ => remark(Severity::Info, format!("{} for nobody are kept as unroutable.", messages(count))),
+        _ => remark(
+            Severity::Info,
+            format!("{} for nobody {} kept as unroutable.", messages(count), are(count)),
+        ),
     })
 }
 
@@ -239,7 +247,8 @@ fn layout(view: &LayoutView) -> Vec<Remark> {
         remark(severity, format!("Layout `{name}` {what}; run delayline guard {name}."))
     });
     let kept = view.unroutable.filter(|count| *count > 0).map(|count| {
-        let text = format!("{} for nobody are kept by the guard of layout `{name}`.", messages(count));
+        let text =
+            format!("{} for nobody {} kept by the guard of layout `{name}`.", messages(count), are(count));
         remark(Severity::Info, text)
     });
     [missing, stuck, guard, kept].into_iter().flatten().collect()
@@ -253,6 +262,10 @@ fn findings(picture: &Picture) -> Option<Remark> {
         more => format!(" ({more} more below)"),
     };
     Some(remark(worst.severity, format!("{}: {}{more}", worst.subject, worst.what)))
+}
+
+fn are(count: u64) -> &'static str {
+    if count == 1 { "is" } else { "are" }
 }
 
 fn messages(count: u64) -> String {
