@@ -11,7 +11,9 @@ use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, compa
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-use crate::common::{PATIENCE, app, eventually, http, installed, raw, shared_node, topology};
+use crate::common::{
+    PATIENCE, app, eventually, http, installed, not_tested::not_tested, raw, shared_node, topology,
+};
 
 use super::daemon;
 
@@ -45,6 +47,7 @@ fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
         assert!(report.conflicts[0].contains(&format!("this is RabbitMQ {version}")), "{report:?}");
         let queues = http(&shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
         assert!(queues.as_array().unwrap().iter().all(|queue| queue["name"] != "billing"), "{queues}");
+        not_tested("native retry: queues make what comes back wait from 4.3 on");
         return;
     }
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
