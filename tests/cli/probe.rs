@@ -1,10 +1,13 @@
 //! `delayline probe`
 
+use delayline::amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{
     common::{http, installed, permit, shared_node, vhost},
-    delayline, json, on, stdout,
+    delayline, json, on,
+    others::nservicebus,
+    stdout,
 };
 
 #[test]
@@ -62,4 +65,23 @@ fn what_could_not_be_sent_is_a_problem() {
     let report = json(probe().arg("--json"));
     assert_eq!((&report["sent"], &report["arrived"]), (&0.into(), &0.into()), "{report}");
     assert!(report["problem"].as_str().is_some_and(|problem| problem.contains("403")), "{report}");
+}
+
+#[test]
+fn the_delays_of_others_are_measured_where_they_have_a_guard() {
+    let settings = vhost().set("unit_ms", "100").build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let probe = |layout: &str| {
+        let mut probe = on(&settings);
+        probe.args(["probe", "--layout", layout, "--horizon", "2", "--max-late", "10m", "--json"]);
+        probe
+    };
+    probe("celery").assert().code(3).stderr(contains("has no exchange of the layout"));
+    nservicebus(&mut session, 100);
+    probe("nservicebus").assert().code(3).stderr(contains("run `delayline guard nservicebus` first"));
+    assert_eq!(session.queue_depth("delayline.canary.nservicebus.0").unwrap(), None);
+    on(&settings).args(["guard", "nservicebus"]).assert().success();
+    let report = json(&mut probe("nservicebus"));
+    let counts = ["sent", "arrived", "missing", "twice"].map(|name| report[name].as_u64());
+    assert_eq!(counts, [Some(5), Some(5), Some(0), Some(0)], "{report:#}");
 }

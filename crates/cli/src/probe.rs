@@ -12,7 +12,7 @@ use std::{
 use serde::Serialize;
 
 use delayline::{histogram::Counted, router::Stats};
-use delayline_settings::Settings;
+use delayline_settings::{Layout, Settings};
 use delayline_watch::canary::{Canary, CanaryState, Probe, ProbeFigures, Watched};
 
 use crate::{
@@ -34,6 +34,7 @@ Examples:
   delayline probe --horizon 3      only up to 2^3 s: done after 20 s or so
   delayline probe --rounds 10 --json | jq .missing
   delayline probe --forever        until Ctrl-C
+  delayline probe --layout celery  through the delays of others
 
 Sends small messages of its own through each level up to 2^6 s and through combinations of
 levels, to an app key that only it uses. Reports how late each came, which did not come
@@ -50,6 +51,10 @@ pub(super) struct Args {
     /// The highest level, 0 to 9 [default: canary_horizon, or 6] [env: DELAYLINE_CANARY_HORIZON]
     #[arg(long, value_name = "LEVEL", value_parser = args::whole::<u8>(0..=9))]
     horizon: Option<u8>,
+    /// Instead of the set's levels: those of this layout (nservicebus, celery, celery:PREFIX),
+    /// which needs a guard (delayline guard)
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<Layout>,
     /// How late a message may be
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = late)]
     max_late: Duration,
@@ -95,6 +100,9 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     settings.canary.interval = Duration::from_secs(1);
     let watched = Arc::new(Watched::default());
     let mut canary = Canary::new(settings, Arc::new(Stats::default()), Arc::clone(&watched));
+    if let Some(layout) = &args.layout {
+        canary = canary.through(layout.clone());
+    }
     let probes = canary.plan().probes().to_vec();
     let total = (!args.forever).then(|| u64::from(args.rounds) * probes.len() as u64);
     if !args.forever {

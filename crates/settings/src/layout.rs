@@ -131,6 +131,12 @@ impl Layout {
         }
     }
 
+    /// The queue of a canary with this slot.
+    #[must_use]
+    pub fn canary(&self, slot: u8) -> String {
+        self.kept().replacen("guard", "canary", 1) + &format!(".{slot}")
+    }
+
     /// Reads a routing key.
     ///
     /// # Errors

@@ -5,16 +5,16 @@ use std::{sync::Arc, time::Duration};
 use crossbeam_channel::Select;
 
 use delayline::{
-    Message, Router,
+    Router,
     amqp::{AmqpError, Consumer, Next, Session},
-    codec::{AppKey, RoutingKey},
+    codec::AppKey,
     message::Properties,
     router::{Outcome, Pipeline, Stats},
-    topology::{Binding, Endpoint, Names, Queue},
+    topology::{Names, Queue},
 };
-use delayline_settings::Settings;
+use delayline_settings::{Layout, Settings};
 
-use super::{APP, Probe, QUEUE_LIFE};
+use super::{APP, Probe, QUEUE_LIFE, way::Way};
 
 /// How many canaries can run on one set at the same time.
 const SLOTS: u8 = 32;
@@ -50,13 +50,37 @@ pub enum CanaryError {
         /// The dispatch exchange.
         dispatch: String,
     },
+    /// The user lacks the rights that a canary of a layout needs.
+    #[error(
+        "{reason}; a canary of the layout `{layout}` needs `configure`, `write` and `read` on its queue, `write` on \
+         the exchanges of the levels and `read` on the one behind them"
+    )]
+    NotAllowedIn {
+        /// The broker's words.
+        reason: String,
+        /// The layout.
+        layout: Layout,
+    },
+    /// The layout cannot be looked at.
+    #[error("{0}")]
+    Layout(String),
+    /// The layout has no guard.
+    #[error(
+        "the layout `{layout}` has no guard, and a canary's messages could stall its levels for everybody if its \
+         queue was lost: run `delayline guard {layout}` first"
+    )]
+    Unguarded {
+        /// The layout.
+        layout: Layout,
+    },
     /// All slots are taken.
-    #[error("there are already {SLOTS} canaries on this set")]
+    #[error("there are already {SLOTS} canaries on it")]
     Full,
 }
 
 /// A canary's connection to its own queue. To send, it needs a [`Router`].
 pub struct CanaryConnection {
+    way: Way,
     consumer: Consumer,
     app: AppKey,
     slot: u8,
@@ -86,21 +110,25 @@ impl std::fmt::Debug for CanaryConnection {
 }
 
 impl CanaryConnection {
-    /// Takes the first free slot. `run` marks the messages of one canary through all
-    /// its connections.
+    /// Takes the first free slot of the set, or of a layout of others. `run` marks the messages of
+    /// one canary through all its connections.
     ///
     /// # Errors
     /// See [`CanaryError`].
-    pub fn open(settings: &Settings, run: &str) -> Result<Self, CanaryError> {
-        let names = Names::new(settings.topology.set.clone());
+    pub fn open(settings: &Settings, layout: Option<&Layout>, run: &str) -> Result<Self, CanaryError> {
+        let way = match layout {
+            None => Way::Set(Names::new(settings.topology.set.clone())),
+            Some(layout) => Way::Layout(layout.clone()),
+        };
+        way.check(settings)?;
         let mut session = Session::open_for(&settings.broker, "canary")?;
         for slot in 0..SLOTS {
-            match claim(&mut session, &names, slot) {
+            match claim(&mut session, &way, slot) {
                 Ok((consumer, app)) => {
-                    return Ok(Self { consumer, app, slot, run: run.to_owned(), _session: session });
+                    return Ok(Self { way, consumer, app, slot, run: run.to_owned(), _session: session });
                 }
                 Err(error) if is_taken(&error) || is_down(&error) => {}
-                Err(error) => return Err(explain(error, &names)),
+                Err(error) => return Err(explain(error, &way)),
             }
         }
         Err(CanaryError::Full)
@@ -127,9 +155,7 @@ impl CanaryConnection {
             kind: Some("canary".into()),
             ..Properties::default()
         };
-        let message =
-            Message::after(self.app.clone(), probe.delay(), "delayline canary").with_properties(properties);
-        pipeline.push(id, message)
+        pipeline.push(id, self.way.message(&self.app, probe.delay()).with_properties(properties))
     }
 
     /// The next message of ours that arrives within `limit`; wakes up earlier for an answer
@@ -177,9 +203,9 @@ impl CanaryConnection {
     }
 }
 
-fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, AppKey), AmqpError> {
+fn claim(session: &mut Session, way: &Way, slot: u8) -> Result<(Consumer, AppKey), AmqpError> {
     let app = AppKey::new(format!("{APP}.{slot}")).expect("words and a dot");
-    let name = names.canary(slot);
+    let name = way.queue(slot);
     let life = i64::try_from(QUEUE_LIFE.as_millis()).unwrap_or(i64::MAX);
     // Classic: only a classic queue can be exclusive to one consumer, and nothing in it is
     // worth a replica.
@@ -191,12 +217,7 @@ fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, Ap
     // The exclusive consumer comes before the binding: whoever has the slot has bound the
     // queue already.
     let consumer = session.consume_alone(&name, 256)?;
-    let bound = session.bind(&Binding {
-        source: names.dispatch(),
-        destination: Endpoint::Queue(name.clone()),
-        key: RoutingKey::binding_pattern(&app),
-    });
-    match bound {
+    match session.bind(&way.binding(&app, slot)) {
         Ok(()) => Ok((consumer, app)),
         Err(error) => {
             // The queue is of no use to us, and nobody else's. If it cannot be deleted, it
@@ -219,16 +240,19 @@ fn is_down(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))
 }
 
-fn explain(error: AmqpError, names: &Names) -> CanaryError {
+fn explain(error: AmqpError, way: &Way) -> CanaryError {
     let reason = error.to_string();
-    match error {
-        AmqpError::Channel { code: ACCESS_REFUSED, .. } => CanaryError::NotAllowed {
+    match (error, way) {
+        (AmqpError::Channel { code: ACCESS_REFUSED, .. }, Way::Set(names)) => CanaryError::NotAllowed {
             reason,
             queues: format!("^{}\\.canary\\.", names.entry()),
             entry: names.entry(),
             dispatch: names.dispatch(),
         },
-        AmqpError::Channel { code: 404, .. } => CanaryError::NoSet { reason },
-        error => error.into(),
+        (AmqpError::Channel { code: ACCESS_REFUSED, .. }, Way::Layout(layout)) => {
+            CanaryError::NotAllowedIn { reason, layout: layout.clone() }
+        }
+        (AmqpError::Channel { code: 404, .. }, Way::Set(_)) => CanaryError::NoSet { reason },
+        (error, _) => error.into(),
     }
 }

@@ -20,6 +20,7 @@ mod ledger;
 mod plan;
 mod runner;
 mod watched;
+mod way;
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use std::{
 use log::{debug, info, warn};
 
 use delayline::router::{Outcome, Pipeline, Stats};
-use delayline_settings::Settings;
+use delayline_settings::{Layout, Settings};
 
 use super::{CanaryConnection, CanaryError, CanaryState, Pace, ProbePlan, Watched, watched::Inner};
 
@@ -34,6 +34,7 @@ const FINISH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Canary {
     settings: Settings,
+    layout: Option<Layout>,
     plan: ProbePlan,
     pace: Pace,
     /// How many messages it sends.
@@ -53,7 +54,14 @@ impl Canary {
         watched.with(|inner| inner.state = CanaryState::Paused(Self::UNTRIED.into()));
         let plan = ProbePlan::up_to(settings.canary.horizon);
         let pace = Pace::new(settings.canary.interval);
-        Self { settings, plan, pace, most: u64::MAX, stats, watched }
+        Self { settings, layout: None, plan, pace, most: u64::MAX, stats, watched }
+    }
+
+    /// Sends through the levels of others instead of the set's; only where these have a guard.
+    #[must_use]
+    pub fn through(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
     }
 
     /// Sends each probe this many times and then no more.
@@ -95,7 +103,7 @@ impl Canary {
     }
 
     fn run_once(&mut self, run: &str, next_id: &mut u64, stop: &AtomicBool) -> Result<(), CanaryError> {
-        let connection = CanaryConnection::open(&self.settings, run)?;
+        let connection = CanaryConnection::open(&self.settings, self.layout.as_ref(), run)?;
         let router = CanaryConnection::router(&self.settings, Arc::clone(&self.stats))?;
         let mut pipeline = router.pipeline();
         let started = self.watched.with(|inner| {
@@ -169,8 +177,10 @@ impl Canary {
             Ok(receipt) => {
                 inner.answered(slot);
                 // Published once, and on the intended route: not after a pause that took a
-                // second off its delay, and so a level off its route.
-                if receipt.delay == asked && receipt.publishes == 1 {
+                // second off its delay, and so a level off its route. A key of others stays as it
+                // is.
+                let as_asked = self.layout.is_some() || receipt.delay == asked;
+                if as_asked && receipt.publishes == 1 {
                     inner.ledger.confirmed(outcome.tag);
                 } else {
                     inner.ledger.withdrawn(outcome.tag);
