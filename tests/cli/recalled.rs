@@ -22,13 +22,14 @@ fn waiting(settings: &Settings, queue: &str) -> u32 {
     Session::open(&settings.broker).unwrap().queue_depth(queue).unwrap().unwrap().ready
 }
 
-/// Sends messages with these ids in good time, recalls them, and waits until they are due.
+/// Sends messages with these ids, recalls them in good time on a busy machine as well, and waits
+/// until they are due.
 fn recalled(settings: &Settings, app: &str, ids: &[&str]) {
     let handles: String = ids
         .iter()
         .map(|id| {
             let mut send = on(settings);
-            send.args(["send", "--app", app, "--delay", "6s", "--id", id, "--body", id, "--json"]);
+            send.args(["send", "--app", app, "--delay", "20s", "--id", id, "--body", id, "--json"]);
             format!("{}\n", json(&mut send)["message"]["handle"].as_str().unwrap())
         })
         .collect();
