@@ -106,7 +106,7 @@ mod tests {
             ("[apps.\"a b\"]", "[apps.a b]"),
             ("[apps.billing]\nmay_publish = ['#']", "[apps.billing]"),
             ("[apps.billing]\nqueue = 'delay.retry'", "belongs to the set"),
-            ("[apps.billing]\nqueue = 'q'\npublish_only = true", "keep one"),
+            ("[apps.billing]\nqueue = 'q'\npublish_only = true", "leave one of them out"),
         ] {
             let error = parsed(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
