@@ -1,7 +1,7 @@
 //! Taking pictures: the only part that asks the broker.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -11,22 +11,24 @@ use jiff::Timestamp;
 use crate::canary::Watched;
 use delayline::{
     amqp::{AmqpError, Line, Session},
-    codec::{self, AppKey, LEVELS},
+    codec::LEVELS,
     retry::RetryStats,
     topology::Topology,
 };
 use delayline_admin::{
-    AppBinding, FindingCode, Kept, RecallCounts, RecallStats,
+    AppBinding, FindingCode, Kept, RecallStats,
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use super::{
-    AppRetries, BrokerView, CanaryView, Checkup, Depths, GatewayView, History, JournalView, LayoutView,
-    Level, Picture, Rates, RecallView, SetView, Verdict, forecast,
+    AppRetries, CanaryView, Checkup, Depths, History, LayoutView, Picture, Rates, SetView, Verdict, forecast,
 };
-use super::{compare::Comparison, handing_on::HandingOn, peeking::Peeking};
+use super::{
+    compare::Comparison, handing_on::HandingOn, minute::LastMinute, nothing::nothing, peeking::Peeking,
+    services,
+};
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
 const API_EVERY: Duration = Duration::from_secs(2);
@@ -42,12 +44,6 @@ const EVERYWHERE: &str = "amq.topic";
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;
-
-/// How often the figures behind "in the last minute" are recorded.
-const NOTED_EVERY: Duration = Duration::from_secs(2);
-
-/// The period that the retries of the last minute cover.
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// What is known inside this process; each part is optional.
 #[derive(Debug, Clone, Default)]
@@ -80,9 +76,10 @@ pub struct Collector {
     session: Option<Session>,
     started: Instant,
     history: History,
-    retried: VecDeque<(Duration, BTreeMap<String, u64>)>,
+    /// How many retries each application had.
+    retried: LastMinute<BTreeMap<String, u64>>,
     /// How many messages were unroutable and parked.
-    kept: VecDeque<(Duration, Option<u64>, Option<u64>)>,
+    kept: LastMinute<(Option<u64>, Option<u64>)>,
     last: Picture,
     asked_api: Option<Duration>,
     /// Why the management API gave no answer last time.
@@ -110,8 +107,8 @@ impl Collector {
             session: None,
             started: Instant::now(),
             history: History::new(|level| unit.wait(level)),
-            retried: VecDeque::new(),
-            kept: VecDeque::new(),
+            retried: LastMinute::default(),
+            kept: LastMinute::default(),
             last: nothing(&settings, &topology),
             asked_api: None,
             api_problem: None,
@@ -294,8 +291,10 @@ impl Collector {
             let bindings = bindings.map_err(|error| error.to_string())?;
             self.last.apps = Some(AppBinding::all(&self.topology, bindings));
         }
-        self.last.recalls = Some(self.recalls(&queues));
-        self.last.gateways = Some(self.gateways(&queues));
+        let names = self.topology.names();
+        let recalls = self.sources.recalls.as_deref().map(RecallStats::counts);
+        self.last.recalls = Some(services::recalls(names, &self.settings, recalls.as_ref(), &queues));
+        self.last.gateways = Some(services::gateways(names, &queues));
         self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
         let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
         self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
@@ -327,66 +326,6 @@ impl Collector {
                 stuck.map(|(_, since)| level.stuck_since.map_or(ago(since), |known| known.min(ago(since))));
         }
         Ok(())
-    }
-
-    /// What is known of each gateway that has a queue.
-    fn gateways(&self, queues: &[QueueInfo]) -> Vec<GatewayView> {
-        let names = self.topology.names();
-        let gateways: BTreeSet<_> = queues.iter().filter_map(|queue| names.gateway_of(&queue.name)).collect();
-        let queue = |name: String| queues.iter().find(|queue| queue.name == name);
-        let view = |gateway: &str| {
-            let (waiting, due) = (queue(names.gateway(gateway)), queue(names.gateway_due(gateway)));
-            GatewayView {
-                gateway: gateway.to_owned(),
-                waiting: waiting.map_or(0, |queue| queue.messages),
-                due: due.map_or(0, |queue| queue.messages),
-                channels: waiting.map_or(0, |queue| queue.consumers),
-            }
-        };
-        gateways.into_iter().map(view).collect()
-    }
-
-    /// What is known of each application that has a queue of recalled messages.
-    fn recalls(&self, queues: &[QueueInfo]) -> Vec<RecallView> {
-        let counts = self.sources.recalls.as_deref().map(RecallStats::counts);
-        let known = counts.clone();
-        let counts = counts.filter(|counts| counts.at.is_some());
-        let views = queues.iter().filter_map(|queue| {
-            let app = AppKey::new(self.topology.names().app_of_recalled(&queue.name)?).ok()?;
-            let counts =
-                counts.as_ref().map(|counts| counts.apps.get(app.as_str()).copied().unwrap_or_default());
-            Some(RecallView {
-                pending: counts.map(|counts| counts.pending),
-                over: counts.map(|counts| counts.over),
-                swept: counts.map(|counts| counts.swept),
-                quota: self.settings.max_recalls.of(&app),
-                recalled: queue.messages,
-                journal: self.journal(&app, queues, known.as_ref()),
-                app: app.to_string(),
-            })
-        });
-        let mut views: Vec<_> = views.collect();
-        views.sort_by(|one, other| one.app.cmp(&other.app));
-        views
-    }
-
-    /// The journal of an application, if it has one. Its ends are those of the last look.
-    fn journal(
-        &self,
-        app: &AppKey,
-        queues: &[QueueInfo],
-        known: Option<&RecallCounts>,
-    ) -> Option<JournalView> {
-        let name = self.topology.names().journal(app);
-        let queue = queues.iter().find(|queue| queue.name == name)?;
-        let ends = known.and_then(|counts| counts.journals.get(app.as_str()));
-        Some(JournalView {
-            copies: queue.messages,
-            cut_off: ends.map(|ends| ends.cut_off),
-            oldest: ends.and_then(|ends| ends.oldest),
-            newest: ends.and_then(|ends| ends.newest),
-            schedule: ends.and_then(|ends| ends.schedule),
-        })
     }
 
     fn forget_api(&mut self) {
@@ -423,18 +362,13 @@ impl Collector {
 
     /// By how much the unroutable or parked messages grew in the last minute.
     fn note_kept(&mut self, now: Duration) {
-        while self.kept.len() > 1 && now.saturating_sub(self.kept[1].0) >= MINUTE {
-            self.kept.pop_front();
-        }
         let grown =
             |now: Option<u64>, then: Option<u64>| i64::try_from(now?).ok()?.checked_sub_unsigned(then?);
-        let then = self.kept.front();
+        let then = self.kept.before(now).copied();
         let (unroutable, parked) = (self.last.unroutable, self.last.parked);
-        self.last.unroutable_last_minute = then.and_then(|then| grown(unroutable, then.1));
-        self.last.parked_last_minute = then.and_then(|then| grown(parked, then.2));
-        if self.kept.back().is_none_or(|(at, ..)| now.saturating_sub(*at) >= NOTED_EVERY) {
-            self.kept.push_back((now, unroutable, parked));
-        }
+        self.last.unroutable_last_minute = then.and_then(|then| grown(unroutable, then.0));
+        self.last.parked_last_minute = then.and_then(|then| grown(parked, then.1));
+        self.kept.note(now, || (unroutable, parked));
     }
 
     /// Says nothing against a set that was never there, if the daemon is there for the delays of
@@ -462,14 +396,11 @@ impl Collector {
         drop(layouts);
         let Some(retries) = self.sources.retries.as_deref() else { return };
         let counts = retries.by_app();
-        while self.retried.len() > 1 && now.saturating_sub(self.retried[1].0) >= MINUTE {
-            self.retried.pop_front();
-        }
-        let before = self.retried.front();
+        let before = self.retried.before(now);
         let mut apps: Vec<_> = counts
             .iter()
             .map(|(app, count)| {
-                let then = before.and_then(|(_, then)| then.get(app)).copied().unwrap_or(0);
+                let then = before.and_then(|then| then.get(app)).copied().unwrap_or(0);
                 AppRetries {
                     app: app.clone(),
                     retries: count.retries,
@@ -480,10 +411,7 @@ impl Collector {
             .collect();
         apps.sort_by_key(|app| std::cmp::Reverse((app.last_minute, app.retries, app.parked)));
         self.last.retries = Some(apps);
-        if self.retried.back().is_none_or(|(at, _)| now.saturating_sub(*at) >= NOTED_EVERY) {
-            let counts = counts.into_iter().map(|(app, count)| (app, count.retries)).collect();
-            self.retried.push_back((now, counts));
-        }
+        self.retried.note(now, || counts.into_iter().map(|(app, count)| (app, count.retries)).collect());
     }
 }
 
@@ -494,61 +422,6 @@ fn gone(queue: &QueueInfo) -> u64 {
     match queue.members.len() {
         1 => queue.messages.saturating_sub(queue.messages_ready + queue.messages_unacknowledged),
         _ => 0,
-    }
-}
-
-/// A picture before anything was seen.
-pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
-    let (names, unit) = (topology.names(), topology.settings().unit);
-    let level = |level: codec::Level| Level {
-        level: level.number(),
-        queue: names.level_queue(level),
-        wait_ms: u64::try_from(unit.wait(level).as_millis()).unwrap_or(u64::MAX),
-        ready: None,
-        handing_on: None,
-        stuck: None,
-        stuck_since: None,
-        in_per_s: None,
-        out_per_s: None,
-        published_per_s: None,
-        passing_per_s: None,
-        change_per_s: None,
-    };
-    Picture {
-        at: Timestamp::now(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        set: settings.topology.set.to_string(),
-        vhost: settings.broker.vhost.clone(),
-        unit_ms: unit.millis().into(),
-        broker: BrokerView {
-            address: settings.broker.to_string(),
-            problem: Some("it has not been asked yet".into()),
-            ..BrokerView::default()
-        },
-        verified: SetView::default(),
-        counted: None,
-        levels: codec::Level::all().rev().map(level).collect(),
-        waiting: 0,
-        handing_on: None,
-        stuck: None,
-        rates: Rates::default(),
-        forecast: Vec::new(),
-        unroutable: None,
-        unroutable_last_minute: None,
-        unroutable_oldest: None,
-        parked: None,
-        parked_last_minute: None,
-        parked_oldest: None,
-        retry: None,
-        retries: None,
-        canary: None,
-        checkup: None,
-        apps: None,
-        unchecked: Vec::new(),
-        recalls: None,
-        gateways: None,
-        layouts: Vec::new(),
-        verdict: Verdict::default(),
     }
 }
 

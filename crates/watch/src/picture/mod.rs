@@ -34,10 +34,13 @@ mod history;
 mod kept;
 mod layouts;
 mod live;
+mod minute;
 mod model;
+mod nothing;
 mod peeking;
 #[doc(hidden)]
 pub mod sample;
+mod services;
 mod state;
 mod verdict;
 

@@ -15,7 +15,7 @@ use super::{LayoutView, Level, Picture, Verdict};
 pub fn nothing() -> Picture {
     let settings = Settings::from_url("amqp://localhost").expect("a good URL");
     let topology = Topology::new(settings.topology.clone());
-    let mut picture = super::collect::nothing(&settings, &topology);
+    let mut picture = super::nothing::nothing(&settings, &topology);
     picture.at = Timestamp::UNIX_EPOCH;
     picture
 }
