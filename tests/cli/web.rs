@@ -300,6 +300,46 @@ fn without_a_set_the_delays_of_others_are_all_there_is_to_watch() {
 }
 
 #[test]
+fn a_canary_flies_through_the_delays_of_others_while_they_have_a_guard() {
+    let settings = vhost().build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    nservicebus(&mut session, 1_000);
+    let daemon = start(&settings, &["--layout=nservicebus"]);
+    let running = || daemon.metric("delayline_canary_running{layout=\"nservicebus\"}");
+    let arrived = || daemon.metric("delayline_canary_arrived_total{layout=\"nservicebus\",levels=\"00\"}");
+    let view = || daemon.json("/api/picture")["layouts"][0].clone();
+    let guarded = |expected: u64| {
+        eventually_seen("it was looked at", view, |view| {
+            view["guarded"] == expected && view["counted"].is_string()
+        })
+    };
+    guarded(0);
+    assert_eq!((running(), session.queue_depth("delayline.canary.nservicebus.0").unwrap()), (None, None));
+    assert!(view()["canary"].is_null(), "{}", view());
+
+    on(&settings).args(["guard", "nservicebus"]).assert().success();
+    eventually("it flies", || running() == Some(1.0));
+    eventually("its messages come back", || arrived() > Some(0.0));
+    let counted = "delayline_router_confirmed_total{router=\"canary\",layout=\"nservicebus\"}";
+    assert!(daemon.metric(counted) > Some(0.0), "{}", daemon.get("/metrics").body);
+    let seen =
+        eventually_seen("the page shows it", view, |view| view["canary"]["arrived"].as_u64() > Some(0));
+    assert_eq!((&seen["canary"]["missing"], &seen["canary"]["twice"]), (&0.into(), &0.into()), "{seen}");
+    assert_eq!(daemon.metric("delayline_canary_running"), None, "that of a set that is not here");
+
+    on(&settings).args(["guard", "nservicebus", "--undo"]).assert().success();
+    eventually("it rests", || running().is_none());
+    guarded(0);
+    assert!(
+        daemon.log().contains("canary of nservicebus: no message while there is no guard"),
+        "{}",
+        daemon.log()
+    );
+    on(&settings).args(["guard", "nservicebus"]).assert().success();
+    eventually("it flies again", || running() == Some(1.0));
+}
+
+#[test]
 fn a_layout_that_is_not_there_is_told_by_a_metric() {
     let settings = vhost().build().unwrap();
     let daemon = start(&settings, &["--layout=celery", "--no-canary"]);

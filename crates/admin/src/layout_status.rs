@@ -106,6 +106,14 @@ pub struct LayoutStatus {
     pub unchecked: Vec<String>,
 }
 
+impl LayoutStatus {
+    /// Whether what nobody is bound for is kept by a guard of ours, from whichever exchange it comes.
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        self.unroutable.is_some() && self.guarded == self.exchanges
+    }
+}
+
 /// A level of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

@@ -62,8 +62,9 @@ try again at once, as with `delayline unstick`; for that the user needs the tag
 /healthz and /readyz; if another daemon uses that port, one of the next nine is taken.
 
 The page and the metrics also show the delays of NServiceBus or Celery in the vhost of the
-set, if they are named: what waits, what is stuck, and whether `delayline guard` stands. Then
-no set has to be installed: what works for one waits until it is.
+set, if they are named: what waits, what is stuck, and whether `delayline guard` stands. Where
+it does, a canary sends its messages through these levels, too. Then no set has to be
+installed: what works for one waits until it is.
 
 Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
 five seconds; several daemons share their work.
@@ -155,13 +156,18 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
             }
         })
     };
-    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep);
+    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep, &settings.layouts);
     // Without a page, nobody would see the layouts.
     let gate = match settings.layouts.is_empty() || bound.is_none() {
         true => Gate::open(),
         false => Gate::closed(&settings, &stop),
     };
     let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
+    // Nobody looks at the layouts without a page, and so nobody knows whether they are guarded.
+    let abroad = match settings.canary.enabled && bound.is_some() {
+        true => canaries_of_layouts(&settings, &counters, &stop),
+        false => Vec::new(),
+    };
     let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &gate, &stop));
     let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, &gate, &stop));
     let gateways = (!args.no_gateways).then(|| run_gateways(&settings, &counters, &gate, &stop));
@@ -187,7 +193,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     };
     let clean = gateways.is_none_or(|gateways| gateways.join().unwrap_or(false)) && clean;
     drop((web, watch));
-    for thread in canary.into_iter().chain(unsticker).chain(sweeper) {
+    for thread in canary.into_iter().chain(abroad).chain(unsticker).chain(sweeper) {
         let _ = thread.join();
     }
     handle.close();
@@ -205,6 +211,18 @@ fn run_canary(
     let settings = settings.clone();
     // One that is not there yet is off, and not held up.
     behind(gate, stop, move |stop| Canary::new(settings, stats, watched).run(stop))
+}
+
+/// Those wait for nothing but a guard.
+fn canaries_of_layouts(
+    settings: &Settings,
+    counters: &site::Counters,
+    stop: &Arc<AtomicBool>,
+) -> Vec<JoinHandle<()>> {
+    let each = counters.layouts.iter().cloned();
+    let canaries = each.map(|(layout, canary)| Canary::in_layout(settings.clone(), layout, canary));
+    let canaries = canaries.map(|canary| (canary, Arc::clone(stop)));
+    canaries.map(|(canary, stop)| thread::spawn(move || canary.run(&stop))).collect()
 }
 
 fn unstick(

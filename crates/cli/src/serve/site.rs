@@ -7,9 +7,9 @@ use serde_json::json;
 
 use delayline::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
 use delayline_admin::{Kept, RecallStats, UnstickStats};
-use delayline_settings::Settings;
+use delayline_settings::{Layout, Settings};
 use delayline_watch::{
-    canary::Watched,
+    canary::{LayoutCanary, Watched},
     metrics::{Exposition, Inside},
     picture::{Live, Sources, Watch, watch_layouts},
     web::{DASHBOARD, Site},
@@ -25,6 +25,8 @@ pub(super) struct Counters {
     retry: Arc<Stats>,
     canary: Arc<Stats>,
     watched: Arc<Watched>,
+    /// The layouts of others, and what is known of a canary in each.
+    pub(super) layouts: Vec<(Layout, LayoutCanary)>,
     unstick: Arc<UnstickStats>,
     gateways: Option<Arc<GatewayCounters>>,
     /// What the sweeper sees and does, if there is one.
@@ -32,10 +34,11 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn new(retrying: bool, gateways: bool, sweeping: bool) -> Self {
+    pub(super) fn new(retrying: bool, gateways: bool, sweeping: bool, layouts: &[Layout]) -> Self {
+        let layouts = layouts.iter().map(|layout| (layout.clone(), LayoutCanary::default())).collect();
         let gateways = gateways.then(Arc::default);
         let recalls = sweeping.then(Arc::default);
-        Self { retries: retrying.then(Arc::default), gateways, recalls, ..Self::default() }
+        Self { retries: retrying.then(Arc::default), layouts, gateways, recalls, ..Self::default() }
     }
 
     pub(super) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
@@ -47,6 +50,7 @@ impl Counters {
             started: Some(Timestamp::now()),
             retry: self.retries.clone().map(|retries| (retries, Arc::clone(&self.retry))),
             canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
+            layouts: self.layouts.clone(),
             unstick: Some(Arc::clone(&self.unstick)),
             gateways: self.gateways.clone(),
             recalls: self.recalls.clone(),
@@ -76,7 +80,7 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
         retries: counters.retries.clone(),
         canary: Some(Arc::clone(&counters.watched)),
         recalls: counters.recalls.clone(),
-        layouts: watch_layouts(settings, &settings.layouts, stop),
+        layouts: watch_layouts(settings, counters.layouts.clone(), stop),
         ages: true,
         ..Sources::default()
     };

@@ -21,7 +21,10 @@ use ratatui::{
 
 use delayline_admin::{Layout, RecallStats, Sweeper};
 use delayline_settings::Settings;
-use delayline_watch::picture::{Sources, Watch, watch_layouts};
+use delayline_watch::{
+    canary::LayoutCanary,
+    picture::{Sources, Watch, watch_layouts},
+};
 
 use crate::{Code, Failure, Output, ending, foreign, status};
 
@@ -67,7 +70,7 @@ pub(super) fn run(args: &Args, settings: Settings, output: &mut Output) -> Resul
     ending::end_without_reader(keys)?;
     match &args.layout {
         Some(layout) => {
-            let seen = watch_layouts(&settings, std::slice::from_ref(layout), &stop);
+            let seen = watch_layouts(&settings, [(layout.clone(), LayoutCanary::default())], &stop);
             let view = || seen.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
             on_screen(|terminal| {
                 show(terminal, &stop, |frame, offset| draw::draw_layout(frame, &view(), offset))

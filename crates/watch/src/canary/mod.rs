@@ -27,7 +27,7 @@ use std::time::Duration;
 pub use connection::{CanaryConnection, CanaryError, Received};
 pub use ledger::{Arrival, Figures, Ledger, ProbeFigures};
 pub use plan::{HORIZON, Pace, Probe, ProbePlan};
-pub use runner::Canary;
+pub use runner::{Canary, LayoutCanary};
 pub use watched::{CanaryState, Watched};
 
 /// How long after it was due a message counts as overdue.

@@ -11,7 +11,10 @@ use std::{
 
 use log::{debug, info, warn};
 
-use delayline::router::{Outcome, Pipeline, Stats};
+use delayline::{
+    router::{Outcome, Pipeline, Stats},
+    topology::Unit,
+};
 use delayline_settings::{Layout, Settings};
 
 use super::{CanaryConnection, CanaryError, CanaryState, Pace, ProbePlan, Watched, watched::Inner};
@@ -30,11 +33,24 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// How long stopping waits for the last confirms.
 const FINISH: Duration = Duration::from_secs(1);
 
+/// What is known about a canary in the levels of others; shared like [`Watched`].
+#[derive(Debug, Clone, Default)]
+pub struct LayoutCanary {
+    /// What it saw.
+    pub watched: Arc<Watched>,
+    /// What its routers did.
+    pub stats: Arc<Stats>,
+    /// Whether these levels have a guard, as somebody saw last.
+    pub guarded: Arc<AtomicBool>,
+}
+
 /// Sends probes and watches them arrive.
 #[derive(Debug)]
 pub struct Canary {
     settings: Settings,
     layout: Option<Layout>,
+    /// Whether the levels of others have a guard, if somebody looks after that.
+    guarded: Option<Arc<AtomicBool>>,
     plan: ProbePlan,
     pace: Pace,
     /// How many messages it sends.
@@ -54,12 +70,26 @@ impl Canary {
         watched.with(|inner| inner.state = CanaryState::Paused(Self::UNTRIED.into()));
         let plan = ProbePlan::up_to(settings.canary.horizon);
         let pace = Pace::new(settings.canary.interval);
-        Self { settings, layout: None, plan, pace, most: u64::MAX, stats, watched }
+        Self { settings, layout: None, guarded: None, plan, pace, most: u64::MAX, stats, watched }
     }
 
-    /// Sends through the levels of others instead of the set's; only where these have a guard.
+    /// A canary in the levels of others that sends nothing while they have no guard, as somebody
+    /// who looks at them tells it.
+    #[must_use]
+    pub fn in_layout(settings: Settings, layout: Layout, canary: LayoutCanary) -> Self {
+        let LayoutCanary { watched, stats, guarded } = canary;
+        let canary = Self::new(settings, stats, Arc::clone(&watched)).through(layout);
+        watched.with(|inner| inner.state = CanaryState::Off);
+        Self { guarded: Some(guarded), ..canary }
+    }
+
+    /// Sends through the levels of others instead of the set's; only if they have a guard when it
+    /// connects.
     #[must_use]
     pub fn through(mut self, layout: Layout) -> Self {
+        self.watched.with(|inner| inner.name = format!("canary of {layout}"));
+        // Theirs are whole seconds, whatever a set was declared with.
+        self.settings.topology.unit = Unit::SECOND;
         self.layout = Some(layout);
         self
     }
@@ -83,7 +113,15 @@ impl Canary {
         let mut next_id = 0;
         let mut last_reason = String::new();
         while !stop.load(Ordering::Relaxed) {
+            if self.has_lost_its_guard() {
+                thread::sleep(TICK);
+                continue;
+            }
             let Err(error) = self.run_once(&run, &mut next_id, stop) else { break };
+            if self.guarded.is_some() && matches!(error, CanaryError::Unguarded { .. }) {
+                self.rest();
+                continue;
+            }
             let reason = error.to_string();
             self.watched.with(|inner| {
                 inner.ledger.disconnected(inner.started.elapsed());
@@ -91,7 +129,8 @@ impl Canary {
             });
             // The same line every few seconds would fill a log while a broker is down.
             if reason != last_reason {
-                warn!("canary: {reason}; trying again");
+                let name = self.watched.with(|inner| inner.name.clone());
+                warn!("{name}: {reason}; trying again");
                 last_reason = reason;
             }
             let pause = if matches!(error, CanaryError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
@@ -102,19 +141,39 @@ impl Canary {
         }
     }
 
+    fn has_lost_its_guard(&self) -> bool {
+        self.guarded.as_ref().is_some_and(|guarded| !guarded.load(Ordering::Relaxed))
+    }
+
+    /// Waits for a guard. What is on its way still comes to its queue, which outlives it.
+    fn rest(&self) {
+        self.watched.with(|inner| {
+            if inner.state != CanaryState::Off {
+                info!("{}: no message while there is no guard", inner.name);
+            }
+            inner.ledger.disconnected(inner.started.elapsed());
+            inner.state = CanaryState::Off;
+        });
+        thread::sleep(TICK);
+    }
+
     fn run_once(&mut self, run: &str, next_id: &mut u64, stop: &AtomicBool) -> Result<(), CanaryError> {
         let connection = CanaryConnection::open(&self.settings, self.layout.as_ref(), run)?;
         let router = CanaryConnection::router(&self.settings, Arc::clone(&self.stats))?;
         let mut pipeline = router.pipeline();
+        let (slot, every) = (connection.slot(), self.settings.canary.interval);
         let started = self.watched.with(|inner| {
-            inner.connected(connection.slot());
+            inner.connected(slot);
+            info!("{}: one message every {every:?}, in slot {slot}", inner.name);
             inner.started
         });
-        info!("canary: one message every {:?}, in slot {}", self.settings.canary.interval, connection.slot());
         let mut looked = started.elapsed();
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ok(());
+            }
+            if let (true, Some(layout)) = (self.has_lost_its_guard(), self.layout.clone()) {
+                break Err(CanaryError::Unguarded { layout });
             }
             let now = started.elapsed();
             if now.saturating_sub(looked) > ASLEEP {
@@ -187,7 +246,7 @@ impl Canary {
                 }
             }
             Err(error) => {
-                debug!("canary: {error}");
+                debug!("{}: {error}", inner.name);
                 inner.refusal = Some(error.to_string());
                 // A message in doubt is not expected either: whether it arrives shows
                 // nothing.

@@ -30,7 +30,7 @@ const SAMPLES: usize = 64;
 /// Whether it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CanaryState {
-    /// It is switched off.
+    /// It is switched off, or has no place to be: the levels of others without a guard.
     Off,
     /// It runs, in this slot.
     Running(u8),
@@ -44,6 +44,8 @@ pub struct Watched(Mutex<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
+    /// What it is called in the log.
+    pub(super) name: String,
     pub(super) state: CanaryState,
     pub(super) started: Instant,
     pub(super) ledger: Ledger,
@@ -73,6 +75,7 @@ pub(crate) struct Moment {
 impl Default for Watched {
     fn default() -> Self {
         Self(Mutex::new(Inner {
+            name: "canary".into(),
             state: CanaryState::Off,
             started: Instant::now(),
             ledger: Ledger::default(),
@@ -174,7 +177,7 @@ impl Inner {
     pub(super) fn answered(&mut self, slot: u8) {
         (self.unanswered, self.refusal) = (None, None);
         if self.state != CanaryState::Running(slot) {
-            info!("canary: its messages are confirmed again");
+            info!("{}: its messages are confirmed again", self.name);
             self.state = CanaryState::Running(slot);
         }
     }
@@ -184,7 +187,7 @@ impl Inner {
         let silent = self.unanswered.is_some_and(|since| now.saturating_sub(since) > MUTE);
         if silent && matches!(self.state, CanaryState::Running(_)) {
             let reason = self.refusal.clone().unwrap_or_else(|| "the broker confirms nothing".into());
-            warn!("canary: {reason}; trying again");
+            warn!("{}: {reason}; trying again", self.name);
             self.state = CanaryState::Paused(reason);
         }
     }
@@ -212,9 +215,9 @@ impl Inner {
                     moment.late.push(late);
                 }
             }
-            Arrival::Twice if received.redelivered => debug!("canary: a message was delivered again"),
+            Arrival::Twice if received.redelivered => debug!("{}: a message was delivered again", self.name),
             Arrival::Twice => self.ledger.count_twice(plan.probe(received.id)),
-            Arrival::Unknown => debug!("canary: a message arrived that had been written off"),
+            Arrival::Unknown => debug!("{}: a message arrived that had been written off", self.name),
         }
     }
 }

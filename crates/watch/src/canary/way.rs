@@ -24,7 +24,7 @@ impl Way {
         let Self::Layout(layout) = self else { return Ok(()) };
         let status =
             layout_status(settings, layout).map_err(|error| CanaryError::Layout(error.to_string()))?;
-        match status.unroutable.is_some() && status.guarded == status.exchanges {
+        match status.is_guarded() {
             true => Ok(()),
             false => Err(CanaryError::Unguarded { layout: layout.clone() }),
         }

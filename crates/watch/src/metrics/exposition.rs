@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    canary::{CanaryState, Watched},
+    canary::{LayoutCanary, Watched},
     picture::{Checkup, LayoutView, Level, Picture, RecallView},
 };
 use delayline::{
@@ -24,7 +24,7 @@ use delayline::{
     retry::RetryStats,
     router::Stats,
 };
-use delayline_admin::{RecallStats, Severity, UnstickStats};
+use delayline_admin::{Layout, RecallStats, Severity, UnstickStats};
 
 use super::{
     Kind,
@@ -44,6 +44,8 @@ pub struct Inside {
     pub retry: Option<(Arc<RetryStats>, Arc<Stats>)>,
     /// What the canary saw, and what its routers did.
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
+    /// The same of canaries in the levels of others.
+    pub layouts: Vec<(Layout, LayoutCanary)>,
     /// How often stuck queues were made to try again.
     pub unstick: Option<Arc<UnstickStats>>,
     /// What the sweeper saw and did.
@@ -85,7 +87,7 @@ impl Collector for Exposition {
         self.kept(&mut out)?;
         self.recalls(&mut out)?;
         self.retries(&mut out)?;
-        self.canary(&mut out)?;
+        self.canaries(&mut out)?;
         self.routers(&mut out)?;
         self.process(&mut out)
     }
@@ -259,54 +261,6 @@ impl Exposition {
         Ok(())
     }
 
-    fn canary(&self, out: &mut Out<'_>) -> Result<(), Error> {
-        let watched = self.inside.canary.as_ref().map(|(watched, _)| watched);
-        let state = watched.map(|watched| watched.state()).filter(|state| *state != CanaryState::Off);
-        out.number(f::CANARY_RUNNING, state.map(|state| flag(matches!(state, CanaryState::Running(_)))))?;
-        let lateness = watched.map(|watched| watched.lateness()).unwrap_or_default();
-        let mut metric = out.family(f::CANARY_LATENESS)?;
-        for (probe, counted) in &lateness {
-            histogram(&mut metric.encode_family(&[("levels", probe.to_string())])?, counted)?;
-        }
-        let figures = watched.map(|watched| watched.figures()).unwrap_or_default();
-        for (family, of) in [
-            (f::CANARY_SENT, (|figures| figures.sent) as fn(&crate::canary::ProbeFigures) -> u64),
-            (f::CANARY_ARRIVED, |figures| figures.arrived),
-            (f::CANARY_TWICE, |figures| figures.twice),
-            (f::CANARY_LOST, |figures| figures.ever_missing),
-            (f::CANARY_OVERDUE, |figures| figures.overdue),
-            (f::CANARY_MISSING, |figures| figures.missing),
-        ] {
-            let samples =
-                figures.probes.iter().map(|(probe, figures)| (probe.to_string(), number(of(figures))));
-            out.labelled(family, "levels", samples)?;
-        }
-        let oldest = figures.oldest_overdue.unwrap_or_default();
-        out.number(f::CANARY_OLDEST, watched.map(|_| oldest.as_secs_f64()))
-    }
-
-    fn routers(&self, out: &mut Out<'_>) -> Result<(), Error> {
-        let retry = self.inside.retry.as_ref().map(|(_, stats)| ("retry", stats.counts()));
-        let canary = self.inside.canary.as_ref().map(|(_, stats)| ("canary", stats.counts()));
-        let routers: Vec<_> = retry.into_iter().chain(canary).collect();
-        for (family, of) in [
-            (f::PUBLISHED, (|counts| counts.published) as fn(&delayline::router::Counts) -> u64),
-            (f::CONFIRMED, |counts| counts.confirmed),
-            (f::NACKED, |counts| counts.nacked),
-            (f::RETURNED, |counts| counts.returned),
-            (f::REJECTED, |counts| counts.rejected),
-            (f::RECONNECTS, |counts| counts.reconnects),
-        ] {
-            let samples = routers.iter().map(|(router, counts)| ((*router).to_owned(), number(of(counts))));
-            out.labelled(family, "router", samples)?;
-        }
-        let mut metric = out.family(f::CONFIRM_TIME)?;
-        for (router, counts) in &routers {
-            histogram(&mut metric.encode_family(&[("router", *router)])?, &counts.confirm)?;
-        }
-        Ok(())
-    }
-
     fn process(&self, out: &mut Out<'_>) -> Result<(), Error> {
         out.number(f::CPU, Some(process::cpu_seconds()))?;
         out.number(f::MEMORY, process::resident_bytes().map(number))?;
@@ -408,5 +362,6 @@ fn seconds(time: Timestamp) -> f64 {
     time.as_millisecond() as f64 / 1_000.0
 }
 
+mod canaries;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,9 @@ use delayline::codec;
 use delayline_admin::{Layout, LayoutLevel, LayoutStatus, layout_status};
 use delayline_settings::Settings;
 
-use super::{Depths, History, Level, Verdict};
+use crate::canary::LayoutCanary;
+
+use super::{CanaryView, Depths, History, Level, Verdict};
 
 /// How often a layout is looked at: the management API's numbers are renewed every 5 s.
 const EVERY: Duration = Duration::from_secs(5);
@@ -50,6 +52,9 @@ pub struct LayoutView {
     pub guarded: usize,
     /// What the guard keeps; `None` without one.
     pub unroutable: Option<u64>,
+    /// What the canary of this process saw in these levels; `None` without one, as where there is
+    /// no guard.
+    pub canary: Option<CanaryView>,
     /// What could not be seen, and why.
     pub unchecked: Vec<String>,
     /// What all this means, in words.
@@ -72,6 +77,7 @@ impl LayoutView {
             exchanges: 0,
             guarded: 0,
             unroutable: None,
+            canary: None,
             unchecked: Vec::new(),
             verdict: Verdict::default(),
         };
@@ -128,23 +134,26 @@ struct Looking {
     settings: Settings,
     started: Instant,
     history: Option<History>,
+    canary: LayoutCanary,
     last: LayoutView,
 }
 
 impl Looking {
-    fn new(settings: &Settings, layout: Layout) -> Self {
+    fn new(settings: &Settings, layout: Layout, canary: LayoutCanary) -> Self {
         let last = LayoutView::unseen(layout, &settings.broker.vhost);
-        Self { settings: settings.clone(), started: Instant::now(), history: None, last }
+        Self { settings: settings.clone(), started: Instant::now(), history: None, canary, last }
     }
 
     fn look(&mut self) {
         match layout_status(&self.settings, &self.last.layout) {
             Ok(status) => {
+                self.canary.guarded.store(status.is_guarded(), Ordering::Relaxed);
                 self.last.note(status);
                 self.rates(self.started.elapsed());
             }
             Err(error) => self.last.problem = Some(error.to_string()),
         }
+        self.last.canary = CanaryView::of(&self.canary.watched);
         self.last.verdict = Verdict::of_layout(&self.last);
     }
 
@@ -171,15 +180,16 @@ impl Looking {
     }
 }
 
-/// Looks at these layouts in the vhost of the settings until `stop` is set, and puts what it
-/// sees where it is asked for.
+/// Looks at these layouts in the vhost of the settings until `stop` is set, tells their canaries
+/// whether they are guarded, and puts what it sees where it is asked for.
 #[must_use]
 pub fn watch_layouts(
     settings: &Settings,
-    layouts: &[Layout],
+    layouts: impl IntoIterator<Item = (Layout, LayoutCanary)>,
     stop: &Arc<AtomicBool>,
 ) -> Arc<Mutex<Vec<LayoutView>>> {
-    let mut all: Vec<_> = layouts.iter().map(|layout| Looking::new(settings, layout.clone())).collect();
+    let layouts = layouts.into_iter();
+    let mut all: Vec<_> = layouts.map(|(layout, canary)| Looking::new(settings, layout, canary)).collect();
     let views = |all: &[Looking]| all.iter().map(|it| it.last.clone()).collect::<Vec<_>>();
     let seen = Arc::new(Mutex::new(views(&all)));
     if all.is_empty() {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use delayline_admin::{Severity, grouped};
 
-use super::{Lateness, LayoutView, Level, Picture};
+use super::{CanaryView, Lateness, LayoutView, Level, Picture};
 
 /// The lateness of a canary from which on it is mentioned, in ms.
 const LATE_MS: f64 = 5_000.0;
@@ -168,28 +168,30 @@ fn handing_on(picture: &Picture) -> Option<Remark> {
 
 fn canary(picture: &Picture) -> Option<Remark> {
     let canary = picture.canary.as_ref()?;
-    if !picture.broker.reachable {
-        return None;
-    }
+    picture.broker.reachable.then(|| flown(canary, ""))?
+}
+
+/// What a canary says, of the set or `of` something else.
+fn flown(canary: &CanaryView, of: &str) -> Option<Remark> {
     if canary.missing > 0 {
-        let count = match canary.missing {
-            1 => "1 canary message is".into(),
-            many => format!("{many} canary messages are"),
+        let (count, are) = match canary.missing {
+            1 => ("1 canary message".into(), "is"),
+            many => (format!("{many} canary messages"), "are"),
         };
-        return Some(remark(Severity::Problem, format!("{count} missing.")));
+        return Some(remark(Severity::Problem, format!("{count}{of} {are} missing.")));
     }
     if canary.overdue > 0 {
-        return Some(remark(Severity::Advice, "Canary messages are overdue."));
+        return Some(remark(Severity::Advice, format!("Canary messages{of} are overdue.")));
     }
     if let Some(reason) = &canary.problem {
-        return Some(remark(Severity::Advice, format!("The canary is not running: {reason}.")));
+        return Some(remark(Severity::Advice, format!("The canary{of} is not running: {reason}.")));
     }
     let worst = |moment: &Lateness| moment.worst_ms.unwrap_or(0.0);
     let latest = canary.lateness.iter().rev().take(6).map(worst).fold(0.0, f64::max);
     (latest >= LATE_MS).then(|| {
         remark(
             Severity::Advice,
-            format!("Delays are late: by up to {:.0} s in the last minute.", latest / 1_000.0),
+            format!("Delays{of} are late: by up to {:.0} s in the last minute.", latest / 1_000.0),
         )
     })
 }
@@ -233,7 +235,9 @@ fn layout(view: &LayoutView) -> Vec<Remark> {
         let text = format!("Layout `{name}` is not complete: {missing} of its queues are missing.");
         remark(Severity::Problem, text)
     });
-    let stuck = stuck_levels(&view.levels, &format!(" of layout `{name}`"));
+    let of = format!(" of layout `{name}`");
+    let stuck = stuck_levels(&view.levels, &of);
+    let canary = view.canary.as_ref().and_then(|canary| flown(canary, &of));
     let guard = match (view.guarded, view.exchanges) {
         (0, _) => {
             Some((Severity::Info, "has no guard: 32 messages that nobody is bound for stall it".to_owned()))
@@ -251,7 +255,7 @@ fn layout(view: &LayoutView) -> Vec<Remark> {
             format!("{} for nobody {} kept by the guard of layout `{name}`.", messages(count), are(count));
         remark(Severity::Info, text)
     });
-    [missing, stuck, guard, kept].into_iter().flatten().collect()
+    [missing, stuck, canary, guard, kept].into_iter().flatten().collect()
 }
 
 fn findings(picture: &Picture) -> Option<Remark> {
@@ -284,7 +288,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::picture::{CanaryView, Checkup, sample};
+    use crate::picture::{Checkup, sample};
     use delayline_admin::{Finding, FindingCode};
 
     fn seen() -> Picture {
@@ -387,6 +391,10 @@ mod tests {
             verdict.more[0].text,
             "7 messages for nobody are kept by the guard of layout `nservicebus`."
         );
+        view.canary = Some(CanaryView { running: true, missing: 2, ..CanaryView::default() });
+        let missing = "2 canary messages of layout `nservicebus` are missing.";
+        assert_eq!(Verdict::of_layout(&view).headline, missing);
+        view.canary = None;
         view.guarded = 3;
         let half = "Layout `nservicebus` is only half guarded: 3 of its 29 exchanges are; run delayline guard \
                     nservicebus.";
