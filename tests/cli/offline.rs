@@ -19,6 +19,10 @@ fn key_prints_just_the_key() {
             "exchange": "later", "routing_key": NINETY, "app": "billing", "seconds": 90, "hops": 4,
         })
     );
+    let with_id = format!("{NINETY}.~.invoice-17\n");
+    assert_eq!(stdout(delayline().args(["key", "90s", "billing", "--id", "invoice-17"])), with_id);
+    let (app, id) = ("a".repeat(150), "x".repeat(64));
+    delayline().args(["key", "90s", &app, "--id", &id]).assert().code(2).stderr(contains("258 bytes"));
     let report = json(delayline().args(["key", "1000", "billing", "--json", "--tolerance", "5%"]));
     assert_eq!((&report["seconds"], &report["hops"]), (&1_024.into(), &1.into()));
 }

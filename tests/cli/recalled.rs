@@ -69,6 +69,13 @@ fn list_show_replay_and_discard() {
     assert_eq!((&cut["waiting"], &cut["examined"]), (&json!(5), &json!(2)));
     let refused = on(&settings).args(["recalled", "list", "--app", "plain"]).assert().code(1);
     refused.stderr(contains("delayline app add plain --recall"));
+    let refused = on(&settings).args(["recall", "--pending", "--app", "plain"]).assert().code(1);
+    refused.stderr(contains("delayline app add plain --recall"));
+    // Too late for an undo, and what there is to do instead.
+    let due = jiff::Timestamp::now().as_millisecond() - 5_000;
+    let over = format!("delay.0000.0000.0000.0000.0000.0001.0100.billing.~.b@{due}");
+    let undo = on(&settings).args(["recall", "--undo", &over]).assert().code(1);
+    undo.stdout(contains("too late")).stderr(contains("delayline recalled replay"));
     let shown = stdout(on(&settings).args(["recalled", "show", "--app", "billing", "--id", "b", "--json"]));
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["body"], &shown["reason"]), (&json!("b"), &json!("recalled")), "{shown:#}");

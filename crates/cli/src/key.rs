@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use delayline::{
-    codec::{AppKey, Delay, RoutingKey, Tolerance},
+    codec::{AppKey, Delay, MessageId, RoutingKey, Tolerance},
     topology::Names,
 };
 use delayline_settings::Settings;
@@ -15,6 +15,7 @@ use crate::{Code, Failure, Output, args};
 Examples:
   delayline key 90s billing
   delayline key 1h eu.orders --tolerance 5%
+  delayline key 90s billing --id invoice-17
   delayline key 90s billing --json
 
 Publish with this key to the set's entry exchange (`delay` by default), persistent and
@@ -29,6 +30,10 @@ pub(super) struct Args {
     /// How much later is acceptable to save queue hops: 5%, 30s
     #[arg(long, value_name = "T", value_parser = args::tolerance, default_value = "0s")]
     tolerance: Tolerance,
+    /// The message's id, by which it can be recalled: the key is its handle then, and another
+    /// message needs another one
+    #[arg(long, value_name = "ID", value_parser = args::id)]
+    id: Option<MessageId>,
 }
 
 #[derive(Serialize)]
@@ -42,7 +47,11 @@ struct Report {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let delay = args.tolerance.round(args.delay);
-    let routing_key = RoutingKey::new(delay, args.app.clone()).encode();
+    let mut key = RoutingKey::new(delay, args.app.clone());
+    if let Some(id) = &args.id {
+        key = key.with_id(id.clone()).map_err(Failure::usage)?;
+    }
+    let routing_key = key.encode();
     if output.json {
         output.json(&Report {
             exchange: Names::new(settings.topology.set.clone()).entry(),

@@ -110,6 +110,12 @@ impl All<'_> {
         if let Some(error) = tally.unwritten {
             return Failure::from(error).unless_unread(code);
         }
+        if self.undo && tally.open > left {
+            aside(
+                "what was due already lies among the recalled messages, if its recall was in time: `delayline \
+                 recalled replay` delivers it",
+            );
+        }
         let not = tally.open + tally.failed;
         if !output.json && !interrupted && tally.done + not > 1 {
             let what = if self.undo { "undone" } else { "recalled" };
