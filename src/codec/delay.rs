@@ -103,7 +103,13 @@ impl Delay {
         units
             .and_then(|units| u64::try_from(units).ok())
             .and_then(|units| Self::from_seconds(units).ok())
-            .ok_or_else(|| DelayError::TooLong { asked: format!("{duration:?}") })
+            .ok_or_else(|| DelayError::TooLong {
+                asked: match duration.as_secs() / 86_400 {
+                    // With a unit of a millisecond.
+                    0..365 => format!("{} s", duration.as_secs()),
+                    days => format!("{days} days"),
+                },
+            })
     }
 
     /// The delay from `now` until `instant`, rounded up; zero if it has passed.
@@ -112,9 +118,7 @@ impl Delay {
     /// [`DelayError::TooLong`] if the instant is over 8.5 years away.
     pub fn until(instant: Timestamp, now: Timestamp) -> Result<Self, DelayError> {
         match Duration::try_from(instant.duration_since(now)) {
-            Ok(ahead) => {
-                Self::at_least(ahead).map_err(|_| DelayError::TooLong { asked: format!("until {instant}") })
-            }
+            Ok(ahead) => Self::at_least(ahead),
             Err(_) => Ok(Self::ZERO),
         }
     }
@@ -325,7 +329,8 @@ mod tests {
         assert_eq!(until("2026-01-01T00:00:10Z").unwrap().seconds(), 10);
         assert_eq!(until("2026-01-01T00:00:09.000000001Z").unwrap().seconds(), 10);
         assert_eq!(until("2025-12-31T00:00:00Z").unwrap(), Delay::ZERO);
-        assert!(until("2040-01-01T00:00:00Z").is_err());
+        let far = until("2040-01-01T00:00:00Z").unwrap_err().to_string();
+        assert!(far.starts_with("a delay of 5113 days is over the limit"), "{far}");
     }
 
     #[test]

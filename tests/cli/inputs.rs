@@ -92,7 +92,7 @@ fn a_time_that_cannot_be_meant_is_asked_about() {
             ["2020-01-01 00:00:00 +01:00 Europe/Berlin is in the past", "--past now"],
         ),
         ("UTC", "99999-01-01", ["is not a time", "write"]),
-        ("UTC", "9999-01-01", ["over the limit", "8.5 years"]),
+        ("UTC", "9999-01-01", ["days is over the limit", "8.5 years"]),
     ] {
         let run = at(zone, time).assert().stdout("");
         let said = String::from_utf8_lossy(&run.get_output().stderr).into_owned();

@@ -16,6 +16,8 @@ use delayline::{
 
 use crate::{send::problem::Problem, time};
 
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// How a line is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Format {
@@ -149,12 +151,18 @@ struct JsonMessage {
 impl Format {
     /// The message of a line; `None` for an empty line of JSON.
     pub(super) fn message(self, line: &[u8], template: &Template) -> Result<Option<Message>, Problem> {
+        // Some editors begin a text with it; in JSON it means nothing.
+        let line = match self {
+            Self::Json => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
+            Self::Lines => line,
+        };
         let message = match self {
             Self::Lines => template.message(line.to_vec())?,
             Self::Json if line.iter().all(u8::is_ascii_whitespace) => return Ok(None),
             // The deserializer would also take an array, by position.
             Self::Json if line.trim_ascii_start().first() != Some(&b'{') => {
-                return Err("it is not a JSON object (`{…}`)".to_owned().into());
+                let column = Some(line.len() - line.trim_ascii_start().len() + 1);
+                return Err(Problem { column, reason: "it is not a JSON object (`{…}`)".into() });
             }
             Self::Json => serde_json::from_slice::<JsonMessage>(line)
                 .map_err(|error| Problem::of_json(&error, line))?
@@ -375,6 +383,7 @@ mod tests {
         let message = json("{}").unwrap().unwrap();
         assert_eq!((message.app.as_str(), message.body.len()), ("billing", 0));
         assert_eq!(json(" \t").unwrap(), None);
+        assert_eq!(json("\u{feff}{}").unwrap(), Some(message), "as some editors write it");
         assert_eq!(
             json(r#"{"delay": 7}"#).unwrap().unwrap().when,
             When::After(Delay::from_seconds(7).unwrap())
@@ -387,9 +396,9 @@ mod tests {
         for (line, column, word) in [
             ("{", Some(1), "ends in the middle"),
             ("{\"body\": x}", Some(10), "this is not JSON"),
-            ("[]", None, "object"),
-            ("[\"billing\"]", None, "object"),
-            ("7", None, "object"),
+            ("[]", Some(1), "object"),
+            ("[\"billing\"]", Some(1), "object"),
+            (" \t7", Some(3), "object"),
             (r#"{"bdy": "x"}"#, Some(6), "bdy"),
             (r#"{"app": "a b"}"#, Some(13), "app key"),
             (r#"{"app": 7}"#, Some(9), "a string"),
