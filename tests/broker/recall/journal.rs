@@ -403,8 +403,10 @@ fn what_nobody_can_list_is_said() {
     let known = list.messages.len() as u64 + list.more;
     assert_eq!(known, list.journal.read, "{:?}", list.journal);
     eventually("it is said", || found_by_doctor(&settings) == ["journal-too-short"]);
-    let status = common::status(&settings);
-    let journal = status.recalls.unwrap()[0].journal.clone().unwrap();
+    // A picture does not wait long for the management API.
+    let recalls = || common::status(&settings).recalls;
+    let recalls = common::eventually_seen("they are in the picture", recalls, Option::is_some).unwrap();
+    let journal = recalls[0].journal.clone().unwrap();
     assert!(journal.copies > 0 && journal.cut_off.is_none(), "{journal:?}");
 }
 
