@@ -84,8 +84,8 @@ pub struct PendingRecalls {
 /// The recalls of one application, or of all.
 ///
 /// # Errors
-/// If there is no management API (AMQP shows no bindings), or if messages of the application
-/// cannot be recalled.
+/// If there is no management API (AMQP shows no bindings), no set, or if messages of the
+/// application cannot be recalled.
 pub fn pending_recalls(
     settings: &Settings,
     topology: &Topology,
@@ -94,7 +94,7 @@ pub fn pending_recalls(
     let api = api(settings)?;
     let list = |app: &AppKey| recalls_of(&api, settings, topology, app);
     let (found, unlisted) = match app {
-        Some(app) if api.exchange(&settings.broker.vhost, &topology.names().recall(app))?.is_none() => {
+        Some(app) if !apps(&api, settings, topology)?.contains(app) => {
             return Err(DrainError::NotOffered { app: app.clone() }.into());
         }
         Some(app) => (BTreeMap::from([(app.to_string(), list(app)?)]), BTreeMap::new()),

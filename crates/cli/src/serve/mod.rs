@@ -63,8 +63,8 @@ try again at once, as with `delayline unstick`; for that the user needs the tag
 
 The page and the metrics also show the delays of NServiceBus or Celery in the vhost of the
 set, if they are named: what waits, what is stuck, and whether `delayline guard` stands. Where
-it does, a canary sends its messages through these levels, too. Then no set has to be
-installed: what works for one waits until it is.
+it does, a canary sends its messages through these levels, too. With a layout, no set has to
+be installed: what works for one waits until it is.
 
 Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
 five seconds; several daemons share their work.
@@ -219,10 +219,11 @@ fn canaries_of_layouts(
     counters: &site::Counters,
     stop: &Arc<AtomicBool>,
 ) -> Vec<JoinHandle<()>> {
-    let each = counters.layouts.iter().cloned();
-    let canaries = each.map(|(layout, canary)| Canary::in_layout(settings.clone(), layout, canary));
-    let canaries = canaries.map(|canary| (canary, Arc::clone(stop)));
-    canaries.map(|(canary, stop)| thread::spawn(move || canary.run(&stop))).collect()
+    let start = |(layout, canary)| {
+        let (canary, stop) = (Canary::in_layout(settings.clone(), layout, canary), Arc::clone(stop));
+        thread::spawn(move || canary.run(&stop))
+    };
+    counters.layouts.iter().cloned().map(start).collect()
 }
 
 fn unstick(

@@ -113,11 +113,12 @@ impl Canary {
         let mut next_id = 0;
         let mut last_reason = String::new();
         while !stop.load(Ordering::Relaxed) {
-            if self.has_lost_its_guard() {
-                thread::sleep(TICK);
+            if self.lacks_a_guard() {
+                self.rest();
                 continue;
             }
             let Err(error) = self.run_once(&run, &mut next_id, stop) else { break };
+            // What it found itself, before somebody else has looked again.
             if self.guarded.is_some() && matches!(error, CanaryError::Unguarded { .. }) {
                 self.rest();
                 continue;
@@ -135,24 +136,24 @@ impl Canary {
             }
             let pause = if matches!(error, CanaryError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
             let until = Instant::now() + pause;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+            while !stop.load(Ordering::Relaxed) && !self.lacks_a_guard() && Instant::now() < until {
                 thread::sleep(TICK);
             }
         }
     }
 
-    fn has_lost_its_guard(&self) -> bool {
+    fn lacks_a_guard(&self) -> bool {
         self.guarded.as_ref().is_some_and(|guarded| !guarded.load(Ordering::Relaxed))
     }
 
-    /// Waits for a guard. What is on its way still comes to its queue, which outlives it.
+    /// Waits a moment for a guard. What is on its way still comes to its queue, which outlives it.
     fn rest(&self) {
         self.watched.with(|inner| {
             if inner.state != CanaryState::Off {
                 info!("{}: no message while there is no guard", inner.name);
+                inner.ledger.disconnected(inner.started.elapsed());
+                inner.state = CanaryState::Off;
             }
-            inner.ledger.disconnected(inner.started.elapsed());
-            inner.state = CanaryState::Off;
         });
         thread::sleep(TICK);
     }
@@ -172,7 +173,7 @@ impl Canary {
             if stop.load(Ordering::Relaxed) {
                 break Ok(());
             }
-            if let (true, Some(layout)) = (self.has_lost_its_guard(), self.layout.clone()) {
+            if let (true, Some(layout)) = (self.lacks_a_guard(), self.layout.clone()) {
                 break Err(CanaryError::Unguarded { layout });
             }
             let now = started.elapsed();
@@ -253,5 +254,36 @@ impl Canary {
                 inner.ledger.withdrawn(outcome.tag);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_cannot_fly_rests_once_there_is_no_guard() {
+        // Without the management API, nobody can see whether there is a guard.
+        let settings = Settings::from_url("amqp://localhost").unwrap();
+        let (known, stop) = (LayoutCanary::default(), Arc::new(AtomicBool::new(false)));
+        let canary = Canary::in_layout(settings, Layout::nservicebus(), known.clone());
+        assert_eq!(known.watched.state(), CanaryState::Off);
+        let running = {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || canary.run(&stop))
+        };
+        let reaches = |expected: fn(&CanaryState) -> bool| {
+            let until = Instant::now() + Duration::from_secs(60);
+            while !expected(&known.watched.state()) {
+                assert!(Instant::now() < until, "{:?}", known.watched.state());
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        known.guarded.store(true, Ordering::Relaxed);
+        reaches(|state| matches!(state, CanaryState::Paused(reason) if reason.contains("management API")));
+        known.guarded.store(false, Ordering::Relaxed);
+        reaches(|state| *state == CanaryState::Off);
+        stop.store(true, Ordering::Relaxed);
+        running.join().unwrap();
     }
 }

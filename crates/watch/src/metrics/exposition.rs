@@ -159,14 +159,13 @@ impl Exposition {
             (f::LAYOUT_HANDING_ON, |level, _| level.handing_on.map(number)),
             (f::LAYOUT_HELD_UP, held_up),
         ] {
-            let mut metric = out.family(family)?;
-            for view in &seen {
-                for level in &view.levels {
-                    let Some(value) = of(level, self.picture.at) else { continue };
-                    let labels = [("layout", name(view)), ("level", format!("{:02}", level.level))];
-                    write(family, &mut metric.encode_family(&labels)?, value)?;
-                }
-            }
+            let samples = seen.iter().flat_map(|view| {
+                let labels =
+                    |level: &Level| vec![("layout", name(view)), ("level", format!("{:02}", level.level))];
+                let value = move |level| Some((labels(level), of(level, self.picture.at)?));
+                view.levels.iter().filter_map(value)
+            });
+            out.samples(family, samples)?;
         }
         let guarded = seen.iter().map(|view| (name(view), flag(view.guarded == view.exchanges)));
         out.labelled(f::LAYOUT_GUARDED, "layout", guarded)?;
@@ -274,6 +273,9 @@ fn held_up(level: &Level, now: Timestamp) -> Option<f64> {
     Some(level.stuck_since.map_or(0.0, |since| (seconds(now) - seconds(since)).max(0.0)))
 }
 
+/// The labels of a sample.
+type Labels = Vec<(&'static str, String)>;
+
 /// Writes families.
 struct Out<'a>(DescriptorEncoder<'a>);
 
@@ -311,9 +313,20 @@ impl Out<'_> {
         label: &'static str,
         samples: impl IntoIterator<Item = (String, f64)>,
     ) -> Result<(), Error> {
+        self.samples(family, samples.into_iter().map(|(value, sample)| (vec![(label, value)], sample)))
+    }
+
+    fn samples(
+        &mut self,
+        family: Family,
+        samples: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> Result<(), Error> {
         let mut metric = self.family(family)?;
-        for (value, sample) in samples {
-            write(family, &mut metric.encode_family(&[(label, value)])?, sample)?;
+        for (labels, sample) in samples {
+            match labels.is_empty() {
+                true => write(family, &mut metric, sample)?,
+                false => write(family, &mut metric.encode_family(&labels)?, sample)?,
+            }
         }
         Ok(())
     }

@@ -167,8 +167,7 @@ fn handing_on(picture: &Picture) -> Option<Remark> {
 }
 
 fn canary(picture: &Picture) -> Option<Remark> {
-    let canary = picture.canary.as_ref()?;
-    picture.broker.reachable.then(|| flown(canary, ""))?
+    flown(picture.canary.as_ref().filter(|_| picture.broker.reachable)?, "")
 }
 
 /// What a canary says, of the set or `of` something else.

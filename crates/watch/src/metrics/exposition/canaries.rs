@@ -6,13 +6,10 @@ use delayline::router::{Counts, Stats};
 
 use crate::canary::{CanaryState, ProbeFigures, Watched};
 
-use super::{Exposition, Out, f, flag, histogram, number, write};
-
-/// The labels of a sample. What is about the set has no layout.
-type Labels = Vec<(&'static str, String)>;
+use super::{Exposition, Labels, Out, f, flag, histogram, number};
 
 impl Exposition {
-    /// Each canary that is not off.
+    /// Each canary that is not off. That of the set has no layout.
     fn flying(&self) -> Vec<(Labels, &Watched)> {
         let of_set = self.inside.canary.iter().map(|(watched, _)| (vec![], &**watched));
         let of_layouts = self.inside.layouts.iter();
@@ -77,23 +74,6 @@ impl Exposition {
         let mut metric = out.family(f::CONFIRM_TIME)?;
         for (labels, counts) in &routers {
             histogram(&mut metric.encode_family(labels)?, &counts.confirm)?;
-        }
-        Ok(())
-    }
-}
-
-impl Out<'_> {
-    fn samples(
-        &mut self,
-        family: super::Family,
-        samples: impl IntoIterator<Item = (Labels, f64)>,
-    ) -> Result<(), Error> {
-        let mut metric = self.family(family)?;
-        for (labels, sample) in samples {
-            match labels.is_empty() {
-                true => write(family, &mut metric, sample)?,
-                false => write(family, &mut metric.encode_family(&labels)?, sample)?,
-            }
         }
         Ok(())
     }
