@@ -11,6 +11,8 @@ use std::{
 use delayline::amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
 
+use crate::common::shared_node;
+
 /// Waits until a node has made up its mind where to listen, takes its port before it does,
 /// and leads whoever connects there to another server.
 fn take_port(place: &Path, line: &str, server: SocketAddr) -> u16 {
@@ -44,7 +46,7 @@ fn take_port(place: &Path, line: &str, server: SocketAddr) -> u16 {
 
 #[test]
 fn a_node_whose_port_is_taken_meanwhile_starts_on_another() {
-    let other = PrivateNode::start(NodeOptions::default()).unwrap();
+    let other = shared_node();
     let address = |authority: &str| authority.parse::<SocketAddr>().unwrap();
     let amqp = ("listeners.tcp.1 = 127.0.0.1:", address(&other.authority()));
     let management = other.management_url();
