@@ -284,14 +284,22 @@ fn ending(journal: &JournalRead, unchecked: &[String], output: &mut Output) -> R
     Ok(code(journal))
 }
 
+/// What the limits of a journal have cut off, if they have.
+pub(crate) fn cut_off(journal: &JournalRead) -> Option<String> {
+    match journal.cut_off {
+        _ if journal.emptied => Some("all older messages".into()),
+        0 => None,
+        count => Some(counted(count, "older message")),
+    }
+}
+
 /// What a journal does not tell.
 fn told(journal: &JournalRead, output: &mut Output) -> Result<(), Failure> {
-    if journal.cut_off > 0 {
+    if let Some(what) = cut_off(journal) {
         output.line(format!(
-            "{} {} are no longer in the journal, because of its limits of age and size; those that still \
+            "{} {what} are no longer in the journal, because of its limits of age and size; those that still \
              wait are not listed",
             "!".yellow(),
-            counted(journal.cut_off, "older message")
         ))?;
     }
     if journal.odd > 0 {

@@ -411,6 +411,26 @@ fn what_nobody_can_list_is_said() {
 }
 
 #[test]
+fn a_journal_that_cannot_hold_a_message_is_empty_and_says_that_something_was_cut_off() {
+    let settings = installed(1_000);
+    let journal = JournalSettings::default().with_max_bytes(NonZeroU64::new(1_000_000).unwrap());
+    added(&settings, &journalled(&settings, "billing", journal));
+    let router = settings.router().connect().unwrap();
+    let mut large = message("large", 3_600).journalled();
+    large.body = vec![b'x'; 1_500_000];
+    send(&router, large);
+    // Its file goes once the next one is begun.
+    let emptied = || listed(&settings).journal;
+    let journal = common::eventually_seen("it is cut off", emptied, |journal| journal.emptied);
+    assert_eq!((journal.read, journal.cut_off), (0, 0), "{journal:?}");
+    // What comes later is in it, and how much is missing is known.
+    send(&router, message("small", 3_600).journalled());
+    let list = listed(&settings);
+    assert_eq!(states(&list), [("small", ScheduleState::Waiting)]);
+    assert!(list.journal.cut_off > 0 && !list.journal.emptied, "{:?}", list.journal);
+}
+
+#[test]
 fn recalls_and_the_ends_of_journals_are_counted_without_reading_them() {
     let settings = installed(1_000);
     registered(&settings);

@@ -50,6 +50,9 @@ pub struct JournalRead {
     /// How many older ones its limits of age and size cut off. Those of them that still wait
     /// are not known.
     pub cut_off: u64,
+    /// Whether its limits cut off all that was in it, as they do with a message that is larger
+    /// than the journal may be. Then `cut_off` is 0, since nothing says how many those were.
+    pub emptied: bool,
     /// How many entries are no delayed messages of this application, such as one with a
     /// malformed routing key: such a message is nowhere else, and is not delivered.
     pub odd: u64,
@@ -103,19 +106,16 @@ impl Reading<'_> {
     ) -> Result<JournalRead, AdminError> {
         let queue = self.topology.names().journal(self.app);
         let mut report = JournalRead { queue: queue.clone(), ..JournalRead::default() };
-        let end = match self.end(&queue, |_| {})? {
-            End::Empty => return Ok(report),
-            End::At(end) => Some(end),
-            End::Unknown => None,
-        };
+        let mut end = self.end(&queue, |_| {})?;
         let mut session = self.open()?;
         let mut consumer = self.consume(&mut session, &queue, StreamStart::First)?;
         let (mut first, mut unacknowledged, mut again) = (None, 0, true);
         let mut at = None;
         loop {
             let (limit, is_over) = match end {
-                Some(end) if at >= Some(end) => (LAST, true),
-                None if at.is_some() => (EMPTY, true),
+                End::Empty => return Ok(report),
+                End::At(end) if at >= Some(end) => (LAST, true),
+                End::Unknown { .. } if at.is_some() => (EMPTY, true),
                 _ => (PATIENCE, false),
             };
             let Some(delivery) = self.next(&consumer, &queue, limit)? else {
@@ -123,10 +123,18 @@ impl Reading<'_> {
                 if report.interrupted || is_over {
                     return Ok(report);
                 }
-                // RabbitMQ 3.10 hands out nothing if the oldest file was cut off just when reading
-                // began there.
+                // A file that follows another begins with an entry of the broker's own, which is
+                // counted and handed out to nobody. Without a message, that is the last file of
+                // those that there were.
+                if report.read == 0 && end == (End::Unknown { copies: 1 }) {
+                    report.emptied = true;
+                    return Ok(report);
+                }
+                // The file that was to be read may have been cut off just then: RabbitMQ 3.10 does
+                // not go on with the next one, and there may be none.
                 if report.read == 0 && again {
                     again = false;
+                    end = self.end(&queue, |_| {})?;
                     session = self.open()?;
                     consumer = self.consume(&mut session, &queue, StreamStart::First)?;
                     continue;
@@ -148,10 +156,10 @@ impl Reading<'_> {
             if unacknowledged >= ACK_EVERY {
                 consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
                 unacknowledged = 0;
-                progress(report.read, end.map_or(report.read, |end| (end + 1).saturating_sub(first)));
+                progress(report.read, end.place().map_or(report.read, |end| (end + 1).saturating_sub(first)));
             }
             // Nobody reads what is published meanwhile for ever.
-            if end.is_some_and(|end| here > end.saturating_add(u64::from(PREFETCH))) {
+            if end.place().is_some_and(|end| here > end.saturating_add(u64::from(PREFETCH))) {
                 return Ok(report);
             }
         }
@@ -201,7 +209,7 @@ impl Reading<'_> {
         Ok(match end {
             Some(end) => End::At(end),
             None if depth.ready == 0 => End::Empty,
-            None => End::Unknown,
+            None => End::Unknown { copies: depth.ready },
         })
     }
 
@@ -240,14 +248,25 @@ impl Reading<'_> {
 }
 
 /// Where a journal ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// It has no message.
     Empty,
     /// The place of the last one.
     At(u64),
-    /// It has messages, but none in the file that was begun last, and 3.10 looks nowhere else
-    /// for the last one.
-    Unknown,
+    /// The broker counts so many, but there is none in the file that was begun last, and 3.10
+    /// looks nowhere else for the last one.
+    Unknown { copies: u32 },
+}
+
+impl End {
+    /// The place of the last message, where it is known.
+    fn place(self) -> Option<u64> {
+        match self {
+            Self::At(place) => Some(place),
+            Self::Empty | Self::Unknown { .. } => None,
+        }
+    }
 }
 
 /// What became of a message that was read.

@@ -22,6 +22,7 @@ use crate::{
     Code, Failure, Output, args,
     ending::on_signal,
     output::{aside, at, counted, dry_run, grouped, unchanged},
+    scheduled::cut_off,
     table::table,
     time::{self, date},
 };
@@ -212,16 +213,14 @@ fn unknown(args: &Args, found: &ScheduleList, output: &mut Output) -> Result<(),
         let id = args.id.as_ref().map(ToString::to_string);
         output.json(&serde_json::json!({
             "handle": null, "due": null, "id": id, "answer": "unknown", "cut_off": found.journal.cut_off,
+            "emptied": found.journal.emptied,
         }))?;
         return Ok(());
     }
     let what = args.id.as_ref().map_or_else(|| "such messages".into(), |id| format!("`{id}`"));
     output.line(format!("{}   the journal of `{}` does not have {what}", "unknown".yellow(), found.app))?;
-    if found.journal.cut_off > 0 {
-        output.line(format!(
-            "{} are no longer in it, because of its limits of age and size",
-            counted(found.journal.cut_off, "older message")
-        ))?;
+    if let Some(what) = cut_off(&found.journal) {
+        output.line(format!("{what} are no longer in it, because of its limits of age and size"))?;
     }
     Ok(())
 }

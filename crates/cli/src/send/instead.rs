@@ -12,8 +12,9 @@ use delayline_settings::Settings;
 use crate::{
     Code, Failure, Output,
     ending::on_signal,
-    output::{aside, at, counted, grouped},
+    output::{aside, at, grouped},
     replace::replace,
+    scheduled::cut_off,
 };
 
 use super::{Report, Sent};
@@ -55,9 +56,7 @@ pub(super) fn waiting(
             grouped(AT_ONCE as u64)
         )));
     }
-    let cut_off = found.journal.cut_off;
-    if cut_off > 0 {
-        let what = counted(cut_off, "older message");
+    if let Some(what) = cut_off(&found.journal) {
         aside(format!(
             "the journal no longer has {what}; any of them that wait with this id are not replaced"
         ));
