@@ -297,8 +297,8 @@ pub(crate) fn cut_off(journal: &JournalRead) -> Option<String> {
 fn told(journal: &JournalRead, output: &mut Output) -> Result<(), Failure> {
     if let Some(what) = cut_off(journal) {
         output.line(format!(
-            "{} {what} are no longer in the journal, because of its limits of age and size; those that still \
-             wait are not listed",
+            "{} its limits of age and size have cut off {what} from the journal; those that still wait are not \
+             listed",
             "!".yellow(),
         ))?;
     }

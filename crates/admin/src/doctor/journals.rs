@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::{
     doctor::facts::Facts,
     finding::{Finding, FindingCode},
-    journal::JournalBeginning,
+    journal::{JournalBeginning, is_emptied},
     management::QueueInfo,
     permitted::matches,
     retention::Retention,
@@ -69,35 +69,39 @@ fn too_short(
     vhost: &str,
     now: Timestamp,
 ) -> Option<Finding> {
-    let longest = beginning.longest?;
     let keeps = Retention::effective(stream);
+    let bytes = keeps.max_bytes.map_or_else(|| "few".into(), |bytes| bytes.to_string());
+    let more = Retention { max_bytes: keeps.max_bytes.map(|bytes| bytes.saturating_mul(2)), ..keeps };
+    let found = |what: String, wanted: &Retention| {
+        Finding::new(
+            FindingCode::JournalTooShort,
+            format!("queue `{}`", stream.name),
+            format!("{what}: some that still wait are listed nowhere"),
+            format!("let it keep more: {}", wanted.policy(&stream.name, vhost)),
+        )
+    };
+    // Age does not cut off what was published last.
+    if beginning.cut_off.is_none() && is_emptied(stream.messages) {
+        return Some(found(format!("all copies in it were cut off, because it keeps {bytes} bytes"), &more));
+    }
+    let longest = beginning.longest?;
     let age = |since: Timestamp| Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    let what = match (keeps.max_age, beginning.oldest.map(age)) {
-        (Some(most), _) if most < longest => format!("it keeps a copy for {}", words(most)),
-        (_, Some(oldest)) if beginning.cut_off > 0 && oldest < longest => format!(
-            "its oldest copy was published {} ago, and {} older ones were cut off, because it keeps {} bytes",
-            words(oldest),
-            beginning.cut_off,
-            keeps.max_bytes.map_or_else(|| "few".into(), |bytes| bytes.to_string())
-        ),
+    let (what, wanted) = match (keeps.max_age, beginning.oldest.map(age), beginning.cut_off) {
+        (Some(most), ..) if most < longest => {
+            (format!("it keeps a copy for {}", words(most)), Retention { max_age: Some(longest), ..keeps })
+        }
+        (_, Some(oldest), Some(count @ 1..)) if oldest < longest => {
+            let oldest = words(oldest);
+            let what = format!(
+                "its oldest copy was published {oldest} ago, and {count} older ones were cut off, because it keeps \
+                 {bytes} bytes"
+            );
+            (what, more)
+        }
         _ => return None,
     };
-    let wanted = Retention {
-        max_age: keeps.max_age.map(|most| most.max(longest)),
-        max_bytes: keeps.max_bytes.map(|bytes| match keeps.max_age {
-            Some(most) if most < longest => bytes,
-            _ => bytes.saturating_mul(2),
-        }),
-    };
-    Some(Finding::new(
-        FindingCode::JournalTooShort,
-        format!("queue `{}`", stream.name),
-        format!(
-            "{what}, and it has messages with delays of up to {}: some that still wait are listed nowhere",
-            words(longest)
-        ),
-        format!("let it keep more: {}", wanted.policy(&stream.name, vhost)),
-    ))
+    let longest = words(longest);
+    Some(found(format!("{what}, and it has messages with delays of up to {longest}"), &wanted))
 }
 
 /// Whether a policy lets it keep less than it was declared with.
@@ -194,7 +198,7 @@ mod tests {
         let with = |cut_off: u64, oldest: u64, longest: u64| {
             let mut facts = facts(&streams);
             let beginning = JournalBeginning {
-                cut_off,
+                cut_off: Some(cut_off),
                 oldest: Timestamp::from_second(((100 - oldest) * DAY).cast_signed()).ok(),
                 longest: Some(Duration::from_secs(longest * DAY)),
             };
@@ -212,6 +216,15 @@ mod tests {
         assert_eq!((by_size.len(), by_size[0].0), (1, "journal-too-short"));
         assert!(by_size[0].1.contains("published 2d ago, and 9 older ones were cut off"), "{by_size:?}");
         assert!(by_size[0].2.contains(r#""max-length-bytes":2000"#), "{by_size:?}");
+        // Of the one entry that is counted, nothing is handed out.
+        let mut facts = facts(&streams);
+        facts.journals.insert("delay.journal.billing".into(), JournalBeginning::default());
+        assert_eq!(found(&facts), []);
+        facts.observed.queues.last_mut().unwrap().messages = 1;
+        let all = found(&facts);
+        assert_eq!((all.len(), all[0].0), (1, "journal-too-short"));
+        assert!(all[0].1.contains("all copies in it were cut off, because it keeps 1000 bytes"), "{all:?}");
+        assert!(all[0].2.contains(r#""max-length-bytes":2000"#), "{all:?}");
     }
 
     #[test]

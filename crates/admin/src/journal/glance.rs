@@ -14,7 +14,7 @@ use crate::AdminError;
 use super::{
     entry::{Entry, ScheduleState},
     list::recalls,
-    reader::{Reading, Taken},
+    reader::{Reading, Taken, is_emptied},
 };
 
 /// A journal that has so many copies at most is read as a whole: that takes about a second.
@@ -24,8 +24,8 @@ const SHORT: u64 = 20_000;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JournalGlance {
-    /// How many older copies were cut off.
-    pub cut_off: u64,
+    /// How many older copies were cut off; `None` if it was all that were in it, however many.
+    pub cut_off: Option<u64>,
     /// When the oldest copy was published, as far as it says.
     pub oldest: Option<Timestamp>,
     /// When the last one was published, likewise. RabbitMQ 3.10 does not find it for a moment
@@ -54,8 +54,8 @@ pub struct JournalSchedule {
 /// What the oldest copies of a journal say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct JournalBeginning {
-    /// How many older ones were cut off.
-    pub(crate) cut_off: u64,
+    /// How many older ones were cut off; `None` if nothing was handed out.
+    pub(crate) cut_off: Option<u64>,
     /// When the oldest was published, as far as it says.
     pub(crate) oldest: Option<Timestamp>,
     /// The longest delay among them.
@@ -75,6 +75,10 @@ pub(crate) fn glance_at_journal(
 ) -> Result<JournalGlance, AdminError> {
     let reading = Reading { settings, topology, app, stop };
     let JournalBeginning { cut_off, oldest, .. } = beginning(&reading, 1)?;
+    if cut_off.is_none() && is_emptied(copies) {
+        let schedule = Some(JournalSchedule::default());
+        return Ok(JournalGlance { schedule, ..JournalGlance::default() });
+    }
     let mut newest = None;
     reading.last(|delivery| newest = published(delivery, topology, app).or(newest))?;
     let schedule = if copies <= SHORT { Some(schedule(&reading)?) } else { None };

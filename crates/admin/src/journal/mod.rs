@@ -16,4 +16,5 @@ pub(crate) use glance::{JournalBeginning, glance_at_journal, journal_beginning};
 pub use glance::{JournalGlance, JournalSchedule};
 pub(crate) use list::pending_copies;
 pub use list::{FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled};
+pub(crate) use reader::is_emptied;
 pub use reader::{JournalRead, JournalUnread};

@@ -39,6 +39,14 @@ const LAST: Duration = Duration::from_millis(250);
 /// How often the caller's wish to stop is looked at.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Whether all that was in a journal was cut off, if it hands out nothing although the broker
+/// counts so many: each file of a stream that follows another begins with an entry of the
+/// broker's own, which is counted and handed out to nobody. Without a message, that is the last
+/// file of those that there were.
+pub(crate) const fn is_emptied(copies: u64) -> bool {
+    copies == 1
+}
+
 /// How far a journal was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -106,27 +114,31 @@ impl Reading<'_> {
     ) -> Result<JournalRead, AdminError> {
         let queue = self.topology.names().journal(self.app);
         let mut report = JournalRead { queue: queue.clone(), ..JournalRead::default() };
-        let mut end = self.end(&queue, |_| {})?;
-        let mut session = self.open()?;
-        let mut consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+        let begin = || {
+            let end = self.end(&queue, |_| {})?;
+            if end == End::Empty {
+                return Ok(None);
+            }
+            let mut session = self.open()?;
+            let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+            Ok::<_, AdminError>(Some((end, session, consumer)))
+        };
+        let Some(mut reading) = begin()? else { return Ok(report) };
         let (mut first, mut unacknowledged, mut again) = (None, 0, true);
         let mut at = None;
         loop {
-            let (limit, is_over) = match end {
-                End::Empty => return Ok(report),
+            let (end, _, consumer) = &reading;
+            let (limit, is_over) = match *end {
                 End::At(end) if at >= Some(end) => (LAST, true),
                 End::Unknown { .. } if at.is_some() => (EMPTY, true),
                 _ => (PATIENCE, false),
             };
-            let Some(delivery) = self.next(&consumer, &queue, limit)? else {
+            let Some(delivery) = self.next(consumer, &queue, limit)? else {
                 report.interrupted = self.stop.load(Ordering::Relaxed);
                 if report.interrupted || is_over {
                     return Ok(report);
                 }
-                // A file that follows another begins with an entry of the broker's own, which is
-                // counted and handed out to nobody. Without a message, that is the last file of
-                // those that there were.
-                if report.read == 0 && end == (End::Unknown { copies: 1 }) {
+                if report.read == 0 && matches!(*end, End::Unknown { copies } if is_emptied(copies.into())) {
                     report.emptied = true;
                     return Ok(report);
                 }
@@ -134,9 +146,8 @@ impl Reading<'_> {
                 // not go on with the next one, and there may be none.
                 if report.read == 0 && again {
                     again = false;
-                    end = self.end(&queue, |_| {})?;
-                    session = self.open()?;
-                    consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+                    let Some(anew) = begin()? else { return Ok(report) };
+                    reading = anew;
                     continue;
                 }
                 return Err(JournalUnread::Withheld { queue, read: report.read }.into());
@@ -165,21 +176,25 @@ impl Reading<'_> {
         }
     }
 
-    /// Hands the oldest messages to `each`, so many at most. Returns how many older ones were cut
-    /// off.
-    pub(super) fn beginning(&self, most: u64, mut each: impl FnMut(&Delivery)) -> Result<u64, AdminError> {
+    /// Hands the oldest messages to `each`, so many at most, of a journal that has any. Returns
+    /// how many older ones were cut off; `None` if nothing was handed out.
+    pub(super) fn beginning(
+        &self,
+        most: u64,
+        mut each: impl FnMut(&Delivery),
+    ) -> Result<Option<u64>, AdminError> {
         let queue = self.topology.names().journal(self.app);
         let mut session = self.open()?;
         let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
-        let (mut first, mut limit) = (None, EMPTY);
+        let (mut first, mut limit) = (None, PATIENCE);
         // More are not handed out unless some are acknowledged.
         for _ in 0..most.min(PREFETCH.into()) {
             let Some(delivery) = self.next(&consumer, &queue, limit)? else { break };
-            first = first.or(offset(&delivery));
+            first = first.or(Some(offset(&delivery).unwrap_or(0)));
             each(&delivery);
             limit = LAST;
         }
-        Ok(first.unwrap_or(0))
+        Ok(first)
     }
 
     /// Hands the last messages to `each`: those that the broker has written together.

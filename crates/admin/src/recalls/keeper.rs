@@ -307,7 +307,10 @@ mod tests {
             seen.borrow_mut().push(app.to_string());
             match app.as_str() {
                 "b" => Err(AdminError::NoManagement { reason: "it is broken".into() }),
-                _ => Ok(JournalGlance { cut_off: seen.borrow().len() as u64, ..JournalGlance::default() }),
+                _ => Ok(JournalGlance {
+                    cut_off: Some(seen.borrow().len() as u64),
+                    ..JournalGlance::default()
+                }),
             }
         };
         let failed = stats.look_in_turn(apps(&["b", "a", "c"]), Duration::MAX, &stop, look);

@@ -220,7 +220,7 @@ fn unknown(args: &Args, found: &ScheduleList, output: &mut Output) -> Result<(),
     let what = args.id.as_ref().map_or_else(|| "such messages".into(), |id| format!("`{id}`"));
     output.line(format!("{}   the journal of `{}` does not have {what}", "unknown".yellow(), found.app))?;
     if let Some(what) = cut_off(&found.journal) {
-        output.line(format!("{what} are no longer in it, because of its limits of age and size"))?;
+        output.line(format!("its limits of age and size have cut off {what} from it"))?;
     }
     Ok(())
 }

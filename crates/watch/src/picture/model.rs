@@ -236,7 +236,7 @@ pub struct JournalView {
     /// How many copies it has.
     pub copies: u64,
     /// How many older ones its limits have cut off, as of the last look at both of its ends;
-    /// `None` before.
+    /// `None` before, and if it was all that were in it.
     pub cut_off: Option<u64>,
     /// When the oldest copy was published.
     pub oldest: Option<Timestamp>,

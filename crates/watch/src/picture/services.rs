@@ -62,7 +62,7 @@ fn journal(
     let ends = known.and_then(|counts| counts.journals.get(app.as_str()));
     Some(JournalView {
         copies: queue.messages,
-        cut_off: ends.map(|ends| ends.cut_off),
+        cut_off: ends.and_then(|ends| ends.cut_off),
         oldest: ends.and_then(|ends| ends.oldest),
         newest: ends.and_then(|ends| ends.newest),
         schedule: ends.and_then(|ends| ends.schedule),

@@ -1,0 +1,98 @@
+//! Who may do what, as far as `doctor` may see it.
+
+use super::*;
+
+#[test]
+fn users_that_may_too_much_are_named() {
+    let settings = installed(1_000);
+    let vhost = settings.broker.vhost.clone();
+    let user = |name: &str, permission: [&str; 3], topics: &[(&str, &str, &str)]| {
+        let name = format!("{vhost}-{name}");
+        let tags = if name.ends_with("-policies") { "policymaker" } else { "" };
+        http(&shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": tags}));
+        let [configure, write, read] = permission;
+        put(&settings, "permissions", &name, json!({"configure": configure, "write": write, "read": read}));
+        for (exchange, write, read) in topics {
+            let body = json!({"exchange": exchange, "write": write, "read": read});
+            put(&settings, "topic-permissions", &name, body);
+        }
+    };
+    let bits = r"^delay(\.[01]{4}){7}\.mine$";
+    let stars = r"^delay(\.\*){7}\.mine$";
+    // As it should be, and by a name in the pattern.
+    user(
+        "good",
+        ["^mine", "^(delay|mine.*)$", r"^(delay\.dispatch|mine.*)$"],
+        &[("delay", bits, "^$"), ("delay.dispatch", "^$", stars)],
+    );
+    user("named", ["", "^delay$", ""], &[("delay", r"^delay(\.[01]{4}){7}\.{username}$", "")]);
+    user("service", ["", "^delay$", ""], &[("delay", r"^delay\.", "")]);
+    // Each of the others may one thing too much.
+    user("any-key", ["", "^delay$", ""], &[]);
+    user("any-binding", ["", "", r"^delay\.dispatch$"], &[]);
+    user("short-cut", ["", r"^delay\.dispatch$", ""], &[]);
+    user("purger", ["", "", r"^delay\.level"], &[]);
+    user("operator", ["", r"^delay\.dispatch$", r"^delay\.unroutable$"], &[]);
+    user("remover", [".*", "", ""], &[]);
+    user("odd", ["", r"^delay(?!x)$", ""], &[]);
+    user("policies", ["", "", ""], &[]);
+    let report = look(&settings);
+    let who = |code: FindingCode| -> Vec<String> {
+        let findings: Vec<_> = report.findings.iter().filter(|finding| finding.code == code).collect();
+        assert!(!findings.is_empty(), "no {code}: {report:#?}");
+        let parts = findings.iter().flat_map(|finding| finding.what.split('`').skip(1).step_by(2));
+        parts.filter_map(|part| part.strip_prefix(&format!("{vhost}-"))).map(str::to_owned).collect()
+    };
+    use FindingCode::*;
+    assert_eq!(who(EntryUnprotected), ["any-key"]);
+    assert_eq!(who(DispatchUnprotected), ["any-binding"]);
+    assert_eq!(who(DispatchWritable), ["short-cut"]);
+    assert_eq!(who(SetUnprotected), ["policies", "purger", "remover"]);
+    assert!(
+        report.unchecked.iter().any(|text| text.contains("-odd") && text.contains("(?!x)")),
+        "{report:#?}"
+    );
+
+    let trusted = [
+        "any-key",
+        "any-binding",
+        "short-cut",
+        "purger",
+        "remover",
+        "odd",
+        "policies",
+        "good",
+        "named",
+        "service",
+    ];
+    let trusted = trusted.iter().map(|name| format!("{vhost}-{name}")).collect();
+    let report = look_with(&settings, &DoctorOptions { trusted, ..DoctorOptions::default() });
+    assert!(report.findings.is_empty() && report.unchecked.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn what_only_an_administrator_sees_is_said_to_be_unchecked() {
+    let settings = installed(1_000);
+    let vhost = &settings.broker.vhost;
+    let name = format!("{vhost}-watcher");
+    http(&shared_node(), "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": "monitoring"}));
+    put(&settings, "permissions", &name, json!({"configure": "", "write": "", "read": ""}));
+    let watcher = shared_node()
+        .settings()
+        .set("url", format!("{}/{vhost}", shared_node().url()))
+        .set("username", &name)
+        .set("password", "p")
+        .build()
+        .unwrap();
+    let report = look(&watcher);
+    assert!(report.findings.is_empty(), "{report:#?}");
+    // From 4.0 on feature flags are shown to anybody.
+    let text = "who may publish, bind and purge";
+    assert!(report.unchecked.iter().any(|unchecked| unchecked.starts_with(text)), "{report:#?}");
+
+    // Without the management API there is next to nothing to see.
+    let mut blind = settings.clone();
+    blind.management = None;
+    let error = admin::doctor(&blind, &topology(&blind), &DoctorOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("needs the management API"), "{error}");
+}
