@@ -109,11 +109,14 @@ impl Material {
     /// Reads the files; without a CA file, the system's authorities.
     pub fn load(tls: &Tls) -> Result<Self, TlsError> {
         let roots = match &tls.ca_file {
-            Some(file) => certificates(file)?,
+            Some(file) => certificates("ca_file", file)?,
             None => system_roots()?,
         };
         let client = match &tls.client {
-            Some((chain, key)) => Some(Client { chain: certificates(chain)?, key: private_key(key)? }),
+            Some((chain, key)) => Some(Client {
+                chain: certificates("client_cert_file", chain)?,
+                key: private_key("client_key_file", key)?,
+            }),
             None => None,
         };
         Ok(Self { roots, client })
@@ -149,22 +152,24 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |reason: String| TlsError(format!("{}: {reason}", file.display()));
-    let found: Vec<_> = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(error.to_string()))?;
-    if found.is_empty() {
-        return Err(failed("it contains no certificate in PEM form".into()));
+/// What is wrong with the file that a setting names.
+fn failed(setting: &str, file: &Path, reason: impl fmt::Display) -> TlsError {
+    TlsError(format!("{setting} {}: {reason}", file.display()))
+}
+
+fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let pem = fs::read(file).map_err(|error| failed(setting, file, error))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(failed(setting, file, "it contains no certificate in PEM form")),
+        found => found.map_err(|error| failed(setting, file, error)),
     }
-    Ok(found)
 }
 
 /// The key as it is in the file, once it is known to be a key.
-fn private_key(file: &Path) -> Result<Vec<u8>, TlsError> {
-    let failed = |reason: &dyn ToString| TlsError(format!("{}: {}", file.display(), reason.to_string()));
-    let pem = fs::read(file).map_err(|error| failed(&error))?;
-    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| failed(&error))?;
+fn private_key(setting: &str, file: &Path) -> Result<Vec<u8>, TlsError> {
+    let pem = fs::read(file).map_err(|error| failed(setting, file, error))?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| failed(setting, file, error))?;
     Ok(pem)
 }
 

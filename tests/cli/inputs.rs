@@ -127,7 +127,7 @@ fn all_bad_lines_of_a_file_are_named_at_once() {
         .stdout("")
         .stderr(contains("3 bad lines; nothing was sent\nline 2, column 16: `soon` is not a delay"))
         .stderr(contains("\nline 4: 2020-01-01 ").and(contains("\"past\": \"now\"")))
-        .stderr(contains("\nline 5, column 18: unknown field `bdy`"));
+        .stderr(contains("\nline 5, column 18: unknown field `bdy`; `delayline send --help` says which"));
     let output = send().arg("--json").output().unwrap();
     let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     let places: Vec<_> =

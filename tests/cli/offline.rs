@@ -8,6 +8,9 @@ use crate::{delayline, document, json, stdout};
 
 const NINETY: &str = "delay.0000.0000.0000.0000.0000.0101.1010.billing";
 
+/// The address of no broker.
+const NOBODY: [&str; 2] = ["--url", "amqp://127.0.0.1:1"];
+
 #[test]
 fn key_prints_just_the_key() {
     assert_eq!(stdout(delayline().args(["key", "90s", "billing"])), format!("{NINETY}\n"));
@@ -106,6 +109,29 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
         (&["send", "--app", "a", "--delay", "1s", "--file", "/nowhere"], 2, "/nowhere"),
         (&["send", "--delay", "1s", "--body", "x"], 2, "--app"),
         (&["send", "--app", "a", "--body", "x"], 2, "--delay"),
+        // What is wrong with the flags is said before anybody is asked.
+        (
+            &[&["send", "--app", "a", "--delay", "1s", "--body", "x", "--replace"][..], &NOBODY].concat(),
+            2,
+            "--id",
+        ),
+        (&[&["send", "--app", "a", "--journal", "--body", "x"][..], &NOBODY].concat(), 2, "--delay"),
+        (&[&["send", "--delay", "1s", "--lines"][..], &NOBODY].concat(), 2, "--app"),
+        (&["transfer", "nservicebus", "nservicebus"], 2, "`set:nservicebus`"),
+        (&["transfer", "delay", "celery:eu"], 2, "only be moved to a set"),
+        (&["transfer", "delay", "set:delay"], 2, "another vhost (--to-vhost)"),
+        (&["recall", "invoice-17"], 2, "`invoice-17` is not a handle"),
+        (&["reschedule", "invoice-17", "--delay", "1h"], 2, "scheduled list --app KEY --id ID"),
+        (&["recall", NINETY], 2, "has no id"),
+        (&["instal"], 2, "'install', 'uninstall'"),
+        (&["install", "--replicas", "x"], 2, "a whole number, and not negative"),
+        (&["install", "--replicas", "256"], 2, "1 to 255"),
+        (
+            &["verify", "--url", "amqps://h", "--ca-file", "/nowhere/ca.pem"],
+            2,
+            "error: TLS: ca_file /nowhere/ca.pem: No such",
+        ),
+        (&["serve", "--health", "--listen", "127.0.0.1:1"], 3, "at 127.0.0.1:1: Connection refused"),
         (&["plan", "--rate", "0", "--delays", "fixed:1s"], 2, "above 0"),
         (&["plan", "--rate", "1", "--delays", "30s"], 2, "uniform:1s..60s"),
         (&["plan", "--rate", "1", "--delays", "mix:1s=50%"], 2, "50.0%"),
@@ -116,12 +142,34 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
         (&["bench", "--hdr", "/nowhere/file"], 2, "/nowhere/file"),
         (&["bench", "--url", "amqp://127.0.0.1:1"], 3, "127.0.0.1:1"),
         (&["nonsense"], 2, "nonsense"),
-        (&["verify", "--url", "amqp://127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (
+            &["verify", "--url", "amqp://127.0.0.1:1"],
+            3,
+            "error: cannot reach the broker at amqp://127.0.0.1:1",
+        ),
+        (
+            &["install", "--url", "amqp://127.0.0.1:1"],
+            3,
+            "error: cannot reach the broker at amqp://127.0.0.1:1",
+        ),
         (&["status", "--url", "http://h"], 2, "amqp"),
         (&["install", "--set", "two words"], 2, "two words"),
         (&["install", "--config", "/nowhere.toml"], 2, "/nowhere.toml"),
     ] {
         delayline().args(arguments).assert().code(code).stderr(contains(word)).stdout("");
+    }
+}
+
+#[test]
+fn what_could_not_be_counted_is_not_zero() {
+    for words in [&["status"][..], &["top", "--once"]] {
+        let look = delayline().args(words).args(NOBODY).arg("--json").output().unwrap();
+        assert_eq!(look.status.code(), Some(3), "{look:?}");
+        let picture: serde_json::Value = serde_json::from_slice(&look.stdout).unwrap();
+        for count in ["counted", "waiting", "handing_on", "stuck", "unroutable", "parked", "retry"] {
+            assert!(picture.as_object().unwrap().contains_key(count), "{count} in {picture}");
+            assert!(picture[count].is_null(), "{words:?}: {count} in {picture}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::{AdminError, Conflict, ObjectState, about::about, doing, examine, observe};
+use crate::{AdminError, Conflict, ObjectState, about::about, connect, doing, examine, observe};
 
 /// What installing would do.
 #[derive(Debug, Clone)]
@@ -154,7 +154,7 @@ pub fn install(
     dry_run: bool,
     mut progress: impl FnMut(),
 ) -> Result<InstallReport, AdminError> {
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let (about, _) = about(&session, settings.management.as_ref());
     let unsuitable = unsuitable(&settings.topology, &about);
     let plan = plan(settings, topology, &mut session)?;

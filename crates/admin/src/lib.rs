@@ -40,7 +40,11 @@ use crate::{
     drain::DrainError,
     management::{ManagementApi, ManagementError},
 };
-use delayline::{amqp::AmqpError, codec::AppKey};
+use delayline::{
+    amqp::{AmqpError, Session},
+    broker::Broker,
+    codec::AppKey,
+};
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 
 pub use delayline_settings::{ForeignKey, ForeignKeyError, Layout, LayoutError};
@@ -95,6 +99,9 @@ pub use verify::{VerifyReport, verify};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
+    /// There is no connection to the broker.
+    #[error(transparent)]
+    Connection(AmqpError),
     /// The AMQP side failed.
     #[error("{doing}: {source}")]
     Amqp {
@@ -174,7 +181,7 @@ pub enum AdminError {
         reason: String,
     },
     /// The operation is impossible without the management API, and none is configured.
-    #[error("this needs the management API: {NO_MANAGEMENT}, and only the API {only}")]
+    #[error("this needs the management API, which alone {only}: {NO_MANAGEMENT}")]
     NotConfigured {
         /// What only the API does, as in "lists queues".
         only: &'static str,
@@ -185,6 +192,11 @@ pub enum AdminError {
         /// Why it cannot be asked.
         reason: String,
     },
+}
+
+/// Opens a session. What goes wrong there needs no word on what was being done.
+fn connect(broker: &Broker) -> Result<Session, AdminError> {
+    Session::open(broker).map_err(AdminError::Connection)
 }
 
 /// Adds what was being done to an AMQP error.

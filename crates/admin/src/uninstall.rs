@@ -14,7 +14,7 @@ use delayline::{
 use delayline_settings::Settings;
 
 use crate::{
-    AdminError, Conflict, ObjectState, Waiting,
+    AdminError, Conflict, ObjectState, Waiting, connect,
     contents::{self, SETTLE, contents},
     doing, examine,
     install::describe,
@@ -124,7 +124,7 @@ fn remove(
     force: bool,
     dry_run: bool,
 ) -> Result<Result<UninstallReport, Refusal>, AdminError> {
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let look = || observe(settings.management.as_ref(), &settings.broker.vhost);
     let observed = look()?;
     let mut report = UninstallReport { dry_run, ..UninstallReport::default() };

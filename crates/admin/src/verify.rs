@@ -4,10 +4,11 @@ use serde::Serialize;
 
 use crate::{
     compare::{Difference, findings, unsuitable},
+    connect,
     finding::Finding,
     management::ManagementApi,
 };
-use delayline::{amqp::Session, topology::Topology};
+use delayline::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{
@@ -47,7 +48,7 @@ pub struct VerifyReport {
 /// If the broker cannot be asked.
 pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, AdminError> {
     // Over AMQP first in any case: without a connection, a set is of no use.
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let objects = topology.exchanges().count() + topology.queues().count();
     let observed = observe(settings.management.as_ref(), &settings.broker.vhost)?;
     let (about, mut unchecked) = about(&session, settings.management.as_ref().filter(|_| observed.is_ok()));

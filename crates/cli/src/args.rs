@@ -8,11 +8,14 @@ use std::{
     str::FromStr,
 };
 
-use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{
+    ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint,
+    error::{ContextKind, ContextValue},
+};
 
 use delayline::{
     codec::{AppKey, Delay, MessageId, Tolerance},
-    message::Handle,
+    message::{Handle, HandleError},
 };
 use delayline_admin::ByteSize;
 use delayline_settings::{Layers, Settings};
@@ -25,7 +28,7 @@ use crate::{
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 looked and found a problem, 2 wrong usage or a file that cannot be
-read, 3 the broker is unreachable or refused, 130 interrupted (docs/exit-codes.md).";
+read, 3 the broker cannot be reached or refuses, 130 interrupted (docs/exit-codes.md).";
 
 const ENVIRONMENT: &str = "\
 Settings come from delayline.toml in the working directory (or --config), the environment
@@ -89,7 +92,8 @@ pub(super) struct Global {
     /// AMQP URL without a password: amqp://USER@HOST:PORT/VHOST, or amqps://
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
-    /// URL of the management API, or `none` [default: beside a default AMQP port]
+    /// URL of the management API, or `none` [default: the same host, port
+    /// 15672 or 15671, if AMQP uses a default port]
     #[arg(long, global = true, value_name = "URL")]
     management_url: Option<String>,
     /// Name of the set [default: delay]
@@ -340,7 +344,14 @@ pub(super) fn id(text: &str) -> Result<MessageId, String> {
 
 /// Reads a handle.
 pub(super) fn handle(text: &str) -> Result<Handle, String> {
-    parsed(text)
+    match text.parse() {
+        Err(HandleError::RoutingKey(_)) if !text.contains(".~.") => Err(format!(
+            "`{}` is not a handle. A handle is the whole routing key that the message was published with, its id \
+             included; `delayline scheduled list --app KEY --id ID` finds it in a journal",
+            text.escape_debug()
+        )),
+        handle => handle.map_err(|error| error.to_string()),
+    }
 }
 
 /// Reads a number of bytes.
@@ -410,6 +421,15 @@ pub(super) fn with_negative_values(typed: impl IntoIterator<Item = OsString>) ->
         }
     }
     arguments
+}
+
+/// Names what is most like a word that was mistyped before what is less so.
+pub(super) fn best_first(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(similar)) = error.get(ContextKind::SuggestedSubcommand) {
+        let similar = similar.iter().rev().cloned().collect();
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
+    }
+    error
 }
 
 /// Whether JSON is wanted, as far as that can be told of arguments that may be wrong.

@@ -24,7 +24,7 @@ pub(super) enum Code {
     Problem,
     /// 2: wrong usage.
     Usage,
-    /// 3: the broker is unreachable or refused.
+    /// 3: the broker cannot be reached or refuses.
     Broker,
     /// 130: interrupted, as shells count it.
     Interrupted,

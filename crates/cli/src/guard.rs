@@ -23,18 +23,19 @@ Examples:
   delayline guard nservicebus --undo
   delayline unroutable list --layout nservicebus
 
-NServiceBus and Celery have delays of their own, and 32 messages that nobody is bound for
-stall a level of them for everybody. This command keeps such messages in a queue instead:
-by policy, their exchanges get an alternate exchange. Nothing is declared anew and no
-program notices. Then the levels are made to try again, so that what is stuck is released
-within seconds.
+NServiceBus and Celery have delays of their own. Once 32 messages that have nowhere to go are
+due in a level of them, that level stalls for everybody. This command keeps such messages in
+a queue instead: a policy gives the exchanges an alternate exchange. Nothing is declared
+again, and no program notices. Then the levels are made to try again, so that what is stuck
+is released within seconds.
 
 A policy that applies to their exchanges already stays as it is: the new one repeats what
 it says and has a higher priority. If it gives an alternate exchange of its own, or two
 have the same priority, the command says so, changes nothing and exits with 1. Run it
-again after such a policy has changed. --undo deletes what the command has set, and with
-it everything is as it was; a queue that keeps messages stays, and the command exits with
-1. It needs the management API and a user with the tag `policymaker`.")]
+again after such a policy has changed. --undo takes away what the command has set, and
+everything is as before; but if the queue still holds messages, it is left there and the
+command exits with 1. The command needs the management API and a user with the tag
+`policymaker`.")]
 pub(super) struct Args {
     /// Whose delays: nservicebus, celery, or celery:PREFIX
     #[arg(value_name = "LAYOUT")]

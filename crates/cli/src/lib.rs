@@ -81,7 +81,8 @@ pub fn main() -> ExitCode {
     let json = args::wants_json(&typed);
     let parsed = args::command()
         .try_get_matches_from(typed)
-        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)))
+        .map_err(args::best_first);
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
         Err(error) if json && error.use_stderr() => {

@@ -33,9 +33,9 @@ Examples:
   delayline scheduled show HANDLE
   delayline scheduled count --app billing --by day
 
-The application needs a journal (`app add --recall --journal 90d`), and is known by what was
-published journalled (`send --journal`; docs/recall.md). All of the journal is read, and
-nothing is taken out of it.")]
+The application needs a journal (`app add --recall --journal 90d`). Only messages that were
+published with a copy for it are listed (`send --journal`; docs/recall.md). The whole journal
+is read, and nothing is taken out of it.")]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,

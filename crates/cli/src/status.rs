@@ -92,7 +92,7 @@ fn print(picture: &Picture, output: &mut Output) -> Result<(), Failure> {
     }
     levels(picture, output)?;
     let all = [
-        ("waiting", counted(picture.waiting, "message")),
+        ("waiting", text::messages(picture.waiting)),
         ("handed on", format!("{}, {} stuck", text::number(picture.handing_on), text::number(picture.stuck))),
         ("unroutable", text::kept(picture.unroutable, picture.unroutable_last_minute)),
         ("parked", text::kept(picture.parked, picture.parked_last_minute)),

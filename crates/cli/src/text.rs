@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 use delayline_watch::picture::{Forecast, Picture};
 
 /// A time in its largest unit: `4.3 y`, `12 d`, `8 s`.
@@ -53,6 +53,11 @@ pub(super) fn until(now: Timestamp, then: Option<Timestamp>) -> String {
 
 pub(super) fn number(count: Option<u64>) -> String {
     count.map_or_else(|| "?".into(), grouped)
+}
+
+/// How many messages there are, if that is known.
+pub(super) fn messages(count: Option<u64>) -> String {
+    count.map_or_else(|| "? messages".into(), |count| counted(count, "message"))
 }
 
 /// A forecast, and its bounds.

@@ -35,8 +35,8 @@ early. What is left is computed from the header delayline-due, from the time at 
 broker took the message from the level before (x-death), or from the headers of NServiceBus
 and Celery. Where nothing tells, a message stays, or waits in its level anew (--allow-late).
 
-FROM is a set, nservicebus, celery or celery:PREFIX; a set of such a name is written
-set:nservicebus. The source's management API is needed, with the tag `policymaker` on
+FROM is a set, nservicebus, celery or celery:PREFIX, and TO is a set; a set of such a name
+is written set:nservicebus. The source's management API is needed, with the tag `policymaker` on
 RabbitMQ 4.0 and newer, where looking at a message uses up deliveries unless a policy says
 otherwise. Exits with 1 if any message stays.")]
 pub(super) struct Args {
@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(value_name = "FROM")]
     from: From,
     /// The set to move them to
-    #[arg(value_name = "TO")]
+    #[arg(value_name = "TO", value_parser = destination_set)]
     to: SetName,
     /// The destination is in this vhost of the same broker
     #[arg(long, value_name = "NAME", conflicts_with = "to_config")]
@@ -52,8 +52,8 @@ pub(super) struct Args {
     /// The destination is on the broker that this file of settings names
     #[arg(long, value_name = "FILE")]
     to_config: Option<PathBuf>,
-    /// Also move messages of which nothing tells how long they have waited in their level: they
-    /// wait there anew, and are late by that at most
+    /// Also move messages that do not show how long they have waited in their level; they start
+    /// that wait again, so they may be late by as much
     #[arg(long)]
     allow_late: bool,
     /// Also move messages that nobody is bound for at the destination
@@ -85,9 +85,25 @@ impl std::str::FromStr for From {
         if let Ok(layout) = text.parse() {
             return Ok(Self::Layout(layout));
         }
-        let set = text.strip_prefix("set:").unwrap_or(text).parse::<SetName>();
-        set.map(Self::Set)
+        set(text)
+            .map(Self::Set)
             .map_err(|error| format!("{error}; or use `nservicebus`, `celery` or `celery:PREFIX`"))
+    }
+}
+
+/// The name of a set, alone or behind `set:`.
+fn set(text: &str) -> Result<SetName, String> {
+    args::parsed(text.strip_prefix("set:").unwrap_or(text))
+}
+
+/// The set that messages go to. Whoever names a layout there means that, not a set of that name.
+fn destination_set(text: &str) -> Result<SetName, String> {
+    match (text.parse::<Layout>(), set(text)) {
+        (Ok(_), Ok(_)) => {
+            Err(format!("messages can only be moved to a set; one of this name is written `set:{text}`"))
+        }
+        (Ok(_), Err(_)) => Err("messages can only be moved to a set".into()),
+        (Err(_), set) => set,
     }
 }
 
@@ -107,7 +123,8 @@ pub(super) fn run(args: &Args, mut from: Settings, output: &mut Output) -> Resul
     };
     if source == TransferSource::Set && place(&from) == place(&to) {
         return Err(Failure::usage(
-            "source and destination are the same set; name another set, or say --to-vhost or --to-config",
+            "source and destination are the same set; name another set, another vhost (--to-vhost) or another \
+             broker (--to-config)",
         ));
     }
     let mut options = TransferOptions::default();

@@ -26,13 +26,13 @@ Examples:
 
 A queue whose dead letters were not accepted offers them again only every three minutes
 (dead_letter_worker_publisher_confirm_timeout). This command makes it try again at once:
-use it after a node came back, an application was bound or a full queue was consumed. It
+use it after a node came back or an application was bound. What a full queue refused is the
+exception: it is offered again only three minutes after the refusal, whatever is done. It
 sets a policy that has no effect on these queues and deletes it a moment later, which
 makes their dead-letter workers look again. No message is changed, and no other policy: a
 queue that has a policy gets an operator policy, which merges with it, and a queue that
 has both is left alone. The command needs the management API and a user with the tag
-`policymaker`; for a queue that has a policy, `administrator`. Messages that a full queue
-refused are offered to it again only three minutes after the refusal.
+`policymaker`; for a queue that has a policy, `administrator`.
 
 Exits with 0 if nothing is stuck any more, and with 1 if something still is, or was left
 alone. With --dry-run, 1 means that something is stuck.")]

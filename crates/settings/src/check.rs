@@ -182,7 +182,7 @@ fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {
     u8::try_from(number)
         .ok()
         .and_then(NonZeroU8::new)
-        .ok_or_else(|| value("replicas", "use 1 to 255 nodes, an odd number such as 3"))
+        .ok_or_else(|| value("replicas", "use 1 to 255 nodes, best an odd number such as 3"))
 }
 
 fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<Duration, SettingsError> {

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use delayline::{
     broker::{AmqpUrl, UrlError},
+    tls::TlsError,
     topology::{SetNameError, UnitError},
 };
 
@@ -64,6 +65,9 @@ pub enum SettingsError {
     /// Not a unit of time.
     #[error("the setting `unit_ms` is not usable: {0}")]
     Unit(#[from] UnitError),
+    /// A file with certificates or a key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl From<UrlError> for SettingsError {
@@ -249,7 +253,9 @@ fn of_another_type(error: ConfigError) -> SettingsError {
         return failed("settings".into())(&error);
     };
     let wanted = match *expected {
-        "an integer" | "an unsigned 64 bit integer" | "a positive integer" => "a whole number, 0 or more",
+        "an integer" | "an unsigned 64 bit integer" | "a positive integer" => {
+            "a whole number, and not negative"
+        }
         other => other,
     };
     // A text stands in quotes behind the word for it.

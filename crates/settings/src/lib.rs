@@ -82,7 +82,8 @@ impl Default for RouterSettings {
 }
 
 /// Why the management API is not asked, where [`Settings::management`] is `None`.
-pub const NO_MANAGEMENT: &str = "no management API is configured (--management-url)";
+pub const NO_MANAGEMENT: &str = "the URL of the management API is not known (--management-url; it is guessed only \
+                                 where AMQP uses a default port)";
 
 /// The management HTTP API of a broker.
 #[derive(Debug, Clone)]
@@ -138,10 +139,7 @@ impl Settings {
         let https = self.management.as_ref().filter(|management| management.url.scheme() == "https");
         let used = self.broker.tls.iter().chain(https.map(|management| &management.tls));
         for tls in used.filter(|tls| **tls != Tls::default()) {
-            Material::load(tls).map_err(|error| SettingsError::Source {
-                origin: "ca_file, client_cert_file, client_key_file".into(),
-                reason: error.to_string(),
-            })?;
+            Material::load(tls)?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::{
     compare::{Observed, retries_natively},
+    connect,
     management::ManagementApi,
 };
 use delayline::{
@@ -18,7 +19,6 @@ use crate::{
         AppSpec, Delivery, api, limits,
         steps::{self, Found, Standing, Step, steps},
     },
-    doing,
     limit::limit,
 };
 
@@ -101,7 +101,7 @@ impl Adding {
     /// Looks at what is on the broker; at users only if one of them matters.
     pub(crate) fn start(settings: &Settings, users: bool) -> Result<Self, AdminError> {
         let api = api(settings)?;
-        let session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+        let session = connect(&settings.broker)?;
         let standing = Standing::look(&api, &settings.broker.vhost, users)?;
         Ok(Self { api, session, standing, replace_permissions: false, sets_follow: false })
     }

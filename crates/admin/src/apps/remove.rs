@@ -15,6 +15,7 @@ use delayline_settings::Settings;
 use crate::{
     AdminError, ObjectState, Waiting,
     apps::{api, list::landing, rights::NOTHING, steps::Standing},
+    connect,
     contents::{self, SETTLE, contents},
     doing, examine,
     journal::{PendingCopies, pending_copies},
@@ -134,7 +135,7 @@ pub fn remove_app(
 ) -> Result<Result<RemoveReport, RemoveRefusal>, AdminError> {
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let standing = Standing::look(&api, vhost, options.user.is_some())?;
     let mut report = RemoveReport { dry_run: options.dry_run, ..RemoveReport::default() };
     let (mut belongings, mut refusal) = look(topology, app, options, &standing, &mut session, &mut report)?;

@@ -10,7 +10,7 @@ use crate::{
     AdminError, AppRecalls, Kept, KeptReport,
     about::about,
     compare::{About, Observed},
-    doing,
+    connect,
     handover::{Look, remembered},
     journal::{JournalBeginning, journal_beginning},
     leader::{IfNew, mark_leaderless},
@@ -20,7 +20,7 @@ use crate::{
     recalls::count_recalls,
     unstick::left_behind,
 };
-use delayline::{amqp::Session, codec::AppKey, message::MaxRecalls, topology::Topology};
+use delayline::{codec::AppKey, message::MaxRecalls, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::doctor::{
@@ -77,7 +77,7 @@ pub(super) fn gather(
     topology: &Topology,
     options: &DoctorOptions,
 ) -> Result<(Facts, Vec<String>), AdminError> {
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let vhost = &settings.broker.vhost;
     let api = crate::api(settings, "lists queues")?;
     let management = settings.management.as_ref();

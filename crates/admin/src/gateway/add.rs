@@ -5,13 +5,12 @@ use serde::Serialize;
 use crate::{
     AddedStep, AdminError, Applied, ObjectState,
     compare::Observed,
-    doing, examine,
+    connect, doing, examine,
     gateway::{api, list::names_among, stands},
     install::{declare, describe},
     observe_with,
 };
 use delayline::{
-    amqp::Session,
     codec::AppKeyError,
     topology::{ExchangeKind, Names, Object, Topology},
 };
@@ -64,7 +63,7 @@ pub(crate) fn add(
         Err(error) => return Ok(Err(error)),
     };
     let api = api(settings)?;
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let observed = observe_with(&api, &settings.broker.vhost)?;
     let mut added = GatewayAdded {
         outcome: Applied::Installed,

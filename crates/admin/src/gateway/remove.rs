@@ -5,7 +5,7 @@ use std::thread;
 use serde::Serialize;
 
 use crate::{
-    AdminError, RemoveRefusal, Waiting,
+    AdminError, RemoveRefusal, Waiting, connect,
     contents::{self, SETTLE, contents},
     doing,
     gateway::api,
@@ -50,7 +50,7 @@ pub fn remove_gateway(
     dry_run: bool,
 ) -> Result<Result<GatewayRemoved, RemoveRefusal>, AdminError> {
     let api = api(settings)?;
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let names = topology.names();
     let entry = Names::gateway_entry(name);
     let queues = [names.gateway(name), names.gateway_due(name)];

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::{
     AdminError, Applied, Layout, ObjectState, Unstick, UnstickOptions, UnstickReport,
     compare::Observed,
-    doing, examine,
+    connect, doing, examine,
     install::{declare, describe},
     management::{ExchangeInfo, ManagementApi, Policy, PolicyKind},
     observe_with, unstick,
@@ -109,7 +109,7 @@ pub fn guard(
     options: &GuardOptions,
 ) -> Result<GuardReport, AdminError> {
     let (api, vhost) = (api(settings)?, &settings.broker.vhost);
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let observed = observe_with(&api, vhost)?;
     let policies = api.policies(PolicyKind::Policy, vhost)?;
     let names = layout.exchanges();

@@ -5,13 +5,13 @@ use std::thread;
 use serde::Serialize;
 
 use crate::{
-    AdminError, Layout, Waiting,
+    AdminError, Layout, Waiting, connect,
     contents::{self, SETTLE, contents},
     doing,
     management::PolicyKind,
     observe_with,
 };
-use delayline::{amqp::Session, topology::Topology};
+use delayline::topology::Topology;
 use delayline_settings::Settings;
 
 use super::{api, plan::is_ours};
@@ -47,7 +47,7 @@ pub fn unguard(
     dry_run: bool,
 ) -> Result<Unguarded, AdminError> {
     let (api, vhost) = (api(settings)?, &settings.broker.vhost);
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let ours = api.policies(PolicyKind::Policy, vhost)?;
     let ours: Vec<_> = ours.into_iter().filter(|policy| is_ours(layout, policy)).collect();
     let mut report = Unguarded {

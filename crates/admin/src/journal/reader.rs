@@ -229,7 +229,7 @@ impl Reading<'_> {
     }
 
     fn open(&self) -> Result<Session, AdminError> {
-        Session::open_for(&self.settings.broker, "journal").map_err(doing("connecting"))
+        Session::open_for(&self.settings.broker, "journal").map_err(AdminError::Connection)
     }
 
     fn consume(&self, session: &mut Session, queue: &str, from: StreamStart) -> Result<Consumer, AdminError> {

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 use serde::Serialize;
 
 use crate::{
-    AdminError, doing,
+    AdminError, connect,
     drain::{Decision, Drain, Drained, Progress, past},
 };
 use delayline::{
-    amqp::{Delivery, Session, v1::Foreign},
+    amqp::{Delivery, v1::Foreign},
     codec::AppKey,
     topology::{Names, Topology},
 };
@@ -81,7 +81,7 @@ impl Kept {
                 Ok(bound) => Some(bound),
                 Err(reason) => {
                     // Without the broker's own count, this is all we know.
-                    Session::open(&settings.broker).map_err(doing("connecting"))?;
+                    connect(&settings.broker)?;
                     return Ok(Err(ReplayRefusal::Unknown { reason }));
                 }
             },

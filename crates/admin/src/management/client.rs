@@ -340,8 +340,9 @@ fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> ser
     json.end()
 }
 
-/// Why nothing answered, without the client's own words for it.
-fn plain(error: &ureq::Error) -> String {
+/// Why nothing answered over HTTP, without the client's own words for it.
+#[must_use]
+pub fn plain(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::Protocol(_) => {

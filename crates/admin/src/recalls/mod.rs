@@ -25,7 +25,7 @@ use delayline::{
     message::Handle,
     topology::{Argument, Binding, Endpoint, Topology},
 };
-use delayline_settings::Settings;
+use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use crate::{
     AdminError,
@@ -208,7 +208,7 @@ pub(crate) fn recalled_keys(
     app: &AppKey,
 ) -> Result<Result<HashSet<String>, String>, AdminError> {
     let Some(management) = &settings.management else {
-        return Ok(Err("no management API is configured (--management-url)".into()));
+        return Ok(Err(NO_MANAGEMENT.into()));
     };
     let mut keys = HashSet::new();
     let read = ManagementApi::new(management).map_err(AdminError::from).and_then(|api| {

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::{GRACE, Recall, api, of_each, recalls_of, safe::postponed};
-use crate::{AdminError, doing};
+use crate::{AdminError, connect, doing};
 use delayline::{amqp::Session, codec::RoutingKey, topology::Topology};
 use delayline_settings::Settings;
 
@@ -141,7 +141,7 @@ pub fn sweep_recalls(
             Step::Odd => report.odd += 1,
         }
     }
-    let mut session = Session::open(&settings.broker).map_err(doing("connecting"))?;
+    let mut session = connect(&settings.broker)?;
     let mut pace = Pace::new(options.per_second);
     for (recall, at) in &new {
         if report.stopped(stop) {

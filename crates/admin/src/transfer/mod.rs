@@ -15,7 +15,7 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
-    AdminError, Kept, Layout, doing,
+    AdminError, Kept, Layout, connect, doing,
     drain::{Decision, Drain, DrainError, Outgoing, past},
     kept::Bound,
     management::ManagementApi,
@@ -137,7 +137,7 @@ pub fn transfer(
         report.rounds += 1;
         let _lifted = lift(&api, from, &sites)?;
         let before = report.moved;
-        let mut counting = Session::open(&from.broker).map_err(doing("connecting"))?;
+        let mut counting = connect(&from.broker)?;
         for site in &sites {
             if stop.load(Ordering::Relaxed) {
                 report.interrupted = true;

@@ -75,7 +75,7 @@ pub(super) fn sites(
     let vhost = &from.broker.vhost;
     let queues: BTreeMap<_, _> =
         api.queues(vhost)?.into_iter().map(|queue| (queue.name.clone(), queue)).collect();
-    let mut session = Session::open(&from.broker).map_err(crate::doing("connecting"))?;
+    let mut session = crate::connect(&from.broker)?;
     let mut sites = Vec::new();
     for level in Level::all().rev() {
         let Some(info) = queues.get(&names[level.index()]) else { continue };

@@ -42,9 +42,9 @@ Examples:
   delayline recall --sweep --dry-run
 
 A handle is the routing key that a message with an id was published with, and behind an
-`@` the time when it is due; `send` prints it. Without that time, or with one that the delay
-in its key rules out, nobody can say whether a recall is in good time. Handles on standard input stand one to a line, and are all read
-before anything is done.
+`@` the time when it is due; `send --id` prints it. Without that time, or with one that the
+delay in its key rules out, nobody can say whether a recall is in good time. Handles on
+standard input stand one to a line, and are all read before anything is done.
 
   recalled    bound 2 s or more before it is due: it will not be delivered
   too late    it was due already, and as far as can be seen, no recall is bound; nothing
@@ -52,15 +52,15 @@ before anything is done.
   uncertain   bound less than 2 s before it is due, or nobody knows when that is, or an
               earlier recall is bound that may have been in time; --wait looks where it went
   unknown     the journal of the application has no such message
+  failed      the broker refused, and says why; the others are done all the same
 
 With --app, the messages are found in the application's journal (docs/recall.md), up to
 100,000 at a time: by their id, which finds a waiting retry as well, or, with --all, all
 that are due then. What was published without the journal is not found.
 
-  failed      the broker refused, and says why; the others are done all the same
-
-The exit code is 0 if all are recalled, 3 if one failed, and 1 otherwise. `--sweep` removes the recalls of messages that
-were due more than an hour ago, if that is safe now; run it once a day.")]
+The exit code is 0 if all are recalled, 3 if one failed, and 1 otherwise. --sweep removes
+the recalls of messages that were due more than an hour ago, if that is safe now; run it
+once a day.")]
 pub(super) struct Args {
     /// The messages [default: read from standard input]
     #[arg(value_name = "HANDLE", value_parser = args::handle, conflicts_with_all = ["sweep", "pending", "app", "id", "all", "due_after", "due_before", "dry_run"])]

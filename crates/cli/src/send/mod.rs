@@ -100,7 +100,7 @@ pub(super) struct Args {
     /// Give it an id, so that it can be recalled (the application needs `app add --recall`)
     #[arg(long, value_name = "ID", value_parser = args::id, conflicts_with_all = ["lines", "jsonl"])]
     id: Option<MessageId>,
-    /// Put a copy into the application's journal (it needs `app add --recall --journal`)
+    /// Put a copy into the application's journal (it needs `app add --recall --journal AGE`)
     #[arg(long)]
     journal: bool,
     /// Once it is confirmed, recall this message, which it takes the place of; without a
@@ -182,6 +182,19 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         unit: settings.topology.unit,
         user: settings.broker.credentials.username().map(str::to_owned),
     };
+    // What is wrong with the flags is said before the broker is asked.
+    if !args.jsonl {
+        template.message(Vec::new()).map_err(Failure::usage)?;
+    }
+    let same_id = match (&args.replace, &args.id) {
+        (Some(None), None) => {
+            return Err(Failure::usage(
+                "--replace without a HANDLE replaces what waits with the same id: give its --id",
+            ));
+        }
+        (Some(None), id) => id.as_ref(),
+        _ => None,
+    };
     if let Some(app) = template.app.as_ref().filter(|_| template.journal) {
         journalled(app, settings)?;
     }
@@ -191,20 +204,13 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     } else {
         let message = template.message(one_body(args)?).and_then(|message| template.admits(message));
         let message = message.map_err(Failure::usage)?;
-        match &args.replace {
-            Some(Some(old)) => send_instead(message, std::slice::from_ref(old), settings)?,
-            Some(None) => {
-                let id = message.id.as_ref().ok_or_else(|| {
-                    Failure::usage(
-                        "--replace without a HANDLE replaces what waits with the same id: give its --id",
-                    )
-                })?;
-                match instead::waiting(&message.app, id, settings, output)? {
-                    Ok(old) => send_instead(message, &old, settings)?,
-                    Err(code) => return Ok(code),
-                }
-            }
-            None => send_one(message, settings)?,
+        match (&args.replace, same_id) {
+            (Some(Some(old)), _) => send_instead(message, std::slice::from_ref(old), settings)?,
+            (_, Some(id)) => match instead::waiting(&message.app, id, settings, output)? {
+                Ok(old) => send_instead(message, &old, settings)?,
+                Err(code) => return Ok(code),
+            },
+            (_, None) => send_one(message, settings)?,
         }
     };
     match args.handles && !output.json {

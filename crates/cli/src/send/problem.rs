@@ -45,7 +45,13 @@ impl Problem {
         let reason = match error.classify() {
             Category::Eof => "the line ends in the middle of the JSON".to_owned(),
             Category::Syntax => format!("this is not JSON: {said}"),
-            _ => said.to_owned(),
+            // The parser lists all that it takes, and most of that is not for people to write.
+            _ => match said.rsplit_once(", expected one of ") {
+                Some((unknown, _)) => {
+                    format!("{unknown}; `delayline send --help` says which fields a line can have")
+                }
+                None => said.to_owned(),
+            },
         };
         Self { column: Some(column), reason }
     }

@@ -63,8 +63,8 @@ try again at once, as with `delayline unstick`; for that the user needs the tag
 
 The page and the metrics also show the delays of NServiceBus or Celery in the vhost of the
 set, if they are named: what waits, what is stuck, and whether `delayline guard` stands. Where
-it does, a canary sends its messages through these levels, too. With a layout, no set has to
-be installed: what works for one waits until it is.
+it does, a canary sends its messages through these levels, too. With --layout, the vhost does
+not need a set; whatever does need one waits until it is installed.
 
 Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
 five seconds; several daemons share their work.

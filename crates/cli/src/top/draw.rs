@@ -9,7 +9,7 @@ use ratatui::{
     widgets::{Paragraph, Wrap},
 };
 
-use crate::output::{counted, grouped};
+use crate::output::grouped;
 use delayline_admin::Severity;
 use delayline_watch::picture::{LayoutView, Level, Picture, Verdict};
 
@@ -51,12 +51,14 @@ pub(super) fn draw_layout(frame: &mut Frame<'_>, view: &LayoutView, offset: usiz
     let middle = around(frame, (place, &view.verdict, trouble));
     let mut below = vec![Line::default()];
     if view.counted.is_some() {
-        let (waiting, handing_on) = (counted(view.waiting, "message"), grouped(view.handing_on));
+        let [handing_on, stuck] = [view.handing_on, view.stuck].map(text::number);
         below.push(Line::from(format!(
-            "{waiting} waiting, {handing_on} handed on, {} stuck",
-            grouped(view.stuck)
+            "{} waiting, {handing_on} handed on, {stuck} stuck",
+            text::messages(view.waiting)
         )));
-        let guard = foreign::guard(&view.layout, (view.guarded, view.exchanges), view.unroutable);
+    }
+    if let (Some(guarded), Some(exchanges)) = (view.guarded, view.exchanges) {
+        let guard = foreign::guard(&view.layout, (guarded, exchanges), view.unroutable);
         below.push(Line::from(format!("guard: {}", text::readable(&guard))));
     }
     let unchecked = view.unchecked.iter().map(|it| format!("not checked: {}", text::readable(it)));
@@ -266,7 +268,7 @@ fn aside(picture: &Picture) -> Vec<Line<'static>> {
 /// The same in a few lines, for a narrow screen.
 fn summary(picture: &Picture) -> Vec<Line<'static>> {
     let stuck = text::number(picture.stuck);
-    let waiting = format!("{} waiting, {stuck} stuck", counted(picture.waiting, "message"));
+    let waiting = format!("{} waiting, {stuck} stuck", text::messages(picture.waiting));
     let due = picture.forecast.iter().map(|due| format!("{} ≈ {}", due.within, grouped(due.estimate)));
     let due = due.collect::<Vec<_>>().join(", ");
     let kept = [("unroutable", picture.unroutable), ("parked", picture.parked), ("failed", picture.retry)];
@@ -311,7 +313,7 @@ mod tests {
         }
         (picture.levels[24].handing_on, picture.levels[24].stuck) = (Some(20), Some(20));
         picture.levels[24].stuck_since = Some(picture.at);
-        picture.waiting = 22_222;
+        picture.waiting = Some(22_222);
         picture.verdict = Verdict::of(&picture);
         picture
     }
@@ -348,7 +350,7 @@ mod tests {
     #[test]
     fn the_delays_of_others_are_drawn_alike() {
         let mut view = sample::layout();
-        (view.levels[20].ready, view.waiting) = (Some(12_345), 12_345);
+        (view.levels[20].ready, view.waiting) = (Some(12_345), Some(12_345));
         let screen = rows((100, 24), |frame| draw_layout(frame, &view, 0));
         let told =
             ["layout nservicebus in vhost /", "Nothing is held up.", "12,345 messages waiting", "2.1 min"];

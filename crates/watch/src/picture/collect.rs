@@ -352,7 +352,7 @@ impl Collector {
             level.change_per_s = history.change_per_s(level.level);
         }
         let levels = &self.last.levels;
-        self.last.waiting = levels.iter().filter_map(|level| level.ready).sum();
+        self.last.waiting = levels.iter().filter_map(|level| level.ready).reduce(|all, more| all + more);
         self.last.handing_on = levels.iter().map(|level| level.handing_on).sum();
         self.last.stuck = levels.iter().map(|level| level.stuck).sum();
         self.last.rates =

@@ -40,16 +40,17 @@ pub struct LayoutView {
     pub problem: Option<String>,
     /// Its levels, from the longest wait to the shortest; none before it was counted.
     pub levels: Vec<Level>,
-    /// Messages that wait in all of them.
-    pub waiting: u64,
+    /// Messages that wait in all of them; this and the next four are `None` before it was
+    /// counted.
+    pub waiting: Option<u64>,
     /// Messages that have left a level and are not confirmed by the next.
-    pub handing_on: u64,
+    pub handing_on: Option<u64>,
     /// How many of those do not move.
-    pub stuck: u64,
+    pub stuck: Option<u64>,
     /// How many exchanges of the layout there are.
-    pub exchanges: usize,
+    pub exchanges: Option<usize>,
     /// How many of them have an alternate.
-    pub guarded: usize,
+    pub guarded: Option<usize>,
     /// What the guard keeps; `None` without one.
     pub unroutable: Option<u64>,
     /// What the canary of this process saw in these levels; `None` without one, as where there is
@@ -71,11 +72,11 @@ impl LayoutView {
             counted: None,
             problem: None,
             levels: Vec::new(),
-            waiting: 0,
-            handing_on: 0,
-            stuck: 0,
-            exchanges: 0,
-            guarded: 0,
+            waiting: None,
+            handing_on: None,
+            stuck: None,
+            exchanges: None,
+            guarded: None,
             unroutable: None,
             canary: None,
             unchecked: Vec::new(),
@@ -94,8 +95,9 @@ impl LayoutView {
         self.levels = levels.collect();
         self.counted = Some(status.at);
         self.problem = None;
-        (self.waiting, self.handing_on, self.stuck) = (status.waiting, status.handing_on, status.stuck);
-        (self.exchanges, self.guarded) = (status.exchanges, status.guarded);
+        self.waiting = Some(status.waiting);
+        (self.handing_on, self.stuck) = (Some(status.handing_on), Some(status.stuck));
+        (self.exchanges, self.guarded) = (Some(status.exchanges), Some(status.guarded));
         (self.unroutable, self.unchecked) = (status.unroutable, status.unchecked);
     }
 }

@@ -30,8 +30,8 @@ pub struct Picture {
     pub counted: Option<Timestamp>,
     /// The levels, from the longest wait to the shortest.
     pub levels: Vec<Level>,
-    /// Messages in all levels, without stuck ones.
-    pub waiting: u64,
+    /// Messages in all levels, without stuck ones; `None` if no level could be counted.
+    pub waiting: Option<u64>,
     /// Messages that are due and being passed on, stuck ones included; `None` without the
     /// management API.
     pub handing_on: Option<u64>,

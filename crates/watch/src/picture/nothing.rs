@@ -38,7 +38,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         verified: SetView::default(),
         counted: None,
         levels: codec::Level::all().rev().map(level).collect(),
-        waiting: 0,
+        waiting: None,
         handing_on: None,
         stuck: None,
         rates: Rates::default(),

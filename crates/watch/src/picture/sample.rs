@@ -36,7 +36,8 @@ pub fn layout() -> LayoutView {
     for level in &mut view.levels {
         (level.ready, level.handing_on, level.stuck) = (Some(0), Some(0), Some(0));
     }
-    (view.exchanges, view.guarded, view.unroutable) = (29, 29, Some(0));
+    (view.waiting, view.handing_on, view.stuck) = (Some(0), Some(0), Some(0));
+    (view.exchanges, view.guarded, view.unroutable) = (Some(29), Some(29), Some(0));
     view.verdict = Verdict::of_layout(&view);
     view
 }

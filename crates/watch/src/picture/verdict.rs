@@ -238,10 +238,10 @@ fn layout(view: &LayoutView) -> Vec<Remark> {
     let stuck = stuck_levels(&view.levels, &of);
     let canary = view.canary.as_ref().and_then(|canary| flown(canary, &of));
     let guard = match (view.guarded, view.exchanges) {
-        (0, _) => {
+        (Some(0), _) => {
             Some((Severity::Info, "has no guard: 32 messages that nobody is bound for stall it".to_owned()))
         }
-        (some, all) if some < all => {
+        (Some(some), Some(all)) if some < all => {
             Some((Severity::Advice, format!("is only half guarded: {some} of its {all} exchanges are")))
         }
         _ => None,
@@ -394,11 +394,11 @@ mod tests {
         let missing = "2 canary messages of layout `nservicebus` are missing.";
         assert_eq!(Verdict::of_layout(&view).headline, missing);
         view.canary = None;
-        view.guarded = 3;
+        view.guarded = Some(3);
         let half = "Layout `nservicebus` is only half guarded: 3 of its 29 exchanges are; run delayline guard \
                     nservicebus.";
         assert_eq!(Verdict::of_layout(&view).headline, half);
-        (view.guarded, view.unroutable) = (0, None);
+        (view.guarded, view.unroutable) = (Some(0), None);
         assert!(Verdict::of_layout(&view).more[0].text.contains("no guard"), "{view:#?}");
         (view.levels[27].stuck, view.levels[27].stuck_since) = (Some(40), Some(Timestamp::UNIX_EPOCH));
         let mut picture = seen();
