@@ -57,7 +57,16 @@ fn certificate(wrong: &CertificateError, host: &str) -> String {
             "its certificate is not valid yet: check the clocks of both machines".into()
         }
         CertificateError::Revoked => "its certificate was revoked: renew it on the broker".into(),
-        other => format!("its certificate cannot be trusted ({other:?}): renew it on the broker"),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its certificate is not made for servers: give the broker one that is".into()
+        }
+        // The library has no name of its own for this one.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "its certificate is that of an authority, as one that signs itself is: give the broker a certificate \
+             that the authority has signed, and the authority's to ca_file (--ca-file)"
+                .into()
+        }
+        other => format!("its certificate cannot be trusted ({other}): give the broker another one"),
     }
 }
 
@@ -187,9 +196,14 @@ fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 #[cfg(test)]
 mod tests {
-    use rustls::InvalidMessage;
+    use rustls::{InvalidMessage, OtherError};
 
     use super::*;
+
+    /// As the library behind the library calls it.
+    #[derive(Debug, thiserror::Error)]
+    #[error("CaUsedAsEndEntity")]
+    struct CaUsedAsEndEntity;
 
     #[test]
     fn what_the_library_calls_by_its_own_names_is_said_with_what_to_do() {
@@ -206,11 +220,16 @@ mod tests {
             (CertificateError::NotValidForName.into(), "not for `broker.example`"),
             (CertificateError::Expired.into(), "renew it"),
             (CertificateError::NotValidYet.into(), "clocks"),
+            (
+                CertificateError::Other(OtherError(Arc::new(CaUsedAsEndEntity))).into(),
+                "to ca_file (--ca-file)",
+            ),
             (rustls::Error::AlertReceived(AlertDescription::CertificateRequired), "client_cert_file"),
             (rustls::Error::AlertReceived(AlertDescription::UnknownCA), "client_cert_file"),
         ] {
             let text = said(error);
-            assert!(text.contains(words) && !text.contains("UnknownIssuer"), "{text}");
+            assert!(text.contains(words), "{text}");
+            assert!(!["UnknownIssuer", "EndEntity"].iter().any(|word| text.contains(word)), "{text}");
         }
         assert_eq!(explained(&io::Error::other("no such thing"), "h"), None);
     }

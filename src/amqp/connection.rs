@@ -181,6 +181,11 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
             refused(format!("it does not offer {requested}, only {available}"))
         }
         Error::ConnectionTimeout => unreachable(broker, &"it accepted the connection and then said nothing"),
+        Error::UnexpectedSocketClose => unreachable(
+            broker,
+            &"it closed the connection before it had greeted us; is this the port of something else, such as \
+              the management API's, or of AMQP with TLS (amqps://)?",
+        ),
         other => unreachable(broker, &other),
     }
 }

@@ -223,7 +223,8 @@ impl fmt::Display for Broker {
         let scheme = if self.tls.is_some() { "amqps" } else { "amqp" };
         let vhost = if self.vhost == "/" { "" } else { &self.vhost };
         let slash = if vhost.is_empty() { "" } else { "/" };
-        write!(f, "{scheme}://{}:{}{slash}{vhost}", self.host, self.port)
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{scheme}://{open}{}{close}:{}{slash}{vhost}", self.host, self.port)
     }
 }
 

@@ -122,7 +122,7 @@ impl FromStr for MaxRecalls {
     /// Reads numbers separated by spaces: one for all applications, and `APP=NUMBER` for those
     /// with their own.
     fn from_str(text: &str) -> Result<Self, MaxRecallsError> {
-        let read = |text: &str| text.parse().map_err(|error: std::num::ParseIntError| error.to_string());
+        let read = |text: &str| text.parse().map_err(|_| "write a whole number, 0 or more".to_owned());
         let (default, apps) =
             by_app(text, read).map_err(|(part, reason)| MaxRecallsError { part, reason })?;
         Ok(Self { default: default.unwrap_or(Self::default().default), apps })

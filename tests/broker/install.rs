@@ -55,6 +55,19 @@ fn many_may_install_at_once() {
 }
 
 #[test]
+fn says_that_bindings_went_with_the_dispatch_exchange() {
+    let settings = installed(1_000);
+    Session::open(&settings.broker).unwrap().delete_exchange("delay.dispatch").unwrap();
+    for dry_run in [true, false] {
+        let report = admin::install(&settings, &topology(&settings), dry_run, || {}).unwrap();
+        let of_dispatch = |warning: &&String| warning.contains("`delayline apply`");
+        assert_eq!(report.warnings.iter().filter(of_dispatch).count(), 1, "{:?}", report.warnings);
+    }
+    let again = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
+    assert!(!again.warnings.iter().any(|it| it.contains("dispatch")), "{:?}", again.warnings);
+}
+
+#[test]
 fn repairs_what_is_missing() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();

@@ -1,6 +1,6 @@
 //! TLS against a node with real certificates.
 
-use std::{fs, net::TcpListener, path::PathBuf, process::Command};
+use std::{fs, path::PathBuf, process::Command};
 
 use delayline::{
     Message,
@@ -11,7 +11,7 @@ use delayline_admin::{
     self as admin,
     management::{ManagementApi, ManagementError},
 };
-use delayline_node::{NodeOptions, NodeTls, PrivateNode};
+use delayline_node::{FreePort, NodeOptions, NodeTls, PrivateNode};
 use delayline_settings::Layers;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -120,7 +120,8 @@ fn verified_connections_carry_messages_of_any_size() {
 fn the_management_api_is_verified_as_well() {
     let pki = Pki::new();
     let (cert, key) = pki.issue("localhost", Some("localhost"), false);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = FreePort::claim().unwrap();
+    let port = free.number();
     let mut config = format!("management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {port}\n");
     for (name, path) in [("cacertfile", pki.path("ca.pem")), ("certfile", cert), ("keyfile", key)] {
         config += &format!("management.ssl.{name} = {}\n", path.display());

@@ -3,7 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::TcpListener,
+    io::{BufRead, BufReader},
+    net::{SocketAddr, TcpListener},
     os::unix::process::ExitStatusExt,
     path::Path,
     process::{Command as Process, Stdio},
@@ -228,7 +229,13 @@ fn ended(command: &str, cause: &str, stuck: &Settings) -> Vec<i32> {
             if command == "app check" {
                 it.args(["--user", "guest"]).env("DELAYLINE_APP_PASSWORD", "guest");
             }
-            vec![code(it)]
+            let mut ends = vec![code(it)];
+            if command == "unroutable replay" {
+                let mut of_one = on(&nothing);
+                of_one.args(["unroutable", "replay", "--app", "nobody"]);
+                ends.push(code(of_one));
+            }
+            ends
         }
         "stuck" => vec![code(ready(stuck, command))],
         "Ctrl-C" => vec![interrupted(command)],
@@ -236,9 +243,8 @@ fn ended(command: &str, cause: &str, stuck: &Settings) -> Vec<i32> {
     }
 }
 
-/// What a command ends with that is interrupted while it waits for a broker that takes
-/// connections and says nothing.
-fn interrupted(command: &str) -> i32 {
+/// A broker that takes connections and says nothing: its address, and when somebody came.
+fn deaf() -> (SocketAddr, mpsc::Receiver<()>) {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = deaf.local_addr().unwrap();
     let (came, comes) = mpsc::channel();
@@ -249,6 +255,11 @@ fn interrupted(command: &str) -> i32 {
             let _ = came.send(());
         }
     });
+    (address, comes)
+}
+
+/// A command with a broker at that address, which a signal can interrupt.
+fn at_nobody(address: SocketAddr, words: &[&str]) -> Process {
     // Whoever runs the tests in the background may ignore the signal, and what they start would
     // inherit that.
     let mut process = Process::new("env");
@@ -258,8 +269,8 @@ fn interrupted(command: &str) -> i32 {
             process.env_remove(name);
         }
     }
-    let mut child = process
-        .args(arguments(command))
+    process
+        .args(words)
         .envs([
             ("DELAYLINE_URL", format!("amqp://{address}")),
             ("DELAYLINE_MANAGEMENT_URL", format!("http://{address}")),
@@ -269,9 +280,14 @@ fn interrupted(command: &str) -> i32 {
         .current_dir(std::env::temp_dir())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stderr(Stdio::null());
+    process
+}
+
+/// What a command ends with that is interrupted while it waits for an answer.
+fn interrupted(command: &str) -> i32 {
+    let (address, comes) = deaf();
+    let mut child = at_nobody(address, &arguments(command)).spawn().unwrap();
     comes.recv().unwrap();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let status = child.wait().unwrap();
@@ -334,6 +350,36 @@ fn every_command_ends_as_the_table_says() {
     });
     wrong.extend(shared.into_iter().filter_map(check));
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_second_signal_ends_a_daemon_at_once() {
+    let (address, comes) = deaf();
+    let mut serve = at_nobody(address, &["serve", "--no-web"]);
+    // So that it could not be done with its broker by then.
+    serve.env("DELAYLINE_CONNECT_TIMEOUT", "10m").stderr(Stdio::piped());
+    let mut child = serve.spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut says = |word: &str| log.any(|line| line.unwrap().contains(word));
+    comes.recv().unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(says("stopping"));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(says("a second signal"));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn without_a_set_no_application_is_to_blame() {
+    let nothing = vhost().build().unwrap();
+    for words in [
+        &["scheduled", "list", "--app", "shop"][..],
+        &["recalled", "list", "--app", "shop"],
+        &["recall", "--pending", "--app", "shop"],
+        &["unroutable", "replay", "--app", "shop"],
+    ] {
+        on(&nothing).args(words).assert().stderr(contains("is the set installed?"));
+    }
 }
 
 #[test]

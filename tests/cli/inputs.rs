@@ -1,6 +1,10 @@
 //! What people type, and what they are told about it.
 
-use std::{fs, io::Write, process::Stdio};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::Stdio,
+};
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
@@ -201,6 +205,34 @@ fn a_pipe_is_sent_as_it_comes_without_its_bad_lines() {
     let mut bodies: Vec<_> = inbox.collect(3, PATIENCE).into_iter().map(|arrival| arrival.body).collect();
     bodies.sort();
     assert_eq!(bodies, [b"1", b"2", b"3"]);
+}
+
+#[test]
+fn a_bad_line_of_a_pipe_without_an_end_is_named_at_once() {
+    let settings = installed(1_000);
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["send", "--app", "app", "--delay", "1d", "--jsonl"])
+        .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for number in [1, 2] {
+        input.write_all(b"junk\n").unwrap();
+        let line = said.next().unwrap();
+        assert!(line.starts_with(&format!("line {number}, column 1: ")), "{line}");
+    }
+    input.write_all(&b"junk\n".repeat(20)).unwrap();
+    drop(input);
+    let rest: Vec<_> = said.collect();
+    assert_eq!(rest.len(), 19, "{rest:#?}");
+    assert_eq!(rest.last().unwrap(), "… and 2 more");
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("0 confirmed, 22 failed"), "{ended:?}");
 }
 
 /// The most memory a process has held so far, in bytes; `None` once it has ended.

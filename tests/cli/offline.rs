@@ -1,6 +1,11 @@
 //! What needs no broker.
 
-use std::process::Stdio;
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    process::Stdio,
+    thread,
+};
 
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
@@ -132,6 +137,12 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
             "error: TLS: ca_file /nowhere/ca.pem: No such",
         ),
         (&["serve", "--health", "--listen", "127.0.0.1:1"], 3, "at 127.0.0.1:1: Connection refused"),
+        (
+            &[&["send", "--app", "a", "--delay", "1s", "--jsonl", "--file", "/tmp"][..], &NOBODY].concat(),
+            2,
+            "error: /tmp: is a directory",
+        ),
+        (&["verify", "--url", "amqp://[::1]:1"], 3, "amqp://[::1]:1"),
         (&["plan", "--rate", "0", "--delays", "fixed:1s"], 2, "above 0"),
         (&["plan", "--rate", "1", "--delays", "30s"], 2, "uniform:1s..60s"),
         (&["plan", "--rate", "1", "--delays", "mix:1s=50%"], 2, "50.0%"),
@@ -171,6 +182,33 @@ fn what_could_not_be_counted_is_not_zero() {
             assert!(picture[count].is_null(), "{words:?}: {count} in {picture}");
         }
     }
+}
+
+#[test]
+fn what_is_no_broker_is_called_that() {
+    let answers = |what: &'static [u8]| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            while let Ok((mut connection, _)) = listener.accept() {
+                let _ = connection.read(&mut [0; 10_000]);
+                let _ = connection.write_all(what);
+            }
+        });
+        address
+    };
+    let hangs_up = answers(b"");
+    delayline()
+        .args(["verify", "--url", &format!("amqp://{hangs_up}")])
+        .assert()
+        .code(3)
+        .stderr(contains("before it had greeted us; is this the port of something else"));
+    let page = answers(b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n<html></html>");
+    delayline()
+        .args(["app", "list", "--management-url", &format!("http://{page}")])
+        .assert()
+        .code(3)
+        .stderr(contains("it is not JSON; is this the address of something else"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use delayline::{
     topology::{Binding, Endpoint, ExchangeKind, Queue, Topology},
 };
 use delayline_admin::add_gateway;
-use delayline_node::{NodeOptions, PrivateNode};
+use delayline_node::{FreePort, NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
 use jiff::{Timestamp, ToSpan};
@@ -65,7 +65,8 @@ impl Prometheus {
         assert!(config.contains(&daemon.address.to_string()));
         let config = format!("global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\n{config}");
         fs::write(directory.path().join("prometheus.yml"), config).unwrap();
-        let port = free_port();
+        let free = FreePort::claim().unwrap();
+        let port = free.number();
         let log = fs::File::create(directory.path().join("log")).unwrap();
         let child = Command::new("prometheus")
             .arg("--config.file=prometheus.yml")
@@ -133,11 +134,6 @@ impl Drop for Prometheus {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn queue(session: &mut Session, name: &str, limit: Option<i64>, key: &str) {

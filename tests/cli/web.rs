@@ -9,6 +9,7 @@ use std::{
 };
 
 use delayline::{Message, amqp::Session, codec::Delay};
+use delayline_node::FreePort;
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
@@ -164,7 +165,8 @@ fn the_command_asks_a_daemon_how_it_is() {
     contained.assert().success();
     drop(daemon);
 
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = FreePort::claim().unwrap();
+    let nobody = format!("127.0.0.1:{}", free.number());
     for (listen, code, words) in [
         (nobody.as_str(), 3, "no daemon answers"),
         ("none", 2, "web_listen"),

@@ -172,6 +172,14 @@ pub fn install(
             progress();
         }
     }
+    let mut warnings: Vec<_> = forgery(about.version.as_deref()).into_iter().collect();
+    let dispatch = topology.names().dispatch();
+    if plan.standing > 0 && plan.missing.contains(&format!("exchange `{dispatch}`")) {
+        warnings.push(format!(
+            "the exchange `{dispatch}` was gone, and the bindings of all applications went with it. Bind them \
+             again, or what is due for them becomes unroutable: `delayline app add` for each, or `delayline apply`"
+        ));
+    }
     Ok(InstallReport {
         outcome,
         unsuitable,
@@ -182,6 +190,6 @@ pub fn install(
         bindings: topology.bindings().count(),
         created_bindings: plan.missing_bindings,
         unchecked: plan.unchecked,
-        warnings: forgery(about.version.as_deref()).into_iter().collect(),
+        warnings,
     })
 }

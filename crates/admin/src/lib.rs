@@ -44,6 +44,7 @@ use delayline::{
     amqp::{AmqpError, Session},
     broker::Broker,
     codec::AppKey,
+    topology::Topology,
 };
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 
@@ -197,6 +198,17 @@ pub enum AdminError {
 /// Opens a session. What goes wrong there needs no word on what was being done.
 fn connect(broker: &Broker) -> Result<Session, AdminError> {
     Session::open(broker).map_err(AdminError::Connection)
+}
+
+/// Says that there is no set, where something of an application's is missing: without one,
+/// it is not the application that has to be registered.
+fn refuse_without_set(session: &mut Session, topology: &Topology) -> Result<(), AdminError> {
+    let queue = topology.names().unroutable();
+    match session.queue_depth(&queue) {
+        Ok(None) => Err(DrainError::Missing { queue }.into()),
+        // Who may not see it does not learn more here.
+        Ok(Some(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// Adds what was being done to an AMQP error.

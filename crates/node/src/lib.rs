@@ -21,6 +21,7 @@ use std::io;
 pub use cluster::PrivateCluster;
 pub use installation::Installation;
 pub use options::{ClusterOptions, NodeOptions, NodeTls};
+pub use ports::FreePort;
 pub use private::PrivateNode;
 
 use private::where_nobody_is;

@@ -31,7 +31,31 @@ impl Ports {
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) ports: Ports,
-    _claims: [Claim; 5],
+    _claims: [FreePort; 5],
+}
+
+/// A port on which nothing listened when it was claimed. No other process that claims ports, as
+/// all do that start nodes, can have it for as long as this lives.
+#[derive(Debug)]
+pub struct FreePort {
+    number: u16,
+    _claim: Claim,
+}
+
+impl FreePort {
+    /// Claims one.
+    ///
+    /// # Errors
+    /// If none can be found.
+    pub fn claim() -> io::Result<Self> {
+        claimed(&range())
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
 }
 
 impl Held {
@@ -41,10 +65,9 @@ impl Held {
     }
 
     fn among(range: &Range<u16>) -> io::Result<Self> {
-        let ((amqp, a), (tls, b), (management, c), (distribution, d), (epmd, e)) =
-            (claimed(range)?, claimed(range)?, claimed(range)?, claimed(range)?, claimed(range)?);
-        let ports = Ports { amqp, tls, management, distribution, epmd };
-        Ok(Self { ports, _claims: [a, b, c, d, e] })
+        let claims = [claimed(range)?, claimed(range)?, claimed(range)?, claimed(range)?, claimed(range)?];
+        let [amqp, tls, management, distribution, epmd] = claims.each_ref().map(FreePort::number);
+        Ok(Self { ports: Ports { amqp, tls, management, distribution, epmd }, _claims: claims })
     }
 }
 
@@ -61,12 +84,12 @@ fn range() -> Range<u16> {
     }
 }
 
-fn claimed(range: &Range<u16>) -> io::Result<(u16, Claim)> {
+fn claimed(range: &Range<u16>) -> io::Result<FreePort> {
     const TRIES: usize = 1_000;
     let mut last = io::ErrorKind::AddrInUse.into();
     for port in std::iter::repeat_with(|| fastrand::u16(range.clone())).take(TRIES) {
         match Claim::on(&format!("port/{port}")).and_then(|claim| is_free(port).map(|()| claim)) {
-            Ok(claim) => return Ok((port, claim)),
+            Ok(claim) => return Ok(FreePort { number: port, _claim: claim }),
             Err(error) => last = error,
         }
     }

@@ -20,7 +20,11 @@ use crate::{
     recalls::count_recalls,
     unstick::left_behind,
 };
-use delayline::{codec::AppKey, message::MaxRecalls, topology::Topology};
+use delayline::{
+    codec::AppKey,
+    message::MaxRecalls,
+    topology::{Object, Topology},
+};
 use delayline_settings::Settings;
 
 use crate::doctor::{
@@ -66,8 +70,8 @@ pub(super) struct Facts {
 impl Facts {
     /// Whether any part of the set exists.
     pub(super) fn installed(&self, topology: &Topology) -> bool {
-        let entry = topology.names().entry();
-        self.observed.exchanges.iter().any(|exchange| exchange.name == entry)
+        let is_there = |object| !matches!(object, &Object::Binding(_)) && self.observed.has(object);
+        topology.objects().iter().any(is_there)
     }
 }
 

@@ -203,6 +203,21 @@ mod tests {
     }
 
     #[test]
+    fn a_set_without_its_entry_is_incomplete_and_not_absent() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut facts = facts(&topology);
+        facts.observed.exchanges.retain(|exchange| exchange.name != "delay");
+        let said = |facts: &Facts| format!("{:?}", found(&topology, facts));
+        assert!(
+            said(&facts).contains("SetDiffers") && !said(&facts).contains("not installed"),
+            "{}",
+            said(&facts)
+        );
+        facts.observed = Observed::default();
+        assert!(said(&facts).contains("it is not installed"), "{}", said(&facts));
+    }
+
+    #[test]
     fn what_is_bound_back_into_the_set_is_said_once() {
         let topology = Topology::new(TopologySettings::default());
         for (kind, name, code) in [

@@ -89,7 +89,7 @@ fn is_at(target: &Route<'_>, queue: &QueueInfo) -> bool {
 }
 
 /// What happens to messages that the first queue behind dispatch refuses.
-const STOPS: &str = "32 messages due for it block a level for every application";
+const STOPS: &str = "once 32 messages are due for it, they block a level for every application";
 
 fn stalls(target: &Route<'_>) -> &'static str {
     match target.landing {

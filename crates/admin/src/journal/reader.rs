@@ -16,7 +16,7 @@ use delayline::{
 };
 use delayline_settings::Settings;
 
-use crate::{AdminError, doing};
+use crate::{AdminError, doing, refuse_without_set};
 
 /// How many messages the broker hands out ahead of us. Together with the size of a message,
 /// this is what reading takes of memory.
@@ -207,6 +207,7 @@ impl Reading<'_> {
         let mut session = self.open()?;
         let depth = session.queue_depth(queue).map_err(doing(format!("looking at `{queue}`")))?;
         let Some(depth) = depth else {
+            refuse_without_set(&mut session, self.topology)?;
             return Err(JournalUnread::NoJournal { app: self.app.to_string() }.into());
         };
         let consumer = self.consume(&mut session, queue, StreamStart::Last)?;

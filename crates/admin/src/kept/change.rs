@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 use serde::Serialize;
 
 use crate::{
-    AdminError, connect,
-    drain::{Decision, Drain, Drained, Progress, past},
+    AdminError, connect, doing,
+    drain::{Decision, Drain, DrainError, Drained, Progress, past},
 };
 use delayline::{
     amqp::{Delivery, v1::Foreign},
@@ -92,6 +92,11 @@ impl Kept {
         if let (Some(bound), Some(app)) = (&bound, selection.app.as_ref().filter(as_a_whole))
             && !bound.has(app.as_str())
         {
+            let queue = self.queue(topology).name;
+            let depth = connect(&settings.broker)?.queue_depth(&queue);
+            if depth.map_err(doing(format!("looking at `{queue}`")))?.is_none() {
+                return Err(self.told(settings, topology, DrainError::Missing { queue }));
+            }
             return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
         }
         let queue = &self.queue(topology);
@@ -111,7 +116,7 @@ impl Kept {
             let drained = Drain::new(settings, queue).until(stop).run(decide, &mut progress)?;
             Ok((drained, (unbound, hopeless)))
         })
-        .map_err(|error| self.told(error))?;
+        .map_err(|error| self.told(settings, topology, error))?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
         passed.aside.refuse(&mut passed.drained, fits);
         let (unbound, hopeless) = passed.value;
@@ -138,7 +143,7 @@ impl Kept {
         let mut passed = past(settings, queue, u64::MAX, || {
             Ok((Drain::new(settings, queue).until(stop).run(decide, &mut progress)?, ()))
         })
-        .map_err(|error| self.told(error))?;
+        .map_err(|error| self.told(settings, topology, error))?;
         let fits = |message: &Foreign| self.selects(topology, selection, message.into());
         passed.aside.discard(&mut passed.drained, fits);
         Ok(passed.drained)
@@ -167,7 +172,7 @@ impl Kept {
             let drained = Drain::new(settings, queue).until(stop).run(decide, &mut progress)?;
             Ok((drained, selected))
         })
-        .map_err(|error| self.told(error))?;
+        .map_err(|error| self.told(settings, topology, error))?;
         passed.aside.keep(&mut passed.drained);
         let fitting = passed.aside.messages().filter(|message| {
             let message: &Foreign = message;

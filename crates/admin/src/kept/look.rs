@@ -129,7 +129,7 @@ impl Kept {
         let of_foreign = |message: &Foreign| with_bound(message.into());
         let queue = &self.queue(topology);
         let (drained, census) = count((settings, queue), (limit, GROUPS), of, of_foreign, progress)
-            .map_err(|error| self.told(error))?;
+            .map_err(|error| self.told(settings, topology, error))?;
         let groups = census.groups().iter().map(|((cause, bound), group)| KeptGroup {
             bound: *bound,
             cause: cause.clone(),
@@ -187,7 +187,7 @@ impl Kept {
             )?;
             Ok((drained, found))
         })
-        .map_err(|error| self.told(error))?;
+        .map_err(|error| self.told(settings, topology, error))?;
         passed.aside.keep(&mut passed.drained);
         let foreign = passed.aside.messages().filter_map(|message| {
             let sample = || Sample::of_foreign(message, body_bytes);

@@ -17,11 +17,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    AdminError, Layout,
+    AdminError, Layout, connect,
     drain::{self, DrainError, Outgoing, arrived},
+    refuse_without_set,
 };
 use delayline::{
-    amqp::{Delivery, Session, v1::Foreign},
+    amqp::{Delivery, v1::Foreign},
     codec::{AppKey, MessageId, RoutingKey},
     message::{Headers, Value, headers},
     topology::{Queue, RecallSettings, Topology},
@@ -82,15 +83,19 @@ impl Kept {
     /// # Errors
     /// If it would, if that cannot be known, or if there is no such queue.
     pub fn check(&self, settings: &Settings, topology: &Topology) -> Result<(), AdminError> {
-        let mut session = Session::open(&settings.broker).map_err(DrainError::from)?;
-        drain::check(settings, &mut session, &self.queue(topology)).map_err(|error| self.told(error))
+        let mut session = connect(&settings.broker)?;
+        let checked = drain::check(settings, &mut session, &self.queue(topology));
+        checked.map_err(|error| self.told(settings, topology, error))
     }
 
     /// Says what made the queue, if it is not there.
-    fn told(&self, error: DrainError) -> AdminError {
+    fn told(&self, settings: &Settings, topology: &Topology, error: DrainError) -> AdminError {
         match (self, error) {
             (Self::Recalled(app), DrainError::Missing { .. }) => {
-                DrainError::NotOffered { app: app.clone() }.into()
+                let of_app = DrainError::NotOffered { app: app.clone() };
+                let refused = connect(&settings.broker)
+                    .and_then(|mut session| refuse_without_set(&mut session, topology));
+                refused.err().unwrap_or_else(|| of_app.into())
             }
             (Self::Guarded(layout), DrainError::Missing { .. }) => {
                 AdminError::NoGuard { layout: layout.to_string() }

@@ -230,7 +230,12 @@ impl ManagementApi {
             // Parsed by way of a map, which accepts a duplicate field: 3.10 sends `online`
             // twice for a queue with a replica on a node that is down.
             .read_json::<Json>()
-            .map_err(|error| error.to_string())
+            .map_err(|error| match error {
+                ureq::Error::Json(_) => {
+                    "it is not JSON; is this the address of something else, such as a proxy?".into()
+                }
+                error => plain(&error),
+            })
             .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
             .map(Some)
             .map_err(|reason| unexpected(base, path, reason))

@@ -28,9 +28,10 @@ use delayline::{
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use crate::{
-    AdminError,
+    AdminError, connect,
     drain::DrainError,
     management::{BindingInfo, ManagementApi, ManagementError},
+    refuse_without_set,
 };
 
 pub use keeper::{AppRecalls, RecallCounts, RecallStats, Sweeper};
@@ -95,6 +96,7 @@ pub fn pending_recalls(
     let list = |app: &AppKey| recalls_of(&api, settings, topology, app);
     let (found, unlisted) = match app {
         Some(app) if !apps(&api, settings, topology)?.contains(app) => {
+            refuse_without_set(&mut connect(&settings.broker)?, topology)?;
             return Err(DrainError::NotOffered { app: app.clone() }.into());
         }
         Some(app) => (BTreeMap::from([(app.to_string(), list(app)?)]), BTreeMap::new()),

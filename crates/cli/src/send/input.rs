@@ -269,7 +269,8 @@ fn past<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Past>, D::Error> {
 
 fn base64<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Vec<u8>>, D::Error> {
     field(json, |text: String| {
-        BASE64_STANDARD.decode(text).map_err(|error| format!("`body_base64` is not base64: {error}"))
+        let decoded = BASE64_STANDARD.decode(text);
+        decoded.map_err(|_| "`body_base64` is not base64 (A-Z, a-z, 0-9, + and /, padded with =)")
     })
 }
 

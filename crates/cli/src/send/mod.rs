@@ -29,6 +29,7 @@ use delayline::{
     topology::Names,
 };
 use delayline_settings::Settings;
+use indicatif::ProgressBar;
 
 use crate::{
     Code, Failure, Output, args, ending,
@@ -245,7 +246,11 @@ fn journalled(app: &AppKey, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn open(file: &PathBuf) -> Result<File, Failure> {
-    File::open(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
+    let opened = File::open(file).and_then(|opened| match opened.metadata()?.is_dir() {
+        true => Err(io::ErrorKind::IsADirectory.into()),
+        false => Ok(opened),
+    });
+    opened.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
 }
 
 fn one_body(args: &Args) -> Result<Vec<u8>, Failure> {
@@ -348,6 +353,7 @@ fn send_many(
             report.interrupted = true;
             break;
         }
+        report.say_problems(total.is_none(), &bar);
         let (number, line) = match lines.next(TICK) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
@@ -376,6 +382,7 @@ fn send_many(
         }
     }
     report.extend(pipeline, &mut settled);
+    report.say_problems(total.is_none(), &bar);
     bar.finish_and_clear();
     if let Some(error) = unwritten {
         return Err(error.into());
@@ -397,6 +404,14 @@ fn refused(file: &Path, problems: &Problems) -> Failure {
 }
 
 impl Report {
+    /// Names bad lines of an input that may never end as soon as they are known.
+    fn say_problems(&mut self, at_once: bool, bar: &ProgressBar) {
+        let new = if at_once { self.problems.unsaid() } else { String::new() };
+        if !new.is_empty() {
+            bar.suspend(|| aside(new));
+        }
+    }
+
     fn extend(
         &mut self,
         outcomes: impl IntoIterator<Item = Outcome<(u64, usize)>>,
@@ -428,8 +443,9 @@ impl Sent {
 
 /// Beside the handles, which are for another command.
 fn show_handle(report: &Report, output: &mut Output) -> Result<(), Failure> {
-    if report.problems.count > 0 {
-        aside(&report.problems);
+    let problems = report.problems.to_string();
+    if !problems.is_empty() {
+        aside(problems);
     }
     match &report.message {
         Some(sent) => sent.handle.iter().try_for_each(|handle| output.line(handle))?,
@@ -443,8 +459,9 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
     if output.json {
         return Ok(output.json(report)?);
     }
-    if report.problems.count > 0 {
-        aside(&report.problems);
+    let problems = report.problems.to_string();
+    if !problems.is_empty() {
+        aside(problems);
     }
     if let Some(sent) = &report.message {
         let hops = counted(sent.hops.into(), "hop");

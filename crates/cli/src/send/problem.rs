@@ -50,7 +50,11 @@ impl Problem {
                 Some((unknown, _)) => {
                     format!("{unknown}; `delayline send --help` says which fields a line can have")
                 }
-                None => said.to_owned(),
+                None => match said.strip_prefix("invalid type: ").and_then(|it| it.split_once(", expected "))
+                {
+                    Some((found, wanted)) => format!("here is {found}, and should be {wanted}"),
+                    None => said.to_owned(),
+                },
             },
         };
         Self { column: Some(column), reason }
@@ -88,6 +92,9 @@ pub(super) struct Problems {
     pub(super) count: u64,
     #[serde(rename = "failures")]
     pub(super) shown: Vec<Line>,
+    /// How many of these were said already.
+    #[serde(skip)]
+    said: usize,
 }
 
 impl Problems {
@@ -104,10 +111,20 @@ impl Problems {
     }
 }
 
+impl Problems {
+    /// Those that were not said yet, which are said now.
+    pub(super) fn unsaid(&mut self) -> String {
+        let new: Vec<_> = self.shown[self.said..].iter().map(ToString::to_string).collect();
+        self.said = self.shown.len();
+        new.join("\n")
+    }
+}
+
 impl fmt::Display for Problems {
+    /// What was not said yet.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut end = "";
-        for line in &self.shown {
+        for line in &self.shown[self.said..] {
             write!(f, "{end}{line}")?;
             end = "\n";
         }

@@ -9,6 +9,7 @@ mod waiting;
 
 use std::{
     path::Path,
+    process,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -149,9 +150,11 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
             for signal in &mut signals {
                 if signal == SIGHUP {
                     reload(file.as_deref(), &policies);
+                } else if stop.swap(true, Ordering::Relaxed) {
+                    warn!("a second signal: not waiting for what is in flight");
+                    process::exit(Code::Interrupted.number().into());
                 } else {
                     info!("stopping");
-                    stop.store(true, Ordering::Relaxed);
                 }
             }
         })
