@@ -169,7 +169,7 @@ fn a_missing_vhost_and_wrong_credentials_are_refusals() {
     let node = &crate::common::shared_node();
     let settings = node.settings().set("url", format!("{}/nowhere", node.url())).build().unwrap();
     let error = admin::install(&settings, &topology(&settings), false, || {}).unwrap_err().to_string();
-    assert!(error.contains("connecting"), "{error}");
+    assert!(error.ends_with("; create it: rabbitmqctl add_vhost nowhere"), "{error}");
     let settings = node.settings().set("username", "nobody").set("password", "hunter2").build().unwrap();
     let error = Session::open(&settings.broker).unwrap_err().to_string();
     assert!(error.contains("nobody") && !error.contains("hunter2"), "{error}");

@@ -1,6 +1,6 @@
 //! What a platform team does to a set: install, verify, look, remove.
 //!
-//! Each function works on a [`Topology`](delayline::topology::Topology) and a broker, and
+//! Each function works on a [`Topology`] and a broker, and
 //! returns plain data for the command line or any other caller to show.
 
 mod about;
