@@ -234,7 +234,7 @@ impl ManagementApi {
                 ureq::Error::Json(_) => {
                     "it is not JSON; is this the address of something else, such as a proxy?".into()
                 }
-                error => plain(&error),
+                error => http_failure(&error),
             })
             .and_then(|json| serde_json::from_value(json).map_err(|error| error.to_string()))
             .map(Some)
@@ -308,7 +308,7 @@ impl ManagementApi {
     ) -> Result<Response<B>, ManagementError> {
         let response = response.map_err(|error| ManagementError::Unreachable {
             url: base.to_string(),
-            reason: tls_failure(&error, base).unwrap_or_else(|| plain(&error)),
+            reason: tls_failure(&error, base).unwrap_or_else(|| http_failure(&error)),
         })?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
@@ -347,7 +347,7 @@ fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> ser
 
 /// Why nothing answered over HTTP, without the client's own words for it.
 #[must_use]
-pub fn plain(error: &ureq::Error) -> String {
+pub fn http_failure(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::Protocol(_) => {

@@ -9,7 +9,7 @@ mod objects;
 mod policies;
 mod users;
 
-pub use client::{ManagementApi, ManagementError, plain};
+pub use client::{ManagementApi, ManagementError, http_failure};
 pub use model::{
     BindingInfo, ChannelInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, MessageStats, NodeInfo, Overview,
     Permission, QueueInfo, Rate, TopicPermission, UserInfo,

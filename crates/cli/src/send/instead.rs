@@ -17,7 +17,7 @@ use crate::{
     scheduled::cut_off,
 };
 
-use super::{Report, Sent};
+use super::report::{Report, Sent};
 
 /// The most messages with one id that wait and are replaced.
 const AT_ONCE: usize = 1_000;

@@ -4,6 +4,7 @@ mod input;
 mod instead;
 mod lines;
 mod problem;
+mod report;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use input::read_json_line;
@@ -18,29 +19,27 @@ use std::{
 
 use crossbeam_channel::RecvTimeoutError;
 use jiff::Timestamp;
-use serde::Serialize;
 
 use delayline::{
     Message,
     amqp::{AmqpError, Session},
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, When},
-    router::{Cause, Outcome, Receipt},
+    router::{Cause, Receipt},
     topology::Names,
 };
 use delayline_settings::Settings;
-use indicatif::ProgressBar;
 
 use crate::{
     Code, Failure, Output, args, ending,
-    output::{aside, counted, grouped},
-    replace::Left,
-    text, time,
+    output::{aside, counted},
+    time,
 };
 
 use input::{Format, Past, Template, not_past};
-use instead::{NOTHING, send_instead};
+use instead::send_instead;
 use problem::Problems;
+use report::{Report, Sent, show, show_handle};
 
 /// How often to check for an interrupt while there is nothing to read.
 const TICK: Duration = Duration::from_millis(100);
@@ -125,45 +124,6 @@ pub(super) struct Args {
     /// Each line is a message as JSON
     #[arg(long)]
     jsonl: bool,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Report {
-    confirmed: u64,
-    /// How many of the failed messages nobody could have sent: the broker is not at fault.
-    unsendable: u64,
-    seconds: f64,
-    per_second: f64,
-    /// How many lines were not sent, and the first of them.
-    #[serde(flatten)]
-    problems: Problems,
-    /// The receipt of a single message.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Sent>,
-    /// What came of recalling what it replaces.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replaced: Option<&'static str>,
-    /// What may be delivered all the same.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    left: Vec<Left>,
-    #[serde(skip)]
-    interrupted: bool,
-    /// The bytes of the bodies that are not confirmed yet.
-    #[serde(skip)]
-    unsettled: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Sent {
-    due: Timestamp,
-    seconds: u32,
-    hops: u32,
-    /// What it can be recalled with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    handle: Option<String>,
-    /// How long that is by the clock, whatever the length of a second in this set.
-    #[serde(skip)]
-    wait: Duration,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
@@ -401,99 +361,6 @@ fn refused(file: &Path, problems: &Problems) -> Failure {
     let bad = counted(problems.count, "bad line");
     let reason = format!("{}: {bad}; nothing was sent\n{problems}", file.display());
     Failure::usage(reason).with("lines", &problems.shown)
-}
-
-impl Report {
-    /// Names bad lines of an input that may never end as soon as they are known.
-    fn say_problems(&mut self, at_once: bool, bar: &ProgressBar) {
-        let new = if at_once { self.problems.unsaid() } else { String::new() };
-        if !new.is_empty() {
-            bar.suspend(|| aside(new));
-        }
-    }
-
-    fn extend(
-        &mut self,
-        outcomes: impl IntoIterator<Item = Outcome<(u64, usize)>>,
-        mut settled: impl FnMut(Option<&Receipt>),
-    ) {
-        for outcome in outcomes {
-            let (line, size) = outcome.tag;
-            self.unsettled -= size;
-            settled(outcome.result.as_ref().ok());
-            match outcome.result {
-                Ok(_) => self.confirmed += 1,
-                Err(error) => {
-                    self.unsendable += u64::from(matches!(error.cause(), Cause::Invalid(_)));
-                    self.problems.add(line, error.to_string());
-                }
-            }
-        }
-    }
-}
-
-impl Sent {
-    fn new(receipt: &Receipt, settings: &Settings) -> Self {
-        let (due, delay) = (receipt.due, receipt.delay);
-        let wait = delay.duration(settings.topology.unit.duration());
-        let handle = receipt.handle.as_ref().map(ToString::to_string);
-        Self { due, seconds: delay.seconds(), hops: delay.hops(), handle, wait }
-    }
-}
-
-/// Beside the handles, which are for another command.
-fn show_handle(report: &Report, output: &mut Output) -> Result<(), Failure> {
-    let problems = report.problems.to_string();
-    if !problems.is_empty() {
-        aside(problems);
-    }
-    match &report.message {
-        Some(sent) => sent.handle.iter().try_for_each(|handle| output.line(handle))?,
-        None => aside(summary(report)),
-    }
-    report.left.iter().for_each(|left| aside(left.text()));
-    Ok(())
-}
-
-fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
-    if output.json {
-        return Ok(output.json(report)?);
-    }
-    let problems = report.problems.to_string();
-    if !problems.is_empty() {
-        aside(problems);
-    }
-    if let Some(sent) = &report.message {
-        let hops = counted(sent.hops.into(), "hop");
-        output.line(format!(
-            "confirmed; due {} (in {}, {hops})",
-            time::date(sent.due),
-            time::span(sent.wait)
-        ))?;
-        if let Some(handle) = &sent.handle {
-            output.line(format!("handle {handle}"))?;
-        }
-        match report.replaced {
-            None => {}
-            Some("recalled") => output.line("what it replaces is recalled")?,
-            Some(NOTHING) => output.line("nothing that waits with this id is in the journal")?,
-            Some(_) => report.left.iter().try_for_each(|left| output.line(left.text()))?,
-        }
-        return Ok(());
-    }
-    output.line(summary(report))?;
-    Ok(())
-}
-
-fn summary(report: &Report) -> String {
-    format!(
-        "{} confirmed, {} failed, in {:.1} s ({}/s){}",
-        grouped(report.confirmed),
-        grouped(report.problems.count),
-        report.seconds,
-        text::rate(Some(report.per_second)),
-        if report.interrupted { "; interrupted" } else { "" }
-    )
 }
 
 #[cfg(test)]

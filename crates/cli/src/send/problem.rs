@@ -4,6 +4,8 @@ use std::fmt::{self, Write};
 
 use serde::Serialize;
 
+use crate::output::aside;
+
 /// How many bad lines are listed.
 const SHOWN: usize = 20;
 
@@ -45,19 +47,23 @@ impl Problem {
         let reason = match error.classify() {
             Category::Eof => "the line ends in the middle of the JSON".to_owned(),
             Category::Syntax => format!("this is not JSON: {said}"),
-            // The parser lists all that it takes, and most of that is not for people to write.
-            _ => match said.rsplit_once(", expected one of ") {
-                Some((unknown, _)) => {
-                    format!("{unknown}; `delayline send --help` says which fields a line can have")
-                }
-                None => match said.strip_prefix("invalid type: ").and_then(|it| it.split_once(", expected "))
-                {
-                    Some((found, wanted)) => format!("here is {found}, and should be {wanted}"),
-                    None => said.to_owned(),
-                },
-            },
+            _ => plain(said),
         };
         Self { column: Some(column), reason }
+    }
+}
+
+/// What is wrong with a field, without the parser's own words for it.
+fn plain(said: &str) -> String {
+    // It lists all fields that it takes, and most of them are not for people to write.
+    if let Some(("unknown field", rest)) = said.split_once(" `")
+        && let Some((name, _)) = rest.rsplit_once("`, expected one of ")
+    {
+        return format!("unknown field `{name}`; `delayline send --help` says which fields a line can have");
+    }
+    match said.strip_prefix("invalid type: ").and_then(|it| it.rsplit_once(", expected ")) {
+        Some((found, wanted)) => format!("here is {found}, and should be {wanted}"),
+        None => said.to_owned(),
     }
 }
 
@@ -109,14 +115,19 @@ impl Problems {
             self.shown.push(Line { line, column, error });
         }
     }
-}
 
-impl Problems {
-    /// Those that were not said yet, which are said now.
-    pub(super) fn unsaid(&mut self) -> String {
-        let new: Vec<_> = self.shown[self.said..].iter().map(ToString::to_string).collect();
+    /// Says what was not said yet of those that are listed.
+    pub(super) fn say_new(&mut self) {
+        self.shown[self.said..].iter().for_each(aside);
         self.said = self.shown.len();
-        new.join("\n")
+    }
+
+    /// Says all that was not said yet, and how many more there are.
+    pub(super) fn say(&self) {
+        let text = self.to_string();
+        if !text.is_empty() {
+            aside(text);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use ureq::{Agent, http::header};
 
-use delayline_admin::management::plain;
+use delayline_admin::management::http_failure;
 use delayline_settings::WebSettings;
 
 /// How long the daemon may take. It has its answer at hand.
@@ -89,7 +89,7 @@ pub fn ask(settings: &WebSettings) -> Result<Health, HealthError> {
         Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose())),
         None => request,
     };
-    let silent = |error: ureq::Error| HealthError::Silent { address, reason: plain(&error) };
+    let silent = |error: ureq::Error| HealthError::Silent { address, reason: http_failure(&error) };
     let mut response = request.call().map_err(silent)?;
     let answer = response.body_mut().read_json::<Answer>();
     match (response.status().as_u16(), answer) {

@@ -40,6 +40,19 @@ fn what_a_journal_keeps_is_changed_by_a_policy() {
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
 }
 
+/// Publishes 600 messages of 10 kB, with copies.
+fn publish_600(router: &Router) {
+    let mut pipeline = router.pipeline();
+    for number in 0..600 {
+        let mut large = message(&format!("m-{number}"), 3_600).journalled();
+        large.body = vec![b'x'; 10_000];
+        if let Some(outcome) = pipeline.push(number, large) {
+            outcome.result.unwrap();
+        }
+    }
+    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
 #[test]
 fn by_a_policy_a_journal_keeps_more_than_it_was_made_for() {
     let settings = installed(1_000);
@@ -51,16 +64,7 @@ fn by_a_policy_a_journal_keeps_more_than_it_was_made_for() {
         queue.contains("retention-delay.journal.billing")
     };
     eventually("the policy applies", kept);
-    let router = settings.router().connect().unwrap();
-    let mut pipeline = router.pipeline();
-    for number in 0..600 {
-        let mut large = message(&format!("m-{number}"), 3_600).journalled();
-        large.body = vec![b'x'; 10_000];
-        if let Some(outcome) = pipeline.push(number, large) {
-            outcome.result.unwrap();
-        }
-    }
-    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    publish_600(&settings.router().connect().unwrap());
     let list = listed(&settings);
     assert_eq!((list.journal.read, list.journal.cut_off), (600, 0), "{:?}", list.journal);
 }
@@ -89,16 +93,8 @@ fn what_nobody_can_list_is_said() {
     assert_eq!(states(&listed_by(&settings, &by_id, 9)), [("undated", ScheduleState::Undated)]);
 
     let router = settings.router().connect().unwrap();
-    let mut pipeline = router.pipeline();
-    for number in 0..600 {
-        let mut large = message(&format!("m-{number}"), 3_600).journalled();
-        large.body = vec![b'x'; 10_000];
-        if let Some(outcome) = pipeline.push(number, large) {
-            outcome.result.unwrap();
-        }
-    }
+    publish_600(&router);
     println!("many large ones follow");
-    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
     let mut list = listed(&settings);
     println!("they are listed");
     eventually("the oldest are cut off", || {
