@@ -1,6 +1,7 @@
 //! Registering applications, and taking them out again.
 
 mod removing;
+mod unbound;
 
 use delayline::{
     amqp::{Next, Session},

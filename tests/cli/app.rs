@@ -73,6 +73,37 @@ fn an_application_is_added_checked_listed_and_removed() {
 }
 
 #[test]
+fn a_check_knows_the_queue_that_is_bound_and_a_list_what_is_not() {
+    let settings = common::installed(1_000);
+    let user = user(&settings);
+    let app = |arguments: &[&str]| {
+        let mut command = on(&settings);
+        command.arg("app").args(arguments).args(["--user", &user]).env("DELAYLINE_APP_PASSWORD", "of-an-app");
+        command
+    };
+    for landing in [&["--landing"][..], &[]] {
+        app(&[&["add", "billing", "--queue", "billing-in"], landing].concat()).assert().success();
+        let check = stdout(&mut app(&["check", "billing"]));
+        assert!(check.contains("consume or purge `billing-in`"), "{check}");
+        // Not what it was given.
+        app(&["check", "billing", "--queue", "billing"]).assert().code(1);
+        app(&["remove", "billing"]).assert().success();
+    }
+    app(&["add", "billing"]).assert().success();
+    delayline::amqp::Session::open(&settings.broker).unwrap().delete_queue("billing").unwrap();
+    let list = stdout(on(&settings).args(["app", "list"]));
+    for words in ["billing (not bound)", "queue `billing` is not bound: what is due for it does not arrive"] {
+        assert!(list.contains(words), "{words} in {list}");
+    }
+    on(&settings).args(["app", "show", "billing"]).assert().code(1).stderr(contains("is not bound"));
+    let doctor = on(&settings).arg("doctor").assert().code(1).get_output().stdout.clone();
+    let doctor = String::from_utf8(doctor).unwrap();
+    for words in ["✗ app-unbound  queue `billing`", &user, "delayline app add"] {
+        assert!(doctor.contains(words), "{words} in {doctor}");
+    }
+}
+
+#[test]
 fn printing_needs_no_broker() {
     let print = |format: &str| {
         let mut command = delayline();

@@ -370,6 +370,22 @@ fn a_second_signal_ends_a_daemon_at_once() {
 }
 
 #[test]
+fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
+    for words in [&["scheduled", "list", "--app", "shop"][..], &["recall", "--app", "shop", "--id", "a"]] {
+        let (address, comes) = deaf();
+        let mut look = at_nobody(address, words);
+        look.env("DELAYLINE_CONNECT_TIMEOUT", "10m").stderr(Stdio::piped());
+        let child = look.spawn().unwrap();
+        comes.recv().unwrap();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{words:?}");
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(said.contains("still owes an answer"), "{words:?}: {said}");
+    }
+}
+
+#[test]
 fn without_a_set_no_application_is_to_blame() {
     let nothing = vhost().build().unwrap();
     for words in [

@@ -54,7 +54,7 @@ pub use apps::{
     AddReport, AddedStep, AppBinding, AppCheck, AppEntry, AppList, AppQueue, AppRequest, AppRequestError,
     AppSpec, AppSpecError, AppUser, AppUserEntry, ByteSize, ByteSizeError, Delivery, DiscardReport,
     DiscardedFrom, JournalEntry, LandingEntry, Probe, RecallEntry, RemoveOptions, RemoveRefusal,
-    RemoveReport, Target, add_app, check_app, discard_app, list_apps, remove_app,
+    RemoveReport, Target, add_app, check_app, discard_app, list_apps, queue_of_app, remove_app,
 };
 pub use contents::Waiting;
 pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_layout};

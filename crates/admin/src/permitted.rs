@@ -32,6 +32,9 @@ impl Grants {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unreadable(pub(super) String);
 
+/// An app key that no application has: a pattern that permits it permits any.
+pub(super) const ANY_APP: &str = "delayline-any-app";
+
 /// Whether it is allowed, or why that cannot be told.
 pub(super) type May = Result<bool, Unreadable>;
 

@@ -121,12 +121,13 @@ To see permissions, log in as a user with the tag `administrator`.")]
     #[command(after_help = "\
 Examples:
   delayline app check billing --app-password-file pw
-  DELAYLINE_APP_PASSWORD=… delayline app check billing --user svc-billing --queue billing-in
+  DELAYLINE_APP_PASSWORD=… delayline app check billing --user svc-billing
   delayline app check billing --may-publish orders --max-delay 30d --json
 
-Give the same flags as to `app add`. Nothing is published, bound, consumed or declared:
-each attempt has an error in it that the broker notices only after it has checked the
-permission. Exits with 1 if the user may do more or less than it should.")]
+Give the same flags as to `app add`; without --queue, it checks the queue that is bound.
+Nothing is published, bound, consumed or declared: each attempt has an error in it that the
+broker notices only after it has checked the permission. Exits with 1 if the user may do
+more or less than it should.")]
     Check(Check),
 }
 
@@ -415,7 +416,13 @@ fn check(
     let user = args.powers.user(args.who.user_name(), None);
     let delivery = match args.powers.publish_only {
         true => Delivery::Nothing,
-        false => Delivery::Direct(AppQueue::new(args.who.queue_name())),
+        false => {
+            let bound = || {
+                admin::queue_of_app(settings, topology, &args.who.app)
+                    .unwrap_or_else(|| args.who.queue_name())
+            };
+            Delivery::Direct(AppQueue::new(args.who.queue.clone().unwrap_or_else(bound)))
+        }
     };
     let mut spec = AppSpec::new(args.who.app.clone(), delivery);
     spec.recall = args.recall.then(|| match args.journal {

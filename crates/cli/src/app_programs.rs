@@ -9,7 +9,7 @@ use delayline_admin::{self as admin, AppEntry};
 use delayline_settings::Settings;
 
 use crate::{
-    Code, Failure, Output, args,
+    Code, Failure, Output, app_show, args,
     output::{not_installed, printable},
     programs::{CLIENTS, Names, Program, programs},
 };
@@ -102,10 +102,12 @@ pub(super) fn run(
 ) -> Result<Code, Failure> {
     let list = admin::list_apps(settings, topology)?;
     let app = args.app.as_str();
-    let Some(entry) = list.apps.iter().find(|entry| entry.app.as_deref() == Some(app)) else {
-        let reason = match list.installed {
-            true => format!("application `{app}` is not registered here (delayline app add)"),
-            false => not_installed(&topology.settings().set),
+    let its = || list.apps.iter().filter(|entry| entry.app.as_deref() == Some(app));
+    let Some(entry) = its().find(|entry| entry.binding.is_some()) else {
+        let reason = match (list.installed, its().next()) {
+            (true, Some(unbound)) => app_show::not_bound(unbound),
+            (true, None) => format!("application `{app}` is not registered here (delayline app add)"),
+            (false, _) => not_installed(&topology.settings().set),
         };
         return Err(Failure::new(Code::Problem, reason));
     };

@@ -157,7 +157,9 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
                 landing.queue
             ))?;
         }
-        if entry.app.is_none() {
+        if entry.binding.is_none() {
+            output.line(not_bound(entry))?;
+        } else if entry.app.is_none() {
             output.line(format!("{} is bound with a pattern and receives more than one key", entry.bound))?;
         }
     }
@@ -173,12 +175,20 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
     Ok(code)
 }
 
+/// What to know of an application that has no binding.
+pub(super) fn not_bound(entry: &AppEntry) -> String {
+    format!(
+        "{} is not bound: what is due for it does not arrive (delayline doctor says what to do)",
+        entry.bound
+    )
+}
+
 fn key(entry: &AppEntry) -> String {
     match (&entry.app, &entry.binding) {
         (Some(app), Some(_)) => app.clone(),
         (Some(app), None) => format!("{app} (not bound)"),
         (None, Some(pattern)) => format!("not exact: {pattern}"),
-        (None, None) => "?".into(),
+        (None, None) => "(not bound)".into(),
     }
 }
 

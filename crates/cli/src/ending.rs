@@ -5,10 +5,12 @@ use std::{
     os::fd::AsFd,
     process,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
+    time::Duration,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,35 +19,82 @@ use signal_hook::{
     flag,
 };
 
-use crate::Code;
+use crate::{Code, output::aside};
 
-/// Set by Ctrl-C or SIGTERM, once a command has asked for it.
-static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// How often it is looked whether somebody has ended a command that looks at something, and
+/// how long that may take to end by itself.
+const TICK: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What signals set, once a command has asked for it.
+struct Asked {
+    /// By Ctrl-C or SIGTERM.
+    ended: Arc<AtomicBool>,
+    /// By these, and when the terminal goes away.
+    stop: Arc<AtomicBool>,
+}
+
+static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 
 /// A flag that is set by Ctrl-C, by SIGTERM and when the terminal goes away. A second Ctrl-C
-/// or SIGTERM ends the process at once.
+/// or SIGTERM ends the process at once. It is the same flag whoever asks for it.
 ///
 /// A command asks for it only once it has something to clean up. Before that, and in all
 /// other commands, the signal ends the process, which shells also count as 130.
 pub(super) fn on_signal() -> io::Result<Arc<AtomicBool>> {
-    let (stop, asked) = (Arc::new(AtomicBool::new(false)), ASKED.get_or_init(Arc::default));
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(asked) = &*asked {
+        // Registered a second time, the first signal would count as a second one.
+        return Ok(Arc::clone(&asked.stop));
+    }
+    let (stop, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     for signal in [SIGINT, SIGTERM] {
         let interrupted = Code::Interrupted.number().into();
         // The order matters: the conditional shutdown must see the flag as it was before.
-        flag::register_conditional_shutdown(signal, interrupted, Arc::clone(asked))?;
-        flag::register(signal, Arc::clone(asked))?;
+        flag::register_conditional_shutdown(signal, interrupted, Arc::clone(&ended))?;
+        flag::register(signal, Arc::clone(&ended))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
     // SIGHUP comes from several sides at once. With `nohup` the command has to go on.
     if !is_ignored(SIGHUP) {
         flag::register(SIGHUP, Arc::clone(&stop))?;
     }
+    *asked = Some(Asked { ended, stop: Arc::clone(&stop) });
     Ok(stop)
+}
+
+/// For a command that looks at something. It leaves nothing behind, so that it need not wait
+/// for the answer of a broker that gives none: after a signal it is given some seconds to end
+/// by itself.
+pub(super) struct Looking {
+    /// As of [`on_signal`].
+    pub(super) stop: Arc<AtomicBool>,
+    /// Gone when it has looked.
+    _until: Sender<()>,
+}
+
+impl Looking {
+    /// Until this is dropped, the command ends soon after a signal, with this code at the latest.
+    pub(super) fn begin(code: Code) -> io::Result<Self> {
+        let stop = on_signal()?;
+        let (until, ended) = mpsc::channel();
+        thread::Builder::new().name("delayline-looking".into()).spawn(move || {
+            let waits = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+            while waits(TICK) {
+                if happened() && waits(PATIENCE) {
+                    aside("interrupted; the broker still owes an answer");
+                    process::exit(code.number().into());
+                }
+            }
+        })?;
+        Ok(Self { stop, _until: until })
+    }
 }
 
 /// Whether somebody has ended the command with Ctrl-C or SIGTERM.
 pub(super) fn happened() -> bool {
-    ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed))
+    let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    asked.as_ref().is_some_and(|asked| asked.ended.load(Ordering::Relaxed))
 }
 
 /// The same for a command that only shows something: also set once nobody reads its output.
@@ -130,6 +179,15 @@ mod tests {
         drop(reader);
         heard.recv().unwrap();
         assert!(is_gone(&writer));
+    }
+
+    #[test]
+    fn the_first_signal_is_the_first_however_often_it_was_asked_for() {
+        let stops = [on_signal().unwrap(), on_signal().unwrap()];
+        assert!(!happened());
+        // This process would end if it counted as the second.
+        signal_hook::low_level::raise(SIGINT).unwrap();
+        assert!(happened() && stops.iter().all(|stop| stop.load(Ordering::Relaxed)));
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! `delayline plan`
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -12,6 +9,7 @@ use delayline_measure::{
     bench::Report,
     capacity::{Distribution, Figures, Fit, Load, Outlook, SAFE_LOAD},
 };
+use delayline_settings::read_text;
 
 use crate::{
     Code, Failure, Output, args,
@@ -134,7 +132,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
 
 fn read(file: &Path) -> Result<Figures, Failure> {
     let wrong = |reason: String| Failure::usage(format!("{}: {reason}", file.display()));
-    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let text = read_text(file).map_err(|error| wrong(error.to_string()))?;
     let report: Report = serde_json::from_str(&text)
         .map_err(|error| wrong(format!("this is not the output of `delayline bench --json`: {error}")))?;
     let figures = report.figures();

@@ -16,7 +16,7 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
-    ending::on_signal,
+    ending::Looking,
     findings,
     kept::{printable_line, sample},
     output::{at, counted, grouped},
@@ -128,13 +128,14 @@ impl Which {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let stop = on_signal()?;
+    let looking = Looking::begin(Code::Interrupted)?;
+    let stop = &looking.stop;
     let reading = "reading the journal";
     match &args.command {
         Command::List { which, id, limit } => {
             let (app, filter) = (&which.app, which.filter()?.with_id(id.clone()));
             let listed = output.following(reading, |bar| {
-                admin::list_scheduled(settings, &topology, app, &filter, *limit, &stop, |read, all| {
+                admin::list_scheduled(settings, &topology, app, &filter, *limit, stop, |read, all| {
                     at(bar, read, all)
                 })
             })?;
@@ -142,7 +143,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         Command::Show { handle, body_bytes } => {
             let (found, journal) = output.following(reading, |bar| {
-                admin::find_scheduled(settings, &topology, handle, *body_bytes, &stop, |read, all| {
+                admin::find_scheduled(settings, &topology, handle, *body_bytes, stop, |read, all| {
                     at(bar, read, all)
                 })
             })?;
@@ -182,7 +183,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             };
             let (app, filter, by) = (&which.app, which.filter()?, (by, time::zone()));
             let counted = output.following(reading, |bar| {
-                admin::count_scheduled(settings, &topology, app, &filter, by, &stop, |read, all| {
+                admin::count_scheduled(settings, &topology, app, &filter, by, stop, |read, all| {
                     at(bar, read, all)
                 })
             })?;

@@ -1,9 +1,8 @@
 //! From what was typed to settings that everything else can trust.
 
 use std::{
-    fs, io,
     num::{NonZeroU8, NonZeroU32},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -19,6 +18,7 @@ use url::Url;
 use super::{
     CanarySettings, Layout, LayoutError, Management, RouterSettings, Settings, SettingsError, WebSettings,
     layers::Raw,
+    text::read_secret,
     urls::{hosts, management_url},
 };
 
@@ -192,14 +192,6 @@ fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<
         .and_then(|duration| Duration::try_from(duration).ok())
         .filter(|duration| (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(duration))
         .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
-}
-
-/// Reads a secret from a file, without the line ending that editors add.
-///
-/// # Errors
-/// If the file cannot be read.
-pub fn read_secret(file: &Path) -> io::Result<Secret> {
-    Ok(Secret::new(fs::read_to_string(file)?.trim_end_matches(['\r', '\n'])))
 }
 
 /// A secret that was given directly or in a file.

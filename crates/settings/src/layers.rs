@@ -3,12 +3,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
     path::{Path, PathBuf},
 };
 
 use config::{Config, ConfigError, Environment, File, FileFormat, Map, Source, Value};
 use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
 
 use delayline::{
     broker::{AmqpUrl, UrlError},
@@ -16,7 +16,7 @@ use delayline::{
     topology::{SetNameError, UnitError},
 };
 
-use super::{Settings, check::check};
+use super::{Settings, check::check, text::read_text};
 
 /// The file that is read if it exists and no other file is named.
 const DEFAULT_FILE: &str = "delayline.toml";
@@ -203,7 +203,7 @@ impl Layers {
             && (self.required || file.exists())
         {
             let failed = || failed(file.display().to_string());
-            let text = fs::read_to_string(file).map_err(|error| failed()(&error))?;
+            let text = read_text(file).map_err(|error| failed()(&error))?;
             // On its own first, so that an error names only this file.
             parse(&text).map_err(|reason| failed()(&reason))?;
             let read = File::from_str(&text, FileFormat::Toml).collect();
@@ -249,7 +249,9 @@ fn of_another_type(error: ConfigError) -> SettingsError {
     let ConfigError::Type { unexpected, expected, key: Some(key), .. } = &error else {
         return failed("settings".into())(&error);
     };
-    let Some(key) = KEYS.iter().copied().find(|known| known == key) else {
+    // In a broker's table it is called `brokers.NAME.KEY`.
+    let name = key.rsplit('.').next();
+    let Some(key) = KEYS.iter().copied().find(|known| Some(*known) == name) else {
         return failed("settings".into())(&error);
     };
     let wanted = match *expected {
@@ -347,13 +349,42 @@ fn without_excerpt(text: &str) -> String {
         .join(": ")
 }
 
+/// The first key of a settings file that is no setting, and its line. What is no TOML has none.
+fn unknown(text: &str) -> Option<(usize, String)> {
+    let table = DeTable::parse(text).ok()?;
+    let mut tables = vec![table.get_ref()];
+    let mut found = Vec::new();
+    while let Some(table) = tables.pop() {
+        for (key, value) in table {
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("brokers", DeValue::Table(brokers)) => {
+                    tables.extend(brokers.values().filter_map(|it| it.get_ref().as_table()));
+                }
+                (name, _) if KEYS.contains(&name) || name == "brokers" => {}
+                (name, _) => found.push((key.span().start, name.to_owned())),
+            }
+        }
+    }
+    let (start, key) = found.into_iter().min()?;
+    Some((text[..start].matches('\n').count() + 1, key))
+}
+
 /// Parses the text of a settings file.
 pub fn parse(text: &str) -> Result<Raw, String> {
+    if let Some((line, key)) = unknown(text) {
+        return Err(format!(
+            "line {line}: no setting is called `{key}`; the settings are {}",
+            KEYS.join(", ")
+        ));
+    }
     let raw: Raw = Config::builder()
         .add_source(File::from_str(text, FileFormat::Toml))
         .build()
         .and_then(Config::try_deserialize)
-        .map_err(|error| without_excerpt(&error.to_string()))?;
+        .map_err(|error| match error {
+            ConfigError::Type { .. } => of_another_type(error).to_string(),
+            other => without_excerpt(&other.to_string()),
+        })?;
     let nested = |broker: &Raw| broker.broker.is_some() || broker.brokers.is_some();
     match raw.brokers.iter().flatten().find(|(_, broker)| nested(broker)) {
         Some((name, _)) => Err(format!("[brokers.{name}] names a broker itself; leave that out")),

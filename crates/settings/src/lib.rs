@@ -9,6 +9,7 @@ mod daemon;
 mod layers;
 mod layout;
 mod policies;
+mod text;
 mod urls;
 
 use std::time::Duration;
@@ -22,13 +23,13 @@ use delayline::{
 };
 use url::Url;
 
-pub use check::read_secret;
 pub use daemon::{CanarySettings, WebSettings};
 #[doc(hidden)]
 pub use layers::parse;
 pub use layers::{Layers, SettingsError, variables};
 pub use layout::{ForeignKey, ForeignKeyError, Layout, LayoutError};
 pub use policies::{PoliciesError, load_policies, parse_policies, policies_of};
+pub use text::{read_secret, read_text};
 
 /// Everything a command or a daemon needs to know; all of it checked.
 #[derive(Debug, Clone)]

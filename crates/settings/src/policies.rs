@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::Path,
 };
 
@@ -11,6 +10,8 @@ use delayline::{
     retry::{Backoff, Jitter, Policies, Policy},
 };
 use serde::Deserialize;
+
+use super::text::read_text;
 
 /// The window of hop-aware jitter if the file sets none: 10 %.
 const WINDOW: Tolerance = Tolerance::Relative(1_000);
@@ -98,7 +99,7 @@ enum JitterName {
 /// What is wrong, with the file's name.
 pub fn load_policies(file: &Path) -> Result<Policies, PoliciesError> {
     let failed = |reason: String| PoliciesError::File { file: file.display().to_string(), reason };
-    let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+    let text = read_text(file).map_err(|error| failed(error.to_string()))?;
     parse_policies(&text).map_err(|error| failed(error.to_string()))
 }
 

@@ -1,6 +1,6 @@
 //! The applications of a set, and their users.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use delayline_settings::Settings;
 
 use crate::{
     AdminError, AppRecalls,
-    apps::api,
+    apps::{Unbound, api, unbound},
     observe_with,
     permitted::{Grants, key_matches, matches},
     recalls::count_recalls,
@@ -29,8 +29,8 @@ use crate::{
 pub struct AppList {
     /// Whether the set is installed at all.
     pub installed: bool,
-    /// One for each binding of the dispatch exchange, and one for each landing queue without
-    /// a binding.
+    /// One for each binding of the dispatch exchange, and one for each landing queue and each
+    /// user that `app add` gave a queue to, without a binding.
     pub apps: Vec<AppEntry>,
     /// What could not be checked, and why.
     pub unchecked: Vec<String>,
@@ -40,9 +40,10 @@ pub struct AppList {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AppEntry {
-    /// Its key; `None` if its binding is not an exact one.
+    /// Its key; `None` if its binding is not an exact one, or if it has none and its key
+    /// is neither its user's name nor its queue's.
     pub app: Option<String>,
-    /// The binding key; `None` for a landing queue without a binding.
+    /// The binding key; `None` if it has none.
     pub binding: Option<String>,
     /// What is bound to the dispatch exchange, or would be.
     pub bound: Endpoint,
@@ -160,6 +161,16 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
             apps.push(entry(topology, known, access.as_ref(), Some(app.into()), None, end));
         }
     }
+    if let Some(access) = &access {
+        let reached: BTreeSet<_> = apps.iter().filter_map(|entry| entry.queue.clone()).collect();
+        let reached = reached.iter().map(String::as_str).collect();
+        for Unbound { queue, app, .. } in unbound(topology, &observed, (&access.grants, vhost), &reached) {
+            if !apps.iter().any(|entry| entry.queue.as_ref() == Some(&queue)) {
+                let app = app.map(|app| app.to_string());
+                apps.push(entry(topology, known, Some(access), app, None, Endpoint::Queue(queue)));
+            }
+        }
+    }
     apps.sort_by(|one, other| (&one.app, &one.bound).cmp(&(&other.app, &other.bound)));
     let dispatch = topology.names().dispatch();
     let installed = observed.exchanges.iter().any(|exchange| exchange.name == dispatch);
@@ -174,17 +185,8 @@ fn entry(
     binding: Option<String>,
     bound: Endpoint,
 ) -> AppEntry {
-    let find = |name: &str| observed.queues.iter().find(|queue| queue.name == name);
-    let landing = match &bound {
-        Endpoint::Queue(name) => find(name).and_then(|info| landing(topology, info)),
-        Endpoint::Exchange(_) => None,
-    };
-    let queue = match (&landing, &bound) {
-        (Some(landing), _) => receiving(observed, landing),
-        (None, Endpoint::Queue(name)) => Some(name.clone()),
-        (None, Endpoint::Exchange(_)) => None,
-    };
-    let info = queue.as_deref().and_then(find);
+    let (landing, queue) = path(topology, observed, &bound);
+    let info = queue.as_deref().and_then(|name| find(observed, name));
     let key = app.as_deref().and_then(|app| AppKey::new(app).ok());
     AppEntry {
         users: access.map(|access| access.users_of(topology, key.as_ref(), queue.as_deref())),
@@ -197,6 +199,39 @@ fn entry(
         landing,
         queue,
     }
+}
+
+fn find<'a>(observed: &'a Observed, queue: &str) -> Option<&'a QueueInfo> {
+    observed.queues.iter().find(|info| info.name == queue)
+}
+
+/// The landing queue at the end of a binding, and the queue that is consumed.
+fn path(
+    topology: &Topology,
+    observed: &Observed,
+    bound: &Endpoint,
+) -> (Option<LandingEntry>, Option<String>) {
+    let Endpoint::Queue(name) = bound else { return (None, None) };
+    match find(observed, name).and_then(|info| landing(topology, info)) {
+        Some(landing) => {
+            let queue = receiving(observed, &landing);
+            (Some(landing), queue)
+        }
+        None => (None, Some(name.clone())),
+    }
+}
+
+/// The queue that an application consumes, as its binding and its landing queue say; `None` if
+/// they name none or several, or cannot be seen.
+#[must_use]
+pub fn queue_of_app(settings: &Settings, topology: &Topology, app: &AppKey) -> Option<String> {
+    let observed = observe_with(&api(settings).ok()?, &settings.broker.vhost).ok()?;
+    let key = RoutingKey::binding_pattern(app);
+    let bound = observed.dispatch_bindings(topology).into_iter().filter(|binding| binding.key == key);
+    let mut queues: Vec<_> =
+        bound.filter_map(|binding| path(topology, &observed, &binding.destination).1).collect();
+    queues.dedup();
+    queues.pop().filter(|_| queues.is_empty())
 }
 
 /// What was recalled of an application's messages; `None` if they cannot be.

@@ -14,17 +14,21 @@ mod request;
 mod rights;
 mod spec;
 mod steps;
+mod unbound;
 
 pub use add::{AddReport, AddedStep, add_app};
 pub(crate) use add::{Adding, PlannedApp};
 pub use binding::AppBinding;
 pub use check::{AppCheck, Probe, check_app};
 pub use discard::{DiscardReport, DiscardedFrom, discard_app};
-pub use list::{AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps};
+pub use list::{
+    AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps, queue_of_app,
+};
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use request::{AppRequest, AppRequestError, ByteSize, ByteSizeError};
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
 pub(crate) use steps::{Step, steps};
+pub(crate) use unbound::{Unbound, unbound};
 
 use crate::{compare::forgery, management::ManagementApi};
 use delayline_settings::Settings;

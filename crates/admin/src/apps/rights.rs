@@ -87,6 +87,21 @@ pub(super) fn names_pattern(names: &[String]) -> String {
     format!(r"^{}\z", any_of(names.iter().map(String::as_str)))
 }
 
+/// The names in a pattern of [`names_pattern`]; `None` if that did not make it.
+pub(super) fn names_in(pattern: &str) -> Option<Vec<String>> {
+    let inner = pattern.strip_prefix('^')?.strip_suffix(r"\z")?;
+    let inner = inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(inner);
+    let mut names = vec![String::new()];
+    let mut letters = inner.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '|' => names.push(String::new()),
+            letter => names.last_mut()?.push(if letter == '\\' { letters.next()? } else { letter }),
+        }
+    }
+    (names_pattern(&names) == pattern).then_some(names)
+}
+
 /// Any of these texts.
 fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     alternatives(texts.into_iter().map(escape))
@@ -212,6 +227,26 @@ mod tests {
         let binds = Regex::new(&topics[1].read).unwrap();
         assert!(binds.is_match(&RoutingKey::binding_pattern(&AppKey::new("billing").unwrap())));
         assert!(!binds.is_match("#") && !binds.is_match("#.billing"));
+    }
+
+    #[test]
+    fn the_names_in_a_pattern_come_back_and_nobody_elses_pattern_is_taken_for_one() {
+        for names in [&["billing"][..], &["a|b", "c.d"], &["(x)", "y)", r"z\"], &["käse", "{username}"]] {
+            let mut names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            names.sort();
+            assert_eq!(
+                names_in(&names_pattern(&names)).map(|mut found| {
+                    found.sort();
+                    found
+                }),
+                Some(names)
+            );
+        }
+        for pattern in
+            ["", ".*", NOTHING, "^billing$", r"^billing.*\z", r"^b[ei]lling\z", r"^(b|a)\z", r"^a\\z"]
+        {
+            assert_eq!(names_in(pattern), None, "{pattern}");
+        }
     }
 
     #[test]

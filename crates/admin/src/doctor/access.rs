@@ -10,15 +10,12 @@ use crate::{
     doctor::{DoctorOptions, facts::Facts},
     finding::{Finding, FindingCode},
     management::{Permission, TopicPermission},
-    permitted::{Grants, May, Unreadable, key_matches, matches},
+    permitted::{ANY_APP, Grants, May, Unreadable, key_matches, matches},
 };
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
 };
-
-/// An app key that no application has: a rule that permits it permits any.
-const ANY_APP: &str = "delayline-doctor-any-app";
 
 /// What a user should not be able to do, in the order of the codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,16 +9,13 @@ use crate::{
     finding::{Finding, FindingCode},
     journal::{JournalBeginning, is_emptied},
     management::QueueInfo,
-    permitted::matches,
+    permitted::{ANY_APP, matches},
     retention::Retention,
 };
 use delayline::{
     codec::{AppKey, Delay},
     topology::Topology,
 };
-
-/// An application that there is not: who may read its journal may read any.
-const ANY_APP: &str = "delayline-doctor-any-app";
 
 /// Checks the journal of every application whose messages can be recalled.
 pub(super) fn check(topology: &Topology, facts: &Facts, vhost: &str, now: Timestamp) -> Vec<Finding> {

@@ -16,6 +16,7 @@ mod recalls;
 mod requeues;
 mod set;
 mod targets;
+mod unbound;
 mod unroutable;
 mod walk;
 
@@ -102,6 +103,7 @@ fn examine(
         findings.extend(targets::check(topology, &targets));
         findings.extend(requeues::check(&targets, facts.about.version.as_deref()));
         findings.extend(bindings::check(topology, &facts.observed));
+        findings.extend(unbound::check(topology, facts, &targets, vhost));
         findings.extend(unroutable::check(topology, facts));
         findings.extend(gateway::findings(topology, &facts.observed));
         findings.extend(headers::check(topology, facts));

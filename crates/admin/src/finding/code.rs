@@ -64,6 +64,8 @@ codes! {
     TargetRefuses = "target-refuses", Problem;
     /// An app key that leads to exchanges, but to no queue behind them.
     TargetDeadEnd = "target-dead-end", Problem;
+    /// An application that was registered and that nothing is bound for any more.
+    AppUnbound = "app-unbound", Problem;
     /// An app key whose messages return to the levels when they are due.
     TargetLoop = "target-loop", Problem;
     /// A binding that also catches the messages of other bound apps.

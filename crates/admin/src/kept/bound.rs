@@ -50,7 +50,8 @@ impl Bound {
         Self { patterns, layout: Some(layout.clone()), ..Self::default() }
     }
 
-    fn new(topology: &Topology, observed: &Observed) -> Self {
+    /// Who is bound to the dispatch exchange.
+    pub(crate) fn new(topology: &Topology, observed: &Observed) -> Self {
         let mut bound = Self::default();
         for binding in observed.dispatch_bindings(topology) {
             match RoutingKey::app_of_pattern(&binding.key) {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     num::{NonZeroU8, NonZeroU32},
     path::{Path, PathBuf},
 };
@@ -13,7 +12,7 @@ use delayline::{
     retry::Policies,
     topology::{ExchangeKind, QueueType, SetName, Topology, TopologySettings},
 };
-use delayline_settings::{policies_of, read_secret};
+use delayline_settings::{policies_of, read_secret, read_text};
 use serde::Deserialize;
 
 use crate::apps::{AppRequest, AppSpec};
@@ -112,7 +111,7 @@ impl Platform {
             file: file.display().to_string(),
             reason: reason.to_string(),
         };
-        let text = fs::read_to_string(file).map_err(|error| failed(file, &error))?;
+        let text = read_text(file).map_err(|error| failed(file, &error))?;
         let directory = file.parent().unwrap_or(Path::new(""));
         let secret = |path: &Path| match passwords {
             true => {
@@ -216,6 +215,8 @@ fn syntax(text: &str, error: &toml::de::Error) -> PlatformError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::apps::{Delivery, Target};
 

@@ -7,6 +7,7 @@ use toml::Table;
 
 use delayline::{broker::Secret, codec::AppKey, topology::Topology};
 use delayline_admin::{AppRequest, AppSpec};
+use delayline_settings::read_text;
 
 use crate::Failure;
 
@@ -30,7 +31,7 @@ pub(super) struct App {
 /// The applications of a file.
 pub(super) fn read(file: &Path, topology: &Topology) -> Result<Vec<App>, Failure> {
     let unusable = |reason: String| Failure::usage(format!("{}: {reason}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
+    let text = read_text(file).map_err(|error| unusable(error.to_string()))?;
     parse(&text, topology).map_err(unusable)
 }
 

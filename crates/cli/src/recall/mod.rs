@@ -20,7 +20,7 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
-    ending::on_signal,
+    ending::{Looking, on_signal},
     output::{aside, at, counted, dry_run, grouped, unchanged},
     scheduled::cut_off,
     table::table,
@@ -150,12 +150,13 @@ fn journalled(
     if args.all && !args.undo {
         filter = filter.not_recalled();
     }
-    let stop = on_signal()?;
+    let looking = Looking::begin(Code::Interrupted)?;
     let found = output.following("reading the journal", |bar| {
-        admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, &stop, |read, all| {
+        admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, &looking.stop, |read, all| {
             at(bar, read, all);
         })
     })?;
+    drop(looking);
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }

@@ -1,6 +1,6 @@
 //! What layers of settings become.
 
-use std::num::NonZeroU8;
+use std::{fs, num::NonZeroU8};
 
 use delayline::{broker::Credentials, topology::TopologySettings};
 use url::Url;
@@ -133,7 +133,22 @@ fn numbers_come_as_text_from_the_environment() {
 fn unknown_keys_are_named() {
     let file = file("windw = 7\n");
     let error = fails(Layers::new().with_file(Some(file.path())));
-    assert!(error.contains("windw") && error.contains(&file.path().display().to_string()), "{error}");
+    let path = file.path().display().to_string();
+    assert!(error.starts_with(&format!("{path}: line 1: no setting is called `windw`")), "{error}");
+    for (text, words) in [
+        ("set = 'a'\n\n[retry]\nx = 1\n", "line 3: no setting is called `retry`"),
+        ("set = 'a'\n[brokers.b]\nurl = 'amqp://b'\nwindw = 7\n", "line 4: no setting is called `windw`"),
+        ("set = 'a'\nbrokers.b.windw = 7\nz = 1", "line 2: no setting is called `windw`"),
+        ("brokers = 1", "brokers"),
+        ("window = 'x'", "the setting `window` is not usable: it is \"x\", and has to be a whole number"),
+        (
+            "[brokers.b]\nwindow = 'x'",
+            "the setting `window` is not usable: it is \"x\", and has to be a whole",
+        ),
+    ] {
+        let said = parse(text).unwrap_err();
+        assert!(said.contains(words) && !said.contains("unknown field"), "{text}: {said}");
+    }
     let error = fails(Layers::new().with_environment(variables(&[("DELAYLINE_WINDW", "7")])));
     assert!(error.contains("DELAYLINE_WINDW"), "{error}");
     // These two are no settings, but ours.
