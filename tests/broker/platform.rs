@@ -146,6 +146,25 @@ fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
 }
 
 #[test]
+fn what_is_left_of_an_application_goes_as_well() {
+    let settings = vhost().build().unwrap();
+    let vhost = &settings.broker.vhost;
+    applied(&settings, &many(&settings, 2));
+    // Somebody deletes a queue, and somebody else may read everything.
+    Session::open(&settings.broker).unwrap().delete_queue("app-1").unwrap();
+    let watcher = format!("aaa-of-{vhost}");
+    http(&shared_node(), "PUT", &format!("users/{watcher}"), &json!({ "password_hash": "", "tags": "" }));
+    let rights = json!({ "configure": "", "write": "", "read": ".*" });
+    http(&shared_node(), "PUT", &format!("permissions/{vhost}/{watcher}"), &rights);
+    let report = pruned(&settings, &many(&settings, 1));
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+    let [old] = report.sets[0].pruned.as_slice() else { panic!("{report:?}") };
+    let user = format!("permissions and topic permissions of user `app-1-of-{vhost}`");
+    assert_eq!(old.report.as_ref().unwrap().removed, [user]);
+    assert_eq!(pruned(&settings, &many(&settings, 1)).outcome, Applied::Unchanged);
+}
+
+#[test]
 fn two_hundred_applications_are_one_file() {
     let settings = vhost().build().unwrap();
     let text = many(&settings, 200);

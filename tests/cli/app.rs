@@ -1,5 +1,6 @@
 //! `delayline app` as people and scripts use it.
 
+use assert_cmd::Command;
 use predicates::str::contains;
 use serde_json::json;
 
@@ -10,15 +11,18 @@ fn user(settings: &delayline_settings::Settings) -> String {
     format!("billing-of-{}", settings.broker.vhost)
 }
 
+/// `delayline app` for the application of this user, with its password.
+fn of(settings: &delayline_settings::Settings, user: &str, arguments: &[&str]) -> Command {
+    let mut command = on(settings);
+    command.arg("app").args(arguments).args(["--user", user]).env("DELAYLINE_APP_PASSWORD", "of-an-app");
+    command
+}
+
 #[test]
 fn an_application_is_added_checked_listed_and_removed() {
     let settings = common::installed(1_000);
     let user = user(&settings);
-    let app = |arguments: &[&str]| {
-        let mut command = on(&settings);
-        command.arg("app").args(arguments).args(["--user", &user]).env("DELAYLINE_APP_PASSWORD", "of-an-app");
-        command
-    };
+    let app = |arguments: &[&str]| of(&settings, &user, arguments);
     let dry = stdout(&mut app(&["add", "billing", "--dry-run"]));
     assert!(dry.contains("would make queue `billing`"), "{dry}");
     let added = json(&mut app(&["add", "billing", "--landing", "--max-delay", "30d", "--json"]));
@@ -76,11 +80,7 @@ fn an_application_is_added_checked_listed_and_removed() {
 fn a_check_knows_the_queue_that_is_bound_and_a_list_what_is_not() {
     let settings = common::installed(1_000);
     let user = user(&settings);
-    let app = |arguments: &[&str]| {
-        let mut command = on(&settings);
-        command.arg("app").args(arguments).args(["--user", &user]).env("DELAYLINE_APP_PASSWORD", "of-an-app");
-        command
-    };
+    let app = |arguments: &[&str]| of(&settings, &user, arguments);
     for landing in [&["--landing"][..], &[]] {
         app(&[&["add", "billing", "--queue", "billing-in"], landing].concat()).assert().success();
         let check = stdout(&mut app(&["check", "billing"]));
@@ -92,13 +92,16 @@ fn a_check_knows_the_queue_that_is_bound_and_a_list_what_is_not() {
     app(&["add", "billing"]).assert().success();
     delayline::amqp::Session::open(&settings.broker).unwrap().delete_queue("billing").unwrap();
     let list = stdout(on(&settings).args(["app", "list"]));
-    for words in ["billing (not bound)", "queue `billing` is not bound: what is due for it does not arrive"] {
+    for words in [
+        "billing (not bound)",
+        "queue `billing` is not bound: what is due for it ends up in the unroutable queue",
+    ] {
         assert!(list.contains(words), "{words} in {list}");
     }
     on(&settings).args(["app", "show", "billing"]).assert().code(1).stderr(contains("is not bound"));
     let doctor = on(&settings).arg("doctor").assert().code(1).get_output().stdout.clone();
     let doctor = String::from_utf8(doctor).unwrap();
-    for words in ["✗ app-unbound  queue `billing`", &user, "delayline app add"] {
+    for words in ["✗ app-unbound  application `billing`", &user, "delayline app add"] {
         assert!(doctor.contains(words), "{words} in {doctor}");
     }
 }

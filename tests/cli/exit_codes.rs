@@ -371,7 +371,11 @@ fn a_second_signal_ends_a_daemon_at_once() {
 
 #[test]
 fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
-    for words in [&["scheduled", "list", "--app", "shop"][..], &["recall", "--app", "shop", "--id", "a"]] {
+    for words in [
+        &["scheduled", "list", "--app", "shop", "--json"][..],
+        &["recall", "--app", "shop", "--id", "a"],
+        &["status", "--watch", "1"],
+    ] {
         let (address, comes) = deaf();
         let mut look = at_nobody(address, words);
         look.env("DELAYLINE_CONNECT_TIMEOUT", "10m").stderr(Stdio::piped());
@@ -381,7 +385,16 @@ fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
         let ended = child.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), Some(130), "{words:?}");
         let said = String::from_utf8(ended.stderr).unwrap();
+        let said = said.lines().last().unwrap();
         assert!(said.contains("still owes an answer"), "{words:?}: {said}");
+        if words.contains(&"--json") {
+            let said: serde_json::Value = serde_json::from_str(said).unwrap();
+            assert_eq!(
+                (said["schema"].as_str(), said["exit_code"].as_i64()),
+                (Some("error"), Some(130)),
+                "{said}"
+            );
+        }
     }
 }
 

@@ -9,7 +9,11 @@ use std::{
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use crate::{Code, Failure, Output, args, ending, time::clock};
+use crate::{
+    Code, Failure, Output, args,
+    ending::{self, Looking},
+    time::clock,
+};
 
 /// How often an end is looked for between two looks.
 const TICK: Duration = Duration::from_millis(100);
@@ -43,6 +47,7 @@ pub(super) fn run(
     mut look: impl FnMut(&mut Output) -> Result<Code, Failure>,
 ) -> Result<Code, Failure> {
     let stop = ending::on_signal_or_without_reader()?;
+    let _looking = Looking::begin(output.json, None)?;
     while !stop.load(Ordering::Relaxed) {
         let next = Instant::now() + every;
         if !output.json {

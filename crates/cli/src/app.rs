@@ -417,11 +417,9 @@ fn check(
     let delivery = match args.powers.publish_only {
         true => Delivery::Nothing,
         false => {
-            let bound = || {
-                admin::queue_of_app(settings, topology, &args.who.app)
-                    .unwrap_or_else(|| args.who.queue_name())
-            };
-            Delivery::Direct(AppQueue::new(args.who.queue.clone().unwrap_or_else(bound)))
+            let bound = || admin::queue_of_app(settings, topology, &args.who.app);
+            let queue = args.who.queue.clone().or_else(bound).unwrap_or_else(|| args.who.queue_name());
+            Delivery::Direct(AppQueue::new(queue))
         }
     };
     let mut spec = AppSpec::new(args.who.app.clone(), delivery);

@@ -178,7 +178,8 @@ pub(super) fn list(set: &SetName, list: &AppList, output: &mut Output) -> Result
 /// What to know of an application that has no binding.
 pub(super) fn not_bound(entry: &AppEntry) -> String {
     format!(
-        "{} is not bound: what is due for it does not arrive (delayline doctor says what to do)",
+        "{} is not bound: what is due for it ends up in the unroutable queue; run `delayline app add` again with \
+         the flags it was registered with, or `delayline app remove`",
         entry.bound
     )
 }

@@ -13,13 +13,14 @@ use std::{
     time::Duration,
 };
 
+use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
 
-use crate::{Code, output::aside};
+use crate::{Code, Failure};
 
 /// How often it is looked whether somebody has ended a command that looks at something, and
 /// how long that may take to end by itself.
@@ -63,9 +64,8 @@ pub(super) fn on_signal() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// For a command that looks at something. It leaves nothing behind, so that it need not wait
-/// for the answer of a broker that gives none: after a signal it is given some seconds to end
-/// by itself.
+/// While a command looks at something. That leaves nothing behind, so that it need not wait for
+/// a broker that gives no answer: after a signal it has some seconds to end by itself.
 pub(super) struct Looking {
     /// As of [`on_signal`].
     pub(super) stop: Arc<AtomicBool>,
@@ -74,16 +74,19 @@ pub(super) struct Looking {
 }
 
 impl Looking {
-    /// Until this is dropped, the command ends soon after a signal, with this code at the latest.
-    pub(super) fn begin(code: Code) -> io::Result<Self> {
+    /// Until this is dropped, a signal ends the process soon. `bar` is cleared then.
+    pub(super) fn begin(json: bool, bar: Option<ProgressBar>) -> io::Result<Self> {
         let stop = on_signal()?;
         let (until, ended) = mpsc::channel();
         thread::Builder::new().name("delayline-looking".into()).spawn(move || {
             let waits = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
             while waits(TICK) {
                 if happened() && waits(PATIENCE) {
-                    aside("interrupted; the broker still owes an answer");
-                    process::exit(code.number().into());
+                    bar.iter().for_each(ProgressBar::finish_and_clear);
+                    let failure =
+                        Failure::new(Code::Interrupted, "interrupted; the broker still owes an answer");
+                    failure.say(json);
+                    process::exit(Code::Interrupted.number().into());
                 }
             }
         })?;

@@ -26,6 +26,7 @@ pub mod fuzzing;
 mod gateway;
 mod guard;
 mod install;
+mod journal;
 mod kept;
 mod key;
 mod listen;

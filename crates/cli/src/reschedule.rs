@@ -14,8 +14,8 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
-    ending::on_signal,
-    output::{aside, at},
+    journal::reading,
+    output::aside,
     replace::{Replaced, replace},
     time::{self, date},
 };
@@ -114,10 +114,8 @@ fn journalled(
     output: &mut Output,
 ) -> Result<Result<(Handle, Message), Code>, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let stop = on_signal()?;
-    let (found, read) = output.following("reading the journal", |bar| {
-        admin::find_scheduled(settings, &topology, &args.handle, 0, &stop, |read, all| at(bar, read, all))
-    })?;
+    let (found, read) =
+        reading(output, |stop, at| admin::find_scheduled(settings, &topology, &args.handle, 0, stop, at))?;
     if read.interrupted {
         return Ok(Err(Code::Interrupted));
     }

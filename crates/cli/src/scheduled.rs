@@ -15,11 +15,10 @@ use delayline_admin::{
 use delayline_settings::Settings;
 
 use crate::{
-    Code, Failure, Output, args,
-    ending::Looking,
-    findings,
+    Code, Failure, Output, args, findings,
+    journal::reading,
     kept::{printable_line, sample},
-    output::{at, counted, grouped},
+    output::{counted, grouped},
     table::table,
     time::{self, date},
 };
@@ -128,24 +127,17 @@ impl Which {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let looking = Looking::begin(Code::Interrupted)?;
-    let stop = &looking.stop;
-    let reading = "reading the journal";
     match &args.command {
         Command::List { which, id, limit } => {
             let (app, filter) = (&which.app, which.filter()?.with_id(id.clone()));
-            let listed = output.following(reading, |bar| {
-                admin::list_scheduled(settings, &topology, app, &filter, *limit, stop, |read, all| {
-                    at(bar, read, all)
-                })
+            let listed = reading(output, |stop, at| {
+                admin::list_scheduled(settings, &topology, app, &filter, *limit, stop, at)
             })?;
             list(&listed, output)
         }
         Command::Show { handle, body_bytes } => {
-            let (found, journal) = output.following(reading, |bar| {
-                admin::find_scheduled(settings, &topology, handle, *body_bytes, stop, |read, all| {
-                    at(bar, read, all)
-                })
+            let (found, journal) = reading(output, |stop, at| {
+                admin::find_scheduled(settings, &topology, handle, *body_bytes, stop, at)
             })?;
             let code = match &found {
                 _ if journal.interrupted => Code::Interrupted,
@@ -182,10 +174,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 By::Day => CountBy::Day,
             };
             let (app, filter, by) = (&which.app, which.filter()?, (by, time::zone()));
-            let counted = output.following(reading, |bar| {
-                admin::count_scheduled(settings, &topology, app, &filter, by, stop, |read, all| {
-                    at(bar, read, all)
-                })
+            let counted = reading(output, |stop, at| {
+                admin::count_scheduled(settings, &topology, app, &filter, by, stop, at)
             })?;
             count(&counted, output)
         }

@@ -255,13 +255,17 @@ fn of_another_type(error: ConfigError) -> SettingsError {
         return failed("settings".into())(&error);
     };
     let wanted = match *expected {
-        "an integer" | "an unsigned 64 bit integer" | "a positive integer" => {
-            "a whole number, and not negative"
-        }
+        small if small.contains("16 bit") => "a whole number from 0 to 65535",
+        small if small.contains("8 bit") => "a whole number from 0 to 255",
+        number if number.contains("integer") => "a whole number, and not negative",
         other => other,
     };
-    // A text stands in quotes behind the word for it.
-    let found = unexpected.to_string().trim_start_matches("string ").to_owned();
+    // A text stands in quotes behind the word for it, a number in others.
+    let found = unexpected.to_string();
+    let found = match found.split('`').nth(1) {
+        Some(number) if found.contains("integer") => number,
+        _ => found.trim_start_matches("string "),
+    };
     SettingsError::Value { key, reason: format!("it is {found}, and has to be {wanted}") }
 }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 use delayline::{
     codec::{AppKey, Delay, RoutingKey},
-    topology::{Endpoint, Topology},
+    topology::{Binding, Endpoint, Topology},
 };
 use delayline_settings::Settings;
 
@@ -129,13 +129,15 @@ pub struct AppUserEntry {
 pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, AdminError> {
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
+    // Before the objects: when an application is added, its permissions come last.
+    let grants = Grants::ask(&api, vhost);
     let observed = observe_with(&api, vhost)?;
     let (recalls, unlisted) =
         match observed.exchanges.iter().any(|exchange| exchange.name == topology.names().entry()) {
             true => count_recalls(settings, topology)?,
             false => (BTreeMap::new(), BTreeMap::new()),
         };
-    let (access, mut unchecked) = match Grants::ask(&api, vhost) {
+    let (access, mut unchecked) = match grants {
         Ok(grants) => (Some(VhostUsers { vhost, grants }), Vec::new()),
         Err(error @ ManagementError::Refused { .. }) => {
             (None, vec![format!("users and permissions: {error}")])
@@ -164,7 +166,7 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     if let Some(access) = &access {
         let reached: BTreeSet<_> = apps.iter().filter_map(|entry| entry.queue.clone()).collect();
         let reached = reached.iter().map(String::as_str).collect();
-        for Unbound { queue, app, .. } in unbound(topology, &observed, (&access.grants, vhost), &reached) {
+        for Unbound { queue, app, .. } in unbound(topology, &observed, &access.grants, &reached) {
             if !apps.iter().any(|entry| entry.queue.as_ref() == Some(&queue)) {
                 let app = app.map(|app| app.to_string());
                 apps.push(entry(topology, known, Some(access), app, None, Endpoint::Queue(queue)));
@@ -228,8 +230,12 @@ pub fn queue_of_app(settings: &Settings, topology: &Topology, app: &AppKey) -> O
     let observed = observe_with(&api(settings).ok()?, &settings.broker.vhost).ok()?;
     let key = RoutingKey::binding_pattern(app);
     let bound = observed.dispatch_bindings(topology).into_iter().filter(|binding| binding.key == key);
-    let mut queues: Vec<_> =
-        bound.filter_map(|binding| path(topology, &observed, &binding.destination).1).collect();
+    // What is bound to an exchange behind a landing queue need not be the application's.
+    let queue = |binding: Binding| match path(topology, &observed, &binding.destination) {
+        (Some(landing), _) if !landing.exchange.is_empty() => None,
+        (_, queue) => queue,
+    };
+    let mut queues: Vec<_> = bound.filter_map(queue).collect();
     queues.dedup();
     queues.pop().filter(|_| queues.is_empty())
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use regex::Regex;
+
 use crate::management::{Permission, TopicPermission};
 use delayline::{
-    codec::{Delay, Level, WORD_BITS, WORDS},
+    codec::{AppKey, Delay, Level, RoutingKey, WORD_BITS, WORDS},
     topology::{Names, Topology},
 };
 
@@ -87,19 +89,78 @@ pub(super) fn names_pattern(names: &[String]) -> String {
     format!(r"^{}\z", any_of(names.iter().map(String::as_str)))
 }
 
-/// The names in a pattern of [`names_pattern`]; `None` if that did not make it.
+/// The names in a pattern like those of [`names_pattern`]; `None` if it is another one.
 pub(super) fn names_in(pattern: &str) -> Option<Vec<String>> {
-    let inner = pattern.strip_prefix('^')?.strip_suffix(r"\z")?;
-    let inner = inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(inner);
-    let mut names = vec![String::new()];
-    let mut letters = inner.chars();
-    while let Some(letter) = letters.next() {
+    literals(between(pattern)?)
+}
+
+/// The applications in a pattern like those of [`rights`] for keys on the entry exchange.
+pub(super) fn apps_in(pattern: &str) -> Vec<AppKey> {
+    let Some(inner) = between(pattern) else { return Vec::new() };
+    // The keys of journals stand beside the others.
+    let of_delays = alternatives_in(inner).into_iter().filter(|one| one.starts_with("delay"));
+    let apps = of_delays.filter_map(|keys| {
+        // Where the delay ends is not marked: before the first text that is one of names.
+        keys.match_indices(r"\.").find_map(|(at, dot)| {
+            let names = keys[at + dot.len()..].replace(ID, "");
+            let apps = literals(&names)?.into_iter().map(|name| AppKey::new(name).ok());
+            let apps: Vec<_> = apps.collect::<Option<_>>()?;
+            let is_one = |app: &AppKey| {
+                let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
+                Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(&key))
+            };
+            apps.iter().all(is_one).then_some(apps)
+        })
+    });
+    apps.flatten().collect()
+}
+
+/// What a pattern matches from the beginning to the end.
+fn between(pattern: &str) -> Option<&str> {
+    pattern.strip_prefix('^')?.strip_suffix(r"\z")
+}
+
+/// The alternatives of a pattern, if that is all it has.
+fn alternatives_in(pattern: &str) -> Vec<&str> {
+    let inner = pattern.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(pattern);
+    let (mut begin, mut depth, mut found, mut escaped) = (0, 0, Vec::new(), false);
+    for (at, letter) in inner.char_indices() {
         match letter {
-            '|' => names.push(String::new()),
-            letter => names.last_mut()?.push(if letter == '\\' { letters.next()? } else { letter }),
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            '|' if depth == 0 => {
+                found.push(&inner[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
         }
     }
-    (names_pattern(&names) == pattern).then_some(names)
+    found.push(&inner[begin..]);
+    found
+}
+
+/// The texts of which a pattern matches each and nothing else.
+fn literals(pattern: &str) -> Option<Vec<String>> {
+    let text = |pattern: &str| {
+        let mut text = String::new();
+        let mut letters = pattern.chars();
+        while let Some(letter) = letters.next() {
+            text.push(match letter {
+                '\\' => letters.next().filter(|letter| !letter.is_ascii_alphanumeric())?,
+                letter if means_something(letter) => return None,
+                letter => letter,
+            });
+        }
+        (!text.is_empty()).then_some(text)
+    };
+    alternatives_in(pattern).into_iter().map(text).collect()
+}
+
+/// Whether a letter may be more than itself in a pattern.
+fn means_something(letter: char) -> bool {
+    letter.is_ascii() && !letter.is_ascii_alphanumeric() && !matches!(letter, '-' | '_')
 }
 
 /// Any of these texts.
@@ -121,7 +182,7 @@ fn alternatives(patterns: impl Iterator<Item = String>) -> String {
 fn escape(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 8);
     for letter in text.chars() {
-        if letter.is_ascii() && !letter.is_ascii_alphanumeric() && !matches!(letter, '-' | '_') {
+        if means_something(letter) {
             pattern.push('\\');
         }
         pattern.push(letter);
@@ -163,14 +224,9 @@ fn any(bits: u8) -> String {
 
 #[cfg(test)]
 mod tests {
-    use regex::Regex;
-
     use super::*;
     use crate::{AppQueue, Delivery};
-    use delayline::{
-        codec::{AppKey, RoutingKey},
-        topology::{JournalSettings, RecallSettings, TopologySettings},
-    };
+    use delayline::topology::{JournalSettings, RecallSettings, TopologySettings};
 
     fn user(name: &str) -> AppUser {
         AppUser { name: name.into(), ..AppUser::default() }
@@ -232,20 +288,53 @@ mod tests {
     #[test]
     fn the_names_in_a_pattern_come_back_and_nobody_elses_pattern_is_taken_for_one() {
         for names in [&["billing"][..], &["a|b", "c.d"], &["(x)", "y)", r"z\"], &["käse", "{username}"]] {
-            let mut names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            names.sort();
-            assert_eq!(
-                names_in(&names_pattern(&names)).map(|mut found| {
-                    found.sort();
-                    found
-                }),
-                Some(names)
-            );
+            let mut found =
+                names_in(&names_pattern(&names.iter().map(ToString::to_string).collect::<Vec<_>>()));
+            found.iter_mut().for_each(|found| found.sort());
+            let mut names: Vec<_> = names.to_vec();
+            names.sort_unstable();
+            assert_eq!(found.unwrap(), names);
         }
         for pattern in
-            ["", ".*", NOTHING, "^billing$", r"^billing.*\z", r"^b[ei]lling\z", r"^(b|a)\z", r"^a\\z"]
+            ["", ".*", NOTHING, "^billing$", r"^billing.*\z", r"^b[ei]lling\z", r"^a|b", r"^\d\z", r"^(a|)\z"]
         {
             assert_eq!(names_in(pattern), None, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn the_applications_in_a_pattern_come_back() {
+        let journalled = RecallSettings::default().with_journal(JournalSettings::default());
+        for recall in [None, Some(RecallSettings::default()), Some(journalled)] {
+            for longest in [None, Some(0), Some(90), Some(0xfff), Some(86_400)] {
+                for (own, others, recalled) in [
+                    ("billing", &[][..], &[][..]),
+                    ("eu.billing", &["a.b", "0000"], &[]),
+                    ("0000.0001", &[], &["mail"]),
+                    ("(x|y)", &["a|b", "z)"], &["^a$", "delay.x"]),
+                ] {
+                    let keys =
+                        |names: &[&str]| names.iter().map(|name| AppKey::new(*name).unwrap()).collect();
+                    let user = AppUser {
+                        may_publish: keys(others),
+                        may_recall: keys(recalled),
+                        max_delay: longest.map(|seconds| Delay::from_seconds(seconds).unwrap()),
+                        ..user("u")
+                    };
+                    let (_, topics) = of(&AppSpec { recall, ..spec(own, user) });
+                    let mut found: Vec<_> =
+                        apps_in(&topics[0].write).iter().map(ToString::to_string).collect();
+                    found.sort();
+                    let mut all = [&[own][..], others, recalled].concat();
+                    all.sort_unstable();
+                    assert_eq!(found, all, "{}", topics[0].write);
+                }
+            }
+        }
+        for pattern in
+            ["", ".*", r"^delay\.", r"^delay(\.[01]{4}){7}\..*\z", r"^delay(\.[01]{4}){7}\.{username}\z"]
+        {
+            assert_eq!(apps_in(pattern), [], "{pattern}");
         }
     }
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    apps::rights::names_in,
+    apps::{
+        list::landing,
+        rights::{apps_in, names_in},
+    },
     compare::Observed,
     kept::Bound,
-    permitted::{ANY_APP, Grants, key_matches, matches},
+    permitted::{Grants, matches},
 };
-use delayline::{
-    codec::{AppKey, Delay, RoutingKey},
-    topology::Topology,
-};
+use delayline::{codec::AppKey, topology::Topology};
 
 /// What a user was given to consume, and does not get.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,52 +20,52 @@ pub(crate) struct Unbound {
     pub(crate) queue: String,
     /// Whether the queue is there, and only the binding is not.
     pub(crate) queue_stands: bool,
-    /// The application, if it has the name of the queue or of the user.
+    /// The application; `None` if the user may publish for several that nothing is bound for,
+    /// and none of them is called like the queue or the user.
     pub(crate) app: Option<AppKey>,
 }
 
-/// Finds users that `app add` gave the right to consume a queue and to publish an
-/// application's key, where the queue is gone or nothing is bound for the key. `reached` are
-/// the queues that messages get to from the dispatch exchange.
+/// Finds users that `app add` gave the right to publish an application's key and to consume a
+/// queue, where nothing is bound for the key. `reached` are the queues that messages get to from
+/// the dispatch exchange. The permissions have to be older than what was observed, since they
+/// come last when an application is added.
 ///
-/// The permissions are all that is left of such an application. Those that somebody wrote by
-/// hand say less about what they are for, and are left out.
+/// They are all that is left of such an application. Those that somebody wrote in another form
+/// say less about what they are for, and are left out.
 pub(crate) fn unbound(
     topology: &Topology,
     observed: &Observed,
-    (grants, vhost): (&Grants, &str),
+    grants: &Grants,
     reached: &BTreeSet<&str>,
 ) -> Vec<Unbound> {
-    let standing: BTreeSet<_> = observed.queues.iter().map(|queue| queue.name.as_str()).collect();
-    let bound = Bound::new(topology, observed);
     let entry = topology.names().entry();
-    let any = AppKey::new(ANY_APP).expect("it is one");
+    let bound = Bound::new(topology, observed);
+    let standing: BTreeSet<_> = observed.queues.iter().map(|queue| queue.name.as_str()).collect();
+    let exchanges: BTreeSet<_> = observed.exchanges.iter().map(|exchange| exchange.name.as_str()).collect();
+    // Behind a landing queue a queue may be missing, and its application is bound.
+    let landings = observed.queues.iter().filter_map(|queue| landing(topology, queue));
+    let behind: BTreeSet<_> = landings.filter(|it| it.exchange.is_empty()).filter_map(|it| it.key).collect();
     let mut found = Vec::new();
     for permission in &grants.permissions {
-        let user = (permission.user.as_str(), vhost);
-        let publishes = |app: &AppKey| {
-            let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
-            key_matches(&grants.topics, user, &entry, &key, |topic| &topic.write) == Ok(true)
-        };
-        // Only `app add` and those who follow it limit the keys.
-        let limited = matches(&permission.write, &entry) == Ok(true) && !publishes(&any);
-        if !limited || grants.has_tag(&permission.user, "administrator") {
+        let rule = grants.topics.iter().find(|it| it.user == permission.user && it.exchange == entry);
+        let (Some(rule), Ok(true)) = (rule, matches(&permission.write, &entry)) else { continue };
+        let mut queues = names_in(&permission.read).unwrap_or_default();
+        queues.retain(|name| {
+            !(topology.owns_queue(name) || topology.owns_exchange(name) || exchanges.contains(name.as_str()))
+        });
+        let is_reached = |queue: &String| reached.contains(queue.as_str()) || behind.contains(queue);
+        if queues.iter().any(is_reached) || grants.has_tag(&permission.user, "administrator") {
             continue;
         }
-        let queues = names_in(&permission.read).unwrap_or_default();
-        let theirs = |name: &String| !topology.owns_queue(name) && !topology.owns_exchange(name);
-        for queue in queues.into_iter().filter(theirs) {
-            let queue_stands = standing.contains(queue.as_str());
-            if queue_stands && reached.contains(queue.as_str()) {
-                continue;
-            }
-            let unheard = |app: &AppKey| publishes(app) && !bound.has(app.as_str());
-            let named = [&queue, &permission.user].map(|name| AppKey::new(name).ok());
-            let app = named.into_iter().flatten().find(unheard);
-            if app.is_some() || !queue_stands {
-                found.push(Unbound { user: permission.user.clone(), queue, queue_stands, app });
-            }
-        }
+        let mut apps = apps_in(&rule.write);
+        apps.retain(|app| !bound.has(app.as_str()));
+        let stands = |queue: &String| standing.contains(queue.as_str());
+        let queue = queues.iter().find(|queue| !stands(queue)).or(queues.first());
+        let (Some(queue), false) = (queue, apps.is_empty()) else { continue };
+        let named = apps.iter().find(|app| [queue.as_str(), &permission.user].contains(&app.as_str()));
+        let app = named.or(Some(&apps[0]).filter(|_| apps.len() == 1)).cloned();
+        let (user, queue_stands) = (permission.user.clone(), stands(queue));
+        found.push(Unbound { user, queue: queue.clone(), queue_stands, app });
     }
     found
 }

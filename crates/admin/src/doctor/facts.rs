@@ -85,6 +85,8 @@ pub(super) fn gather(
     let vhost = &settings.broker.vhost;
     let api = crate::api(settings, "lists queues")?;
     let management = settings.management.as_ref();
+    // Before the objects: when an application is added, its permissions come last.
+    let grants = Grants::ask(&api, vhost);
     let mut observed = observe(management, vhost)?.map_err(|reason| AdminError::NoManagement { reason })?;
     let (about, mut unchecked) = about(&session, management);
     observed.nodes = about.nodes;
@@ -104,7 +106,7 @@ pub(super) fn gather(
     known.deprecated =
         or_unchecked(api.deprecated_features_used(), "deprecated features in use", &mut unchecked)
             .map(Option::unwrap_or_default);
-    known.grants = or_unchecked(Grants::ask(&api, vhost), "who may publish, bind and purge", &mut unchecked);
+    known.grants = or_unchecked(grants, "who may publish, bind and purge", &mut unchecked);
     if known.installed(topology) {
         let history = api.queue_history(vhost, &topology.names().unroutable(), HISTORY);
         known.unroutable_history =

@@ -103,7 +103,7 @@ fn examine(
         findings.extend(targets::check(topology, &targets));
         findings.extend(requeues::check(&targets, facts.about.version.as_deref()));
         findings.extend(bindings::check(topology, &facts.observed));
-        findings.extend(unbound::check(topology, facts, &targets, vhost));
+        findings.extend(unbound::check(topology, facts, &targets));
         findings.extend(unroutable::check(topology, facts));
         findings.extend(gateway::findings(topology, &facts.observed));
         findings.extend(headers::check(topology, facts));

@@ -11,15 +11,13 @@ use crate::{
     },
     finding::{Finding, FindingCode},
 };
-use delayline::topology::Topology;
+use delayline::{shell::quoted, topology::Topology};
 
 /// Without the dispatch exchange nobody is bound, and that is the finding.
-pub(super) fn check(topology: &Topology, facts: &Facts, targets: &[Route<'_>], vhost: &str) -> Vec<Finding> {
-    let Some(grants) = &facts.grants else { return Vec::new() };
+pub(super) fn check(topology: &Topology, facts: &Facts, targets: &[Route<'_>]) -> Option<Finding> {
     let dispatch = topology.names().dispatch();
-    if !facts.observed.exchanges.iter().any(|exchange| exchange.name == dispatch) {
-        return Vec::new();
-    }
+    let (grants, observed) = (facts.grants.as_ref()?, &facts.observed);
+    observed.exchanges.iter().find(|exchange| exchange.name == dispatch)?;
     let reached: BTreeSet<_> = targets
         .iter()
         .filter_map(|target| match &target.end {
@@ -27,27 +25,40 @@ pub(super) fn check(topology: &Topology, facts: &Facts, targets: &[Route<'_>], v
             End::Nowhere(_) | End::Back(_) => None,
         })
         .collect();
-    let found = unbound(topology, &facts.observed, (grants, vhost), &reached);
-    let (unbound, missing): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.queue_stands);
-    let group = |group: Vec<Unbound>, [one, many]: [&str; 2], then: &str| {
-        let queue = |it: &Unbound| format!("queue `{}`", it.queue);
-        let (what, them) = if group.len() == 1 { (one, "it") } else { (many, "them") };
-        let users = named(group.iter().map(|it| format!("user `{}`", it.user)));
-        let detail = |it: &Unbound| format!("{}, which user `{}` may consume", queue(it), it.user);
-        let mut finding = Finding::new(
-            FindingCode::AppUnbound,
-            named(group.iter().map(queue)),
-            format!("{what}, although {users} may consume {them}: what is due for {them} {then}"),
-            "run `delayline app add` again with the flags that the application was registered with; if it is no \
-             longer used, `delayline app remove` takes its user's permissions away",
-        );
-        if group.len() > 1 {
-            finding.details = group.iter().map(detail).collect();
+    let found = unbound(topology, observed, grants, &reached);
+    let (first, others) = found.split_first()?;
+    let what = match others.is_empty() {
+        true => format!("{}; what is due for it ends up in the unroutable queue", state(first)),
+        false => {
+            "nothing is bound for them any more; what is due for them ends up in the unroutable queue".into()
         }
-        (!group.is_empty()).then(|| finding.about(group.iter().filter_map(|it| it.app.as_ref())))
     };
-    let missing = group(missing, ["it is missing", "they are missing"], "does not arrive");
-    let unbound =
-        group(unbound, ["it is not bound", "they are not bound"], "ends up in the unroutable queue");
-    missing.into_iter().chain(unbound).collect()
+    let set = &topology.settings().set;
+    let only = Some(first).filter(|_| others.is_empty());
+    let app = only.and_then(|it| it.app.as_ref()).map_or("APP".into(), |app| quoted(app.as_str()));
+    let user = only.map_or("USER".into(), |it| quoted(&it.user));
+    let advice = format!(
+        "run `{}` again with the flags that it was registered with; if the application is no longer used, take its \
+         user's permissions away: `{}`",
+        set.command(&format!("app add {app}")),
+        set.command(&format!("app remove {app} --user {user}"))
+    );
+    let mut finding = Finding::new(FindingCode::AppUnbound, named(found.iter().map(subject)), what, advice);
+    if !others.is_empty() {
+        finding.details = found.iter().map(|it| format!("{}: {}", subject(it), state(it))).collect();
+    }
+    Some(finding.about(found.iter().filter_map(|it| it.app.as_ref())))
+}
+
+fn subject(unbound: &Unbound) -> String {
+    match &unbound.app {
+        Some(app) => format!("application `{app}`"),
+        None => format!("application of user `{}`", unbound.user),
+    }
+}
+
+fn state(unbound: &Unbound) -> String {
+    let Unbound { user, queue, queue_stands, .. } = unbound;
+    let missing = if *queue_stands { "not bound" } else { "missing" };
+    format!("queue `{queue}`, which its user `{user}` may consume, is {missing}")
 }

@@ -267,7 +267,10 @@ fn superfluous(
     users: &BTreeSet<&str>,
 ) -> Result<Vec<(AppKey, RemoveOptions)>, AdminError> {
     let topology: &Topology = &wanted.topology;
-    let consumes = |user: &&AppUserEntry| user.consumes == Some(true) && !users.contains(user.name.as_str());
+    // Who only consumes has other tasks: a monitoring tool, say.
+    let its = |user: &&AppUserEntry| {
+        user.consumes == Some(true) && user.publishes == Some(true) && !users.contains(user.name.as_str())
+    };
     let mut found: Vec<(AppKey, RemoveOptions)> = Vec::new();
     for entry in list_apps(settings, topology)?.apps {
         // A gateway has a binding as an application has one, and is removed in another way.
@@ -279,7 +282,7 @@ fn superfluous(
         if wanted.apps.iter().any(|spec| spec.app == app) || found.iter().any(|(other, _)| *other == app) {
             continue;
         }
-        let user = entry.users.iter().flatten().find(consumes).map(|user| user.name.clone());
+        let user = entry.users.iter().flatten().find(its).map(|user| user.name.clone());
         let options = RemoveOptions { user, queue: entry.queue.clone(), ..RemoveOptions::default() };
         found.push((app, options));
     }

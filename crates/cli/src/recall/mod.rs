@@ -20,8 +20,9 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output, args,
-    ending::{Looking, on_signal},
-    output::{aside, at, counted, dry_run, grouped, unchanged},
+    ending::on_signal,
+    journal::reading,
+    output::{aside, counted, dry_run, grouped, unchanged},
     scheduled::cut_off,
     table::table,
     time::{self, date},
@@ -150,13 +151,9 @@ fn journalled(
     if args.all && !args.undo {
         filter = filter.not_recalled();
     }
-    let looking = Looking::begin(Code::Interrupted)?;
-    let found = output.following("reading the journal", |bar| {
-        admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, &looking.stop, |read, all| {
-            at(bar, read, all);
-        })
+    let found = reading(output, |stop, at| {
+        admin::list_scheduled(settings, topology, app, &filter, AT_ONCE, stop, at)
     })?;
-    drop(looking);
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }

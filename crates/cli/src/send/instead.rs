@@ -11,8 +11,8 @@ use delayline_settings::Settings;
 
 use crate::{
     Code, Failure, Output,
-    ending::on_signal,
-    output::{aside, at, grouped},
+    journal::reading,
+    output::{aside, grouped},
     replace::replace,
     scheduled::cut_off,
 };
@@ -35,11 +35,8 @@ pub(super) fn waiting(
 ) -> Result<Result<Vec<Handle>, Code>, Failure> {
     let topology = Topology::new(settings.topology.clone());
     let filter = ScheduleFilter::default().with_id(Some(id.clone())).not_recalled();
-    let stop = on_signal()?;
-    let found = output.following("reading the journal", |bar| {
-        admin::list_scheduled(settings, &topology, app, &filter, AT_ONCE, &stop, |read, all| {
-            at(bar, read, all)
-        })
+    let found = reading(output, |stop, at| {
+        admin::list_scheduled(settings, &topology, app, &filter, AT_ONCE, stop, at)
     })?;
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));

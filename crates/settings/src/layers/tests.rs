@@ -140,6 +140,9 @@ fn unknown_keys_are_named() {
         ("set = 'a'\n[brokers.b]\nurl = 'amqp://b'\nwindw = 7\n", "line 4: no setting is called `windw`"),
         ("set = 'a'\nbrokers.b.windw = 7\nz = 1", "line 2: no setting is called `windw`"),
         ("brokers = 1", "brokers"),
+        ("heartbeat = 70000", "it is 70000, and has to be a whole number from 0 to 65535"),
+        ("window = -1", "it is -1, and has to be a whole number, and not negative"),
+        ("canary_horizon = 300", "it is 300, and has to be a whole number from 0 to 255"),
         ("window = 'x'", "the setting `window` is not usable: it is \"x\", and has to be a whole number"),
         (
             "[brokers.b]\nwindow = 'x'",
