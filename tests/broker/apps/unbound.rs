@@ -88,6 +88,21 @@ fn what_is_left_of_an_application_tells_that_nothing_is_bound_for_it() {
 }
 
 #[test]
+fn a_landing_queue_without_a_binding_is_found_like_any_other() {
+    let settings = common::installed(1_000);
+    let spec = spec(&settings, "slow", Delivery::Landing(Target::Queue(AppQueue::new("slow-in"))));
+    added(&settings, &spec);
+    assert_eq!(found(&settings), []);
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.unbind(&topology(&settings).app_binding(&app("slow"), "delay.landing.slow")).unwrap();
+    let findings = found(&settings);
+    assert!(findings.len() == 1 && findings[0].apps == ["slow"], "{findings:#?}");
+    assert_eq!(listed(&settings), [entry("slow", false, "delay.landing.slow")]);
+    added(&settings, &spec);
+    assert_eq!(found(&settings), []);
+}
+
+#[test]
 fn nobody_is_taken_for_what_is_left_of_an_application_who_is_not() {
     let settings = common::installed(1_000);
     let vhost = &settings.broker.vhost;

@@ -40,8 +40,8 @@ pub struct AppList {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AppEntry {
-    /// Its key; `None` if its binding is not an exact one, or if it has none and its key
-    /// is neither its user's name nor its queue's.
+    /// Its key; `None` if its binding is not an exact one, or if it has none and the keys that
+    /// its user may publish do not tell which one it is.
     pub app: Option<String>,
     /// The binding key; `None` if it has none.
     pub binding: Option<String>,

@@ -96,7 +96,7 @@ pub(super) fn names_in(pattern: &str) -> Option<Vec<String>> {
 
 /// The applications in a pattern like those of [`rights`] for keys on the entry exchange.
 pub(super) fn apps_in(pattern: &str) -> Vec<AppKey> {
-    let Some(inner) = between(pattern) else { return Vec::new() };
+    let (Some(inner), Ok(whole)) = (between(pattern), Regex::new(pattern)) else { return Vec::new() };
     // The keys of journals stand beside the others.
     let of_delays = alternatives_in(inner).into_iter().filter(|one| one.starts_with("delay"));
     let apps = of_delays.filter_map(|keys| {
@@ -105,10 +105,7 @@ pub(super) fn apps_in(pattern: &str) -> Vec<AppKey> {
             let names = keys[at + dot.len()..].replace(ID, "");
             let apps = literals(&names)?.into_iter().map(|name| AppKey::new(name).ok());
             let apps: Vec<_> = apps.collect::<Option<_>>()?;
-            let is_one = |app: &AppKey| {
-                let key = RoutingKey::new(Delay::ZERO, app.clone()).encode();
-                Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(&key))
-            };
+            let is_one = |app: &AppKey| whole.is_match(&RoutingKey::new(Delay::ZERO, app.clone()).encode());
             apps.iter().all(is_one).then_some(apps)
         })
     });

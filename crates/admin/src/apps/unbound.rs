@@ -42,8 +42,10 @@ pub(crate) fn unbound(
     let bound = Bound::new(topology, observed);
     let standing: BTreeSet<_> = observed.queues.iter().map(|queue| queue.name.as_str()).collect();
     let exchanges: BTreeSet<_> = observed.exchanges.iter().map(|exchange| exchange.name.as_str()).collect();
-    // Behind a landing queue a queue may be missing, and its application is bound.
-    let landings = observed.queues.iter().filter_map(|queue| landing(topology, queue));
+    // Behind a landing queue that is bound a queue may be missing, and its application is bound.
+    let is_bound = |name: &str| topology.names().app_of_landing(name).is_some_and(|app| bound.has(app));
+    let landings = observed.queues.iter().filter(|queue| is_bound(&queue.name));
+    let landings = landings.filter_map(|queue| landing(topology, queue));
     let behind: BTreeSet<_> = landings.filter(|it| it.exchange.is_empty()).filter_map(|it| it.key).collect();
     let mut found = Vec::new();
     for permission in &grants.permissions {
