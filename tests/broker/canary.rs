@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use delayline::{Message, amqp::Session, codec::Delay};
+use delayline::{Message, codec::Delay};
 use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -181,9 +181,7 @@ fn a_level_that_is_held_up_is_overdue_and_named() {
 /// A queue that refuses what is delivered to it holds up the level it comes from, for
 /// everybody, once 32 messages are out.
 fn stall_level_0(settings: &Settings) {
-    let mut session = Session::open(&settings.broker).unwrap();
-    // A quorum queue takes some more than its limit.
-    refusing(&mut session, "classic");
+    refusing(settings, "full");
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for number in 0..60 {

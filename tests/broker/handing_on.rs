@@ -12,12 +12,11 @@ use delayline_admin::{self as admin, FindingCode, Severity};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, Sources};
 
-use crate::common::{PATIENCE, app, eventually, eventually_seen, installed, status, topology};
+use crate::common::{PATIENCE, app, eventually_seen, installed, refusing, status, topology};
 
-fn receives(session: &mut Session, key: &str, arguments: &[(&str, delayline::topology::Argument)]) {
-    let mut all = vec![("x-queue-type".to_owned(), "quorum".into())];
-    all.extend(arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-    session.declare_queue(&Queue::new(key).with_arguments(all)).unwrap();
+fn receives(session: &mut Session, key: &str) {
+    let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+    session.declare_queue(&Queue::new(key).with_arguments(arguments)).unwrap();
     let (source, destination) = ("delay.dispatch".into(), Endpoint::Queue(key.into()));
     session.bind(&Binding { source, destination, key: RoutingKey::binding_pattern(&app(key)) }).unwrap();
 }
@@ -40,7 +39,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
     let settings = installed(1_000);
     let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
-    receives(&mut session, "busy", &[]);
+    receives(&mut session, "busy");
     let mut collector = Collector::new(settings.clone(), Sources::default());
     let mut most = 0;
     // The broker counts every 5 s: on a fast machine all can be over in between.
@@ -80,11 +79,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
 fn what_does_not_move_is_stuck_in_every_answer() {
     let settings = installed(1_000);
     let topology = topology(&settings);
-    let mut session = Session::open(&settings.broker).unwrap();
-    receives(&mut session, "full", &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
-    // A queue takes some more than its limit until it has told everybody that it is full.
-    publish(&settings, "full", 1, 5);
-    eventually("it is full", || session.queue_depth("full").unwrap().unwrap().ready > 0);
+    refusing(&settings, "full");
     let mut collector = Collector::new(settings.clone(), Sources::default());
     publish(&settings, "full", 1, 9);
     let status = eventually_seen(

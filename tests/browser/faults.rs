@@ -2,19 +2,13 @@
 
 use std::time::Instant;
 
-use delayline::{
-    amqp::Session,
-    codec::RoutingKey,
-    topology::{Binding, Endpoint, Queue},
-};
 use delayline_node::{NodeOptions, PrivateNode};
-use delayline_settings::Settings;
 
 use serde_json::Value as Json;
 
 use crate::{
     Daemon, cell,
-    common::{app, eventually, eventually_seen, http, install, installed, shared_node, topology},
+    common::{eventually, eventually_seen, http, install, installed, refusing, shared_node},
     open, send,
 };
 
@@ -23,29 +17,10 @@ fn visible(what: &str, since: Instant) {
     println!("{what}: visible after {:.1} s", since.elapsed().as_secs_f64());
 }
 
-/// Binds a queue that takes one message and refuses all others.
-pub(crate) fn bind_full_queue(settings: &Settings, key: &str) {
-    let mut session = Session::open(&settings.broker).unwrap();
-    let name = format!("full.{key}");
-    let arguments = [
-        ("x-queue-type".to_owned(), "quorum".into()),
-        ("x-max-length".to_owned(), 1.into()),
-        ("x-overflow".to_owned(), "reject-publish".into()),
-    ];
-    session.declare_queue(&Queue::new(name.clone()).with_arguments(arguments)).unwrap();
-    session
-        .bind(&Binding {
-            source: topology(settings).names().dispatch(),
-            destination: Endpoint::Queue(name),
-            key: RoutingKey::binding_pattern(&app(key)),
-        })
-        .unwrap();
-}
-
 #[test]
 fn a_stalled_level_and_a_flood_for_nobody() {
     let settings = installed(1_000);
-    bind_full_queue(&settings, "slow");
+    refusing(&settings, "slow");
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
     // What the doctor thinks of such a queue comes when it comes, and is an error too.
@@ -69,7 +44,6 @@ fn a_stalled_level_and_a_flood_for_nobody() {
     visible("a stall, in the row of its level", since);
     eventually("the stall is said", || page.text(".verdict").contains("Level 02 "));
     visible("a stall, in words", since);
-    // How many a full queue takes after all is the broker's affair.
     let vhost = &settings.broker.vhost;
     let queue = || http(&shared_node(), "GET", &format!("queues/{vhost}/delay.level.02"), &Json::Null);
     let said = eventually_seen(

@@ -103,7 +103,7 @@ fn light_dark_and_telephone() {
         full(390);
         page.screenshot(&directory.join("dashboard-phone.png"));
         // On a bad day: an application that takes nothing, and one that is not there.
-        crate::faults::bind_full_queue(&settings, "reports");
+        crate::common::refusing(&settings, "reports");
         crate::send(&settings, "reports", 8, 160);
         crate::send(&settings, "newsletter", 2, 320);
         page.eval("(document.querySelector('#unroutable').open = true, 0)");

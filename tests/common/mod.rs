@@ -18,7 +18,7 @@ use std::{
 };
 
 use delayline::{
-    amqp::{Consumer, Next, Session},
+    amqp::{Consumer, Event, Next, Publisher, Session},
     codec::{AppKey, RoutingKey},
     message::{Headers, Properties, Value},
     percent,
@@ -107,18 +107,35 @@ pub fn app(key: &str) -> AppKey {
     AppKey::new(key).unwrap()
 }
 
-/// Makes a queue `full` for the application `full`, which refuses messages once it has one; a
-/// quorum queue takes some more until it has told everybody.
-pub fn refusing(session: &mut Session, kind: &str) {
+/// Makes and binds a queue for an application, named as its key, that refuses every message.
+pub fn refusing(settings: &Settings, key: &str) {
+    let mut session = Session::open(&settings.broker).unwrap();
     let arguments = [
-        ("x-queue-type".to_owned(), kind.into()),
+        ("x-queue-type".to_owned(), "quorum".into()),
         ("x-max-length".to_owned(), 1.into()),
         ("x-overflow".to_owned(), "reject-publish".into()),
     ];
-    session.declare_queue(&Queue::new("full").with_arguments(arguments)).unwrap();
-    let key = RoutingKey::binding_pattern(&app("full"));
-    let destination = Endpoint::Queue("full".into());
-    session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
+    session.declare_queue(&Queue::new(key).with_arguments(arguments)).unwrap();
+    let (source, destination) = (topology(settings).names().dispatch(), Endpoint::Queue(key.into()));
+    session.bind(&Binding { source, destination, key: RoutingKey::binding_pattern(&app(key)) }).unwrap();
+    fill(settings, key);
+}
+
+/// Fills a queue until it refuses what is published to it.
+///
+/// A quorum queue takes more than its limit from whoever it has not told yet: how much more
+/// depends on how busy the broker is. Whoever comes after a refusal is told at once.
+pub fn fill(settings: &Settings, queue: &str) {
+    let mut publisher = Publisher::open(&settings.broker).unwrap();
+    loop {
+        publisher.publish("", queue.to_owned(), &Properties::default(), &Headers::default(), b"fills");
+        match publisher.events().recv_timeout(PATIENCE).unwrap() {
+            Event::Ack { .. } => {}
+            Event::Nack { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    publisher.close(PATIENCE);
 }
 
 /// A header of each type, and lists and tables of them all.
