@@ -53,4 +53,4 @@ pub use probe::ProbeAnswer;
 // The bare client, for measurements that compare it with what is built on it.
 #[doc(hidden)]
 pub use publisher::{Event, Publisher, Returned};
-pub use session::{QueueDepth, STREAM_OFFSET, Session, StreamStart};
+pub use session::{HAND_OVER, QueueDepth, STREAM_OFFSET, Session, StreamStart};

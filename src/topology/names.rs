@@ -262,6 +262,19 @@ impl Names {
     pub fn is_canary(&self, queue: &str) -> bool {
         queue.strip_prefix(self.set.as_str()).is_some_and(|rest| rest.starts_with(".canary."))
     }
+
+    /// The queue of somebody who only looks at an application's messages, and gets copies; it
+    /// is no part of the installed set. `run` is one word that nobody else has.
+    #[must_use]
+    pub fn listener(&self, run: &str) -> String {
+        format!("{}.listen.{run}", self.set)
+    }
+
+    /// Whether this is the queue of somebody who only looks.
+    #[must_use]
+    pub fn is_listener(&self, queue: &str) -> bool {
+        queue.strip_prefix(self.set.as_str()).is_some_and(|rest| rest.starts_with(".listen."))
+    }
 }
 
 #[cfg(test)]

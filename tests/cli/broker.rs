@@ -5,11 +5,12 @@ use std::{
     process::{Command, Stdio},
 };
 
+use delayline::amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    common::{Inbox, PATIENCE, eventually, installed, shared_node, vhost},
+    common::{Inbox, PATIENCE, eventually, eventually_seen, http, installed, shared_node, vhost},
     delayline, json, on, stdout,
 };
 
@@ -281,6 +282,54 @@ fn listen_takes_from_a_named_queue_and_leaves_a_binding_that_stood() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(apps(&settings), 1);
+}
+
+/// The queues of those who only look.
+fn listeners(settings: &delayline_settings::Settings) -> Vec<String> {
+    let queues = http(&shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &().into());
+    let names = queues.as_array().unwrap().iter().map(|queue| queue["name"].as_str().unwrap().to_owned());
+    names.filter(|name| name.starts_with("delay.listen.")).collect()
+}
+
+#[test]
+fn listen_leaves_no_queue_that_could_not_be_bound() {
+    let settings = vhost().build().unwrap();
+    on(&settings).args(["listen", "--app", "app"]).assert().code(3).stderr(contains("delay.dispatch"));
+    assert_eq!(listeners(&settings), [""; 0]);
+}
+
+#[test]
+fn a_listener_that_is_killed_leaves_a_queue_that_doctor_finds_and_another_one_removes() {
+    let settings = installed(100);
+    let mut session = Session::open(&settings.broker).unwrap();
+    // One that ends leaves nothing.
+    let child = listen(&settings, &["--count", "1"]);
+    send(&settings, "shown");
+    assert!(child.wait_with_output().unwrap().status.success());
+    let listeners = || listeners(&settings);
+    assert_eq!(listeners(), [""; 0]);
+
+    let mut child = listen(&settings, &[]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let [left] = &listeners()[..] else { panic!("{:?}", listeners()) };
+    send(&settings, "copy");
+    eventually("the copy is there", || session.queue_depth(left).unwrap().unwrap().ready == 1);
+    let look = || json(on(&settings).args(["doctor", "--json"]));
+    let report = eventually_seen("doctor finds it", look, |report| {
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().any(|finding| finding["code"] == "nobody-consumes")
+    });
+    let [finding] = &report["findings"].as_array().unwrap()[..] else { panic!("{report}") };
+    let remedy = format!("delayline listen --app app --queue {left}");
+    assert!(finding["advice"].as_str().unwrap().contains(&remedy), "{finding}");
+    on(&settings)
+        .args(["listen", "--app", "app", "--queue", left, "--count", "1"])
+        .assert()
+        .success()
+        .stdout(contains("copy"));
+    assert_eq!((listeners().len(), apps(&settings)), (0, 0));
+    on(&settings).arg("doctor").assert().success();
 }
 
 #[test]

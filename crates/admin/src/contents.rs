@@ -6,7 +6,7 @@ use log::debug;
 use serde::Serialize;
 
 use crate::{compare::Observed, management::QueueInfo};
-use delayline::amqp::{QueueDepth, Session};
+use delayline::amqp::{HAND_OVER, QueueDepth, Session};
 
 use crate::{AdminError, doing};
 
@@ -14,9 +14,6 @@ use crate::{AdminError, doing};
 /// between two queues are seen only in the management API's counts. A queue renews its own every
 /// 5 s, and the API collects them every 5 s: up to 9.8 s were measured, on 3.10 and 4.3.
 pub(super) const SETTLE: Duration = Duration::from_secs(12);
-
-/// How long passing on messages takes at most, if they are not stuck.
-const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// Messages in a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

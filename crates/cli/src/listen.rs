@@ -2,6 +2,7 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
-    amqp::{Delivery, Next, QueueDepth, Session},
+    amqp::{Delivery, HAND_OVER, Next, QueueDepth, Session},
     codec::{AppKey, RoutingKey},
     message::{Value, headers},
     topology::{Binding, Endpoint, Names, Queue, QueueType},
@@ -22,6 +23,9 @@ use crate::{Code, Failure, Output, args, ending, output::aside, time::clock};
 /// How often an interrupt is looked for.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How many copies wait to be shown. The oldest give way: nobody misses them.
+const COPIES: i64 = 10_000;
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,9 +35,10 @@ Examples:
   delayline listen --app billing --count 1 --json > message.jsonl
   delayline send --jsonl --file message.jsonl --delay 1h      send it again
 
-Without --queue, a temporary queue is bound while the command runs, so the application
-still gets all its messages. With --queue, messages are TAKEN from that queue, as any
-consumer would take them. Bindings that listen made are removed at the end.")]
+Without --queue, a queue of its own is bound while the command runs and gets copies, so the
+application still gets all its messages. It keeps the newest 10,000 that were not shown
+yet. With --queue, messages are TAKEN from that queue, as any consumer would take them.
+What listen made is removed at the end. If it is killed, that stays: doctor finds it.")]
 pub(super) struct Args {
     /// The app key to listen for
     #[arg(long, value_name = "KEY", value_parser = args::app)]
@@ -72,8 +77,16 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         aside(format!("listening for `{}` on queue `{}`; press Ctrl-C to stop", args.app, target.queue));
     }
     let result = receive(args, &target, &mut session, output, &interrupted);
-    target.take_down(&mut session)?;
-    result
+    let taken_down = target.take_down(&mut session);
+    if taken_down.is_err() && target.copies {
+        let (app, queue) = (&args.app, &target.queue);
+        aside(format!(
+            "the queue may still be there: delayline listen --app {app} --queue {queue} removes it when it ends"
+        ));
+    }
+    let code = result?;
+    taken_down?;
+    Ok(code)
 }
 
 fn receive(
@@ -154,6 +167,8 @@ impl Arrival {
 /// The queue we consume from, and which parts of it we made.
 struct Listening {
     queue: String,
+    /// It gets copies for us, or got them for somebody like us who was killed.
+    copies: bool,
     made_queue: bool,
     /// Each with whether we made it.
     bindings: Vec<(Binding, bool)>,
@@ -163,36 +178,56 @@ impl Listening {
     fn set_up(args: &Args, settings: &Settings, session: &mut Session) -> Result<Self, Failure> {
         let names = Names::new(settings.topology.set.clone());
         let (queue, made_queue) = match &args.queue {
-            None => (session.declare_own_queue()?, false),
+            // Not an exclusive one: that goes with our connection, whatever is just being handed
+            // to it, and can hold up a level for everybody (`HAND_OVER`).
+            None => (names.listener(&format!("{:016x}", fastrand::u64(..))), true),
             Some(name) => (name.clone(), session.queue_depth(name)?.is_none()),
         };
+        let copies = names.is_listener(&queue);
         if made_queue {
-            let kind = QueueType::Quorum.as_str();
-            session.declare_queue(
-                &Queue::new(queue.clone()).with_arguments([("x-queue-type".to_owned(), kind.into())]),
-            )?;
+            let mut arguments = vec![("x-queue-type".to_owned(), QueueType::Quorum.as_str().into())];
+            if copies {
+                arguments.push(("x-max-length".to_owned(), COPIES.into()));
+            }
+            session.declare_queue(&Queue::new(queue.clone()).with_arguments(arguments))?;
         }
-        let binding = |source, key| Binding { source, destination: Endpoint::Queue(queue.clone()), key };
-        let without_id = binding(names.dispatch(), RoutingKey::binding_pattern(&args.app));
+        let mut listening = Self { queue, copies, made_queue, bindings: Vec::new() };
+        match listening.bind(&args.app, &names, settings, session) {
+            Ok(()) => Ok(listening),
+            Err(error) => {
+                let _ = listening.take_down(session);
+                Err(error)
+            }
+        }
+    }
+
+    fn bind(
+        &mut self,
+        app: &AppKey,
+        names: &Names,
+        settings: &Settings,
+        session: &mut Session,
+    ) -> Result<(), Failure> {
+        let binding = |source, key| Binding { source, destination: Endpoint::Queue(self.queue.clone()), key };
+        let without_id = binding(names.dispatch(), RoutingKey::binding_pattern(app));
         // What has an id, and was not recalled.
-        let with_id = binding(names.through(&args.app), String::new());
+        let with_id = binding(names.through(app), String::new());
         // A binding that was there before is somebody else's. Where we cannot tell, it is
         // left alone: removing it would divert their messages.
-        let is_made = |binding: &Binding| {
-            made_queue || args.queue.is_none() || stands(settings, binding) == Some(false)
-        };
+        let is_made =
+            |binding: &Binding| self.made_queue || self.copies || stands(settings, binding) == Some(false);
         let made = [is_made(&without_id), is_made(&with_id)];
         session.bind(&without_id)?;
-        let mut bindings = vec![(without_id, made[0])];
+        self.bindings.push((without_id, made[0]));
         match session.bind(&with_id) {
-            Ok(()) => bindings.push((with_id, made[1])),
+            Ok(()) => self.bindings.push((with_id, made[1])),
             Err(error) if error.code() == Some(NOT_FOUND) => {}
             Err(error) if error.code() == Some(ACCESS_REFUSED) => {
                 aside(format!("messages with an id are not shown: {error}"));
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(Self { queue, made_queue, bindings })
+        Ok(())
     }
 
     fn take_down(&self, session: &mut Session) -> Result<(), Failure> {
@@ -202,24 +237,24 @@ impl Listening {
                 false => aside(format!("left in place, since it may have been there before: {binding}")),
             }
         }
-        if self.made_queue {
-            // Messages that we got but did not show return to the queue when our consumer
-            // closes, a moment later.
-            for _ in 0..20 {
-                match session.queue_depth(&self.queue)? {
-                    Some(QueueDepth { ready: 0, consumers: 0, .. }) => {
-                        session.delete_queue(&self.queue)?;
-                        return Ok(());
-                    }
-                    Some(QueueDepth { consumers: 0, .. }) | None => break,
-                    Some(_) => std::thread::sleep(TICK),
-                }
-            }
-            aside(format!(
-                "queue `{}` stays: it holds messages, or somebody else consumes from it",
-                self.queue
-            ));
+        if !self.made_queue && !self.copies {
+            return Ok(());
         }
+        thread::sleep(HAND_OVER);
+        // Messages that we got but did not show return to the queue when our consumer closes, a
+        // moment later.
+        for _ in 0..20 {
+            match session.queue_depth(&self.queue)? {
+                None => return Ok(()),
+                Some(QueueDepth { ready, consumers: 0, .. }) if ready == 0 || self.copies => {
+                    session.delete_queue(&self.queue)?;
+                    return Ok(());
+                }
+                Some(QueueDepth { consumers: 0, .. }) => break,
+                Some(_) => thread::sleep(TICK),
+            }
+        }
+        aside(format!("queue `{}` stays: it holds messages, or somebody else consumes from it", self.queue));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::management::{ManagementApi, TopicPermission};
 use delayline::{
-    amqp::Session,
+    amqp::{HAND_OVER, Session},
     codec::AppKey,
     topology::{Binding, Endpoint, Topology},
 };
@@ -173,6 +173,9 @@ pub fn remove_app(
             counted?;
             return Ok(Err(late));
         }
+    }
+    if options.force {
+        thread::sleep(HAND_OVER);
     }
     if !refusal.waiting.is_empty() {
         contents::calm(&mut session, belongings.queues().map(String::as_str));

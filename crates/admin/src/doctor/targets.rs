@@ -41,6 +41,10 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
         if !seen.insert(&queue.name) {
             continue;
         }
+        if topology.names().is_listener(&queue.name) {
+            findings.extend(left_by_a_listener(queue, &target.app));
+            continue;
+        }
         let apps = || targets.iter().filter(|other| is_at(other, queue)).map(|other| &other.app);
         let subject = format!("queue `{}`", queue.name);
         let finding = |code, what: String, advice: &str| {
@@ -68,8 +72,11 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
             };
             findings.push(finding(
                 FindingCode::TargetTransient,
-                format!("it disappears with {goes}, and messages that fall due afterwards end up unroutable"),
-                "declare a durable queue; if this is `delayline listen`, all is well once it ends",
+                format!(
+                    "it disappears with {goes}: what is just being handed to it gets stuck in its level, and \
+                     messages that fall due afterwards end up unroutable"
+                ),
+                "declare a durable queue, or put a landing queue in front of it (delayline app add --landing)",
             ));
         }
         // A stream keeps messages that were read.
@@ -82,6 +89,27 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
         }
     }
     findings
+}
+
+/// Whether a `delayline listen` that was killed has left this queue behind.
+fn left_by_a_listener(queue: &QueueInfo, app: &str) -> Option<Finding> {
+    (queue.consumers == 0 && queue.messages_ready > 0).then(|| {
+        let name = &queue.name;
+        Finding::new(
+            FindingCode::NobodyConsumes,
+            format!("queue `{name}`"),
+            format!(
+                "a `delayline listen` that was killed has left it, and it still gets copies of all messages \
+                 for `{app}` ({} now)",
+                grouped(queue.messages_ready)
+            ),
+            format!(
+                "run delayline listen --app {app} --queue {name}, and end it with Ctrl-C: that removes the \
+                 queue. Do not delete it while it is bound"
+            ),
+        )
+        .about([app])
+    })
 }
 
 fn is_at(target: &Route<'_>, queue: &QueueInfo) -> bool {

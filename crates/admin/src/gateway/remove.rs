@@ -13,7 +13,7 @@ use crate::{
     observe_with,
 };
 use delayline::{
-    amqp::Session,
+    amqp::{HAND_OVER, Session},
     topology::{ExchangeKind, Names, Object, Topology},
 };
 use delayline_settings::Settings;
@@ -89,6 +89,12 @@ pub fn remove_gateway(
             let refusal = RemoveRefusal { waiting: late?, ..RemoveRefusal::default() };
             return Ok(Err(refusal));
         }
+    }
+    let levels_lead_there = observed.exchanges.iter().any(|exchange| exchange.name == names.dispatch());
+    if levels_lead_there && let Ok(app) = Names::gateway_app(name) {
+        let binding = topology.app_binding(&app, &queues[1]);
+        session.unbind(&binding).map_err(doing(format!("removing the {binding}")))?;
+        thread::sleep(HAND_OVER);
     }
     for queue in &queues {
         contents::delete(&mut session, queue, &mut report.discarded)?;
