@@ -3,21 +3,28 @@
 
 use super::*;
 
-/// Makes the workers believe that their last attempt was long ago.
-const LONG_AGO: &str = "
-    [catch sys:replace_state(W, fun(S) ->
-        list_to_tuple([case is_map(P) of
-            true -> maps:map(fun
-                (_, M) when is_tuple(M), element(1, M) =:= pending ->
-                    setelement(tuple_size(M) - 1, M, case element(tuple_size(M) - 1, M) of
-                        undefined -> undefined;
-                        _ -> 1
-                    end);
-                (_, M) -> M
-            end, P);
-            false -> P
-        end || P <- tuple_to_list(S)])
-    end) || {_, W, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup), is_pid(W)], ok.";
+/// Makes the workers of this vhost believe that their last attempt was long ago. Those of other
+/// tests on the node are left alone.
+fn long_ago(settings: &Settings) {
+    eval(&format!(
+        "[catch sys:replace_state(W, fun
+            (S) when element(2, element(2, S)) =:= <<\"{}\">> ->
+                list_to_tuple([case is_map(P) of
+                    true -> maps:map(fun
+                        (_, M) when is_tuple(M), element(1, M) =:= pending ->
+                            setelement(tuple_size(M) - 1, M, case element(tuple_size(M) - 1, M) of
+                                undefined -> undefined;
+                                _ -> 1
+                            end);
+                        (_, M) -> M
+                    end, P);
+                    false -> P
+                end || P <- tuple_to_list(S)]);
+            (S) -> S
+        end) || {{_, W, _, _}} <- supervisor:which_children(rabbit_fifo_dlx_sup), is_pid(W)], ok.",
+        settings.broker.vhost
+    ));
+}
 
 #[test]
 fn what_was_refused_is_offered_again_once_its_time_is_over() {
@@ -52,8 +59,7 @@ fn what_was_refused_is_offered_again_once_its_time_is_over() {
     assert!(report.touched[0].left > Some(0), "{report:#?}");
     // Once the broker's time is over, each attempt hands on what it had in hand.
     for _ in 0..60 {
-        let output = node().ctl(&["eval", LONG_AGO]).unwrap();
-        assert!(output.status.success(), "{output:?}");
+        long_ago(&settings);
         let all = UnstickOptions { all: true, wait: Duration::ZERO, ..options(Unstick::Set) };
         unstick(&settings_of, &all).unwrap();
         if take(Duration::from_secs(2)) == 60 {
@@ -69,6 +75,12 @@ fn anew() -> &'static str {
     let (_, rest) = document.split_once("if the worker that hands them on starts anew").expect("the advice");
     let (_, rest) = rest.split_once("rabbitmqctl eval '").expect("the command");
     rest.split_once('\'').unwrap().0
+}
+
+/// In this vhost alone: what is stuck for other tests on the node is to stay.
+fn anew_here(settings: &Settings) -> String {
+    let here = format!("element(2, element(2, S)) =:= <<\"{}\">>,", settings.broker.vhost);
+    anew().replace("element(1, S) =:= state,", &format!("element(1, S) =:= state, {here}"))
 }
 
 fn eval(code: &str) -> String {
@@ -99,9 +111,67 @@ fn what_was_offered_to_a_queue_that_was_not_up_goes_when_the_worker_starts_anew(
         unstick(&settings, &UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) });
     let report = report.unwrap();
     assert!(report.touched[0].left > Some(0), "{report:#?}");
-    // In this vhost alone: what is stuck for other tests on the node is to stay.
-    let here = format!("element(2, element(2, S)) =:= <<\"{}\">>,", settings.broker.vhost);
-    let told = eval(&anew().replace("element(1, S) =:= state,", &format!("element(1, S) =:= state, {here}")));
+    let told = eval(&anew_here(&settings));
     assert!(told.contains("delay.level.01") && !told.contains("delay.level.00"), "{told}");
     all_arrive(&inbox, 0..61);
+}
+
+/// A queue that was deleted before it took a message which another one has: the broker holds on
+/// to it for good, whatever it tries.
+#[test]
+fn what_another_queue_has_taken_is_let_go_once_one_more_is_bound_or_the_worker_starts_anew() {
+    let settings = installed();
+    let mut session = Session::open(&settings.broker).unwrap();
+    let inbox = Inbox::open(&settings, "app");
+    let binding = |queue: &str| Binding {
+        source: "delay.dispatch".into(),
+        destination: Endpoint::Queue(queue.into()),
+        key: RoutingKey::binding_pattern(&app("app")),
+    };
+    let again = || {
+        long_ago(&settings);
+        let all = UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) };
+        unstick(&settings, &all).unwrap()
+    };
+    // One for each way out.
+    for ids in [0..20, 20..40] {
+        let full = [("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())];
+        queue(&mut session, "full", &full);
+        session.bind(&binding("full")).unwrap();
+        send(&settings, "app", ids.clone(), 1);
+        all_arrive(&inbox, ids.clone());
+        let held = eventually_seen(
+            "the rest is refused",
+            || {
+                let ready = u64::from(session.queue_depth("full").unwrap().unwrap().ready);
+                (ready, dead_letters(&settings, "delay.level.00"))
+            },
+            |&(taken, stuck)| taken > 0 && taken + stuck == 20,
+        );
+        if ids.start == 0 {
+            let look = || admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
+            eventually_seen("doctor warns of unbinding it", look, |report| {
+                report.findings.iter().any(|it| {
+                    it.code == FindingCode::StuckDeadLetters && it.advice.contains("do not unbind it yet")
+                })
+            });
+        }
+        session.unbind(&binding("full")).unwrap();
+        session.delete_queue("full").unwrap();
+        let report = again();
+        assert_eq!(report.touched[0].left, Some(held.1), "the broker has learned to let go: say so");
+        if ids.start == 0 {
+            queue(&mut session, "one-more", &[]);
+            session.bind(&binding("one-more")).unwrap();
+            let report = again();
+            assert_eq!(report.touched[0].left, Some(0), "{report:#?}");
+            session.unbind(&binding("one-more")).unwrap();
+            let copies = session.queue_depth("one-more").unwrap().unwrap().ready;
+            assert_eq!(u64::from(copies), held.1);
+            assert!(inbox.next(Duration::from_secs(1)).is_none(), "one came twice");
+        } else {
+            eval(&anew_here(&settings));
+            stuck(&settings, "delay.level.00", 0);
+        }
+    }
 }

@@ -48,6 +48,8 @@ struct Holder {
     landing: Option<String>,
     /// The applications that cannot accept messages now, and why.
     blocked: Vec<(String, String)>,
+    /// Whether another queue gets the same messages as one of these.
+    shared: bool,
     /// Whether the broker is one that can forget deliveries in progress.
     forgets: bool,
 }
@@ -66,8 +68,10 @@ impl Holder {
             targets.iter().filter_map(|target| Some((target.app.clone(), reason(target)?))).collect();
         blocked.sort();
         blocked.dedup();
+        let ends = |app: &String| targets.iter().filter(|target| target.app == *app).count();
+        let shared = landing.is_none() && blocked.iter().any(|(app, _)| ends(app) > 1);
         let forgets = facts.about.version.as_ref().is_some_and(|version| version.starts_with("3."));
-        Self { landing: landing.map(str::to_owned), blocked, forgets }
+        Self { landing: landing.map(str::to_owned), blocked, shared, forgets }
     }
 
     fn apps(&self) -> Vec<&String> {
@@ -86,6 +90,13 @@ impl Holder {
     }
 
     fn advice(&self) -> String {
+        if self.shared {
+            return "make it accept messages again, and do not unbind it yet: another queue has the same key \
+                    and has taken these messages, and without this one the broker never lets go of them \
+                    (docs/doctor.md says what helps then). Then run delayline unstick, or wait for the \
+                    broker, which tries again every 3 minutes; no message is lost"
+                .into();
+        }
         if !self.blocked.is_empty() {
             return "make it accept messages again, or unbind it: then its messages go to the unroutable \
                     queue. Then run delayline unstick, or wait for the broker, which tries again every 3 \
