@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use crate::codec::{AppKey, AppKeyError, Level};
 
+use super::Endpoint;
+
 /// The name of an installed set: one word of letters, digits, `-` and `_`,
 /// 64 characters at most. The default is `delay`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -274,6 +276,12 @@ impl Names {
     #[must_use]
     pub fn is_listener(&self, queue: &str) -> bool {
         queue.strip_prefix(self.set.as_str()).is_some_and(|rest| rest.starts_with(".listen."))
+    }
+
+    /// Whether what is bound here is the queue of somebody who only looks.
+    #[must_use]
+    pub fn listens(&self, bound: &Endpoint) -> bool {
+        matches!(bound, Endpoint::Queue(queue) if self.is_listener(queue))
     }
 }
 

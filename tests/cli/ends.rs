@@ -235,8 +235,8 @@ fn what_only_shows_ends_when_nobody_reads() {
     BufReader::new(listen.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
     let probe = piped(&settings, &["probe", "--forever"]);
     let bench = piped(&settings, &["bench", "--name", "unread"]);
-    // What would end by itself was interrupted.
-    for (mut child, code) in [(listen, 0), (probe, 130), (bench, 130)] {
+    // What would end by itself was interrupted, and comes first: it is not to have ended before.
+    for (mut child, code) in [(bench, 130), (probe, 0), (listen, 0)] {
         assert!(child.try_wait().unwrap().is_none());
         // The other end of its errors stays open: only who reads the output counts.
         drop(child.stdout.take());

@@ -209,7 +209,22 @@ fn remove(
             Object::Binding(_) => {}
         }
     }
+    for queue in left_by_listeners(topology, observed.as_ref()) {
+        session.delete_queue(queue).map_err(doing(format!("removing queue `{queue}`")))?;
+        report.removed.push(format!("queue `{queue}`"));
+    }
     Ok(Ok(report))
+}
+
+/// The queues of those who listened and were killed. Nobody misses the copies in them.
+fn left_by_listeners<'a>(
+    topology: &Topology,
+    observed: Option<&'a Observed>,
+) -> impl Iterator<Item = &'a str> {
+    let queues = observed.map_or(&[][..], |observed| &observed.queues);
+    let left =
+        queues.iter().filter(|queue| topology.names().is_listener(&queue.name) && queue.consumers == 0);
+    left.map(|queue| queue.name.as_str())
 }
 
 /// The bindings of applications, which go with the dispatch exchange; as far as the API can be

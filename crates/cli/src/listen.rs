@@ -35,10 +35,11 @@ Examples:
   delayline listen --app billing --count 1 --json > message.jsonl
   delayline send --jsonl --file message.jsonl --delay 1h      send it again
 
-Without --queue, a queue of its own is bound while the command runs and gets copies, so the
-application still gets all its messages. It keeps the newest 10,000 that were not shown
-yet. With --queue, messages are TAKEN from that queue, as any consumer would take them.
-What listen made is removed at the end. If it is killed, that stays: doctor finds it.")]
+Without --queue, a queue `delay.listen.…` is bound while the command runs and gets copies,
+so the application still gets all its messages; of those not shown yet it keeps the newest
+10,000. With --queue, messages are TAKEN from that queue, as any consumer would take them.
+What listen made is removed at the end. If it is killed, that stays, and `delayline doctor`
+says how to remove it once it holds messages.")]
 pub(super) struct Args {
     /// The app key to listen for
     #[arg(long, value_name = "KEY", value_parser = args::app)]
@@ -78,11 +79,8 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
     }
     let result = receive(args, &target, &mut session, output, &interrupted);
     let taken_down = target.take_down(&mut session);
-    if taken_down.is_err() && target.copies {
-        let (app, queue) = (&args.app, &target.queue);
-        aside(format!(
-            "the queue may still be there: delayline listen --app {app} --queue {queue} removes it when it ends"
-        ));
+    if taken_down.is_err() {
+        target.may_stay(args, settings);
     }
     let code = result?;
     taken_down?;
@@ -181,13 +179,22 @@ impl Listening {
             // Not an exclusive one: that goes with our connection, whatever is just being handed
             // to it, and can hold up a level for everybody (`HAND_OVER`).
             None => (names.listener(&format!("{:016x}", fastrand::u64(..))), true),
-            Some(name) => (name.clone(), session.queue_depth(name)?.is_none()),
+            Some(name) => {
+                let depth = session.queue_depth(name)?;
+                if names.is_listener(name) && depth.is_some_and(|depth| depth.consumers > 0) {
+                    let reason = format!("queue `{name}` is that of a `delayline listen` which is running");
+                    return Err(Failure::new(Code::Problem, reason));
+                }
+                (name.clone(), depth.is_none())
+            }
         };
         let copies = names.is_listener(&queue);
         if made_queue {
             let mut arguments = vec![("x-queue-type".to_owned(), QueueType::Quorum.as_str().into())];
             if copies {
                 arguments.push(("x-max-length".to_owned(), COPIES.into()));
+                // Whatever a policy says: what it refused would hold up a level for everybody.
+                arguments.push(("x-overflow".to_owned(), "drop-head".into()));
             }
             session.declare_queue(&Queue::new(queue.clone()).with_arguments(arguments))?;
         }
@@ -195,7 +202,9 @@ impl Listening {
         match listening.bind(&args.app, &names, settings, session) {
             Ok(()) => Ok(listening),
             Err(error) => {
-                let _ = listening.take_down(session);
+                if listening.take_down(session).is_err() {
+                    listening.may_stay(args, settings);
+                }
                 Err(error)
             }
         }
@@ -228,6 +237,14 @@ impl Listening {
             Err(error) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    fn may_stay(&self, args: &Args, settings: &Settings) {
+        if self.copies {
+            let listen = format!("listen --app {} --queue {}", args.app, self.queue);
+            let listen = settings.topology.set.command(&listen);
+            aside(format!("the queue may still be there: `{listen}` removes it when it ends"));
+        }
     }
 
     fn take_down(&self, session: &mut Session) -> Result<(), Failure> {

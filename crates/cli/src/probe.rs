@@ -146,7 +146,8 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         return Err(Failure::new(Code::Broker, reason));
     }
     if interrupted.load(Ordering::Relaxed) && !was_running {
-        return Ok(Code::Interrupted);
+        // As when it runs: a reader that is gone is no failure.
+        return Ok(if ending::nobody_reads() { Code::Done } else { Code::Interrupted });
     }
     let report = Report::new(&probes, &watched);
     if output.json {

@@ -126,8 +126,8 @@ fn show(report: &UnstickReport, output: &mut Output) -> Result<(), Failure> {
     } else if !report.dry_run && code(report) == Code::Problem {
         output.line(
             "Messages that are still stuck are not accepted by anybody now, or were refused less than three \
-             minutes ago, also by a queue that was not up yet or was deleted; `delayline doctor` says who \
-             refuses them, and docs/doctor.md what makes them go at once",
+             minutes ago (also by a queue that was not up yet), or were being handed to a queue that was \
+             deleted; `delayline doctor` says who refuses them, and docs/doctor.md what makes them go",
         )?;
     }
     Ok(())

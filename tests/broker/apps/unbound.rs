@@ -143,3 +143,32 @@ fn nobody_is_taken_for_what_is_left_of_an_application_who_is_not() {
     let findings = found(&settings);
     assert!(findings.len() == 1 && findings[0].apps == ["more"], "{findings:#?}");
 }
+
+#[test]
+fn who_listens_to_an_application_is_none_of_its_queues() {
+    let settings = common::installed(1_000);
+    // One that comes before the listener's in every list, and one that comes after it.
+    for name in ["billing", "orders"] {
+        let spec = direct(&settings, name);
+        added(&settings, &spec);
+        let mut session = Session::open(&settings.broker).unwrap();
+        let names = topology(&settings).names().clone();
+        let listener = names.listener(name);
+        let arguments = [("x-queue-type".to_owned(), "quorum".into())];
+        session.declare_queue(&Queue::new(listener.clone()).with_arguments(arguments)).unwrap();
+        session.bind(&topology(&settings).app_binding(&app(name), &listener)).unwrap();
+
+        assert_eq!(add(&settings, &spec).outcome, Applied::Unchanged, "{name}");
+        assert_eq!(listed(&settings), [entry(name, true, name)]);
+        assert_eq!(admin::queue_of_app(&settings, &topology(&settings), &app(name)).as_deref(), Some(name));
+        let removed = remove(&settings, &spec, RemoveOptions::default()).unwrap();
+        assert!(removed.removed.contains(&format!("queue `{name}`")), "{removed:?}");
+        assert!(session.queue_depth(name).unwrap().is_none());
+        assert!(session.queue_depth(&listener).unwrap().is_some());
+        session.unbind(&topology(&settings).app_binding(&app(name), &listener)).unwrap();
+    }
+    // What is left of those who listened goes with the set.
+    admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
+    let queues = api("GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
+    assert_eq!(queues, json!([]));
+}

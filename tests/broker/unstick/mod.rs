@@ -20,7 +20,9 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, http, install, topology, vhost_on};
+use crate::common::{
+    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, refusing, topology, vhost_on,
+};
 
 pub(crate) fn node() -> &'static PrivateNode {
     static NODE: OnceLock<PrivateNode> = OnceLock::new();

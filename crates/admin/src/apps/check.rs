@@ -135,7 +135,7 @@ fn others(
             observe_with(&api, &settings.broker.vhost).map_err(|error| error.to_string())
         });
     let bindings = match observed {
-        Ok(observed) => observed.dispatch_bindings(topology),
+        Ok(observed) => observed.app_bindings(topology),
         Err(reason) => {
             unchecked.push(format!("the keys and queues of the other applications: {reason}"));
             return Vec::new();

@@ -146,7 +146,7 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     };
     unchecked.extend(unlisted.into_values());
     let mut bound: BTreeMap<(String, Endpoint), Option<String>> = BTreeMap::new();
-    for binding in observed.dispatch_bindings(topology) {
+    for binding in observed.app_bindings(topology) {
         let app = RoutingKey::app_of_pattern(&binding.key).ok().map(|app| app.to_string());
         bound.insert((binding.key, binding.destination), app);
     }
@@ -229,7 +229,7 @@ fn path(
 pub fn queue_of_app(settings: &Settings, topology: &Topology, app: &AppKey) -> Option<String> {
     let observed = observe_with(&api(settings).ok()?, &settings.broker.vhost).ok()?;
     let key = RoutingKey::binding_pattern(app);
-    let bound = observed.dispatch_bindings(topology).into_iter().filter(|binding| binding.key == key);
+    let bound = observed.app_bindings(topology).into_iter().filter(|binding| binding.key == key);
     // What is bound to an exchange behind a landing queue need not be the application's.
     let queue = |binding: Binding| match path(topology, &observed, &binding.destination) {
         (Some(landing), _) if !landing.exchange.is_empty() => None,

@@ -245,7 +245,7 @@ fn look(
     report: &mut RemoveReport,
 ) -> Result<(Belongings, RemoveRefusal), AdminError> {
     let key = topology.app_binding(app, "").key;
-    let mut bindings = standing.observed.dispatch_bindings(topology);
+    let mut bindings = standing.observed.app_bindings(topology);
     bindings.retain(|binding| binding.key == key);
     let route = topology.recall_route(app);
     bindings.extend(standing.observed.bindings_of(&route.source).into_iter().filter(|it| *it == route));

@@ -14,7 +14,7 @@ use delayline::{
     broker::Secret,
     codec::AppKey,
     shell::quoted,
-    topology::{Binding, Endpoint, Exchange, Object, Queue, Topology},
+    topology::{Binding, Endpoint, Exchange, Names, Object, Queue, Topology},
 };
 
 use crate::{
@@ -201,7 +201,7 @@ impl Step {
                     }
                 }
             }
-            Self::Binding(binding) => bound(binding, standing),
+            Self::Binding(binding) => bound(binding, standing, topology.names()),
             Self::User(name, password) => user(name, password.is_some(), standing),
             Self::Topic(wanted) => {
                 let same =
@@ -331,10 +331,12 @@ fn compare<T: PartialEq>(step: &Step, found: Option<&T>, wanted: &T, show: impl 
     }
 }
 
-/// An app key leads to one place: a second binding would deliver copies.
-fn bound(wanted: &Binding, standing: &Standing) -> Found {
+/// An app key leads to one place: a second binding would deliver copies. Only those who listen
+/// are to get these.
+fn bound(wanted: &Binding, standing: &Standing, names: &Names) -> Found {
     let bindings = standing.observed.bindings_of(&wanted.source);
-    let same_key: Vec<_> = bindings.iter().filter(|binding| binding.key == wanted.key).collect();
+    let same_key = bindings.iter().filter(|binding| binding.key == wanted.key);
+    let same_key: Vec<_> = same_key.filter(|binding| !names.listens(&binding.destination)).collect();
     match same_key.iter().find(|binding| binding.destination != wanted.destination) {
         Some(other) => Found::Different(format!(
             "exchange `{}` is already bound to {}, and a second binding would deliver a copy of every message",

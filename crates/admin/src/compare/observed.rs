@@ -247,8 +247,18 @@ impl Observed {
             .collect()
     }
 
-    /// The applications bound to a set's dispatch exchange, and where their messages go. The
-    /// bindings for messages that can be recalled are not among them.
+    /// The applications bound to a set's dispatch exchange, and where their messages go. Whoever
+    /// only listens, and gets copies, is not among them, nor are the bindings for messages that
+    /// can be recalled.
+    #[must_use]
+    pub fn app_bindings(&self, topology: &Topology) -> Vec<Binding> {
+        let mut bindings = self.dispatch_bindings(topology);
+        bindings.retain(|binding| !topology.names().listens(&binding.destination));
+        bindings
+    }
+
+    /// All that is bound to a set's dispatch exchange, but for the bindings for messages that can
+    /// be recalled.
     #[must_use]
     pub fn dispatch_bindings(&self, topology: &Topology) -> Vec<Binding> {
         let dispatch = topology.names().dispatch();

@@ -68,8 +68,9 @@ impl Holder {
             targets.iter().filter_map(|target| Some((target.app.clone(), reason(target)?))).collect();
         blocked.sort();
         blocked.dedup();
-        let ends = |app: &String| targets.iter().filter(|target| target.app == *app).count();
-        let shared = landing.is_none() && blocked.iter().any(|(app, _)| ends(app) > 1);
+        let holding = || targets.iter().filter(|target| reason(target).is_some());
+        let shared =
+            landing.is_none() && holding().any(|target| targets.iter().any(|other| target.shares(other)));
         let forgets = facts.about.version.as_ref().is_some_and(|version| version.starts_with("3."));
         Self { landing: landing.map(str::to_owned), blocked, shared, forgets }
     }
@@ -91,8 +92,8 @@ impl Holder {
 
     fn advice(&self) -> String {
         if self.shared {
-            return "make it accept messages again, and do not unbind it yet: another queue has the same key \
-                    and has taken these messages, and without this one the broker never lets go of them \
+            return "make the queue accept messages again, and do not unbind it before it does: another one \
+                    has taken the same messages, and if this one goes, the broker never lets go of them \
                     (docs/doctor.md says what helps then). Then run delayline unstick, or wait for the \
                     broker, which tries again every 3 minutes; no message is lost"
                 .into();
@@ -110,9 +111,9 @@ impl Holder {
         }
         let mut advice =
             "run delayline unstick, which makes the queue try again at once; after a restart of \
-                          the broker that is usually all it takes. If it does not help, docs/doctor.md has a \
-                          command that shows their keys and the queue that refuses them, and one that makes \
-                          them go at once"
+                          the broker that is usually all it takes. If it does not help, a queue may have been \
+                          deleted while they were handed to it: docs/doctor.md has a command that shows their \
+                          keys and the queue that refuses them, and what makes them go at once"
                 .to_owned();
         if self.forgets {
             advice += ". On RabbitMQ 3.x, messages passed on while a node of the cluster was starting can \

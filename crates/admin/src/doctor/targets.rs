@@ -10,7 +10,10 @@ use crate::{
     management::QueueInfo,
     number::grouped,
 };
-use delayline::topology::{Endpoint, QueueType, Topology};
+use delayline::{
+    shell::quoted,
+    topology::{Endpoint, QueueType, SetName, Topology},
+};
 
 /// Checks every queue that messages end up in.
 pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> {
@@ -42,7 +45,8 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
             continue;
         }
         if topology.names().is_listener(&queue.name) {
-            findings.extend(left_by_a_listener(queue, &target.app));
+            findings.extend(replicas(queue, STOPS).map(|finding| finding.about([&target.app])));
+            findings.extend(left_by_a_listener(&topology.settings().set, queue, &target.app));
             continue;
         }
         let apps = || targets.iter().filter(|other| is_at(other, queue)).map(|other| &other.app);
@@ -64,7 +68,7 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
                 "declare it again as a quorum queue (x-queue-type: quorum); delayline app add does that",
             ));
         }
-        if !queue.durable || queue.exclusive || queue.auto_delete {
+        if target.landing.is_none() && (!queue.durable || queue.exclusive || queue.auto_delete) {
             let goes = match (queue.exclusive, queue.auto_delete) {
                 (true, _) => "the connection that declared it",
                 (_, true) => "its last consumer",
@@ -92,7 +96,7 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
 }
 
 /// Whether a `delayline listen` that was killed has left this queue behind.
-fn left_by_a_listener(queue: &QueueInfo, app: &str) -> Option<Finding> {
+fn left_by_a_listener(set: &SetName, queue: &QueueInfo, app: &str) -> Option<Finding> {
     (queue.consumers == 0 && queue.messages_ready > 0).then(|| {
         let name = &queue.name;
         Finding::new(
@@ -104,8 +108,8 @@ fn left_by_a_listener(queue: &QueueInfo, app: &str) -> Option<Finding> {
                 grouped(queue.messages_ready)
             ),
             format!(
-                "run delayline listen --app {app} --queue {name}, and end it with Ctrl-C: that removes the \
-                 queue. Do not delete it while it is bound"
+                "run `{}`, and end it with Ctrl-C: that removes the queue. Do not delete it while it is bound",
+                set.command(&format!("listen --app {} --queue {name}", quoted(app)))
             ),
         )
         .about([app])

@@ -12,7 +12,7 @@ use crate::{
     management::{BindingInfo, QueueInfo},
 };
 use delayline::{
-    codec::{Delay, RoutingKey},
+    codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Topology, topic_matches},
 };
 
@@ -56,6 +56,27 @@ impl Route<'_> {
             End::Back(_) => None,
             End::Queue(queue) => refuses(queue),
         }
+    }
+}
+
+impl Route<'_> {
+    /// The queue that a level hands its messages to, if there is one.
+    fn first_queue(&self) -> Option<&str> {
+        match (self.landing, &self.end) {
+            (Some(landing), _) => Some(&landing.name),
+            (None, End::Queue(queue)) => Some(&queue.name),
+            (None, End::Nowhere(_) | End::Back(_)) => None,
+        }
+    }
+
+    /// Whether a level hands the same messages to another queue of this other route.
+    pub(super) fn shares(&self, other: &Route<'_>) -> bool {
+        let catches = |pattern: &str, app: &str| {
+            AppKey::new(app)
+                .is_ok_and(|app| topic_matches(pattern, &RoutingKey::new(Delay::ZERO, app).encode()))
+        };
+        let same = self.app == other.app || catches(&self.app, &other.app) || catches(&other.app, &self.app);
+        same && other.first_queue().is_some_and(|queue| self.first_queue() != Some(queue))
     }
 }
 
@@ -244,5 +265,27 @@ impl<'a> Walk<'a, '_> {
             Some(alternate) => self.exchange(alternate, key, hop),
             None => hop.nowhere.push(name.to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_hands_the_same_messages_to_whoever_is_bound_for_them() {
+        let [small, tap, landing, behind] = ["small", "tap", "landing", "behind"]
+            .map(|name| QueueInfo { name: name.into(), ..QueueInfo::default() });
+        let route =
+            |app: &str, queue, landing| Route { app: app.to_owned(), end: End::Queue(queue), landing };
+        let tiny = route("tiny", &small, None);
+        assert!(tiny.shares(&route("tiny", &tap, None)));
+        assert!(tiny.shares(&route("#", &tap, None)) && route("#", &tap, None).shares(&tiny));
+        assert!(tiny.shares(&route("tiny", &behind, Some(&landing))));
+        // Others, the same queue, and two ends behind one landing queue.
+        assert!(!tiny.shares(&route("other", &tap, None)) && !tiny.shares(&route("#.other", &tap, None)));
+        assert!(!tiny.shares(&tiny) && !tiny.shares(&route("#", &small, None)));
+        let [one, other] = [&small, &behind].map(|queue| route("tiny", queue, Some(&landing)));
+        assert!(!one.shares(&other));
     }
 }

@@ -53,7 +53,7 @@ impl Bound {
     /// Who is bound to the dispatch exchange.
     pub(crate) fn new(topology: &Topology, observed: &Observed) -> Self {
         let mut bound = Self::default();
-        for binding in observed.dispatch_bindings(topology) {
+        for binding in observed.app_bindings(topology) {
             match RoutingKey::app_of_pattern(&binding.key) {
                 Ok(app) => _ = bound.apps.insert(app.to_string()),
                 Err(pattern) => bound.patterns.push(pattern.to_owned()),
