@@ -13,7 +13,7 @@ use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, install, 
 #[test]
 fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     let mut cluster = PrivateCluster::start(&ClusterOptions::default()).unwrap();
-    let settings = cluster.settings(0).set("unit_ms", "100").set("heartbeat", "1").build().unwrap();
+    let settings = cluster.settings(0).set("unit_ms", "100").build().unwrap();
     install(&settings);
     let topology = topology(&settings);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();

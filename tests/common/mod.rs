@@ -19,6 +19,7 @@ use std::{
 
 use delayline::{
     amqp::{Consumer, Event, Next, Publisher, Session},
+    broker::Broker,
     codec::{AppKey, RoutingKey},
     message::{Headers, Properties, Value},
     percent,
@@ -52,7 +53,10 @@ pub fn topology(settings: &Settings) -> Topology {
 }
 
 pub fn install(settings: &Settings) {
-    let report = admin::install(settings, &topology(settings), false, || {}).unwrap();
+    // Those that notice a dead broker within two seconds would give up a busy one as well.
+    let mut patient = settings.clone();
+    patient.broker.heartbeat = Broker::HEARTBEAT;
+    let report = admin::install(&patient, &topology(settings), false, || {}).unwrap();
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
 }
 

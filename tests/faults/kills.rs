@@ -9,15 +9,13 @@ use std::{
 };
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
-use delayline::{amqp::Session, topology::Topology};
-use delayline_admin as admin;
 use delayline_settings::Settings;
 use serde::Serialize;
 
 use crate::{
     Args, UNIT_MS,
     consumer::Consumer,
-    lab::Lab,
+    lab::{self, Lab},
     ledger::{Ledger, Place, clock_ms},
     publisher::{Delays, Job, Publisher},
     scenarios::{APP, Needs, declare_app},
@@ -63,9 +61,7 @@ pub fn run(kills: u32, args: &Args) -> ExitCode {
     ];
     let layers = values.iter().fold(lab.layers(), |layers, (key, value)| layers.set(key, value));
     let settings = layers.build().expect("settings");
-    let topology = Topology::new(settings.topology.clone());
-    admin::install(&settings, &topology, false, || {}).expect("the set is installed");
-    let mut session = Session::open(&settings.broker).expect("a session");
+    let mut session = lab::install(&settings);
     declare_app(&mut session, &settings, APP, Needs::Nothing);
     drop(session);
     lab.write_down_queues();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
-use delayline::topology::Topology;
+use delayline::{amqp::Session, broker::Broker, topology::Topology};
 use delayline_admin::{self as admin, UnstickOptions, management::ManagementApi};
 use delayline_node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode};
 use delayline_settings::{Layers, Settings};
@@ -11,6 +11,18 @@ use delayline_settings::{Layers, Settings};
 pub enum Lab {
     Single(Box<PrivateNode>),
     Cluster { cluster: PrivateCluster, separable: bool },
+}
+
+/// Installs the set, and connects for what else has to be there.
+///
+/// During a run, a broker that is silent for two seconds is given up. Before it, on a busy
+/// machine, it may well be.
+pub fn install(settings: &Settings) -> Session {
+    let mut settings = settings.clone();
+    settings.broker.heartbeat = Broker::HEARTBEAT;
+    let topology = Topology::new(settings.topology.clone());
+    admin::install(&settings, &topology, false, || {}).expect("the set is installed");
+    Session::open(&settings.broker).expect("a session")
 }
 
 impl Lab {

@@ -26,8 +26,7 @@ use std::{
 };
 
 use clap::Parser;
-use delayline::{amqp::Session, topology::Topology};
-use delayline_admin as admin;
+use delayline::topology::Topology;
 use delayline_settings::{Layers, Settings};
 use tempfile::TempDir;
 
@@ -257,8 +256,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     let settings = values.iter().fold(lab.layers(), |layers: Layers, (key, value)| layers.set(key, value));
     let settings: Settings = settings.build().expect("settings");
     let topology = Topology::new(settings.topology.clone());
-    admin::install(&settings, &topology, false, || {}).expect("the set is installed");
-    let mut session = Session::open(&settings.broker).expect("a session");
+    let mut session = lab::install(&settings);
     scenarios::declare_app(&mut session, &settings, APP, scenario.needs);
     let recalling = scenario.needs == Needs::Recall;
     if recalling {

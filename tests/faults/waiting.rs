@@ -7,8 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{amqp::Session, topology::Topology};
-use delayline_admin as admin;
 use delayline_measure::ledger::percentile;
 use delayline_settings::Settings;
 use serde::Serialize;
@@ -16,7 +14,7 @@ use serde::Serialize;
 use crate::{
     Args,
     consumer::Consumer,
-    lab::Lab,
+    lab::{self, Lab},
     ledger::{Ledger, Place, Totals, clock_ms},
     publisher::{Delays, Job, Publisher},
     scenarios::{APP, Needs, declare_app},
@@ -61,9 +59,7 @@ pub fn run(messages: u64, args: &Args) -> ExitCode {
         [("unit_ms", UNIT_MS.to_string()), ("heartbeat", "5".into()), ("publish_timeout", "5m".into())];
     let layers = values.iter().fold(lab.layers(), |layers, (key, value)| layers.set(key, value));
     let settings = layers.build().expect("settings");
-    let topology = Topology::new(settings.topology.clone());
-    admin::install(&settings, &topology, false, || {}).expect("the set is installed");
-    let mut session = Session::open(&settings.broker).expect("a session");
+    let mut session = lab::install(&settings);
     for app in [APP, PROBE] {
         declare_app(&mut session, &settings, app, Needs::Nothing);
     }

@@ -8,7 +8,7 @@ use crate::{
     finding::{Finding, FindingCode},
     limit::limit,
     management::QueueInfo,
-    number::grouped,
+    number::{counted, either, grouped},
 };
 use delayline::{
     shell::quoted,
@@ -87,7 +87,11 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
         if queue.consumers == 0 && queue.messages_ready > 0 && !queue.kind.contains("stream") {
             findings.push(finding(
                 FindingCode::NobodyConsumes,
-                format!("{} messages wait, and nobody consumes them", grouped(queue.messages_ready)),
+                format!(
+                    "{} {}, and nobody consumes them",
+                    counted(queue.messages_ready, "message"),
+                    either(queue.messages_ready, "waits", "wait")
+                ),
                 "start the application; if it is gone for good, delayline app remove",
             ));
         }
