@@ -94,6 +94,12 @@ fn nothing_left(looks: &[Look]) -> bool {
     looks.windows(2).all(|pair| pair[0].due <= pair[1].due && pair[0].messages <= pair[1].messages)
 }
 
+/// Whether something was seen to leave a queue since there have always been dead letters: then
+/// what hands them on is alive.
+pub fn moves(looks: &[Look]) -> bool {
+    !nothing_left(&looks[begin(looks)..])
+}
+
 /// The sample from which on there was always something.
 pub fn begin(looks: &[Look]) -> usize {
     looks.iter().rposition(|look| look.due == 0).map_or(0, |nothing| nothing + 1)
@@ -142,6 +148,17 @@ mod tests {
         ] {
             assert_eq!(Sign::of(&alone(counts)), expected, "{counts:?}");
         }
+    }
+
+    #[test]
+    fn what_leaves_past_stuck_ones_is_seen() {
+        assert!(moves(&alone(&[0, 7, 9, 7, 7])));
+        let of = |messages: [u64; 4]| messages.map(|messages| Look { due: 7, messages });
+        assert!(moves(&of([20, 30, 25, 30])));
+        assert!(!moves(&of([20, 20, 25, 30])));
+        // Before there were any is long ago.
+        assert!(!moves(&alone(&[9, 0, 7, 7, 7])));
+        assert!(!moves(&[]));
     }
 
     #[test]
