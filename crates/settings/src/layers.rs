@@ -250,8 +250,11 @@ fn of_another_type(error: ConfigError) -> SettingsError {
         return failed("settings".into())(&error);
     };
     // In a broker's table it is called `brokers.NAME.KEY`.
-    let name = key.rsplit('.').next();
-    let Some(key) = KEYS.iter().copied().find(|known| Some(*known) == name) else {
+    let (place, name) = match key.rsplit_once('.') {
+        Some((table, name)) => (format!("in [{table}] "), name),
+        None => (String::new(), key.as_str()),
+    };
+    let Some(key) = KEYS.iter().copied().find(|known| *known == name) else {
         return failed("settings".into())(&error);
     };
     let wanted = match *expected {
@@ -266,7 +269,7 @@ fn of_another_type(error: ConfigError) -> SettingsError {
         Some(number) if found.contains("integer") => number,
         _ => found.trim_start_matches("string "),
     };
-    SettingsError::Value { key, reason: format!("it is {found}, and has to be {wanted}") }
+    SettingsError::Value { key, reason: format!("{place}it is {found}, and has to be {wanted}") }
 }
 
 /// Says where an error comes from.

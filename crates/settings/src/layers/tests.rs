@@ -146,7 +146,7 @@ fn unknown_keys_are_named() {
         ("window = 'x'", "the setting `window` is not usable: it is \"x\", and has to be a whole number"),
         (
             "[brokers.b]\nwindow = 'x'",
-            "the setting `window` is not usable: it is \"x\", and has to be a whole",
+            "the setting `window` is not usable: in [brokers.b] it is \"x\", and has to be a whole",
         ),
     ] {
         let said = parse(text).unwrap_err();
