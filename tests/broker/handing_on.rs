@@ -1,18 +1,23 @@
 //! What is being handed on is not stuck, and what does not move is.
 
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 use delayline::{
     Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
+    percent,
     topology::{Binding, Endpoint, Queue},
 };
 use delayline_admin::{self as admin, FindingCode, Severity};
+use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, Sources};
+use serde_json::json;
 
-use crate::common::{PATIENCE, app, eventually_seen, installed, refusing, status, topology};
+use crate::common::{
+    PATIENCE, app, eventually, eventually_seen, http, install, installed, refusing, status, topology,
+};
 
 fn receives(session: &mut Session, key: &str) {
     let arguments = [("x-queue-type".to_owned(), "quorum".into())];
@@ -106,4 +111,44 @@ fn what_does_not_move_is_stuck_in_every_answer() {
     let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
     let found = doctor.findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters);
     assert!(found.is_some_and(|found| found.apps == ["full"]), "{doctor:#?}");
+}
+
+#[test]
+fn a_count_that_is_not_renewed_says_nothing() {
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    // A queue that is busy counts late. Here all do, every 40 s instead of every 5.
+    let late = node.ctl(&["eval", "application:set_env(rabbit, quorum_tick_interval, 40000)."]).unwrap();
+    assert!(late.status.success(), "{late:?}");
+    let settings = node.settings().set("unit_ms", "1000").build().unwrap();
+    install(&settings);
+    refusing(&settings, "full");
+    publish(&settings, "full", 1, 9);
+    let mut collector = Collector::new(settings.clone(), Sources::default());
+    eventually_seen("the broker counts", || status(&settings), |it| sum(it, |level| level.handing_on) == 9);
+    let path = format!("queues/{}/delay.level.00", percent::encode(&settings.broker.vhost));
+    let path = format!("{path}?lengths_age=60&lengths_incr=5&data_rates_age=60&data_rates_incr=5");
+    let shown = || {
+        let queue = http(&node, "GET", &path, &json!(null));
+        let of = |statistic: &str| queue[statistic]["samples"].as_array().cloned().unwrap_or_default();
+        let nines = of("messages_details").iter().filter(|at| at["sample"] == 9).count();
+        let renewed: BTreeSet<_> = of("reductions_details")
+            .iter()
+            .filter_map(|at| at["sample"].as_u64())
+            .filter(|it| *it > 0)
+            .collect();
+        (nines, renewed.len())
+    };
+    // It is shown time and again, and that alone does not make it true any longer.
+    eventually("it is shown often enough to be believed", || {
+        let status = status(&settings);
+        assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
+        let picture = collector.look();
+        assert_eq!((picture.stuck, picture.verdict.severity), (Some(0), None), "{:?}", picture.levels);
+        let (nines, counts) = shown();
+        // And was counted three times at most, with the first one that saw nothing.
+        assert!(counts < 4, "it was counted {counts} times");
+        nines >= 5
+    });
+    let doctor = admin::doctor(&settings, &topology(&settings), &Default::default()).unwrap();
+    assert!(doctor.findings.iter().all(|it| it.code != FindingCode::StuckDeadLetters), "{doctor:#?}");
 }

@@ -4,8 +4,11 @@
 //! When many fall due together, many wait although all of them move, so their number alone
 //! says nothing. Stuck are those that a queue is seen to have again and again while nothing
 //! leaves it.
+//!
+//! A queue that is busy may not count for a while, and the broker goes on showing its last
+//! count. Such a count was taken once and says no more than that.
 
-use crate::management::{ManagementApi, ManagementError};
+use crate::management::{ManagementApi, ManagementError, QueueInfo};
 
 /// How many dead letters a queue passes on at a time by default. When that many are stuck, no
 /// others move.
@@ -24,12 +27,16 @@ const ENOUGH: usize = 4;
 const LONG: usize = 10;
 
 /// The counts of a queue at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Look {
     /// Messages that have left the queue and are not confirmed.
     pub due: u64,
     /// Those and all others.
     pub messages: u64,
+    /// How much the queue's process had worked when it counted, in reductions of Erlang. To
+    /// count is work, so looks with the same number show the same count. `None` if the broker
+    /// does not say.
+    pub reductions: Option<u64>,
 }
 
 /// What the samples of one queue show.
@@ -53,7 +60,8 @@ impl Sign {
     /// Stuck ones keep the count from falling below their number, and it returns to that
     /// number time and again; moving ones make it rise and fall.
     pub fn of(looks: &[Look]) -> Self {
-        let looks = &looks[begin(looks)..];
+        let counts = counts(looks);
+        let looks = &counts[begin(&counts)..];
         let (Some(least), Some(last)) = (looks.iter().map(|look| look.due).min(), looks.last()) else {
             return Self::Passing;
         };
@@ -90,6 +98,13 @@ impl Sign {
     }
 }
 
+/// Every count once.
+fn counts(looks: &[Look]) -> Vec<Look> {
+    let mut counts = looks.to_vec();
+    counts.dedup_by(|again, count| again.reductions.is_some() && again.reductions == count.reductions);
+    counts
+}
+
 fn nothing_left(looks: &[Look]) -> bool {
     looks.windows(2).all(|pair| pair[0].due <= pair[1].due && pair[0].messages <= pair[1].messages)
 }
@@ -108,9 +123,20 @@ pub fn begin(looks: &[Look]) -> usize {
 /// What the broker recorded for a queue over the last minute, the oldest first; empty for a
 /// queue that does not exist.
 pub fn remembered(api: &ManagementApi, vhost: &str, queue: &str) -> Result<Vec<Look>, ManagementError> {
-    let info = api.queue_history(vhost, queue, RECENT)?.unwrap_or_default();
-    let looks = info.dead_letter_history().into_iter().zip(info.history());
-    Ok(looks.map(|(due, messages)| Look { due, messages }).collect())
+    Ok(looks(&api.queue_history(vhost, queue, RECENT)?.unwrap_or_default()))
+}
+
+/// The history of a queue. Brokers say of their newest count only later how much the queue had
+/// worked, and until then it may be an old count: it is left out, unless they never say it.
+fn looks(info: &QueueInfo) -> Vec<Look> {
+    let counts = info.dead_letter_history().into_iter().zip(info.history());
+    let looks = counts.zip(info.reductions_history()).map(|((due, messages), reductions)| Look {
+        due,
+        messages,
+        reductions,
+    });
+    let (known, unknown): (Vec<_>, Vec<_>) = looks.partition(|look| look.reductions.is_some());
+    if known.is_empty() { unknown } else { known }
 }
 
 #[cfg(test)]
@@ -119,7 +145,7 @@ mod tests {
 
     /// Looks at a queue that has nothing else.
     fn alone(counts: &[u64]) -> Vec<Look> {
-        counts.iter().map(|&due| Look { due, messages: due }).collect()
+        counts.iter().map(|&due| Look { due, messages: due, ..Look::default() }).collect()
     }
 
     #[test]
@@ -151,9 +177,38 @@ mod tests {
     }
 
     #[test]
+    fn a_count_that_is_shown_again_was_taken_once() {
+        let of = |looks: &[(u64, u64)]| {
+            let look = |&(due, reductions)| Look { due, messages: due, reductions: Some(reductions) };
+            Sign::of(&looks.iter().map(look).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[(0, 1), (90, 2), (90, 2), (90, 2), (90, 2), (90, 2), (90, 2)]), Sign::Passing);
+        assert_eq!(of(&[(0, 1), (90, 2), (90, 2), (90, 3), (90, 3), (90, 4), (90, 4)]), Sign::Passing);
+        assert_eq!(of(&[(0, 1), (90, 2), (90, 2), (90, 3), (90, 4), (90, 5)]), Sign::Stuck(90));
+    }
+
+    #[test]
+    fn a_count_of_which_nobody_knows_how_old_it_is_is_left_out() {
+        let counts = r#"{"samples": [{"sample": 9, "timestamp": 2}, {"sample": 7, "timestamp": 1}]}"#;
+        let held = r#"{"samples": [{"sample": 0, "timestamp": 2}, {"sample": 0, "timestamp": 1}]}"#;
+        let queue = |reductions: &str| -> QueueInfo {
+            let text = format!(
+                r#"{{"messages_details": {counts}, "messages_ready_details": {held},
+                    "messages_unacknowledged_details": {held}, "reductions_details": {reductions}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let known = looks(&queue(r#"{"samples": [{"sample": 70, "timestamp": 1}]}"#));
+        assert_eq!(known, [Look { due: 7, messages: 7, reductions: Some(70) }]);
+        // A broker that never says it is believed.
+        assert_eq!(looks(&queue("null")), alone(&[7, 9]));
+        assert!(looks(&QueueInfo::default()).is_empty());
+    }
+
+    #[test]
     fn what_leaves_past_stuck_ones_is_seen() {
         assert!(moves(&alone(&[0, 7, 9, 7, 7])));
-        let of = |messages: [u64; 4]| messages.map(|messages| Look { due: 7, messages });
+        let of = |messages: [u64; 4]| messages.map(|messages| Look { due: 7, messages, ..Look::default() });
         assert!(moves(&of([20, 30, 25, 30])));
         assert!(!moves(&of([20, 20, 25, 30])));
         // Before there were any is long ago.
@@ -171,8 +226,9 @@ mod tests {
         assert_eq!(Sign::of(&alone(&[143_997, 120_000, 96_000, 96_000, 96_000])).stuck(), 0);
         assert_eq!(Sign::of(&alone(&[9_000, 30_000, 60_000, 90_000, 100_000])).stuck(), 0);
         // Nor while what falls due grows for long, if the queue as a whole becomes less.
+        let emptying = (0..12).map(|step| (1_000 + step * 500, 90_000 - step * 3_000));
         let emptying: Vec<_> =
-            (0..12).map(|step| Look { due: 1_000 + step * 500, messages: 90_000 - step * 3_000 }).collect();
+            emptying.map(|(due, messages)| Look { due, messages, ..Look::default() }).collect();
         assert_eq!(Sign::of(&emptying).stuck(), 0);
         // What is left of it and stays is.
         assert_eq!(Sign::of(&alone(&[143_997, 96_000, 40, 40, 40, 40])), Sign::Stuck(40));

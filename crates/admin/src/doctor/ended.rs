@@ -103,14 +103,19 @@ mod tests {
     fn nothing_has_ended_on_a_node_where_something_is_handed_on() {
         let mut facts = facts("3.10.8");
         let mut looks = |name: &str, counts: [u64; 5]| {
-            facts.dead_letters.insert(name.into(), counts.map(|due| Look { due, messages: due }).into());
+            facts
+                .dead_letters
+                .insert(name.into(), counts.map(|due| Look { due, messages: due, ..Look::default() }).into());
         };
         looks("q0", [7; 5]);
         looks("q1", [3, 9, 4, 3, 5]);
         looks("q2", [7; 5]);
         assert_eq!(subjects(&facts, &["q0", "q2"]), ["node b"]);
         // Those that are stuck keep their places, and others leave past them.
-        facts.dead_letters.insert("q2".into(), [9, 7, 7, 7].map(|due| Look { due, messages: due }).into());
+        facts.dead_letters.insert(
+            "q2".into(),
+            [9, 7, 7, 7].map(|due| Look { due, messages: due, ..Look::default() }).into(),
+        );
         assert_eq!(subjects(&facts, &["q0", "q2"]), [""; 0]);
     }
 }

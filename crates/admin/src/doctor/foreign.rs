@@ -406,7 +406,7 @@ mod tests {
             ..ExchangeInfo::default()
         });
         bind(&mut facts, &layout, "Old", "exchange");
-        let looks = [40; 5].map(|due| Look { due, messages: due });
+        let looks = [40; 5].map(|due| Look { due, messages: due, ..Look::default() });
         facts.dead_letters.insert("nsb.v2.delay-level-00".into(), looks.into());
         let topology = Topology::new(TopologySettings::default());
         let findings = examine(&topology, &layout, &facts, None);

@@ -163,7 +163,7 @@ mod tests {
 
     /// How many dead letters a queue had over time, and nothing else.
     fn hands_on(facts: &mut Facts, queue: &str, counts: &[u64]) {
-        let looks = counts.iter().map(|&due| Look { due, messages: due });
+        let looks = counts.iter().map(|&due| Look { due, messages: due, ..Look::default() });
         facts.dead_letters.insert(queue.into(), looks.collect());
     }
 

@@ -290,6 +290,10 @@ pub struct QueueInfo {
     pub(crate) messages_ready_details: Json,
     /// The same for `messages_unacknowledged`.
     pub(crate) messages_unacknowledged_details: Json,
+    /// How much its process had worked when it counted, in reductions of Erlang.
+    pub reductions: Option<u64>,
+    /// The history of `reductions`, if asked for.
+    pub(crate) reductions_details: Json,
     /// The memory of its process on the leader's node, in bytes.
     pub memory: Option<u64>,
     /// What policies set, operator policies included: an object, or an empty
@@ -345,6 +349,17 @@ impl QueueInfo {
             .zip(others)
             .map(|(all, (ready, held))| all.saturating_sub(ready + held))
             .collect()
+    }
+
+    /// How much its process had worked at each of the moments of [`Self::history`]; `None` for
+    /// those that the broker says nothing of.
+    #[must_use]
+    pub fn reductions_history(&self) -> Vec<Option<u64>> {
+        let all = |samples: &Json| samples.as_array().cloned().unwrap_or_default();
+        let known = all(&self.reductions_details["samples"]);
+        let at = |moment: &Json| known.iter().find(|known| known["timestamp"] == moment["timestamp"]);
+        let moments = all(&self.messages_details["samples"]);
+        moments.iter().rev().map(|moment| at(moment)?["sample"].as_u64()).collect()
     }
 
     /// The value that policies set for this queue under a key.
@@ -412,7 +427,18 @@ mod tests {
         );
         let queue: QueueInfo = serde_json::from_str(&text).unwrap();
         assert_eq!((queue.history(), queue.dead_letter_history()), (vec![5, 9], vec![0, 4]));
+        assert_eq!(queue.reductions_history(), [None, None]);
         assert!(QueueInfo::default().dead_letter_history().is_empty());
+    }
+
+    #[test]
+    fn reductions_belong_to_the_counts_of_the_same_moment() {
+        let text = r#"{
+            "messages_details": {"samples": [{"sample": 9, "timestamp": 3}, {"sample": 5, "timestamp": 2}]},
+            "reductions_details": {"samples": [{"sample": 70, "timestamp": 2}, {"sample": 60, "timestamp": 1}]}
+        }"#;
+        let queue: QueueInfo = serde_json::from_str(text).unwrap();
+        assert_eq!((queue.history(), queue.reductions_history()), (vec![5, 9], vec![Some(70), None]));
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl ManagementApi {
     /// # Errors
     /// See [`ManagementError`].
     pub fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueInfo>, ManagementError> {
-        let columns = "name,messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish";
+        let columns = "name,messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,reductions,\
+                       message_stats.publish";
         self.get(&format!("queues/{}?columns={columns}", segment(vhost)))
     }
 
@@ -128,8 +129,8 @@ impl ManagementApi {
         Ok(self.find::<Json>(&path)?.is_some())
     }
 
-    /// One queue with how many messages it had in the last `age` seconds; `None` if
-    /// there is none of this name.
+    /// One queue with how many messages it had in the last `age` seconds, and how much it
+    /// worked; `None` if there is none of this name.
     ///
     /// # Errors
     /// See [`ManagementError`].
@@ -142,7 +143,9 @@ impl ManagementApi {
         // Brokers take one sample every 5 s.
         let step = (age / 60).max(5);
         let (vhost, name) = (segment(vhost), segment(name));
-        self.find(&format!("queues/{vhost}/{name}?lengths_age={age}&lengths_incr={step}"))
+        let over = |what: &str| format!("{what}_age={age}&{what}_incr={step}");
+        // Lengths are the counts, data rates the work of the process.
+        self.find(&format!("queues/{vhost}/{name}?{}&{}", over("lengths"), over("data_rates")))
     }
 
     /// What was published into each queue, and to each exchange, of a vhost over the last

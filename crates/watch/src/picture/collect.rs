@@ -317,7 +317,8 @@ impl Collector {
                 let looks = remembered(api, vhost, &level.queue).map_err(|error| error.to_string())?;
                 self.handing_on.begin_with(level.level, now, &looks);
             }
-            self.handing_on.note(level.level, now, Look { due, messages: queue.messages.max(due) });
+            let (messages, reductions) = (queue.messages.max(due), queue.reductions);
+            self.handing_on.note(level.level, now, Look { due, messages, reductions });
             let stuck = self.handing_on.stuck(level.level);
             level.handing_on = Some(due);
             level.stuck = Some(stuck.map_or(0, |(count, _)| count.min(due)));

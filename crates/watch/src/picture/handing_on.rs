@@ -78,7 +78,7 @@ mod tests {
         let mut levels = HandingOn::default();
         let looks = counts.into_iter().enumerate().map(|(second, due)| {
             let now = Duration::from_secs(100 + second as u64);
-            levels.note(3, now, Look { due, messages: due });
+            levels.note(3, now, Look { due, messages: due, ..Look::default() });
             levels.stuck(3).map(|(count, _)| count)
         });
         looks.collect()
@@ -98,12 +98,12 @@ mod tests {
     fn since_when_is_when_it_was_seen_first_and_survives_what_is_dropped() {
         let mut levels = HandingOn::default();
         for second in 0..200 {
-            levels.note(0, Duration::from_secs(second), Look { due: 5, messages: 5 });
+            levels.note(0, Duration::from_secs(second), Look { due: 5, messages: 5, ..Look::default() });
         }
         assert!(levels.levels[0].len() < 20, "{:?}", levels.levels[0]);
         let (count, _) = levels.stuck(0).unwrap();
         assert_eq!(count, 5);
-        levels.note(0, Duration::from_secs(201), Look { due: 0, messages: 0 });
+        levels.note(0, Duration::from_secs(201), Look { due: 0, messages: 0, ..Look::default() });
         assert_eq!(levels.stuck(0), None);
     }
 
@@ -111,8 +111,8 @@ mod tests {
     fn what_the_broker_remembers_speaks_at_the_first_look() {
         let mut levels = HandingOn::default();
         assert!(levels.is_new(9));
-        levels.begin_with(9, Duration::from_secs(2), &[Look { due: 7, messages: 8 }; 6]);
-        levels.note(9, Duration::from_secs(2), Look { due: 7, messages: 8 });
+        levels.begin_with(9, Duration::from_secs(2), &[Look { due: 7, messages: 8, ..Look::default() }; 6]);
+        levels.note(9, Duration::from_secs(2), Look { due: 7, messages: 8, ..Look::default() });
         assert_eq!(levels.stuck(9).map(|(count, _)| count), Some(7));
         levels.forget();
         assert!(levels.is_new(9));
