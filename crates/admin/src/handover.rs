@@ -53,6 +53,13 @@ pub struct Look {
     pub reductions: Option<u64>,
 }
 
+impl Look {
+    fn now(listed: &QueueInfo) -> Self {
+        let (due, reductions) = (listed.messages_dlx, listed.reductions);
+        Self { due, messages: listed.messages.max(due), reductions }
+    }
+}
+
 /// What the samples of one queue show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
@@ -169,10 +176,18 @@ pub fn begin(looks: &[Look]) -> usize {
     looks.iter().rposition(|look| look.due == 0).map_or(0, |nothing| nothing + 1)
 }
 
-/// What the broker recorded for a queue over the last minutes, the oldest first; empty for a
-/// queue that does not exist.
-pub fn remembered(api: &ManagementApi, vhost: &str, queue: &str) -> Result<Vec<Look>, ManagementError> {
-    Ok(looks(&api.queue_history(vhost, queue, RECENT)?.unwrap_or_default()))
+/// What the broker recorded for a queue over the last minutes, the oldest first, and what it says
+/// of it now, where all queues are listed: there a count shows up to 5 s sooner.
+pub fn remembered(
+    api: &ManagementApi,
+    vhost: &str,
+    listed: &QueueInfo,
+) -> Result<Vec<Look>, ManagementError> {
+    let mut looks = looks(&api.queue_history(vhost, &listed.name, RECENT)?.unwrap_or_default());
+    if listed.reductions.is_some() {
+        looks.push(Look::now(listed));
+    }
+    Ok(looks)
 }
 
 /// The history of a queue. Brokers say of their newest count only later how much the queue had

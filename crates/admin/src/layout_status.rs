@@ -70,7 +70,7 @@ pub(crate) fn gather(settings: &Settings, layout: &Layout) -> Result<LayoutFacts
     }
     let level = |name: &str| layout.level_of(name).is_some();
     for queue in facts.observed.queues.iter().filter(|queue| queue.messages_dlx > 0 && level(&queue.name)) {
-        facts.dead_letters.insert(queue.name.clone(), remembered(&api, vhost, &queue.name)?);
+        facts.dead_letters.insert(queue.name.clone(), remembered(&api, vhost, queue)?);
     }
     facts.settle();
     Ok(facts)

@@ -208,7 +208,7 @@ fn dead_letters(
     };
     let mut counts = BTreeMap::new();
     for queue in observed.queues.iter().filter(|queue| queue.messages_dlx > 0 && ours(&queue.name)) {
-        counts.insert(queue.name.clone(), remembered(api, vhost, &queue.name)?);
+        counts.insert(queue.name.clone(), remembered(api, vhost, queue)?);
     }
     Ok(counts)
 }

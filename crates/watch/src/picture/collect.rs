@@ -314,7 +314,7 @@ impl Collector {
             let due = queue.messages_dlx.max(sooner);
             // The broker knows what happened before the first look.
             if due > 0 && self.handing_on.is_new(level.level) {
-                let looks = remembered(api, vhost, &level.queue).map_err(|error| error.to_string())?;
+                let looks = remembered(api, vhost, queue).map_err(|error| error.to_string())?;
                 self.handing_on.begin_with(level.level, now, &looks);
             }
             let (messages, reductions) = (queue.messages.max(due), queue.reductions);
