@@ -43,7 +43,7 @@ fn a_help_that_is_not_known_of_the_version_fails_a_run() {
 
 #[test]
 fn a_broken_promise_fails_a_run() {
-    let none = Recalls { recalled: 1, ..Recalls::default() };
+    let recalls = Recalls { recalled: 1, ..Recalls::default() };
     type Spoil = fn(&mut Totals);
     let spoilt: [(&str, Spoil); 6] = [
         ("lost", |it| it.lost = 1),
@@ -55,7 +55,7 @@ fn a_broken_promise_fails_a_run() {
     ];
     for (what, spoil) in spoilt {
         let mut line = line("4.3.6");
-        line.totals.recalls = Some(none.clone());
+        line.totals.recalls = Some(recalls.clone());
         assert!(line.holds(), "{line:?}");
         spoil(&mut line.totals);
         assert!(!line.holds(), "{what}: {line:?}");

@@ -136,10 +136,17 @@ impl Sign {
     }
 }
 
-/// Every count once.
+/// Every count once. Brokers can show how many are due some seconds before the reductions of the
+/// same count: that there are fewer is believed at once, that there are more with the next.
 fn counts(looks: &[Look]) -> Vec<Look> {
     let mut counts = looks.to_vec();
-    counts.dedup_by(|again, count| again.reductions.is_some() && again.reductions == count.reductions);
+    counts.dedup_by(|again, count| {
+        let is_same = again.reductions.is_some() && again.reductions == count.reductions;
+        if is_same {
+            count.due = count.due.min(again.due);
+        }
+        is_same
+    });
     counts
 }
 

@@ -135,6 +135,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_gone_is_not_stuck_before_the_broker_shows_the_rest_of_its_count() {
+        let mut levels = HandingOn::default();
+        let mut note = |at: u64, due, reductions| {
+            let look = Look { due, messages: due, reductions: Some(reductions) };
+            levels.note(0, Duration::from_secs(at * 5), look);
+            levels.stuck(0).map(|(count, _)| count)
+        };
+        let said: Vec<_> = (1..=6).map(|at| note(at, 9, at * 500)).collect();
+        assert_eq!(said[5], Some(9), "{said:?}");
+        assert_eq!(note(7, 0, 3_000), None);
+        assert_eq!(note(8, 0, 3_500), None);
+    }
+
+    #[test]
     fn what_the_broker_remembers_speaks_at_the_first_look() {
         let mut levels = HandingOn::default();
         assert!(levels.is_new(9));
