@@ -59,7 +59,7 @@ use crate::{
     broker::Broker,
     codec::AppKey,
     message::{Handle, Headers, Value, headers::DUE},
-    topology::{Binding, Names, SetName},
+    topology::{Binding, IF_MISSING, Names, SetName},
 };
 
 pub use replace::{ReplaceError, Replaced};
@@ -110,6 +110,12 @@ impl Answer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecallError {
+    /// There is no set.
+    #[error("{text}; {IF_MISSING}")]
+    NoSet {
+        /// The broker's own words.
+        text: String,
+    },
     /// The application has no objects for recalling.
     #[error(
         "messages of `{app}` cannot be recalled: it was registered without that ({text}). Run `delayline app \
@@ -146,6 +152,11 @@ impl RecallError {
             AmqpError::Channel { code: ACCESS_REFUSED, text } => Self::NotPermitted { app, text },
             other => Self::Amqp(other),
         }
+    }
+
+    /// Whether the session is of no more use.
+    fn is_connection(&self) -> bool {
+        matches!(self, Self::Amqp(error) if error.is_connection())
     }
 
     /// Whether the broker may have done it all the same.
@@ -222,7 +233,7 @@ impl Recaller {
     /// nothing is begun that cannot be finished.
     ///
     /// # Errors
-    /// [`RecallError::NotOffered`], or if the broker is lost.
+    /// [`RecallError::NotOffered`], [`RecallError::NoSet`], or if the broker is lost.
     pub fn check(&mut self, app: &AppKey) -> Result<(), RecallError> {
         let queue = self.names.recalled(app);
         match self.call(app, |session| ready(session, &queue)) {
@@ -264,11 +275,19 @@ impl Recaller {
             Some(session) => session,
             None => open(&self.broker)?,
         };
-        let result = work(&mut session);
-        if !result.as_ref().is_err_and(AmqpError::is_connection) {
+        let result = work(&mut session).map_err(|error| match RecallError::new(app, error) {
+            // Without a set, it is not the application that has to be registered.
+            RecallError::NotOffered { text, .. }
+                if session.exchange_exists(&self.names.entry()) == Ok(false) =>
+            {
+                RecallError::NoSet { text }
+            }
+            error => error,
+        });
+        if !result.as_ref().is_err_and(RecallError::is_connection) {
             self.session = Some(session);
         }
-        result.map_err(|error| RecallError::new(app, error))
+        result
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     random,
     relay::{Consuming, Failed, Forwarder},
     router::RouterBuilder,
-    topology::Names,
+    topology::{IF_MISSING, Names},
 };
 
 use super::{Decision, Failure, RetryStats, SharedPolicies};
@@ -75,12 +75,10 @@ impl Service {
     /// At the end it waits for confirms; other messages that it holds go back to the queue.
     /// Returns whether that was done in time: if not, some messages may be retried twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
-        let (queue, missing) = (
-            self.names.retry(),
-            "is the set installed? Run `delayline install`, with --set unless it is `delay`",
-        );
+        let queue = self.names.retry();
         let stats = Some(Arc::clone(&self.stats) as _);
-        let consuming = Consuming::service((&self.router, "retry"), (&queue, missing), self.prefetch, stats);
+        let consuming =
+            Consuming::service((&self.router, "retry"), (&queue, IF_MISSING), self.prefetch, stats);
         consuming
             .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
             .unwrap_or(false)

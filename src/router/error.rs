@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use crate::message::{Handle, InvalidMessage, Message};
+use crate::{
+    message::{Handle, InvalidMessage, Message},
+    topology::IF_MISSING,
+};
 
 /// A message that was not confirmed, and why.
 pub struct PublishError(Box<Inner>);
@@ -67,10 +70,10 @@ pub enum Cause {
     Closed,
 }
 
-fn hint(code: u16) -> &'static str {
+fn hint(code: u16) -> String {
     match code {
-        404 => "; is the set installed? Run `delayline install`, with --set unless it is `delay`",
-        _ => "",
+        404 => format!("; {IF_MISSING}"),
+        _ => String::new(),
     }
 }
 

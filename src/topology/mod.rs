@@ -17,7 +17,7 @@ mod recall;
 mod settings;
 
 pub use journal::JournalSettings;
-pub use names::{Names, SetName, SetNameError};
+pub use names::{IF_MISSING, Names, SetName, SetNameError};
 pub use native::{NativeRetry, NativeRetryError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;

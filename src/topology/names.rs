@@ -6,6 +6,9 @@ use crate::codec::{AppKey, AppKeyError, Level};
 
 use super::Endpoint;
 
+/// What to say where something of a set is missing, and the name of the set may not be at hand.
+pub const IF_MISSING: &str = "is the set installed? Run `delayline install`, with --set unless it is `delay`";
+
 /// The name of an installed set: one word of letters, digits, `-` and `_`,
 /// 64 characters at most. The default is `delay`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -44,7 +44,7 @@ use delayline::{
     amqp::{AmqpError, Session},
     broker::Broker,
     codec::AppKey,
-    topology::Topology,
+    topology::{Endpoint, Topology},
 };
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 
@@ -203,11 +203,11 @@ fn connect(broker: &Broker) -> Result<Session, AdminError> {
 /// Says that there is no set, where something of an application's is missing: without one,
 /// it is not the application that has to be registered.
 fn refuse_without_set(session: &mut Session, topology: &Topology) -> Result<(), AdminError> {
-    let queue = topology.names().unroutable();
-    match session.queue_depth(&queue) {
-        Ok(None) => Err(DrainError::Missing { queue }.into()),
+    let entry = topology.names().entry();
+    match session.exchange_exists(&entry) {
+        Ok(false) => Err(DrainError::Missing { what: Endpoint::Exchange(entry) }.into()),
         // Who may not see it does not learn more here.
-        Ok(Some(_)) | Err(_) => Ok(()),
+        Ok(true) | Err(_) => Ok(()),
     }
 }
 

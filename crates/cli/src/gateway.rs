@@ -161,10 +161,12 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             let list = admin::list_gateways(settings, &topology)?;
             let Some(found) = list.gateways.into_iter().find(|it| it.gateway == *name) else {
                 let set = &topology.settings().set;
-                return Err(Failure::new(
-                    Code::Problem,
-                    format!("there is no gateway `{name}` in set `{set}` (delayline gateway list)"),
-                ));
+                let known = set.command("gateway list");
+                let reason = match list.installed {
+                    true => format!("there is no gateway `{name}` in set `{set}`; `{known}` shows them all"),
+                    false => not_installed(set),
+                };
+                return Err(Failure::new(Code::Problem, reason));
             };
             if output.json {
                 output.json(&found)?;

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
-    amqp::{Delivery, HAND_OVER, Next, QueueDepth, Session},
+    amqp::{AmqpError, Delivery, HAND_OVER, Next, QueueDepth, Session},
     codec::{AppKey, RoutingKey},
     message::{Value, headers},
-    topology::{Binding, Endpoint, Names, Queue, QueueType},
+    topology::{Binding, Endpoint, IF_MISSING, Names, Queue, QueueType},
 };
 use delayline_admin::{drain::Sample, management::ManagementApi};
 use delayline_settings::Settings;
@@ -226,7 +226,7 @@ impl Listening {
         let is_made =
             |binding: &Binding| self.made_queue || self.copies || stands(settings, binding) == Some(false);
         let made = [is_made(&without_id), is_made(&with_id)];
-        session.bind(&without_id)?;
+        session.bind(&without_id).map_err(if_missing)?;
         self.bindings.push((without_id, made[0]));
         match session.bind(&with_id) {
             Ok(()) => self.bindings.push((with_id, made[1])),
@@ -276,10 +276,17 @@ impl Listening {
     }
 }
 
-/// AMQP's reply codes where the application has no recall, and where its exchange is not ours to
-/// read.
+/// AMQP's reply codes where an exchange is missing, and where it is not ours to read.
 const NOT_FOUND: u16 = 404;
 const ACCESS_REFUSED: u16 = 403;
+
+/// Why there is no binding to the dispatch exchange.
+fn if_missing(error: AmqpError) -> Failure {
+    match error.code() {
+        Some(NOT_FOUND) => Failure::new(Code::Broker, format!("{error}; {IF_MISSING}")),
+        _ => error.into(),
+    }
+}
 
 /// Whether a binding exists; `None` if that cannot be told.
 fn stands(settings: &Settings, binding: &Binding) -> Option<bool> {

@@ -36,6 +36,22 @@ pub(super) fn its_own(settings: &Settings, spec: &AppSpec) -> Settings {
 }
 
 #[test]
+fn without_a_set_no_application_has_to_be_registered_for_recall() {
+    let settings = installed(1_000);
+    let billing = direct(&settings, "billing");
+    added(&settings, &billing);
+    let theirs = its_own(&settings, &billing);
+    let key = RoutingKey::new("1h".parse().unwrap(), app("billing")).with_id("x".parse().unwrap()).unwrap();
+    let handle = Handle::new(key, None).unwrap();
+    let mut recaller = recaller(&theirs);
+    assert_eq!(recaller.recall(&handle), Ok(Answer::Uncertain));
+    admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+    let refused = recaller.recall(&handle).unwrap_err();
+    assert!(matches!(&refused, RecallError::NoSet { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("delayline install"), "{refused}");
+}
+
+#[test]
 fn an_application_recalls_its_own_messages_with_the_rights_it_is_given() {
     let settings = installed(1_000);
     let mut root = Session::open(&settings.broker).unwrap();

@@ -15,7 +15,7 @@ use delayline_settings::{NO_MANAGEMENT, Settings};
 use crate::{
     AdminError,
     apps::{AppSpec, AppUser, limits, rights::NOTHING},
-    doing, observe_with,
+    doing, observe_with, refuse_without_set,
 };
 
 /// An app key that no application has.
@@ -67,7 +67,7 @@ impl AppCheck {
 /// Tries, as the user of an application, what it should and should not be able to do.
 ///
 /// # Errors
-/// If the user cannot log in, or the broker is lost.
+/// If the user cannot log in, there is no set, or the broker is lost.
 pub fn check_app(
     settings: &Settings,
     topology: &Topology,
@@ -78,6 +78,7 @@ pub fn check_app(
     let credentials = Credentials::Plain { username: user.name.clone(), password: password.clone() };
     let broker = settings.broker.clone().with_credentials(credentials);
     let mut session = Session::open(&broker).map_err(doing(format!("logging in as user `{}`", user.name)))?;
+    refuse_without_set(&mut session, topology)?;
     let limits = limits(session.server_version().as_deref(), &user.name);
     let mut check = Checking { session: &mut session, probes: Vec::new() };
     let mut unchecked = Vec::new();

@@ -9,7 +9,7 @@ use crate::{
 };
 use delayline::{
     amqp::{AmqpError, Session},
-    topology::{Argument, Queue, QueueType},
+    topology::{Argument, Endpoint, Queue, QueueType},
 };
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
@@ -39,7 +39,9 @@ pub(super) fn check(
     queue: &Queue,
 ) -> Result<Waiting, DrainError> {
     let name = &queue.name;
-    let depth = session.queue_depth(name)?.ok_or_else(|| DrainError::Missing { queue: name.clone() })?;
+    let depth = session
+        .queue_depth(name)?
+        .ok_or_else(|| DrainError::Missing { what: Endpoint::Queue(name.clone()) })?;
     let messages = depth.ready.into();
     let unknown = Waiting { messages, bytes: None };
     let quorum = Argument::from(QueueType::Quorum.as_str());
@@ -91,7 +93,7 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, DrainError>
     });
     match asked {
         Ok((Some(info), version)) => Ok(Ok((in_force(&info, &version), counted(&info)))),
-        Ok((None, _)) => Err(DrainError::Missing { queue: name.into() }),
+        Ok((None, _)) => Err(DrainError::Missing { what: Endpoint::Queue(name.into()) }),
         Err(error) => Ok(Err(error.absence(management)?)),
     }
 }

@@ -54,7 +54,7 @@ use crate::management::ManagementError;
 use delayline::{
     amqp::{AmqpError, Session},
     codec::AppKey,
-    topology::Queue,
+    topology::{Endpoint, IF_MISSING, Queue},
 };
 use delayline_settings::Settings;
 
@@ -73,13 +73,11 @@ pub(crate) fn check(settings: &Settings, session: &mut Session, queue: &Queue) -
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainError {
-    /// There is no such queue.
-    #[error(
-        "the queue `{queue}` does not exist; is the set installed? Run `delayline install`, with --set unless it is `delay`"
-    )]
+    /// There is no such queue or exchange of the set.
+    #[error("the {what} does not exist; {IF_MISSING}")]
     Missing {
-        /// Its name.
-        queue: String,
+        /// What is missing.
+        what: Endpoint,
     },
     /// The application has no queue of recalled messages.
     #[error(

@@ -11,7 +11,7 @@ use crate::{
 use delayline::{
     amqp::{Delivery, v1::Foreign},
     codec::AppKey,
-    topology::{Names, Topology},
+    topology::{Endpoint, Names, Topology},
 };
 use delayline_settings::Settings;
 
@@ -95,7 +95,11 @@ impl Kept {
             let queue = self.queue(topology).name;
             let depth = connect(&settings.broker)?.queue_depth(&queue);
             if depth.map_err(doing(format!("looking at `{queue}`")))?.is_none() {
-                return Err(self.told(settings, topology, DrainError::Missing { queue }));
+                return Err(self.told(
+                    settings,
+                    topology,
+                    DrainError::Missing { what: Endpoint::Queue(queue) },
+                ));
             }
             return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
         }

@@ -163,7 +163,7 @@ fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result
     let names = topology.names();
     let exchanges = api.exchanges(&settings.broker.vhost)?;
     if !exchanges.iter().any(|info| info.name == names.entry()) {
-        return Err(DrainError::Missing { queue: names.entry() }.into());
+        return Err(DrainError::Missing { what: Endpoint::Exchange(names.entry()) }.into());
     }
     let of = |name: &str| names.app_of_recall(name).and_then(|app| AppKey::new(app).ok());
     let found = exchanges.iter().filter_map(|info| Some((&info.name, of(&info.name)?)));

@@ -12,7 +12,7 @@ use crate::{
 use delayline::{
     amqp::Session,
     codec::{Delay, Level},
-    topology::{Queue, QueueType, Topology},
+    topology::{Endpoint, Queue, QueueType, Topology},
 };
 use delayline_settings::Settings;
 
@@ -99,7 +99,7 @@ pub(super) fn sites(
     }
     if sites.is_empty() {
         return Err(match source {
-            TransferSource::Set => DrainError::Missing { queue: names[0].clone() }.into(),
+            TransferSource::Set => DrainError::Missing { what: Endpoint::Queue(names[0].clone()) }.into(),
             TransferSource::Layout(layout) => {
                 AdminError::NoLayout { layout: layout.to_string(), vhost: vhost.clone() }
             }

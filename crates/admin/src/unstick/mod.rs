@@ -28,7 +28,7 @@ use crate::{
 };
 use delayline::{
     codec::Level,
-    topology::{Names, Topology},
+    topology::{Endpoint, Names, Topology},
 };
 use delayline_settings::Settings;
 
@@ -144,7 +144,8 @@ pub fn unstick(
         let level =
             |queue: &QueueInfo| topology.queues().any(|own| own.level.is_some() && own.name == queue.name);
         if !seen.iter().any(level) {
-            return Err(DrainError::Missing { queue: names.level_queue(Level::LOWEST) }.into());
+            let what = Endpoint::Queue(names.level_queue(Level::LOWEST));
+            return Err(DrainError::Missing { what }.into());
         }
     }
     let wanted = |queue: &&QueueInfo| {

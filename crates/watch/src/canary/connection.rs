@@ -10,7 +10,7 @@ use delayline::{
     codec::AppKey,
     message::Properties,
     router::{Outcome, Pipeline, Stats},
-    topology::{Names, Queue},
+    topology::{IF_MISSING, Names, Queue},
 };
 use delayline_settings::{Layout, Settings};
 
@@ -30,7 +30,7 @@ pub enum CanaryError {
     #[error(transparent)]
     Broker(#[from] AmqpError),
     /// The set is not installed.
-    #[error("{reason}; is the set installed? Run `delayline install`, with --set unless it is `delay`")]
+    #[error("{reason}; {IF_MISSING}")]
     NoSet {
         /// The broker's words.
         reason: String,
