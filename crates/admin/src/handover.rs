@@ -136,17 +136,19 @@ impl Sign {
     }
 }
 
-/// Every count once. Brokers can show how many are due some seconds before the reductions of the
-/// same count: that there are fewer is believed at once, that there are more with the next.
+/// Every count once. A list of queues shows an old count after a newer one of the history, if it
+/// was asked for before, or if the broker kept it: five times as long as making it took. And
+/// brokers can show how many are due some seconds before the reductions of the same count: that
+/// there are fewer is believed at once, that there are more with the next.
 fn counts(looks: &[Look]) -> Vec<Look> {
-    let mut counts = looks.to_vec();
-    counts.dedup_by(|again, count| {
-        let is_same = again.reductions.is_some() && again.reductions == count.reductions;
-        if is_same {
-            count.due = count.due.min(again.due);
+    let mut counts: Vec<Look> = Vec::with_capacity(looks.len());
+    for look in looks {
+        let is_same = |count: &Look| look.reductions.is_some() && look.reductions == count.reductions;
+        match counts.iter().any(is_same).then(|| counts.last_mut()).flatten() {
+            Some(last) => last.due = last.due.min(look.due),
+            None => counts.push(*look),
         }
-        is_same
-    });
+    }
     counts
 }
 
@@ -175,7 +177,8 @@ fn nothing_left(looks: &[Look]) -> bool {
 /// Whether something was seen to leave a queue since there have always been dead letters: then
 /// what hands them on is alive.
 pub fn moves(looks: &[Look]) -> bool {
-    !nothing_left(&looks[begin(looks)..])
+    let counts = counts(looks);
+    !nothing_left(&counts[begin(&counts)..])
 }
 
 /// The sample from which on there was always something.
@@ -256,6 +259,10 @@ mod tests {
         assert_eq!(of(&[(0, 1), (90, 2), (90, 2), (90, 2), (90, 2), (90, 2), (90, 2)]), Sign::Passing);
         assert_eq!(of(&[(0, 1), (90, 2), (90, 2), (90, 3), (90, 3), (90, 4), (90, 4)]), Sign::Passing);
         assert_eq!(of(&[(0, 1), (90, 2), (90, 2), (90, 3), (90, 4), (90, 5)]), Sign::Stuck(90));
+        // Behind newer ones, too.
+        assert_eq!(of(&[(0, 1), (90, 2), (90, 3), (90, 4), (90, 2)]), Sign::Passing);
+        assert_eq!(of(&[(0, 1), (90, 2), (90, 3), (90, 4), (90, 2), (90, 5)]), Sign::Stuck(90));
+        assert_eq!(of(&[(90, 2), (90, 3), (90, 4), (90, 5), (90, 6), (0, 2)]), Sign::Passing);
     }
 
     #[test]
@@ -314,6 +321,10 @@ mod tests {
         let of = |messages: [u64; 4]| messages.map(|messages| Look { due: 7, messages, ..Look::default() });
         assert!(moves(&of([20, 30, 25, 30])));
         assert!(!moves(&of([20, 20, 25, 30])));
+        // And not in an old count.
+        let counted = [(20, 1), (25, 2), (30, 3), (25, 2)];
+        let look = |(messages, reductions)| Look { due: 7, messages, reductions: Some(reductions) };
+        assert!(!moves(&counted.map(look)));
         // Before there were any is long ago.
         assert!(!moves(&alone(&[9, 0, 7, 7, 7])));
         assert!(!moves(&[]));

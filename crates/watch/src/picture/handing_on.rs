@@ -146,6 +146,10 @@ mod tests {
         assert_eq!(said[5], Some(9), "{said:?}");
         assert_eq!(note(7, 0, 3_000), None);
         assert_eq!(note(8, 0, 3_500), None);
+        // Nor if that is shown with an older count.
+        let said: Vec<_> = (9..=14).map(|at| note(at, 9, at * 500)).collect();
+        assert_eq!(said[5], Some(9), "{said:?}");
+        assert_eq!(note(15, 0, 5_000), None);
     }
 
     #[test]
