@@ -35,7 +35,11 @@ pub(crate) fn node() -> &'static PrivateNode {
 
 /// A set in a vhost of its own on this node.
 fn installed() -> Settings {
-    let settings = vhost_on(node()).set("unit_ms", "10").build().unwrap();
+    in_units_of("10")
+}
+
+fn in_units_of(milliseconds: &str) -> Settings {
+    let settings = vhost_on(node()).set("unit_ms", milliseconds).build().unwrap();
     install(&settings);
     settings
 }
