@@ -144,9 +144,10 @@ fn counts(looks: &[Look]) -> Vec<Look> {
     let mut counts: Vec<Look> = Vec::with_capacity(looks.len());
     for look in looks {
         let is_same = |count: &Look| look.reductions.is_some() && look.reductions == count.reductions;
-        match counts.iter().any(is_same).then(|| counts.last_mut()).flatten() {
-            Some(last) => last.due = last.due.min(look.due),
-            None => counts.push(*look),
+        if !counts.iter().any(is_same) {
+            counts.push(*look);
+        } else if let Some(last) = counts.last_mut() {
+            last.due = last.due.min(look.due);
         }
     }
     counts

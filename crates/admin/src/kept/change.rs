@@ -95,11 +95,8 @@ impl Kept {
             let queue = self.queue(topology).name;
             let depth = connect(&settings.broker)?.queue_depth(&queue);
             if depth.map_err(doing(format!("looking at `{queue}`")))?.is_none() {
-                return Err(self.told(
-                    settings,
-                    topology,
-                    DrainError::Missing { what: Endpoint::Queue(queue) },
-                ));
+                let missing = DrainError::Missing { what: Endpoint::Queue(queue) };
+                return Err(self.told(settings, topology, missing));
             }
             return Ok(Err(ReplayRefusal::NobodyBound { app: app.clone() }));
         }

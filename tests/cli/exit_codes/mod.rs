@@ -1,23 +1,19 @@
 //! What every command ends with, by every cause: docs/exit-codes.md says it, and this walks
 //! through its table.
 
+mod causes;
+mod signals;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{BufRead, BufReader},
-    net::{SocketAddr, TcpListener},
-    os::unix::process::ExitStatusExt,
     path::Path,
-    process::{Command as Process, Stdio},
-    sync::{Mutex, mpsc},
+    sync::Mutex,
     thread,
     time::Duration,
 };
 
 use assert_cmd::Command;
-use delayline::amqp::Session;
 use delayline_settings::Settings;
-use predicates::{prelude::PredicateBooleanExt, str::contains};
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     common::{eventually_seen, installed, refusing, shared::on_node, shared_node, vhost},
@@ -271,61 +267,9 @@ fn ended(command: &str, cause: &str, stuck: &Settings) -> Vec<Ended> {
             ends
         }
         "stuck" => vec![end(ready(stuck, command))],
-        "Ctrl-C" => vec![Ended { code: interrupted(command), said: String::new() }],
+        "Ctrl-C" => vec![Ended { code: signals::interrupted(&arguments(command)), said: String::new() }],
         other => panic!("nobody knows how it comes to `{other}`"),
     }
-}
-
-/// A broker that takes connections and says nothing: its address, and when somebody came.
-fn deaf() -> (SocketAddr, mpsc::Receiver<()>) {
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = deaf.local_addr().unwrap();
-    let (came, comes) = mpsc::channel();
-    thread::spawn(move || {
-        let mut open = Vec::new();
-        while let Ok((connection, _)) = deaf.accept() {
-            open.push(connection);
-            let _ = came.send(());
-        }
-    });
-    (address, comes)
-}
-
-/// A command with a broker at that address, which a signal can interrupt.
-fn at_nobody(address: SocketAddr, words: &[&str]) -> Process {
-    // Whoever runs the tests in the background may ignore the signal, and what they start would
-    // inherit that.
-    let mut process = Process::new("env");
-    process.args(["--default-signal=INT", env!("CARGO_BIN_EXE_delayline")]);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("DELAYLINE_") {
-            process.env_remove(name);
-        }
-    }
-    process
-        .args(words)
-        .envs([
-            ("DELAYLINE_URL", format!("amqp://{address}")),
-            ("DELAYLINE_MANAGEMENT_URL", format!("http://{address}")),
-            ("DELAYLINE_CONNECT_TIMEOUT", "3s".into()),
-            ("DELAYLINE_APP_PASSWORD", "x".into()),
-        ])
-        .current_dir(std::env::temp_dir())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    process
-}
-
-/// What a command ends with that is interrupted while it waits for an answer.
-fn interrupted(command: &str) -> i32 {
-    let (address, comes) = deaf();
-    let mut child = at_nobody(address, &arguments(command)).spawn().unwrap();
-    comes.recv().unwrap();
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let status = child.wait().unwrap();
-    // As shells count it.
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
 }
 
 /// A set with messages that do not move.
@@ -382,163 +326,4 @@ fn every_command_ends_as_the_table_says() {
     });
     wrong.extend(shared.into_iter().filter_map(check));
     assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-#[test]
-fn a_second_signal_ends_a_daemon_at_once() {
-    let (address, comes) = deaf();
-    let mut serve = at_nobody(address, &["serve", "--no-web"]);
-    // So that it could not be done with its broker by then.
-    serve.env("DELAYLINE_CONNECT_TIMEOUT", "10m").stderr(Stdio::piped());
-    let mut child = serve.spawn().unwrap();
-    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut says = |word: &str| log.any(|line| line.unwrap().contains(word));
-    comes.recv().unwrap();
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    assert!(says("stopping"));
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert!(says("a second signal"));
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-}
-
-#[test]
-fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
-    for words in [
-        &["scheduled", "list", "--app", "shop", "--json"][..],
-        &["recall", "--app", "shop", "--id", "a"],
-        &["status", "--watch", "1"],
-    ] {
-        let (address, comes) = deaf();
-        let mut look = at_nobody(address, words);
-        look.env("DELAYLINE_CONNECT_TIMEOUT", "10m").stderr(Stdio::piped());
-        let child = look.spawn().unwrap();
-        comes.recv().unwrap();
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        let ended = child.wait_with_output().unwrap();
-        assert_eq!(ended.status.code(), Some(130), "{words:?}");
-        let said = String::from_utf8(ended.stderr).unwrap();
-        let said = said.lines().last().unwrap();
-        assert!(said.contains("still owes an answer"), "{words:?}: {said}");
-        if words.contains(&"--json") {
-            let said: serde_json::Value = serde_json::from_str(said).unwrap();
-            assert_eq!(
-                (said["schema"].as_str(), said["exit_code"].as_i64()),
-                (Some("error"), Some(130)),
-                "{said}"
-            );
-        }
-    }
-}
-
-#[test]
-fn without_a_set_no_application_is_to_blame() {
-    let nothing = vhost().build().unwrap();
-    for words in [
-        &["scheduled", "list", "--app", "shop"][..],
-        &["recalled", "list", "--app", "shop"],
-        &["recall", "--pending", "--app", "shop"],
-        &["unroutable", "replay", "--app", "shop"],
-    ] {
-        on(&nothing).args(words).assert().stderr(contains("is the set installed?"));
-    }
-}
-
-#[test]
-fn one_message_and_one_of_many_end_alike() {
-    let settings = installed(1_000);
-    let send = |more: &[&str], input: &'static str| {
-        let mut send = on(&settings);
-        send.args(["send", "--app", "a", "--delay", "1s"]).args(more).write_stdin(input).assert()
-    };
-    // What nobody could send.
-    let long: &'static str = "100000000 characters\n";
-    let limited = |more: &[&str]| {
-        let mut send = on(&settings);
-        send.args(["send", "--app", "a", "--delay", "1s"]).args(more).env("DELAYLINE_MAX_MESSAGE_SIZE", "5");
-        send.write_stdin(long).assert()
-    };
-    limited(&[]).code(2);
-    limited(&["--lines"]).code(2);
-    send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(2).stdout(contains("1 confirmed, 1 failed"));
-    // What the broker did not confirm, with what could not be sent beside it.
-    let mut session = Session::open(&settings.broker).unwrap();
-    session.delete_exchange("delay").unwrap();
-    send(&["--body", "x"], "").code(3);
-    send(&["--lines"], "x\ny\n").code(3).stdout(contains("0 confirmed, 2 failed"));
-    send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(3).stdout(contains("0 confirmed, 2 failed"));
-}
-
-#[test]
-fn a_missing_password_is_wrong_usage_wherever_it_is_missed() {
-    let settings = installed(1_000);
-    for command in ["add", "check"] {
-        let mut it = on(&settings);
-        it.args(["app", command, "newcomer"]).env_remove("DELAYLINE_APP_PASSWORD");
-        let ended = it.assert().code(2);
-        let said =
-            [&ended.get_output().stdout, &ended.get_output().stderr].map(|it| String::from_utf8_lossy(it));
-        assert!(said.concat().contains("DELAYLINE_APP_PASSWORD"), "{command}: {said:?}");
-    }
-}
-
-#[test]
-fn what_needs_the_management_api_is_wrong_usage_without_one() {
-    let settings = installed(1_000);
-    let needy = [
-        "app remove",
-        "app list",
-        "app show",
-        "gateway add",
-        "gateway list",
-        "gateway check",
-        "gateway remove",
-        "guard",
-        "transfer",
-        "doctor",
-        "unstick",
-    ];
-    for command in needy {
-        let mut it = ready(&settings, command);
-        it.env("DELAYLINE_MANAGEMENT_URL", "none");
-        it.assert().code(2).stderr(
-            contains("needs the management API, which alone ")
-                .and(contains("(--management-url; it is guessed only where AMQP uses a default port)")),
-        );
-    }
-}
-
-#[test]
-fn what_is_wrong_with_settings_is_said_with_what_to_do() {
-    let node = &shared_node();
-    let run = |variables: &[(&str, &str)]| {
-        let mut it = delayline();
-        it.arg("verify").envs(variables.iter().copied()).env("DELAYLINE_CONNECT_TIMEOUT", "5s");
-        it.assert()
-    };
-    run(&[("DELAYLINE_URL", "broker.example")])
-        .code(2)
-        .stderr(contains("write amqp://USER@HOST:5672/VHOST").and(contains("relative URL").not()));
-    // Once: the cause of an error is not repeated behind it.
-    run(&[("DELAYLINE_URL", "amqp://h:99999")]).code(2).stderr(
-        "error: the setting `url` is not usable: its port is not a number from 0 to 65535; write \
-         amqp://USER@HOST:5672/VHOST\n",
-    );
-    run(&[("DELAYLINE_MANAGEMENT_URL", "broker:x")]).code(2).stderr(contains("write http://HOST:15672"));
-    // TLS with who speaks none.
-    let secure = node.url().replace("amqp://", "amqps://");
-    run(&[("DELAYLINE_URL", &secure)]).code(3).stderr(
-        contains("does not speak TLS").and(contains("amqp://")).and(contains("InvalidContentType").not()),
-    );
-    // Without the management API it looks as far as it can, and says what it did not see.
-    let secure = node.management_url().replace("http://", "https://");
-    let url = format!("{}/{}", node.url(), installed(1_000).broker.vhost);
-    run(&[("DELAYLINE_URL", &url), ("DELAYLINE_UNIT_MS", "1000"), ("DELAYLINE_MANAGEMENT_URL", &secure)])
-        .stdout(
-            contains("not checked")
-                .and(contains("does not speak TLS"))
-                .and(contains("InvalidContentType").not()),
-        );
-    // A vhost that is not there, with a name that a shell would take apart.
-    let url = format!("{}/it%27s%20new", node.url());
-    run(&[("DELAYLINE_URL", &url)]).code(3).stderr(contains(r"rabbitmqctl add_vhost 'it'\''s new'"));
 }
