@@ -11,8 +11,12 @@ use delayline_settings::{Management, NO_MANAGEMENT};
 
 use super::{BenchError, Broker, Stock, check};
 
-/// How long the API may take to count messages; it collects every 5 s.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the API may take to count messages and memory; it collects every 5 s, and on a busy
+/// broker later.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is said when it does not.
+const UNKNOWN: &str = "the management API knows of no waiting message, or not how much memory they take";
 
 /// How often it is asked.
 const TICK: Duration = Duration::from_millis(500);
@@ -60,16 +64,16 @@ impl Observer {
         let deadline = Instant::now() + PATIENCE;
         loop {
             check(stop)?;
-            match self.look(queue) {
-                // On a busy broker the count lags behind: then those it knows of have to do.
-                Ok((info, memory))
-                    if info.messages >= count || (info.messages > 0 && Instant::now() >= deadline) =>
-                {
-                    return Ok(Ok(stock(&info, before.zip(memory))));
-                }
-                Ok(_) if Instant::now() < deadline => thread::sleep(TICK),
-                Ok(_) => return Ok(Err("the management API knows of no waiting message".into())),
+            let late = Instant::now() >= deadline;
+            let (info, memory) = match self.look(queue) {
+                Ok(seen) => seen,
                 Err(reason) => return Ok(Err(reason)),
+            };
+            match stock(&info, before.zip(memory)) {
+                // On a busy broker the count lags behind: then those it knows of have to do.
+                Some(stock) if late || stock.messages >= count => return Ok(Ok(stock)),
+                None if late => return Ok(Err(UNKNOWN.into())),
+                _ => thread::sleep(TICK),
             }
         }
     }
@@ -81,12 +85,34 @@ impl Observer {
     }
 }
 
+/// `None` as long as the API knows of no messages, or not how much memory the queue takes:
+/// brokers count the two apart, and give the memory as none or as 0 until then.
 #[expect(clippy::cast_precision_loss, reason = "sizes to look at")]
-fn stock(info: &QueueInfo, memory: Option<(u64, u64)>) -> Stock {
-    let each = |bytes: u64| bytes as f64 / info.messages.max(1) as f64;
-    Stock {
+fn stock(info: &QueueInfo, memory: Option<(u64, u64)>) -> Option<Stock> {
+    let taken = info.memory.filter(|bytes| *bytes > 0)?;
+    let each = |bytes: u64| bytes as f64 / info.messages as f64;
+    (info.messages > 0).then(|| Stock {
         messages: info.messages,
-        memory_each: each(info.memory.unwrap_or(0)),
+        memory_each: each(taken),
         fresh_each: memory.map(|(before, after)| each(after.saturating_sub(before))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_yet_is_no_number() {
+        let seen = |messages, memory| {
+            let mut info = QueueInfo::default();
+            (info.messages, info.memory) = (messages, memory);
+            stock(&info, Some((1_000, 3_000)))
+        };
+        assert_eq!(seen(0, Some(80_000)), None);
+        assert_eq!(seen(1_000, None), None);
+        assert_eq!(seen(1_000, Some(0)), None);
+        let known = Stock { messages: 1_000, memory_each: 80.0, fresh_each: Some(2.0) };
+        assert_eq!(seen(1_000, Some(80_000)), Some(known));
     }
 }
