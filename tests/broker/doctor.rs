@@ -158,9 +158,7 @@ fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
     assert!(behind.apps == ["guarded"] && behind.what.contains("only this application"), "{behind:#?}");
 
     // What the document says to ask the broker.
-    let answer = shared_node().ctl(&["eval", who_holds()]).unwrap();
-    let text = String::from_utf8_lossy(&answer.stdout).replace(char::is_whitespace, "");
-    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let text = shared_node().tell(&["eval", who_holds()]).unwrap().replace(char::is_whitespace, "");
     let key = RoutingKey::new(Delay::from_seconds(1).unwrap(), app("greedy")).encode();
     assert!(text.contains(&format!("{{<<\"delay.level.00\">>,[<<\"{key}\">>],[<<\"small\">>]}}")), "{text}");
 
@@ -359,7 +357,7 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
         &json!({"durable": false, "arguments": {"x-queue-type": "classic"}}),
     );
     let alarm = |call: &str| {
-        assert!(node.ctl(&["eval", &format!("rabbit_alarm:{call}.")]).unwrap().status.success());
+        node.tell(&["eval", &format!("rabbit_alarm:{call}.")]).unwrap();
     };
     alarm("set_alarm({{resource_limit, disk, node()}, []})");
     let report = eventually_seen(
@@ -395,12 +393,12 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
         assert_eq!(of(FindingCode::BrokerUnsuitable).count(), 1, "{report:#?}");
         assert!(of(FindingCode::FeatureFlagOff).count() >= 3, "{report:#?}");
         // What it says to do helps.
-        assert!(node.ctl(&["enable_feature_flag", "all"]).unwrap().status.success());
+        node.tell(&["enable_feature_flag", "all"]).unwrap();
     }
     alarm("clear_alarm({resource_limit, disk, node()})");
     http(&node, "DELETE", "queues/%2F/transient", &json!({}));
     if !old || off.is_empty() {
-        assert!(node.ctl(&["enable_feature_flag", "all"]).unwrap().status.success());
+        node.tell(&["enable_feature_flag", "all"]).unwrap();
     }
     install(&settings);
     eventually_seen("all is well", || look(&settings), |report| report.findings.is_empty());

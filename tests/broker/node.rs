@@ -65,9 +65,23 @@ fn a_node_whose_port_is_taken_meanwhile_starts_on_another() {
         // What answers is the node itself, not the one that is reached through its port.
         let mut session = Session::open(&node.settings().build().unwrap().broker).unwrap();
         let queue = session.declare_own_queue().unwrap();
-        let listed = node.ctl(&["list_queues", "name"]).unwrap();
-        assert!(String::from_utf8_lossy(&listed.stdout).contains(&queue), "{listed:?}");
+        let listed = node.tell(&["list_queues", "name"]).unwrap();
+        assert!(listed.contains(&queue), "{listed}");
     }
+}
+
+#[test]
+fn commands_wait_for_a_node_that_takes_connections_and_has_not_started_yet() {
+    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    // As at the end of its start, but for longer.
+    let starting = "rabbit_boot_state:set(core_started),
+        spawn(fun() -> timer:sleep(10000), rabbit_boot_state:set(ready) end).";
+    node.tell(&["eval", starting]).unwrap();
+    node.tell(&["add_user", "operator", "unused"]).unwrap();
+    assert!(node.tell(&["list_users"]).unwrap().contains("operator"));
+    // What is refused for another reason is refused, and says why.
+    let error = node.tell(&["add_user", "operator", "unused"]).unwrap_err().to_string();
+    assert!(error.contains("already exists"), "{error}");
 }
 
 #[test]

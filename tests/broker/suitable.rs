@@ -37,7 +37,7 @@ fn a_feature_flag_that_is_off_is_named() {
     assert!(verified.differences.iter().any(|it| matches!(it, Difference::Unsuitable { .. })));
 
     // What it says to do helps.
-    assert!(node.ctl(&["enable_feature_flag", "stream_queue"]).unwrap().status.success());
+    node.tell(&["enable_feature_flag", "stream_queue"]).unwrap();
     assert_eq!(admin::install(&settings, &topology, false, || {}).unwrap().outcome, Applied::Installed);
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
 }

@@ -35,10 +35,7 @@ fn is_old(settings: &Settings) -> bool {
 
 /// Runs a command in the broker; what it prints, in one line.
 fn eval(node: &PrivateNode, code: &str) -> String {
-    let answer = node.ctl(&["eval", code]).unwrap();
-    let text = String::from_utf8_lossy(&answer.stdout).replace(char::is_whitespace, "");
-    assert!(answer.status.success(), "{text} {}", String::from_utf8_lossy(&answer.stderr));
-    text
+    node.tell(&["eval", code]).unwrap().replace(char::is_whitespace, "")
 }
 
 /// The command of the document that lets dead-lettering run again.
@@ -199,10 +196,7 @@ fn copies_that_multiply_are_found_with_who_makes_them_and_can_be_ended() {
     let report = admin::add_app(&settings, &topology, &spec(&user), false, false).unwrap();
     assert_eq!(report.outcome, admin::Applied::Installed, "{report:?}");
     let orders = Inbox::open(&settings, "orders");
-    let ctl = |arguments: &[&str]| {
-        let answer = node.ctl(arguments).unwrap();
-        assert!(answer.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&answer.stderr));
-    };
+    let ctl = |arguments: &[&str]| node.tell(arguments).unwrap();
 
     // As many as are published are no finding.
     let tenant = common::as_user(&settings, &user).router().connect().unwrap();

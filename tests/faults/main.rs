@@ -238,11 +238,8 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
 /// One scenario, in a vhost of its own.
 fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals {
     let vhost = format!("fault-{number}");
-    let output = lab.node(0).ctl(&["add_vhost", &vhost]).expect("rabbitmqctl");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output =
-        lab.node(0).ctl(&["set_permissions", "-p", &vhost, "guest", ".*", ".*", ".*"]).expect("rabbitmqctl");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    lab.node(0).tell(&["add_vhost", &vhost]).expect("it can");
+    lab.node(0).tell(&["set_permissions", "-p", &vhost, "guest", ".*", ".*", ".*"]).expect("it can");
 
     let url = format!("{}/{vhost}", lab.node(0).url());
     let values = [
@@ -344,8 +341,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     }
     drop((consumer, unroutable, recalled));
     let totals = ledger.totals(healed);
-    let output = lab.node(0).ctl(&["delete_vhost", &vhost]).expect("rabbitmqctl");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    lab.node(0).tell(&["delete_vhost", &vhost]).expect("it can");
     totals
 }
 

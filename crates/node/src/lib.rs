@@ -16,7 +16,7 @@ mod private;
 mod spot;
 pub mod usage;
 
-use std::io;
+use std::{io, process::ExitStatus};
 
 pub use cluster::PrivateCluster;
 pub use installation::Installation;
@@ -51,6 +51,16 @@ pub enum NodeError {
         reason: String,
         /// The end of its output and log.
         log: String,
+    },
+    /// A command was refused.
+    #[error("`rabbitmqctl {arguments}` ended with {status}: {said}")]
+    Refused {
+        /// The command's arguments.
+        arguments: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said.
+        said: String,
     },
     /// Another program listens on one of the node's ports.
     #[error(

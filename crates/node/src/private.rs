@@ -37,6 +37,9 @@ const STANDSTILL: Duration = Duration::from_secs(10);
 /// were killed, hence the second attempt.
 const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
 
+/// What commands say while the broker starts.
+const NOT_STARTED: &str = "requires the 'rabbit' app to be running";
+
 /// A running node. Dropping it stops it and removes its directory; so does the
 /// end of this process, however it ends.
 pub struct PrivateNode {
@@ -142,13 +145,8 @@ impl PrivateNode {
     /// # Errors
     /// If the broker cannot be asked or refuses.
     pub fn write_down_queues(&self) -> Result<(), NodeError> {
-        let output = self
-            .ctl(&["eval", "catch mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok."])
-            .map_err(NodeError::io("cannot run rabbitmqctl"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(self.failed(&String::from_utf8_lossy(&output.stderr))),
-        }
+        self.tell(&["eval", "catch mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok."])?;
+        Ok(())
     }
 
     /// Kills the broker at once, as a power cut would. Queues that are only just declared
@@ -239,6 +237,23 @@ impl PrivateNode {
         self.run("rabbitmqctl", arguments)
     }
 
+    /// Has `rabbitmqctl` do something: what it prints.
+    ///
+    /// # Errors
+    /// If it cannot be run, or fails; then with what it said.
+    pub fn tell(&self, arguments: &[&str]) -> Result<String, NodeError> {
+        let Output { status, stdout, stderr } =
+            self.ctl(arguments).map_err(NodeError::io("run rabbitmqctl"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match status.success() {
+            true => Ok(text(&stdout)),
+            false => {
+                let said = text(&stdout) + &text(&stderr);
+                Err(NodeError::Refused { arguments: arguments.join(" "), status, said })
+            }
+        }
+    }
+
     /// Runs `rabbitmq-queues` against the node.
     ///
     /// # Errors
@@ -248,7 +263,17 @@ impl PrivateNode {
     }
 
     fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<Output> {
-        self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
+        let run = |tool, arguments: &[&str]| {
+            self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
+        };
+        let output = run(tool, arguments)?;
+        // A broker opens its ports a moment before it calls itself started (3.10.8 to 4.3.6:
+        // `do_run_postlaunch_phase`), and refuses most commands until then.
+        if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains(NOT_STARTED) {
+            return Ok(output);
+        }
+        run("rabbitmqctl", &["await_startup", "--timeout", "60"])?;
+        run(tool, arguments)
     }
 
     /// The memory that the broker's process uses, in bytes.
