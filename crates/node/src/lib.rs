@@ -6,6 +6,7 @@
 
 mod claim;
 mod cluster;
+mod commands;
 mod config;
 mod guard;
 mod installation;

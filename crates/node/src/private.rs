@@ -1,11 +1,11 @@
 //! One private node.
 
 use std::{
-    fmt, fs, io,
+    fmt, fs,
     net::TcpStream,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -36,9 +36,6 @@ const STANDSTILL: Duration = Duration::from_secs(10);
 /// Removes the node's directory. Its processes may write for a moment after they
 /// were killed, hence the second attempt.
 const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
-
-/// What commands say while the broker starts.
-const NOT_STARTED: &str = "requires the 'rabbit' app to be running";
 
 /// A running node. Dropping it stops it and removes its directory; so does the
 /// end of this process, however it ends.
@@ -134,21 +131,6 @@ impl PrivateNode {
         Layers::new().set("url", self.url()).set("management_url", management)
     }
 
-    /// Makes the broker write to disk now which queues and bindings it has. Up to 4.0, what it
-    /// has answered a moment before a kill may be lost otherwise.
-    ///
-    /// By itself it does so within three seconds. A quorum queue that was declared later
-    /// than that before [`kill`](Self::kill) comes back as an empty replica that knows of
-    /// no others, never has a leader, and answers nobody (measured: three of four such
-    /// queues on 3.10.8, some on 4.0.5, none on 4.3.6).
-    ///
-    /// # Errors
-    /// If the broker cannot be asked or refuses.
-    pub fn write_down_queues(&self) -> Result<(), NodeError> {
-        self.tell(&["eval", "catch mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok."])?;
-        Ok(())
-    }
-
     /// Kills the broker at once, as a power cut would. Queues that are only just declared
     /// may not come back: see [`write_down_queues`](Self::write_down_queues).
     pub fn kill(&mut self) {
@@ -229,53 +211,6 @@ impl PrivateNode {
         self.wait_until_ready()
     }
 
-    /// Runs `rabbitmqctl` against the node.
-    ///
-    /// # Errors
-    /// If it cannot be run; its own failure is in the output.
-    pub fn ctl(&self, arguments: &[&str]) -> io::Result<Output> {
-        self.run("rabbitmqctl", arguments)
-    }
-
-    /// Has `rabbitmqctl` do something: what it prints.
-    ///
-    /// # Errors
-    /// If it cannot be run, or fails; then with what it said.
-    pub fn tell(&self, arguments: &[&str]) -> Result<String, NodeError> {
-        let Output { status, stdout, stderr } =
-            self.ctl(arguments).map_err(NodeError::io("run rabbitmqctl"))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match status.success() {
-            true => Ok(text(&stdout)),
-            false => {
-                let said = text(&stdout) + &text(&stderr);
-                Err(NodeError::Refused { arguments: arguments.join(" "), status, said })
-            }
-        }
-    }
-
-    /// Runs `rabbitmq-queues` against the node.
-    ///
-    /// # Errors
-    /// If it cannot be run; its own failure is in the output.
-    pub fn queues_tool(&self, arguments: &[&str]) -> io::Result<Output> {
-        self.run("rabbitmq-queues", arguments)
-    }
-
-    fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<Output> {
-        let run = |tool, arguments: &[&str]| {
-            self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
-        };
-        let output = run(tool, arguments)?;
-        // A broker opens its ports a moment before it calls itself started (3.10.8 to 4.3.6:
-        // `do_run_postlaunch_phase`), and refuses most commands until then.
-        if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains(NOT_STARTED) {
-            return Ok(output);
-        }
-        run("rabbitmqctl", &["await_startup", "--timeout", "60"])?;
-        run(tool, arguments)
-    }
-
     /// The memory that the broker's process uses, in bytes.
     #[must_use]
     pub fn resident_memory(&self) -> Option<u64> {
@@ -293,7 +228,7 @@ impl PrivateNode {
     }
 
     /// A command for one of RabbitMQ's programs, in this node's surroundings.
-    fn tool(&self, name: &str) -> Command {
+    pub(super) fn tool(&self, name: &str) -> Command {
         let Spot { ports, namespace, .. } = &self.spot;
         let mut command = self.installation.tool(name, self.directory(), namespace.as_deref());
         // An inherited setting could point to another broker's files.
