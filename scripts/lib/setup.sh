@@ -8,19 +8,23 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
 }
 
-# Installs Debian packages without starting any service they bring.
+# Installs Debian packages without starting any service they bring. What is set up beside
+# this waits for its turn: apt-get would fail.
 debian_packages() {
     command -v apt-get >/dev/null || { echo "please install: $*" >&2; return 1; }
-    local policy=/usr/sbin/policy-rc.d made=
-    if [ ! -e "$policy" ]; then
-        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
-        as_root chmod +x "$policy"
-        made=yes
-    fi
-    local status=0
-    as_root apt-get update -qq || status=$?
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" || status=$?
-    [ -z "$made" ] || as_root rm -f "$policy"
+    local policy=/usr/sbin/policy-rc.d made= status=0
+    mkdir -p .cache
+    {
+        flock 8
+        if [ ! -e "$policy" ]; then
+            printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+            as_root chmod +x "$policy"
+            made=yes
+        fi
+        as_root apt-get update -qq || status=$?
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" || status=$?
+        [ -z "$made" ] || as_root rm -f "$policy"
+    } 8>.cache/packages.lock
     return "$status"
 }
 
