@@ -2,7 +2,7 @@ use std::process::Command;
 
 use delayline::{codec::RoutingKey, message::Value};
 
-use crate::common::{Inbox, PATIENCE, installed};
+use crate::common::{Inbox, PATIENCE, installed, run_in_time};
 
 /// Any client that can publish to a topic exchange can schedule messages; here
 /// Python's, with the key that `delayline key` prints.
@@ -20,7 +20,9 @@ fn a_message_from_python_arrives_like_any_other() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/publish.py");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
     let sent = jiff::Timestamp::now();
-    let output = Command::new(python).args([script, &url, &key]).output().unwrap();
+    let mut publish = Command::new(python);
+    publish.args([script, &url, &key]);
+    let output = run_in_time(publish);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let arrival = inbox.next(PATIENCE).expect("the message");

@@ -13,6 +13,7 @@ pub mod shared;
 mod vhosts;
 
 use std::{
+    process::{Command, Output},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -292,6 +293,17 @@ pub fn lateness(arrivals: &[Arrival]) -> String {
     late.sort_unstable();
     let at = |per_cent| percentile(&late, per_cent).unwrap_or(0);
     format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50.0), at(99.0), at(100.0))
+}
+
+/// What a program printed and ended with. One that waits for ever, as for a confirm that its
+/// library has lost, is killed.
+///
+/// # Panics
+/// If it does not end by itself in time.
+pub fn run_in_time(command: Command) -> Output {
+    let output = assert_cmd::Command::from_std(command).timeout(PATIENCE).output().unwrap();
+    assert!(output.status.code().is_some(), "it does not end by itself within {PATIENCE:?}: {output:?}");
+    output
 }
 
 /// How long something that must happen is waited for. Far longer than it takes

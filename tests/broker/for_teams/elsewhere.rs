@@ -1,7 +1,7 @@
 //! The programs of the other pages, with the credentials that `delayline app add` gives.
 
 use std::{
-    process::{Command, Stdio},
+    process::Command,
     sync::{Arc, OnceLock},
 };
 
@@ -13,7 +13,7 @@ use super::{
     pages::snippets,
     team::{Receiver, served, user_of},
 };
-use crate::common::shared_node;
+use crate::common::{run_in_time, shared_node};
 
 const README: &str = include_str!("../../../README.md");
 const RETRIES: &str = include_str!("../../../docs/retries.md");
@@ -61,8 +61,9 @@ fn the_readme_sends_and_receives() {
     assert_eq!(receiver.next(), "invoice 17");
     assert_eq!(code(README, "fn main() -> Result"), include_str!("../../../examples/readme.rs"));
     let mut rust = Command::new(example("readme"));
-    let output = rust.env("AMQP_URL", &address).stderr(Stdio::inherit()).output().unwrap();
-    assert!(output.stdout.starts_with(b"due at "));
+    rust.env("AMQP_URL", &address);
+    let output = run_in_time(rust);
+    assert!(output.stdout.starts_with(b"due at "), "{output:?}");
     assert_eq!(receiver.next(), "invoice 17");
 }
 

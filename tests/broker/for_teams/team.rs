@@ -28,7 +28,7 @@ use super::{
     clients::Client,
     pages::{PAGES, Snippet},
 };
-use crate::common::{PATIENCE, app, eventually_seen, installed, shared_node, url, vhost};
+use crate::common::{PATIENCE, app, eventually_seen, installed, run_in_time, shared_node, url, vhost};
 
 /// 90 s pass in less than one.
 const UNIT_MS: u64 = 10;
@@ -156,7 +156,7 @@ impl Team {
     fn run(&self, file: &str, address: &str, arguments: &[&str]) -> Output {
         let mut command = (self.client.command)(self.directory(), file);
         command.args(arguments).current_dir(self.directory()).env("AMQP_URL", address);
-        command.output().unwrap()
+        run_in_time(command)
     }
 
     /// Its address, from what `app add` printed.
@@ -298,7 +298,8 @@ impl Receiver {
     /// Tells it to end, and it does.
     pub(crate) fn stop(&mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        assert_eq!(self.child.wait().unwrap().code(), Some(self.ended));
+        let ended = eventually_seen("it ends", || self.child.try_wait().unwrap(), Option::is_some);
+        assert_eq!(ended.unwrap().code(), Some(self.ended));
         let _ = std::io::stdout().flush();
     }
 }

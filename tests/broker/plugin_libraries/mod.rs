@@ -14,7 +14,7 @@ use delayline_admin::{self as admin, Applied};
 use delayline_settings::Settings;
 
 use crate::{
-    common::{daemon::Daemon, eventually, installed, not_tested::not_tested, topology, url},
+    common::{daemon::Daemon, eventually, installed, not_tested::not_tested, run_in_time, topology, url},
     for_teams::Receiver,
 };
 
@@ -55,8 +55,8 @@ fn found(mut command: Command) -> bool {
     command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-fn done(mut command: Command) {
-    let output = command.output().unwrap();
+fn done(command: Command) {
+    let output = run_in_time(command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

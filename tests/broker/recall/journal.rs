@@ -287,7 +287,9 @@ fn the_documents_snippet_is_journalled_with_the_rights_that_app_add_gives() {
         snippet("python journalled")
     );
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
-    let output = Command::new(python).args(["-c", &program]).output().unwrap();
+    let mut publish = Command::new(python);
+    publish.args(["-c", &program]);
+    let output = common::run_in_time(publish);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let list = listed(&tenant);
     let [message] = list.messages.as_slice() else { panic!("{list:#?}") };

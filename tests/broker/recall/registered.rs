@@ -467,18 +467,15 @@ fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
          }})();\n",
         snippet("javascript")
     );
-    let programs = [
-        Command::new(std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika"))
-            .args(["-c", &python])
-            .output(),
-        Command::new("node")
-            .env("NODE_PATH", std::env::var("TEST_NODE_PATH").expect("scripts/test sets TEST_NODE_PATH"))
-            .args(["-e", &javascript])
-            .output(),
-    ];
+    let python_with_pika = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+    let packages = std::env::var("TEST_NODE_PATH").expect("scripts/test sets TEST_NODE_PATH");
+    let mut by_pika = Command::new(python_with_pika);
+    by_pika.args(["-c", &python]);
+    let mut by_amqplib = Command::new("node");
+    by_amqplib.env("NODE_PATH", packages).args(["-e", &javascript]);
     let mut handles = Vec::new();
-    for output in programs {
-        let output = output.unwrap();
+    for program in [by_pika, by_amqplib] {
+        let output = common::run_in_time(program);
         let printed = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{printed} {}", String::from_utf8_lossy(&output.stderr));
         let [handle, due, in_time] = printed.split_whitespace().collect::<Vec<_>>()[..] else {

@@ -6,7 +6,7 @@ use std::process::Command;
 use delayline::codec::AppKey;
 use serde_json::{Value as Json, json};
 
-use crate::common::{installed, url};
+use crate::common::{installed, run_in_time, url};
 
 use super::{daemon, parked};
 
@@ -20,11 +20,14 @@ fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: 
     let policies = format!("[apps.shop]\n{policy}\n");
     let _daemon = daemon(&settings, &policies);
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
-    let output = Command::new(python)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/retry/application.py"))
-        .args([&url(&settings), "shop", &(attempts + 1).to_string(), expiration])
-        .output()
-        .unwrap();
+    let mut application = Command::new(python);
+    application.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/retry/application.py")).args([
+        &url(&settings),
+        "shop",
+        &(attempts + 1).to_string(),
+        expiration,
+    ]);
+    let output = run_in_time(application);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let seen: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
