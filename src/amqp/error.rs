@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use amiquip::Error;
 
+/// The code with which the broker closes a connection that it crashed over.
+pub(crate) const CRASH: u16 = 541;
+
 /// An error on the AMQP side. None contains a URL or a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -67,18 +70,15 @@ pub enum AmqpError {
 }
 
 impl AmqpError {
-    /// The broker's refusal of a message, if that is why a channel or connection ended. It
-    /// closes the channel over most, and the whole connection over a message it cannot parse,
-    /// or if the next message is on its way while the client library agrees to the end of the
-    /// channel. If it is shutting down or has crashed, no message is to blame.
+    /// The broker's error, if that is why a channel or connection ended: some message in flight
+    /// may have caused it. The broker closes the channel over most, and the whole connection over
+    /// a message that it cannot parse, or if the next message is on its way while the client
+    /// library agrees to the end of the channel. A shutdown (320) is no error.
     pub fn refusal(&self) -> Option<(u16, String)> {
         const CONNECTION_FORCED: u16 = 320;
-        const INTERNAL_ERROR: u16 = 541;
         match self {
             Self::Channel { code, text } => Some((*code, text.clone())),
-            Self::Closed { code, text } if ![CONNECTION_FORCED, INTERNAL_ERROR].contains(code) => {
-                Some((*code, text.clone()))
-            }
+            Self::Closed { code, text } if *code != CONNECTION_FORCED => Some((*code, text.clone())),
             _ => None,
         }
     }

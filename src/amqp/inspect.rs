@@ -18,6 +18,8 @@ use std::{
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Token};
 
+use crate::message::MAX_NESTING;
+
 use super::login::Login;
 
 const METHOD: u8 = 1;
@@ -28,9 +30,6 @@ const DELIVER: [u8; 4] = [0, 60, 0, 60];
 const FRAME_HEAD: usize = 7;
 /// Class, weight, body length and flags of a content header.
 const CONTENT_HEAD: usize = 14;
-/// How deep tables and arrays may be nested. The client library reads them recursively, so
-/// thousands of levels would overflow its stack, and a frame has room for that many.
-const DEPTH: usize = 64;
 /// How much is read from the socket at a time.
 const CHUNK: usize = 64 * 1024;
 
@@ -233,7 +232,7 @@ impl<'a> Reader<'a> {
     /// A reader of what a length says, one step deeper.
     fn inner(&mut self) -> Option<Self> {
         let depth = self.depth + 1;
-        (depth <= DEPTH).then_some(Self { rest: self.long()?, depth })
+        (depth <= MAX_NESTING).then_some(Self { rest: self.long()?, depth })
     }
 
     fn text(&mut self) -> Option<()> {
@@ -396,7 +395,7 @@ mod tests {
 
     #[test]
     fn what_can_be_read_passes_untouched_in_any_pieces() {
-        let deep = [short(b"c"), arrays(DEPTH - 1)].concat();
+        let deep = [short(b"c"), arrays(MAX_NESTING - 1)].concat();
         let table = [entry(b"a", "k\u{e4}se".as_bytes()), entry(b"b", b""), deep].concat();
         let body = frame(3, &[0xff; 100]);
         let bytes =
@@ -414,7 +413,7 @@ mod tests {
         let twice = [entry(b"a", b"1"), entry(b"a", b"2")].concat();
         let nested = [short(b"n"), [b"F", &long(&entry(b"x", b"\xff"))[..]].concat()].concat();
         let unknown = [short(b"n"), vec![b'?']].concat();
-        let deep = [short(b"n"), arrays(DEPTH)].concat();
+        let deep = [short(b"n"), arrays(MAX_NESTING)].concat();
         for (table, id) in [
             (entry(b"a", b"\xff"), &b"id"[..]),
             (entry(b"\xff", b"x"), b"id"),

@@ -43,6 +43,7 @@ pub use browse::{Browser, Page, Place, Turned};
 pub use consumer::settle;
 pub use consumer::{Consumer, Delivery, Next};
 pub use error::AmqpError;
+pub(crate) use error::CRASH;
 #[doc(hidden)]
 pub use inspect::frames;
 #[doc(hidden)]

@@ -3,6 +3,7 @@
 //! All of it is pure: what a message may contain, which headers the wire contract forbids,
 //! and how a delay turns into a due time and a routing key.
 
+mod carried;
 mod forbidden;
 mod handle;
 mod header;
@@ -25,7 +26,7 @@ pub use quota::{MaxDelay, MaxDelayError, MaxRecalls, MaxRecallsError, Quota};
 pub use schedule::Schedule;
 
 // For the other crates of this workspace; not part of the stable API.
-pub(crate) use prepare::can_be_journalled;
+pub(crate) use carried::{MAX_NESTING, crashes_streams, not_kept};
 #[doc(hidden)]
 pub use {
     forbidden::{asks_to_be_held, is_forbidden},
@@ -33,6 +34,9 @@ pub use {
     published::{Published, nearest},
     resend::{move_user_id, resend},
 };
+
+/// The longest short string of AMQP, in bytes.
+const MAX_SHORT: usize = 255;
 
 /// Names of the headers that begin with `delayline-`.
 pub mod headers {
@@ -268,8 +272,9 @@ impl Message {
     }
 
     /// Has a copy of it put into the journal of its application, so that it can be listed, and
-    /// with an id also recalled by that. Its headers may not be tables, arrays or decimals: a
-    /// journal does not keep those.
+    /// with an id also recalled by that. A journal does not keep headers that are tables, arrays or
+    /// decimals, nor some others: publishing such a message is refused, and the error names what
+    /// it is.
     #[must_use]
     pub fn journalled(mut self) -> Self {
         self.journalled = true;

@@ -10,8 +10,9 @@ use crate::{
 };
 
 use super::{
-    Headers, Message, Properties, Published, Quota, Schedule, Value,
-    forbidden::{BCC, allowed, is_forbidden},
+    Headers, MAX_SHORT, Message, Properties, Published, Quota, Schedule, Value,
+    carried::{MAX_NESTING, check_headers, not_kept},
+    forbidden::{BCC, allowed},
     header::table_len,
     headers::{DUE, EXPIRES, JOURNAL},
     resend::take_expiration,
@@ -23,9 +24,6 @@ use super::{
 /// 131,072 bytes by default and closes the connection over a larger one. The
 /// rest is room for what the router adds.
 pub const MAX_PROPERTIES_BYTES: usize = 128 * 1024 - 1024;
-
-/// The longest short string of AMQP, in bytes.
-const MAX_SHORT: usize = 255;
 
 /// Why a message is not sent. Nothing has left the process in that case.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,14 +78,34 @@ pub enum InvalidMessage {
     /// App key and id do not fit into one routing key.
     #[error(transparent)]
     RoutingKey(#[from] RoutingKeyError),
-    /// A header of a journalled message that a journal does not keep. Decimals even make the
-    /// broker close the connection.
+    /// A header holds a number over which every broker closes the connection.
     #[error(
-        "the header `{name}` is {what}, which a journal does not keep; make it text or a number, or publish \
-         the message without the journal"
+        "the header `{name}` is or contains {value}, and a broker closes the connection over it; send it as \
+         text, or leave it out"
+    )]
+    NotFinite {
+        /// The name of the header.
+        name: String,
+        /// The number: `NaN`, `inf` or `-inf`.
+        value: String,
+    },
+    /// Tables and arrays are nested too deeply.
+    #[error(
+        "the header `{name}` is nested too deeply: at most {MAX_NESTING} tables and arrays, including the \
+         table of all headers; put deep structures into the body"
+    )]
+    TooDeep {
+        /// The name of the header.
+        name: String,
+    },
+    /// A header or property of a journalled message that a journal does not keep. Over some of
+    /// them, the broker even closes the connection.
+    #[error(
+        "`{name}` is {what}, which a journal does not keep; send it as plain text or a number, or publish the \
+         message without the journal"
     )]
     NotJournalled {
-        /// The name of the header.
+        /// The name of the header or property.
         name: String,
         /// What its value is.
         what: &'static str,
@@ -122,31 +140,11 @@ pub fn check(message: &Message) -> Result<(), InvalidMessage> {
     if let Some(id) = &message.id {
         codec::check_room(&message.app, id)?;
     }
-    if message.journalled {
-        let headers = message.headers.iter().filter(|(name, _)| !is_forbidden(name));
-        for (name, value) in headers {
-            if let Some(what) = not_kept(value) {
-                return Err(InvalidMessage::NotJournalled { name: name.clone(), what });
-            }
-        }
+    check_parts(&message.properties, &message.headers)?;
+    match not_kept(&message.properties, &message.headers).filter(|_| message.journalled) {
+        Some((name, what)) => Err(InvalidMessage::NotJournalled { name: name.to_owned(), what }),
+        None => Ok(()),
     }
-    check_parts(&message.properties, &message.headers)
-}
-
-/// What a value is that streams do not keep: they hold messages in the form of AMQP 1.0, whose
-/// application properties are simple.
-fn not_kept(value: &Value) -> Option<&'static str> {
-    match value {
-        Value::Table(_) => Some("a table"),
-        Value::Array(_) => Some("an array"),
-        Value::Decimal { .. } => Some("a decimal"),
-        _ => None,
-    }
-}
-
-/// Whether a journal keeps these headers.
-pub(crate) fn can_be_journalled(headers: &Headers) -> bool {
-    headers.iter().all(|(name, value)| is_forbidden(name) || not_kept(value).is_none())
 }
 
 /// Like [`check`], for everything except the body.
@@ -163,30 +161,12 @@ pub fn check_parts(properties: &Properties, headers: &Headers) -> Result<(), Inv
     {
         return Err(InvalidMessage::Expiration { found: found.clone() });
     }
-    check_names(headers)?;
+    check_headers(headers)?;
     length += table_len(headers);
     if length > MAX_PROPERTIES_BYTES {
         return Err(InvalidMessage::PropertiesTooLarge { length });
     }
     Ok(())
-}
-
-fn check_names(headers: &Headers) -> Result<(), InvalidMessage> {
-    headers.iter().try_for_each(|(name, value)| {
-        if name.len() > MAX_SHORT {
-            let start = name.chars().take(40).collect();
-            return Err(InvalidMessage::HeaderNameTooLong { start, length: name.len() });
-        }
-        check_names_in(value)
-    })
-}
-
-fn check_names_in(value: &Value) -> Result<(), InvalidMessage> {
-    match value {
-        Value::Table(table) => check_names(table),
-        Value::Array(values) => values.iter().try_for_each(check_names_in),
-        _ => Ok(()),
-    }
 }
 
 pub(super) fn expiration_ms(text: &str) -> Option<u64> {
@@ -323,7 +303,9 @@ mod tests {
         }
         let stripped = message().with_header("CC", Value::Array(vec![])).with_header("n", 1_i32).journalled();
         assert_eq!(check(&stripped), Ok(()));
-        assert!(can_be_journalled(&stripped.headers));
+        let kind = Properties { kind: Some("amqp-1.0".into()), ..Properties::default() };
+        let refused = check(&stripped.with_properties(kind)).unwrap_err().to_string();
+        assert!(refused.contains("`type` is"), "{refused}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Consuming a queue through all failures of the connection, until told to stop.
 
 use std::{
+    cell::OnceCell,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +14,7 @@ use crossbeam_channel::Select;
 use log::{Level, error, info, log, warn};
 
 use crate::{
-    amqp::{Consumer, Delivery, Next, Session},
+    amqp::{CRASH, Consumer, Delivery, Next, Session},
     backoff::Doubling,
     message::Quota,
     router::RouterBuilder,
@@ -21,6 +22,7 @@ use crate::{
 
 use super::{
     SetAside,
+    apart::Apart,
     forward::{Forwarder, Unsendable},
     poison::{self, Poison},
 };
@@ -201,8 +203,9 @@ impl Consuming<'_> {
         poison.broker = session.server_version();
         // Without a quota: what came in may be retried, and parked, and how late retries are is
         // up to the policies.
-        let router = self.router.clone().quota(Quota::default());
-        let router = router.connect().map_err(|error| error.to_string())?;
+        let builder = self.router.clone().quota(Quota::default());
+        let router = builder.clone().connect().map_err(|error| error.to_string())?;
+        let apart = OnceCell::new();
         let alone = poison.alone();
         let fits = fitting(self.prefetch, largest);
         let (prefetch, lanes) = if alone { (1, 1) } else { (fits, self.lanes) };
@@ -210,13 +213,14 @@ impl Consuming<'_> {
             session.consume_in_lanes(self.queue, prefetch, lanes).map_err(|error| match error.code() {
                 Some(404) => Failed::Session(format!("{error}; {}", self.if_missing)),
                 // It was delivered before all channels had begun.
-                Some(poison::CRASH) => Failed::Crashed { reason: error.to_string(), unchecked: true },
+                Some(CRASH) => Failed::Crashed { reason: error.to_string(), unchecked: true },
                 _ => Failed::Session(error.to_string()),
             })?;
         *last = None;
         info!("taking messages from `{}`, {prefetch} at a time", self.queue);
+        let routers = (&router, Apart::new(builder, &apart));
         let mut forwarder =
-            Forwarder::new(&router, self.unsendable, self.stats.as_deref(), usize::from(fits));
+            Forwarder::new(routers, self.unsendable, self.stats.as_deref(), usize::from(fits));
         let taking = Taking { now: prefetch, most: self.prefetch, alone };
         let ended = work(stop, &consumer, &mut forwarder, &taking, handle);
         // If nothing gets through, a new connection alone is no progress.
@@ -229,7 +233,9 @@ impl Consuming<'_> {
                 let unchecked = forwarder.is_empty();
                 drop(forwarder);
                 // What is not confirmed was not acknowledged either.
-                let _ = router.close(Duration::ZERO);
+                for router in [Some(router), apart.into_inner()].into_iter().flatten() {
+                    let _ = router.close(Duration::ZERO);
+                }
                 return Err(match failed {
                     Failed::Session(reason) if has_crashed(&consumer) => {
                         Failed::Crashed { reason, unchecked }
@@ -240,7 +246,8 @@ impl Consuming<'_> {
             }
         };
         let clean = forwarder.finish(&consumer, FINISH) & consumer.finish(FINISH);
-        let clean = router.close(FINISH).is_ok() && clean;
+        let routers = [Some(router), apart.into_inner()].into_iter().flatten();
+        let clean = routers.fold(clean, |clean, router| router.close(FINISH).is_ok() && clean);
         if let Some(ended) = ended {
             return Ok(ended);
         }
@@ -267,7 +274,7 @@ fn has_crashed(consumer: &Consumer) -> bool {
         match consumer.next(TICK) {
             Next::Delivery(_) => {}
             Next::Timeout => return false,
-            Next::Ended(cause) => return cause.is_some_and(|cause| cause.code() == Some(poison::CRASH)),
+            Next::Ended(cause) => return cause.is_some_and(|cause| cause.code() == Some(CRASH)),
         }
     }
 }
@@ -324,7 +331,7 @@ fn work(
                 forwarder.watch(&mut select);
                 let _ = select.ready_timeout(forwarder.next_due().map_or(TICK, |next| next.min(TICK)));
             }
-            Next::Ended(Some(cause)) if cause.code() == Some(poison::CRASH) => {
+            Next::Ended(Some(cause)) if cause.code() == Some(CRASH) => {
                 return Err(Failed::Crashed { reason: cause.to_string(), unchecked: false });
             }
             Next::Ended(cause) => {

@@ -12,11 +12,11 @@ use log::{debug, error, warn};
 
 use crate::{
     Message, Router,
-    amqp::{Consumer, Delivery},
+    amqp::{CRASH, Consumer, Delivery},
     router::{Cause, Outcome, Pipeline, PublishError},
 };
 
-use super::{Published, SetAside, consume::Failed};
+use super::{Published, SetAside, apart::Apart, consume::Failed};
 
 /// How long to wait before publishing again a message that the broker would not store just
 /// now.
@@ -67,6 +67,7 @@ impl Eq for Early {}
 /// Messages whose successors are in flight.
 pub(crate) struct Forwarder<'r> {
     pipeline: Pipeline<'r, Delivery>,
+    apart: Apart<'r>,
     /// Successors to publish again, and when.
     held: VecDeque<(Instant, Message, Delivery)>,
     /// Successors that are not due yet, the next one first.
@@ -82,14 +83,15 @@ pub(crate) struct Forwarder<'r> {
 }
 
 impl<'r> Forwarder<'r> {
-    pub(crate) fn new(
-        router: &'r Router,
+    pub(super) fn new(
+        (router, apart): (&'r Router, Apart<'r>),
         unsendable: Unsendable,
         stats: Option<&'r dyn SetAside>,
         prefetch: usize,
     ) -> Self {
         Self {
             pipeline: router.pipeline(),
+            apart,
             held: VecDeque::new(),
             early: BinaryHeap::new(),
             unsendable,
@@ -102,10 +104,15 @@ impl<'r> Forwarder<'r> {
 
     /// Whether we hold no message.
     pub(crate) fn is_empty(&self) -> bool {
-        self.pipeline.in_flight() == 0
-            && self.held.is_empty()
-            && self.early.is_empty()
-            && self.stuck.is_empty()
+        self.in_flight() == 0 && self.held.is_empty() && self.early.is_empty() && self.stuck.is_empty()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pipeline.in_flight() + self.apart.in_flight()
+    }
+
+    fn try_next(&mut self) -> Option<Outcome<Delivery>> {
+        self.pipeline.try_next().or_else(|| self.apart.try_next())
     }
 
     /// How long until a successor has to be published.
@@ -132,6 +139,7 @@ impl<'r> Forwarder<'r> {
     /// Lets a `select` wake up when there may be something to settle.
     pub(crate) fn watch<'s>(&'s self, select: &mut Select<'s>) {
         self.pipeline.watch(select);
+        self.apart.watch(select);
     }
 
     /// Publishes the successor of a message.
@@ -144,7 +152,17 @@ impl<'r> Forwarder<'r> {
         delivery: Delivery,
         successor: Message,
     ) -> Result<(), Failed> {
-        match self.pipeline.push(delivery, successor) {
+        let outcome = match Apart::takes(&successor) {
+            // Each may cost a connection, and they must not take the places of others.
+            true if self.apart.has_crashed(&successor) && self.apart.in_flight() >= self.prefetch / 2 => {
+                let text = "not tried, as the broker crashes over such messages of the application".into();
+                let error = PublishError::new(Cause::Rejected { code: CRASH, text }, successor, false);
+                return self.set_aside(consumer, delivery, &error);
+            }
+            true => self.apart.push(delivery, successor),
+            false => self.pipeline.push(delivery, successor),
+        };
+        match outcome {
             Some(outcome) => self.settle_one(consumer, outcome),
             None => Ok(()),
         }
@@ -202,7 +220,7 @@ impl<'r> Forwarder<'r> {
     /// # Errors
     /// As for [`send`](Self::send).
     pub(crate) fn settle(&mut self, consumer: &Consumer) -> Result<(), Failed> {
-        while let Some(outcome) = self.pipeline.try_next() {
+        while let Some(outcome) = self.try_next() {
             self.settle_one(consumer, outcome)?;
         }
         while self.held.front().is_some_and(|(when, ..)| *when <= Instant::now()) {
@@ -227,6 +245,12 @@ impl<'r> Forwarder<'r> {
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         match error.cause() {
             _ if self.is_everybodys(&error) => Err(error.to_string().into()),
+            Cause::Rejected { code: CRASH, .. } if error.message().journalled => {
+                warn!("without the journal: id={id}: {error}");
+                let mut successor = error.into_message();
+                successor.journalled = false;
+                self.send(consumer, delivery, successor)
+            }
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
                 self.set_aside(consumer, delivery, &error)
             }
@@ -250,6 +274,9 @@ impl<'r> Forwarder<'r> {
         error: &PublishError,
     ) -> Result<(), Failed> {
         let app = &error.message().app;
+        if matches!(error.cause(), Cause::Rejected { code: CRASH, .. }) {
+            self.apart.crashed(app);
+        }
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         error!("set aside app={app} id={id}: {error}");
         if let Some(stats) = self.stats {
@@ -285,13 +312,13 @@ impl<'r> Forwarder<'r> {
     /// `limit` at most. Returns whether all are.
     pub(crate) fn finish(mut self, consumer: &Consumer, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
-        while self.pipeline.in_flight() > 0 {
+        while self.in_flight() > 0 {
             let mut select = Select::new();
-            self.pipeline.watch(&mut select);
+            self.watch(&mut select);
             if select.ready_deadline(deadline).is_err() {
                 break;
             }
-            while let Some(outcome) = self.pipeline.try_next() {
+            while let Some(outcome) = self.try_next() {
                 match self.settle_one(consumer, outcome) {
                     Ok(()) => {}
                     // It is requeued with the rest.
@@ -303,6 +330,6 @@ impl<'r> Forwarder<'r> {
                 }
             }
         }
-        self.pipeline.in_flight() == 0 && self.held.is_empty()
+        self.in_flight() == 0 && self.held.is_empty()
     }
 }

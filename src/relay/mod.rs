@@ -1,6 +1,7 @@
 //! Taking messages from a queue and publishing their successors: each is acknowledged only
 //! once its successor is confirmed, through all failures of connections and brokers.
 
+mod apart;
 mod consume;
 mod forward;
 mod poison;

@@ -16,9 +16,6 @@ use crate::{
     broker::Broker,
 };
 
-/// The code with which the broker closes a connection that it crashed over.
-pub(crate) const CRASH: u16 = 541;
-
 /// How many messages are examined in one go, and in one turn.
 const SWEEP: (u32, u32) = (1_000, 100);
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{
     codec::{AppKey, Delay, RoutingKey},
-    message::{Headers, Message, Properties, Value, can_be_journalled, headers, move_user_id},
+    message::{Headers, Message, Properties, Value, headers, move_user_id, not_kept},
     topology::{Names, Unit},
 };
 
@@ -129,8 +129,10 @@ impl Decision {
             // So that it can be recalled, and listed, as the message itself could.
             let origin = history.routing_key.parse::<RoutingKey>().ok();
             message.id = origin.filter(|key| key.app == message.app).and_then(|key| key.id().cloned());
-            let journalled = headers.get(headers::JOURNAL) == Some(&Value::Bool(true));
-            message.journalled = journalled && can_be_journalled(&headers);
+            // Anybody can write this header. It only ever leads to the journal of the application
+            // itself, which its messages may use anyway, and not with what a stream cannot keep.
+            let journalled = headers.remove(headers::JOURNAL) == Some(Value::Bool(true));
+            message.journalled = journalled && not_kept(&properties, &headers).is_none();
         }
         (message.properties, message.headers) = (properties, headers);
         message
@@ -230,9 +232,16 @@ mod tests {
         assert_eq!(retry(&key("orders"), journal()).id, None);
         assert_eq!(retry("order.created", Headers::new()).id, None);
         // What a journal does not keep is retried without it.
-        let mut odd = journal();
-        odd.insert("table".into(), Value::Table(Headers::new()));
-        assert!(!retry(&key("billing"), odd).journalled);
+        for (name, value) in [
+            ("table", Value::Table(Headers::new())),
+            ("x-stream-filter-value", 5.into()),
+            ("decimal", Value::Decimal { scale: 0, value: 1 }),
+        ] {
+            let mut odd = journal();
+            odd.insert(name.into(), value);
+            let plain = retry(&key("billing"), odd);
+            assert!(!plain.journalled && !plain.headers.contains_key(headers::JOURNAL));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use crate::{
+    amqp::CRASH,
     message::{Handle, InvalidMessage, Message},
     topology::IF_MISSING,
 };
@@ -38,11 +39,12 @@ pub enum Cause {
         /// The broker's own words.
         text: String,
     },
-    /// The broker closed the channel over this message.
+    /// The broker closed the channel or the connection over this message.
     #[error("the broker rejected the message with {code}: {text}{}", hint(*code))]
     Rejected {
         /// The AMQP reply code: 403 no permission, 404 no such exchange, 406
-        /// too large or another user's id.
+        /// too large or another user's id, 541 the broker crashed over it; 0 if the connection
+        /// just ended.
         code: u16,
         /// The broker's own words.
         text: String,
@@ -73,6 +75,11 @@ pub enum Cause {
 fn hint(code: u16) -> String {
     match code {
         404 => format!("; {IF_MISSING}"),
+        CRASH => {
+            "; the broker crashes over this message each time: see its log, and simplify the headers and \
+                  properties (a stream bound to the exchange takes no decimals, for example)"
+                .into()
+        }
         _ => String::new(),
     }
 }

@@ -14,12 +14,22 @@
 //! | the broker refuses to store it (nack) while it is to be delayed | published again every 100 ms: a level never refuses, it only has no leader for a moment; [`Cause::Nacked`] at the deadline |
 //! | the same, and it is due | [`Cause::Nacked`], at once: the application's queue can refuse for as long as it is full |
 //! | no queue takes it, so it comes back | [`Cause::Returned`], at once |
-//! | the broker closes the channel over it (no permission, too large, no such set) | [`Cause::Rejected`], for this message alone |
+//! | the broker closes the channel or the connection over it (no permission, too large, no such set, a crash of the broker) | [`Cause::Rejected`], for this message alone; see [below](#one-message-and-the-others) |
 //! | the broker is in alarm and blocks the connection | it waits; [`Cause::Blocked`] at the deadline |
 //! | the connection is lost (restart, missed heartbeats) | published again after reconnecting; [`Cause::NotConnected`] at the deadline |
 //! | no answer | [`Cause::Unconfirmed`] at the deadline |
 //! | it would corrupt the wire, or is over the [quota](crate::message::Quota) | [`Cause::Invalid`]; nothing is sent |
 //! | the router is closed first | [`Cause::Closed`] |
+//!
+//! # One message and the others
+//!
+//! The broker does not say which message made it close a channel or a connection. All that were
+//! in flight are then published once more, one at a time, and the one that was in flight alone
+//! the next time is rejected with the broker's reason; all others go on. If the broker crashes
+//! (541), a message is rejected only after it was in flight twice. If the connection just ends,
+//! that has to happen several times in a row with the message alone, each time within 5 s: a
+//! lost network is no message's fault. So a message that the broker cannot stand costs the
+//! others one more copy at most.
 //!
 //! Every error hands the message back, and says in
 //! [`maybe_delivered`](PublishError::maybe_delivered) whether it may arrive all
@@ -39,6 +49,7 @@ mod error;
 mod pipeline;
 mod shared;
 mod stats;
+mod suspicion;
 pub mod testing;
 mod ticket;
 mod worker;
@@ -57,6 +68,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 use jiff::Timestamp;
 
 use crate::{
+    amqp::CRASH,
     broker::Broker,
     codec::Delay,
     message::{Handle, Message, Quota},
@@ -269,7 +281,9 @@ impl Router {
     }
 
     fn failure(&self, ticket: Arc<Ticket>, cause: Cause) -> PublishError {
-        let refused = matches!(cause, Cause::Rejected { .. });
+        // A broker that crashes over a message may have stored it before.
+        let refused =
+            matches!(cause, Cause::Rejected { code, .. } if ![CRASH, suspicion::NO_CODE].contains(&code));
         let maybe_delivered = ticket.is_in_doubt()
             || (ticket.is_suspected() && !refused)
             || (cause.leaves_doubt() && ticket.was_sent());

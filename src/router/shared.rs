@@ -51,6 +51,12 @@ impl Shared {
         self.with(|state| state.waiting.clone())
     }
 
+    /// Records that there is no connection, and why.
+    pub(super) fn not_connected(&self, reason: &dyn ToString) {
+        let reason = reason.to_string();
+        self.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
+    }
+
     /// Asks the worker to end by that time.
     pub(super) fn close_by(&self, deadline: Instant) {
         self.with(|state| state.close_by = Some(deadline));

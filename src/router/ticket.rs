@@ -17,7 +17,7 @@ use crate::{
     message::{Handle, Message, Schedule, Wire},
 };
 
-use super::{Cause, Receipt};
+use super::{Cause, Receipt, suspicion::Suspicion};
 
 /// The broker's answer, or what replaces it.
 pub(super) type Reply = Result<Receipt, Cause>;
@@ -110,11 +110,12 @@ pub(super) struct Job {
     ticket: Arc<Ticket>,
     reply: Sender<(u64, Reply)>,
     publishes: u32,
+    pub(super) suspicion: Suspicion,
 }
 
 impl Job {
     pub(super) fn new(id: u64, ticket: Arc<Ticket>, reply: Sender<(u64, Reply)>) -> Self {
-        Self { id, ticket, reply, publishes: 0 }
+        Self { id, ticket, reply, publishes: 0, suspicion: Suspicion::default() }
     }
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
@@ -146,6 +147,11 @@ impl Job {
     /// Records that the broker refused it or a message sent together with it.
     pub(super) fn mark_suspected(&self) {
         self.ticket.suspected.store(true, Ordering::Release);
+    }
+
+    /// Whether it is sent alone.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspicion.is_suspect
     }
 
     /// Records that the broker refused it for now.

@@ -18,6 +18,7 @@ use super::{
     Cause,
     channel::{ConfirmChannel, Connector},
     shared::{Limits, Shared},
+    suspicion::{Judged, judge},
     ticket::{Job, Unconfirmed},
 };
 
@@ -52,9 +53,10 @@ pub(super) struct Worker<C: Connector> {
     again: VecDeque<Job>,
     /// Refused by the broker for the moment, and when to publish them again.
     nacked: VecDeque<(Instant, Job)>,
-    /// How many of `again` are to be sent one at a time, because one among them
-    /// made the broker close the channel.
-    suspects: usize,
+    /// Whether what is in flight is a suspect, beside which nothing is sent.
+    alone: bool,
+    /// How many answers of the broker there were.
+    answers: u64,
     blocked: bool,
     /// Since when the broker accepts messages.
     unblocked: Instant,
@@ -71,8 +73,7 @@ impl<C: Connector> Worker<C> {
         limits: Limits,
     ) -> Self {
         if channel.is_none() {
-            let reason = "no attempt was made yet".into();
-            shared.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
+            shared.not_connected(&"no attempt was made yet");
         }
         Self {
             connector,
@@ -86,7 +87,8 @@ impl<C: Connector> Worker<C> {
             outstanding: Outstanding::default(),
             again: VecDeque::new(),
             nacked: VecDeque::new(),
-            suspects: 0,
+            alone: false,
+            answers: 0,
             blocked: false,
             unblocked: Instant::now(),
             attempts: 0,
@@ -155,7 +157,7 @@ impl<C: Connector> Worker<C> {
         self.channel.is_some()
             && !self.blocked
             && self.outstanding.len() < self.limits.window
-            && (self.outstanding.is_empty() || self.outstanding.bytes() < MAX_BYTES)
+            && (self.outstanding.is_empty() || !self.alone && self.outstanding.bytes() < MAX_BYTES)
     }
 
     /// Takes a job and as many more as are waiting and fit.
@@ -179,6 +181,7 @@ impl<C: Connector> Worker<C> {
             return;
         };
         job.mark_sent();
+        self.alone = job.is_suspect();
         self.limits.stats.publish();
         let prepared = job.wire(now);
         let exchange = prepared.exchange.clone();
@@ -188,14 +191,14 @@ impl<C: Connector> Worker<C> {
         self.outstanding.push(Unconfirmed { job, at: now }, bytes);
     }
 
-    /// Sends what an earlier channel left; one at a time while one of these messages is
-    /// suspected of having ended it.
+    /// Sends what an earlier channel left; one at a time if they are suspected of having ended
+    /// it.
     fn send_again(&mut self) {
-        while self.may_send() && (self.suspects == 0 || self.outstanding.is_empty()) {
-            match self.again.pop_front() {
-                Some(job) => self.send(job),
-                None => break,
-            }
+        while self.may_send()
+            && self.again.front().is_some_and(|job| !job.is_suspect() || self.outstanding.is_empty())
+            && let Some(job) = self.again.pop_front()
+        {
+            self.send(job);
         }
         if self.again.is_empty()
             && self.may_send()
@@ -203,32 +206,29 @@ impl<C: Connector> Worker<C> {
         {
             self.send(job);
         }
-        if self.again.is_empty() && self.outstanding.is_empty() {
-            self.suspects = 0;
-        }
     }
 
     fn handle(&mut self, event: Event) {
         match event {
             Event::Ack { tag, multiple } => {
+                self.answered();
                 for sent in self.outstanding.settle(tag, multiple) {
-                    self.suspects = self.suspects.saturating_sub(1);
                     self.limits.stats.confirm(sent.at.elapsed());
                     sent.job.confirm(sent.at);
                 }
             }
             Event::Nack { tag, multiple } => {
+                self.answered();
                 for sent in self.outstanding.settle(tag, multiple) {
-                    self.suspects = self.suspects.saturating_sub(1);
                     self.limits.stats.nack();
                     self.nacked(sent.job);
                 }
             }
             Event::Returned(returned) => {
+                self.answered();
                 let entry = &self.limits.entry;
                 match self.outstanding.take_returned(|sent| sent.differences(entry, &returned)) {
                     Some(sent) => {
-                        self.suspects = self.suspects.saturating_sub(1);
                         self.limits.stats.come_back();
                         sent.job.fail(Cause::Returned { code: returned.code, text: returned.text });
                     }
@@ -246,14 +246,16 @@ impl<C: Connector> Worker<C> {
                 self.unblocked = Instant::now();
                 self.shared.with(|state| state.waiting = None);
             }
-            Event::Ended => self.ended(),
+            Event::Ended => self.ended(false),
         }
     }
 
     /// A level never refuses a message, but while a queue has no leader the broker
     /// does. A message without a delay goes straight to the application's own queue;
     /// if that refuses it, its publisher has to know.
-    fn nacked(&mut self, job: Job) {
+    fn nacked(&mut self, mut job: Job) {
+        // It ends no connection.
+        job.suspicion = Default::default();
         if job.is_delayed() {
             job.mark_nacked();
             self.nacked.push_back((Instant::now() + NACK_PAUSE, job));
@@ -277,59 +279,56 @@ impl<C: Connector> Worker<C> {
         let (limit, since) = (self.limits.confirm_timeout, self.unblocked);
         if self.outstanding.iter().any(|sent| sent.is_overdue(now, since, limit)) {
             warn!("the broker has not confirmed a message for {limit:?} or more");
-            self.ended();
+            self.ended(true);
         }
     }
 
-    /// The channel or the connection is gone: what was not confirmed is sent
-    /// again on the next one, before anything else.
-    fn ended(&mut self) {
+    /// The broker works.
+    fn answered(&mut self) {
+        self.answers += 1;
+        self.attempts = 0;
+    }
+
+    /// The channel or the connection is gone, or given up: what was not confirmed is sent again
+    /// on the next one, before anything else, except what ends every one.
+    fn ended(&mut self, given_up: bool) {
         let Some(mut channel) = self.channel.take() else {
             return;
         };
         let cause = channel.end(END_TIMEOUT);
-        let alone = self.outstanding.is_alone();
-        let mut unsettled: VecDeque<Job> = self.outstanding.take_all().map(|sent| sent.job).collect();
-        let refusal = cause.refusal();
-        if refusal.is_none() {
-            self.limits.stats.lose();
-            unsettled.iter().for_each(Job::mark_in_doubt);
+        let refusal = cause.refusal().filter(|_| !given_up);
+        let is_lost = !given_up && matches!(cause, AmqpError::Lost { .. });
+        let answers = self.outstanding.is_alone().then_some(self.answers);
+        let Judged { guilty, mut again, last } =
+            judge(self.outstanding.take_all(), refusal.as_ref(), is_lost, answers);
+        if let Some((job, cause)) = guilty {
+            self.limits.stats.reject();
+            job.fail(cause);
+            // One message fewer is progress.
+            self.attempts = 0;
         }
-        if let Some((code, text)) = refusal {
-            // The broker does not say which message it refused. With one in
-            // flight it is that one; with more, they are tried one by one.
-            if alone {
-                self.suspects = self.suspects.saturating_sub(1);
-                if let Some(job) = unsettled.pop_front() {
-                    self.limits.stats.reject();
-                    job.fail(Cause::Rejected { code, text });
-                }
-            } else {
-                debug!("{cause}; finding out which message caused it");
-                self.suspects = unsettled.len();
-                unsettled.iter().for_each(Job::mark_suspected);
-            }
+        match &refusal {
+            Some(_) => debug!("{cause}; {} messages are sent one at a time to find the cause", again.len()),
+            None => self.limits.stats.lose(),
         }
         let reopened = if cause.is_connection() { Err(cause) } else { channel.reopen() };
         match reopened {
             Ok(()) => self.channel = Some(channel),
             Err(error) => self.lost(&error),
         }
-        unsettled.append(&mut self.again);
-        self.again = unsettled;
+        again.append(&mut self.again);
+        again.extend(last);
+        self.again = again;
     }
 
     fn lost(&mut self, cause: &AmqpError) {
         warn!("{cause}; reconnecting");
         self.blocked = false;
-        self.attempts = 0;
-        self.next_attempt = Instant::now() + Doubling::RECONNECT.pause(0);
-        self.not_connected(cause);
-    }
-
-    fn not_connected(&self, cause: &AmqpError) {
-        let reason = cause.to_string();
-        self.shared.with(|state| state.waiting = Some(Cause::NotConnected { reason }));
+        // Longer with each one until the broker answers: that there is a connection is no
+        // progress.
+        self.next_attempt = Instant::now() + Doubling::RECONNECT.pause(self.attempts);
+        self.attempts = self.attempts.saturating_add(1);
+        self.shared.not_connected(cause);
     }
 
     fn reconnect(&mut self) {
@@ -338,15 +337,14 @@ impl<C: Connector> Worker<C> {
                 self.limits.stats.connect();
                 info!("connected to the broker; {} messages to publish again", self.again.len());
                 self.channel = Some(channel);
-                self.attempts = 0;
                 self.shared.with(|state| state.waiting = None);
             }
             Err(error) => {
-                self.attempts += 1;
+                self.attempts = self.attempts.saturating_add(1);
                 let pause = Doubling::RECONNECT.spread(self.attempts);
                 debug!("{error}; next attempt in {pause:?}");
                 self.next_attempt = Instant::now() + pause;
-                self.not_connected(&error);
+                self.shared.not_connected(&error);
             }
         }
     }

@@ -3,12 +3,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod anything;
 mod apps;
 mod bench;
 mod bulkhead;
 mod canary;
 mod cluster;
 mod contract;
+mod culprits;
 mod deadlines;
 mod delivery;
 mod doctor;

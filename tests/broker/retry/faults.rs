@@ -28,7 +28,7 @@ use super::{daemon, parked};
 
 /// Puts messages for an application into the retry queue, with their numbers as
 /// ids.
-pub(super) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
+pub(crate) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
     let mut session = Session::open(&settings.broker).unwrap();
     // From an exchange that looks like an entry to the router: it leads all there
     // is to the retry exchange, from where the app key is decoded.

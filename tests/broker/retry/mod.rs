@@ -2,7 +2,7 @@
 
 mod alien;
 mod daemon;
-mod faults;
+pub(crate) mod faults;
 mod native;
 mod patterns;
 mod poison;

@@ -21,8 +21,13 @@ pub(super) const WINDOW: usize = 256;
 /// The most bytes of bodies in flight, unless a single message is larger.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// After this many refusals in a row the messages are not to blame.
+/// After this many refusals in a row that can have a cause outside of the messages, the messages are
+/// not to blame.
 const REFUSALS: u32 = 10;
+
+/// The codes with which a broker refuses an exchange, and not a message.
+const NO_PERMISSION: u16 = 403;
+const NOT_FOUND: u16 = 404;
 
 /// The application that a router is told of; an exchange and a routing key are given with each
 /// message.
@@ -129,13 +134,17 @@ impl<'r> Sender<'r> {
             }
             Err(error) => error,
         };
+        // What is wrong with one message says nothing about the next.
+        let is_its_own = match error.cause() {
+            Cause::Invalid(_) => true,
+            Cause::Rejected { code, .. } => ![NO_PERMISSION, NOT_FOUND].contains(code),
+            _ => false,
+        };
         let reason = match error.cause() {
             Cause::Returned { code, text } => {
                 format!("exchange `{exchange}` routes it to no queue ({code}: {text})")
             }
-            Cause::Rejected { code, text } => {
-                AmqpError::Channel { code: *code, text: text.clone() }.to_string()
-            }
+            Cause::Rejected { .. } => error.cause().to_string(),
             Cause::Nacked => "the broker refused to store the message".into(),
             Cause::Invalid(invalid) => invalid.to_string(),
             // It says nothing about the message, and the next ones fare no better.
@@ -144,7 +153,7 @@ impl<'r> Sender<'r> {
                 return Err(AmqpError::Lost { reason: cause.to_string() });
             }
         };
-        self.refusals += 1;
+        self.refusals += u32::from(!is_its_own);
         answers.push(Settled::Refused(Place::of(&delivery), reason.clone()));
         if self.refusals == REFUSALS {
             let reason = format!("{REFUSALS} messages in a row were refused, the last because {reason}");
