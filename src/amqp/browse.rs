@@ -9,6 +9,7 @@ use super::{
     AmqpError, Delivery,
     connection::{CLOSE_TIMEOUT, within},
     inspect::Damage,
+    line::Line,
 };
 
 /// A channel whose messages stay unacknowledged until it is decided what to do with each.
@@ -16,6 +17,9 @@ pub struct Browser {
     /// `Some` until it is closed.
     channel: Option<Channel>,
     damage: Damage,
+    line: Line,
+    /// How long an answer may take.
+    limit: Duration,
 }
 
 /// A limited number of messages from a queue, as one consumer that gets no more than that.
@@ -54,10 +58,20 @@ impl Place {
 }
 
 impl Browser {
-    pub(super) fn new(channel: Channel, damage: Damage) -> Self {
+    pub(super) fn new(channel: Channel, damage: Damage, line: Line, limit: Duration) -> Self {
         // Of an earlier channel with the same number.
         damage.forget(channel.channel_id());
-        Self { channel: Some(channel), damage }
+        Self { channel: Some(channel), damage, line, limit }
+    }
+
+    /// Asks the broker something, and gives up the connection if it does not answer in time.
+    fn ask<T>(&self, ask: impl FnOnce() -> amiquip::Result<T>) -> Result<T, AmqpError> {
+        let (answer, cut) = self.line.within(self.limit, ask);
+        let reason = || "it may be overloaded or stopped; see its log".into();
+        answer.map_err(|error| match cut {
+            true => AmqpError::Silent { limit: self.limit, reason: reason() },
+            false => error.into(),
+        })
     }
 
     fn channel(&self) -> Result<&Channel, AmqpError> {
@@ -70,9 +84,11 @@ impl Browser {
     /// 404 without such a queue, 403 without the permission.
     pub fn page(&self, queue: &str, size: u16) -> Result<Page<'_>, AmqpError> {
         let channel = self.channel()?;
-        // Applies to later consumers; earlier ones keep theirs.
-        channel.qos(0, size, false)?;
-        let consumer = channel.basic_consume(queue, ConsumerOptions::default())?;
+        let consumer = self.ask(|| {
+            // Applies to later consumers; earlier ones keep theirs.
+            channel.qos(0, size, false)?;
+            channel.basic_consume(queue, ConsumerOptions::default())
+        })?;
         let messages = consumer.receiver().clone();
         Ok(Page { consumer, messages, browser: self })
     }
@@ -140,7 +156,7 @@ impl Page<'_> {
     /// # Errors
     /// The channel or the connection is gone.
     pub fn end(&self) -> Result<(), AmqpError> {
-        Ok(self.consumer.cancel()?)
+        self.browser.ask(|| self.consumer.cancel())
     }
 }
 

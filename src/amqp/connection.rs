@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -21,12 +21,19 @@ use crate::{
 
 use super::{
     AmqpError,
-    inspect::{Damage, Inspected},
+    inspect::{Damage, HungUp, Inspected},
     line::Line,
     login::Login,
     tls_stream::TlsStream,
     turns::Turns,
 };
+
+/// The longest time between two probes of a silent connection that the system accepts.
+const MAX_KEEPALIVE: u16 = 32_767;
+
+/// The broker closes the connection of a user that it refuses after 3 s, and ends a login that
+/// takes it longer than its `handshake_timeout`: 10 s by default.
+const SLOW_LOGIN: Duration = Duration::from_secs(9);
 
 /// How long a clean close may take.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,9 +47,11 @@ pub(super) struct Opened {
 /// Opens a connection. `purpose` names it in the broker's list of connections; `damage`
 /// records deliveries that cannot be read.
 fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened, AmqpError> {
-    let deadline = Instant::now() + broker.connect_timeout;
+    let begun = Instant::now();
+    let deadline = begun + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let socket = connect(broker, deadline)?;
+    let hung_up = HungUp::default();
     let (hold, line) = Line::on(&socket).map_err(|error| unreachable(broker, &error))?;
     let options = ConnectionOptions::<Auth>::default()
         .virtual_host(broker.vhost.as_str())
@@ -60,7 +69,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Turns::new(Inspected::new(stream, hold, login, damage));
+            let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, damage));
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
         Some(tls) => {
@@ -71,11 +80,11 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let session = handshake(broker, &mut socket, config, left())?;
             let stream = TlsStream::new(socket, session).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Turns::new(Inspected::new(stream, hold, login, damage));
+            let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, damage));
             Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
         }
     };
-    let connection = opened.map_err(|error| login_error(broker, error))?;
+    let connection = opened.map_err(|error| login_error(broker, error, hung_up.get(), begun.elapsed()))?;
     Ok(Opened { connection, line })
 }
 
@@ -90,22 +99,28 @@ pub(super) fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
 pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, AmqpError> {
     let addresses =
         (broker.host.as_str(), broker.port).to_socket_addrs().map_err(|error| unreachable(broker, &error))?;
+    let socket = connect_to_any(&addresses.collect::<Vec<_>>(), deadline)
+        .map_err(|error| unreachable(broker, &error))?;
+    prepare(&socket, broker.heartbeat).map_err(|error| unreachable(broker, &error))?;
+    Ok(socket)
+}
+
+/// Each address gets its share of the remaining time, so that an address that drops all packets
+/// does not use up the time of the next ones.
+fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for address in addresses {
+    for (address, remaining) in addresses.iter().zip((1..=addresses.len()).rev()) {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            last = io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
-            break;
+        let share = left / u32::try_from(remaining).unwrap_or(u32::MAX);
+        if share.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "connecting took too long"));
         }
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(socket) => {
-                prepare(&socket, broker.heartbeat).map_err(|error| unreachable(broker, &error))?;
-                return Ok(socket);
-            }
+        match TcpStream::connect_timeout(address, share) {
+            Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
     }
-    Err(unreachable(broker, &last))
+    Err(last)
 }
 
 /// Sets what the client library does not: no delay for small packets, and an end to a
@@ -113,7 +128,7 @@ pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, A
 /// can be configured without them.
 fn prepare(socket: &TcpStream, heartbeat: u16) -> io::Result<()> {
     use rustix::net::sockopt;
-    let interval = Duration::from_secs(heartbeat.into());
+    let interval = Duration::from_secs(heartbeat.min(MAX_KEEPALIVE).into());
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, interval)?;
@@ -144,25 +159,43 @@ pub(super) fn handshake(
     };
     blocking(socket, Some(limit)).map_err(|error| unreachable(broker, &error))?;
     while session.is_handshaking() {
-        session.complete_io(socket).map_err(|error| {
-            failed(match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the handshake took too long".into(),
-                io::ErrorKind::UnexpectedEof => {
-                    "the broker ended the handshake; it may require a client certificate, or not speak TLS \
-                     on this port"
-                        .into()
-                }
-                _ => explained(&error, &broker.host).unwrap_or_else(|| error.to_string()),
-            })
+        session.complete_io(socket).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                unreachable(broker, &"the TLS handshake took too long")
+            }
+            io::ErrorKind::UnexpectedEof => failed(
+                "the broker ended the handshake; it may require a client certificate, or not speak TLS on \
+                 this port"
+                    .into(),
+            ),
+            _ => failed(explained(&error, &broker.host).unwrap_or_else(|| error.to_string())),
         })?;
     }
     blocking(socket, None).map_err(|error| unreachable(broker, &error))?;
     Ok(session)
 }
 
-fn login_error(broker: &Broker, error: Error) -> AmqpError {
+/// Why the login failed. The client library takes every failure after it has sent the password
+/// for a refusal, so it matters who ended it, and when.
+fn login_error(broker: &Broker, error: Error, hung_up: bool, after: Duration) -> AmqpError {
     let refused = |reason: String| AmqpError::Refused { address: broker.to_string(), reason };
     match error {
+        Error::InvalidCredentials if !hung_up => unreachable(
+            broker,
+            &format!(
+                "it has not answered the login in {:.1} s; it may be overloaded, or wait for the service that it \
+                 asks about users; give it longer with `connect_timeout`",
+                after.as_secs_f64()
+            ),
+        ),
+        Error::InvalidCredentials if after >= SLOW_LOGIN => unreachable(
+            broker,
+            &format!(
+                "it ended the login without a reason after {:.1} s; it may be overloaded, or have waited longer \
+                 than its `handshake_timeout` for the service that it asks about users",
+                after.as_secs_f64()
+            ),
+        ),
         Error::InvalidCredentials => refused(match &broker.credentials {
             Credentials::Plain { username, .. } => {
                 let guest = match username == "guest" {
@@ -173,6 +206,10 @@ fn login_error(broker: &Broker, error: Error) -> AmqpError {
             }
             Credentials::External => "the client certificate's user was not accepted".into(),
         }),
+        // It is shutting down, or has crashed.
+        Error::ServerClosedConnection { code: code @ (320 | 541), message } => {
+            unreachable(broker, &format!("it ended the login: {message} ({code})"))
+        }
         Error::ServerClosedConnection { code, message } => {
             let remedy = no_vhost(&message, &broker.vhost).unwrap_or_default();
             refused(format!("{message} ({code}){remedy}"))
@@ -215,12 +252,24 @@ pub(super) fn open_within<T: Send + 'static>(
     damage: Option<Damage>,
     then: impl Fn(Opened) -> Result<T, AmqpError> + Clone + Send + 'static,
 ) -> Result<T, AmqpError> {
+    at_first_node(broker, move |node| then(open(node, purpose, damage.clone())?))
+}
+
+/// Runs `open` with the first of the broker's nodes for which it succeeds, each within the
+/// connect timeout.
+///
+/// # Errors
+/// What the first node said.
+pub(super) fn at_first_node<T: Send + 'static>(
+    broker: &Broker,
+    open: impl Fn(&Broker) -> Result<T, AmqpError> + Clone + Send + 'static,
+) -> Result<T, AmqpError> {
     let mut first_error = None;
     for node in broker.candidates() {
         let limit = broker.connect_timeout + Duration::from_millis(200);
         let address = node.to_string();
-        let (then, damage) = (then.clone(), damage.clone());
-        match within(limit, move || then(open(&node, purpose, damage)?)) {
+        let open = open.clone();
+        match within(limit, move || open(&node)) {
             Some(Ok(opened)) => return Ok(opened),
             Some(Err(error)) => {
                 debug!("{error}");
@@ -268,5 +317,47 @@ pub(super) fn close<T: Send + 'static>(
     match closed {
         Some(result) => result.err().map(AmqpError::from),
         None => Some(AmqpError::Lost { reason: "the broker did not answer".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        // There is room for one connection; the system drops the packets of others.
+        rustix::net::listen(&deaf, 0).unwrap();
+        let address = deaf.local_addr().unwrap();
+        let short = Duration::from_millis(300);
+        let full: Vec<_> = (0..10).map_while(|_| TcpStream::connect_timeout(&address, short).ok()).collect();
+        assert!(full.len() < 10, "the system takes any number");
+        let there = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [address, address, there.local_addr().unwrap()];
+        let socket = connect_to_any(&addresses, Instant::now() + 10 * short).unwrap();
+        assert_eq!(socket.peer_addr().unwrap(), addresses[2]);
+        assert!(connect_to_any(&addresses[..2], Instant::now() + short).is_err());
+        assert!(connect_to_any(&[], Instant::now() + short).is_err());
+    }
+
+    #[test]
+    fn only_a_login_that_the_broker_ends_soon_was_refused() {
+        let broker = Broker::from_url("amqp://billing:hunter2@broker.example").unwrap();
+        let said = |hung_up, seconds| {
+            login_error(&broker, Error::InvalidCredentials, hung_up, Duration::from_secs(seconds))
+        };
+        assert!(matches!(said(true, 3), AmqpError::Refused { .. }));
+        for slow in [said(false, 3), said(false, 30), said(true, 10)] {
+            assert!(matches!(slow, AmqpError::Unreachable { .. }), "{slow}");
+            assert!(slow.is_connection() && !slow.to_string().contains("password"), "{slow}");
+        }
+        let closed = |code| {
+            let error = Error::ServerClosedConnection { code, message: "CONNECTION_FORCED".into() };
+            login_error(&broker, error, true, Duration::ZERO)
+        };
+        assert!(closed(320).is_connection() && !closed(530).is_connection());
     }
 }

@@ -61,6 +61,15 @@ pub enum AmqpError {
         /// What is known about it, and what to do.
         reason: String,
     },
+    /// The set holds messages for another time than a router was told.
+    #[error(
+        "the set has another unit: {text}. Give the router the unit that the set was installed with \
+         (`RouterBuilder::unit`, or the setting `unit_ms`)"
+    )]
+    Unit {
+        /// The broker's own words.
+        text: String,
+    },
     /// The connection is gone.
     #[error("the connection to the broker was lost: {reason}")]
     Lost {
@@ -83,10 +92,14 @@ impl AmqpError {
         }
     }
 
-    /// Whether a retry may succeed without anybody's help.
+    /// Whether another attempt may succeed without anybody's help: the connection failed, and
+    /// not the request, the login, or TLS.
     #[must_use]
     pub fn is_connection(&self) -> bool {
-        !matches!(self, Self::Channel { .. })
+        match self {
+            Self::Unreachable { .. } | Self::Closed { .. } | Self::Silent { .. } | Self::Lost { .. } => true,
+            Self::Tls { .. } | Self::Refused { .. } | Self::Channel { .. } | Self::Unit { .. } => false,
+        }
     }
 
     /// The reply code of a refusal.

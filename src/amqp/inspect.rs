@@ -12,7 +12,10 @@ use std::{
     collections::HashSet,
     io::{self, Read, Write},
     net::TcpStream,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use amiquip::IoStream;
@@ -54,21 +57,51 @@ impl Damage {
     }
 }
 
+/// Whether the other side has ended a connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HungUp(Arc<AtomicBool>);
+
+impl HungUp {
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Passes on what a read returned, and notes if it was the end.
+    fn note(&self, read: io::Result<usize>) -> io::Result<usize> {
+        let ended = match &read {
+            Ok(length) => *length == 0,
+            Err(error) => {
+                [io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof].contains(&error.kind())
+            }
+        };
+        if ended {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
 /// A stream whose incoming frames are inspected where needed, and which inserts the password
 /// into what is sent.
 pub(super) struct Inspected<S> {
     inner: S,
     _hold: Arc<TcpStream>,
+    hung_up: HungUp,
     login: Option<Login>,
     inspector: Option<Inspector>,
     chunk: Box<[u8]>,
 }
 
 impl<S> Inspected<S> {
-    /// Also keeps a handle on its socket.
-    pub(super) fn new(inner: S, hold: Arc<TcpStream>, login: Option<Login>, damage: Option<Damage>) -> Self {
+    /// Also keeps a handle on its socket, and notes when the other side ends it.
+    pub(super) fn new(
+        inner: S,
+        (hold, hung_up): (Arc<TcpStream>, HungUp),
+        login: Option<Login>,
+        damage: Option<Damage>,
+    ) -> Self {
         let inspector = damage.map(Inspector::new);
-        Self { inner, _hold: hold, login, inspector, chunk: vec![0; CHUNK].into() }
+        Self { inner, _hold: hold, hung_up, login, inspector, chunk: vec![0; CHUNK].into() }
     }
 }
 
@@ -304,12 +337,12 @@ fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
 
 impl<S: Read> Read for Inspected<S> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let Some(inspector) = &mut self.inspector else { return self.inner.read(target) };
+        let Some(inspector) = &mut self.inspector else { return self.hung_up.note(self.inner.read(target)) };
         loop {
             if let Some(length) = inspector.pull(target) {
                 return Ok(length);
             }
-            let length = self.inner.read(&mut self.chunk)?;
+            let length = self.hung_up.note(self.inner.read(&mut self.chunk))?;
             if length == 0 {
                 return Ok(0);
             }

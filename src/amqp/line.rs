@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 /// A handle on the socket of a connection. The client library waits for answers without a
 /// limit; when its socket is cut, it gives up at once.
@@ -33,20 +33,34 @@ impl Line {
     /// Runs something that waits for an answer, and cuts the connection if it takes longer
     /// than `limit`. Returns whether it did.
     pub(super) fn within<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, bool) {
+        let is_late = |done: &Receiver<()>| done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+        let (result, cut) = self.unless(|done| is_late(done).then_some(()), work);
+        (result, cut.is_some())
+    }
+
+    /// Runs something that waits for an answer, and cuts the connection once `watch` finds a
+    /// reason for that. `watch` runs beside it, and has to end when the work is done, which
+    /// disconnects what it is given.
+    pub(super) fn unless<T, R: Send>(
+        &self,
+        watch: impl FnOnce(&Receiver<()>) -> Option<R> + Send,
+        work: impl FnOnce() -> T,
+    ) -> (T, Option<R>) {
         let (done, is_done) = bounded::<()>(0);
         thread::scope(|scope| {
             let watching = scope.spawn(move || {
-                // What is done drops the other end.
-                let is_late = is_done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-                if is_late && let Some(socket) = self.0.upgrade() {
+                let reason = watch(&is_done);
+                if reason.is_some()
+                    && let Some(socket) = self.0.upgrade()
+                {
                     // It may be closed already.
                     let _ = socket.shutdown(Shutdown::Both);
                 }
-                is_late
+                reason
             });
             let result = work();
             drop(done);
-            (result, watching.join().unwrap_or(false))
+            (result, watching.join().unwrap_or(None))
         })
     }
 }

@@ -6,7 +6,7 @@
 
 use amiquip::{AmqpProperties, AmqpValue, ConsumerOptions, FieldTable, Publish, QueueDeclareOptions};
 
-use crate::topology::{Binding, Endpoint};
+use crate::topology::{Argument, Binding, Endpoint, Queue};
 
 use super::{AmqpError, Session};
 
@@ -18,6 +18,12 @@ const PRECONDITION_FAILED: u16 = 406;
 /// user it names. It looks at it after it has looked at the routing key, which is
 /// not so of an invalid `expiration` from 4.0 on.
 const NOBODY: &str = "delayline-probe-nobody";
+
+/// The arguments that say how long a queue holds a message, and how many nodes hold a quorum
+/// queue; and the last argument that the broker compares.
+const TTL: &str = "x-message-ttl";
+const REPLICAS: &str = "x-quorum-initial-group-size";
+const LAST: &str = "x-queue-leader-locator";
 
 /// The broker's answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +94,40 @@ impl Session {
         let options = QueueDeclareOptions { durable: true, arguments, ..QueueDeclareOptions::default() };
         verdict(self.call(|channel| channel.queue_declare(name, options).map(drop)))
     }
+
+    /// Compares how long a queue holds messages with how long it should, by declaring it with an
+    /// argument that cannot be, so that nothing is changed or made. `Ok` also if there is no such
+    /// queue.
+    ///
+    /// # Errors
+    /// [`AmqpError::Unit`] if it holds them for another time; 403 without the permission to
+    /// configure it.
+    pub fn probe_unit(&mut self, queue: &Queue) -> Result<(), AmqpError> {
+        let mut queue = queue.clone();
+        queue.arguments.insert(LAST.into(), NOBODY.into());
+        let mut answer = self.declare_queue(&queue);
+        // Of several differences the broker names one, and this one before the time.
+        if let Err(AmqpError::Channel { code: PRECONDITION_FAILED, text }) = &answer
+            && text.contains(REPLICAS)
+            && let Some(current) = current(text)
+        {
+            queue.arguments.insert(REPLICAS.into(), Argument::Number(current));
+            answer = self.declare_queue(&queue);
+        }
+        match answer {
+            Err(AmqpError::Channel { code: PRECONDITION_FAILED, text }) if text.contains(TTL) => {
+                Err(AmqpError::Unit { text })
+            }
+            Ok(()) | Err(AmqpError::Channel { code: PRECONDITION_FAILED, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The number that an argument has, in the broker's words about one that differs.
+fn current(text: &str) -> Option<i64> {
+    let (_, rest) = text.split_once("current is the value '")?;
+    rest.split('\'').next()?.parse().ok()
 }
 
 fn verdict(answer: Result<(), AmqpError>) -> Result<ProbeAnswer, AmqpError> {

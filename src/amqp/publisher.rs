@@ -1,9 +1,14 @@
 //! Publishing with confirms.
 
-use std::{fmt, thread, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
 
-use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification, Publish, Return};
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification as Note, Publish, Return};
+use crossbeam_channel::{Receiver, Sender, after, select, unbounded};
 
 use crate::{
     broker::Broker,
@@ -14,6 +19,7 @@ use super::{
     AmqpError,
     connection::{Opened, close, open_within},
     convert::{from_properties, properties},
+    line::Line,
 };
 
 /// The broker's answers about published messages.
@@ -73,12 +79,57 @@ impl Returned {
     }
 }
 
+/// Whether the broker reads nothing more from a connection, as far as it has said.
+#[derive(Clone)]
+struct Alarm {
+    notes: Receiver<Note>,
+    reason: Arc<Mutex<Option<String>>>,
+}
+
+impl Alarm {
+    fn note(&self, note: &Note) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = match note {
+            Note::Blocked(reason) => Some(reason.clone()),
+            Note::Unblocked => None,
+        };
+    }
+
+    /// Why the broker is in alarm, if it is.
+    fn reason(&self) -> Option<String> {
+        self.notes.try_iter().for_each(|note| self.note(&note));
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why the broker is in alarm; waits until it is, until `limit`, or until `done` is
+    /// disconnected. `Err` at the limit.
+    fn wait(&self, done: &Receiver<()>, limit: Duration) -> Option<Result<String, ()>> {
+        let late = after(limit);
+        loop {
+            if let Some(reason) = self.reason() {
+                return Some(Ok(reason));
+            }
+            select! {
+                recv(done) -> _ => return None,
+                recv(late) -> _ => return Some(Err(())),
+                recv(self.notes) -> note => match note {
+                    Ok(note) => self.note(&note),
+                    // The connection is gone, so the work will end.
+                    Err(_) => return None,
+                },
+            }
+        }
+    }
+}
+
 /// A connection with one channel in confirm mode. Tags count from 1 on each
 /// channel.
 pub struct Publisher {
     connection: Option<Connection>,
     channel: Option<Channel>,
-    blocked: Receiver<ConnectionBlockedNotification>,
+    line: Line,
+    /// How long opening another channel may take.
+    limit: Duration,
+    alarm: Alarm,
     events: Receiver<Event>,
 }
 
@@ -88,21 +139,44 @@ impl Publisher {
     /// # Errors
     /// Unreachable, TLS, or refused.
     pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
-        open_within(broker, "router", None, |Opened { mut connection, .. }| {
-            let blocked = connection.listen_for_connection_blocked()?;
-            let (channel, events) = channel(&mut connection, &blocked)?;
-            Ok(Self { connection: Some(connection), channel: Some(channel), blocked, events })
+        let limit = broker.connect_timeout;
+        open_within(broker, "router", None, move |Opened { mut connection, line }| {
+            let notes = connection.listen_for_connection_blocked()?;
+            let alarm = Alarm { notes, reason: Arc::default() };
+            let (channel, events) = channel(&mut connection, &alarm)?;
+            let (connection, channel) = (Some(connection), Some(channel));
+            Ok(Self { connection, channel, line, limit, alarm, events })
         })
     }
 
-    /// Opens another channel after the broker closed the last one.
+    /// Opens another channel after the broker closed the last one. A broker in alarm answers
+    /// only when the alarm ends, so the connection is given up. It is also given up if the answer
+    /// takes longer than the connect timeout.
+    ///
+    /// # Errors
+    /// The connection is gone, or was given up.
     pub fn reopen(&mut self) -> Result<(), AmqpError> {
         let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
         let connection = self.connection.as_mut().ok_or_else(gone)?;
-        let (channel, events) = channel(connection, &self.blocked)?;
-        self.channel = Some(channel);
-        self.events = events;
-        Ok(())
+        let in_alarm =
+            |reason: String| AmqpError::Lost { reason: format!("the broker is in alarm ({reason})") };
+        if let Some(reason) = self.alarm.reason() {
+            return Err(in_alarm(reason));
+        }
+        let watch = |done: &Receiver<()>| self.alarm.wait(done, self.limit);
+        let (opened, cut) = self.line.unless(watch, || channel(connection, &self.alarm));
+        match cut {
+            None => {
+                let (channel, events) = opened?;
+                (self.channel, self.events) = (Some(channel), events);
+                Ok(())
+            }
+            Some(Ok(reason)) => Err(in_alarm(reason)),
+            Some(Err(())) => {
+                let reason = "it opened no other channel after a refusal".into();
+                Err(AmqpError::Silent { limit: self.limit, reason })
+            }
+        }
     }
 
     /// The broker's answers.
@@ -166,31 +240,23 @@ impl Drop for Publisher {
 }
 
 /// Opens a channel in confirm mode, with a single stream of everything that it reports.
-fn channel(
-    connection: &mut Connection,
-    blocked: &Receiver<ConnectionBlockedNotification>,
-) -> Result<(Channel, Receiver<Event>), AmqpError> {
+fn channel(connection: &mut Connection, alarm: &Alarm) -> Result<(Channel, Receiver<Event>), AmqpError> {
     let channel = connection.open_channel(None)?;
     let confirms = channel.listen_for_publisher_confirms()?;
     let returns = channel.listen_for_returns()?;
     channel.enable_publisher_confirms()?;
     let (sender, events) = unbounded();
-    let blocked = blocked.clone();
+    let alarm = alarm.clone();
     thread::Builder::new()
         .name("delayline-confirms".into())
-        .spawn(move || forward(&confirms, &returns, &blocked, &sender))
+        .spawn(move || forward(&confirms, &returns, &alarm, &sender))
         .map_err(|error| AmqpError::Lost { reason: format!("cannot start a thread: {error}") })?;
     Ok((channel, events))
 }
 
 /// Merges the three streams of the client library into one, which ends with
 /// [`Event::Ended`].
-fn forward(
-    confirms: &Receiver<Confirm>,
-    returns: &Receiver<Return>,
-    blocked: &Receiver<ConnectionBlockedNotification>,
-    events: &Sender<Event>,
-) {
+fn forward(confirms: &Receiver<Confirm>, returns: &Receiver<Return>, alarm: &Alarm, events: &Sender<Event>) {
     loop {
         let event = select! {
             recv(confirms) -> confirm => match confirm {
@@ -207,9 +273,14 @@ fn forward(
                 }
                 Err(_) => break,
             },
-            recv(blocked) -> note => match note {
-                Ok(ConnectionBlockedNotification::Blocked(reason)) => Event::Blocked(reason),
-                Ok(ConnectionBlockedNotification::Unblocked) => Event::Unblocked,
+            recv(alarm.notes) -> note => match note {
+                Ok(note) => {
+                    alarm.note(&note);
+                    match note {
+                        Note::Blocked(reason) => Event::Blocked(reason),
+                        Note::Unblocked => Event::Unblocked,
+                    }
+                }
                 Err(_) => break,
             },
         };

@@ -412,7 +412,7 @@ impl Session {
     /// # Errors
     /// The connection is gone, or has no more channels.
     pub fn browse(&mut self) -> Result<Browser, AmqpError> {
-        Ok(Browser::new(self.new_channel()?, self.damage.clone()))
+        Ok(Browser::new(self.new_channel()?, self.damage.clone(), self.line.clone(), self.limit))
     }
 
     fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {

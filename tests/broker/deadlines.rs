@@ -1,9 +1,24 @@
 //! Brokers that do not answer.
 
-use delayline::amqp::{AmqpError, ProbeAnswer, Session};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use delayline::{
+    Message,
+    amqp::{AmqpError, ProbeAnswer, Session},
+    codec::Delay,
+    message::Properties,
+    router::{Cause, Stats},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+};
 use delayline_node::{NodeOptions, PrivateNode};
 
-use crate::common::eventually;
+use crate::{
+    common::{app, eventually, vhost},
+    proxy::{Valve, proxy},
+};
 
 fn node() -> PrivateNode {
     PrivateNode::start(NodeOptions { without_management: true, ..NodeOptions::default() }).unwrap()
@@ -53,4 +68,79 @@ fn a_broker_in_alarm_is_named() {
     eventually("it takes messages again", || {
         impatient(&node).probe_publish("", "nothing").is_ok_and(|verdict| verdict == ProbeAnswer::Allowed)
     });
+}
+
+/// After a refusal, the router needs another channel, and the broker reads nothing until its alarm
+/// ends.
+#[test]
+fn a_refusal_during_an_alarm_leaves_the_router_at_work() {
+    let node = node();
+    let settings = node.settings().set("publish_timeout", "10m").set("confirm_timeout", "10m");
+    let settings = settings.build().unwrap();
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.declare_exchange(&Exchange::new("delay", ExchangeKind::Topic)).unwrap();
+    session.declare_queue(&Queue::new("all")).unwrap();
+    let destination = Endpoint::Queue("all".into());
+    session.bind(&Binding { source: "delay".into(), destination, key: "#".into() }).unwrap();
+    drop(session);
+    let eval = |call: &str| node.tell(&["eval", call]).unwrap();
+    let stats = Arc::new(Stats::default());
+    let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
+    let message = || Message::after(app("app"), Delay::from_seconds(1).unwrap(), "x");
+    router.publish(message()).unwrap();
+    let mut pipeline = router.pipeline();
+    // The broker takes the message, and finds only later that it refuses it.
+    eval("[sys:suspend(C) || C <- rabbit_channel:list()].");
+    let properties = Properties { user_id: Some("nobody".into()), ..Properties::default() };
+    assert!(pipeline.push("refused", message().with_properties(properties)).is_none());
+    eventually("the broker has read it", || {
+        eval("[element(2, process_info(C, message_queue_len)) || C <- rabbit_channel:list()].").trim()
+            != "[0]"
+    });
+    eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).");
+    assert!(pipeline.push("innocent", message()).is_none());
+    eventually("the broker reads nothing more", || {
+        node.tell(&["list_connections", "state"]).unwrap().lines().any(|line| line.trim() == "blocked")
+    });
+    eval("[sys:resume(C) || C <- rabbit_channel:list()].");
+    eventually("the router has another connection", || stats.counts().reconnects >= 1);
+    eval("rabbit_alarm:clear_alarm({resource_limit, memory, node()}).");
+    for outcome in pipeline {
+        match (outcome.tag, outcome.result) {
+            ("refused", Err(error)) => {
+                assert!(matches!(error.cause(), Cause::Rejected { code: 406, .. }), "{error}");
+            }
+            ("innocent", Ok(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_login_that_nobody_answers_is_no_wrong_password() {
+    let settings = vhost().build().unwrap();
+    let valve = Arc::new(Valve::default());
+    // From the password on.
+    valve.hold_answers_after.store(9, Ordering::SeqCst);
+    let mut slow = settings.broker.clone();
+    slow.port = proxy(slow.port, &valve);
+    slow.connect_timeout = Duration::from_secs(2);
+    let error = Session::open(&slow).unwrap_err();
+    assert!(error.is_connection() && error.to_string().contains("has not answered the login"), "{error}");
+    let mut wrong = settings.broker.clone();
+    wrong.credentials = delayline::broker::Credentials::plain("guest", "wrong");
+    wrong.connect_timeout = Duration::from_secs(60);
+    let error = Session::open(&wrong).unwrap_err();
+    assert!(
+        !error.is_connection() && error.to_string().contains("or its password was not accepted"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_heartbeat_that_can_be_set_works() {
+    let settings = vhost().build().unwrap();
+    for seconds in [1, 32_767, 32_768, u16::MAX] {
+        Session::open(&settings.broker.clone().with_heartbeat(seconds)).unwrap();
+    }
 }

@@ -43,6 +43,10 @@ pub(super) struct Frames {
     /// Bytes that came in and were not read yet.
     buffer: Vec<u8>,
     written: Instant,
+    /// How long the broker may owe an answer.
+    patience: Duration,
+    /// Whether signs of life may be sent: not before the login has ended.
+    beating: bool,
 }
 
 impl Frames {
@@ -68,22 +72,30 @@ impl Frames {
             address: broker.to_string(),
             buffer: Vec::new(),
             written: Instant::now(),
+            patience: PATIENCE.min(broker.connect_timeout),
+            beating: false,
         })
+    }
+
+    /// The connection is open from here on, no longer in the making.
+    pub(super) fn opened(&mut self) {
+        (self.patience, self.beating) = (PATIENCE, true);
     }
 
     /// Sends a sign of life, if one is due.
     pub(super) fn beat(&mut self) -> Result<(), AmqpError> {
-        match self.written.elapsed() < BEAT {
-            true => Ok(()),
-            false => self.write(0, &[]),
+        match self.beating && self.written.elapsed() >= BEAT {
+            true => self.write(0, &[]),
+            false => Ok(()),
         }
     }
 
     /// Sends a protocol's name and waits for the same.
     pub(super) fn greet(&mut self, name: &[u8; 8]) -> Result<(), AmqpError> {
         self.send(name)?;
+        let deadline = Instant::now() + self.patience;
         while self.buffer.len() < name.len() {
-            self.read(PATIENCE)?;
+            self.read_until(deadline)?;
         }
         if self.buffer[..8] != name[..] {
             let reason = "it does not speak AMQP 1.0";
@@ -106,7 +118,7 @@ impl Frames {
     /// The next frame with one of these codes. If the broker ends the link, the session or
     /// the connection, that is an error.
     pub(super) fn frame(&mut self, codes: &[u8]) -> Result<(Vec<u8>, u8), AmqpError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         loop {
             while let Some(body) = self.next_frame()? {
                 let mut rest = &body[..];
@@ -118,11 +130,7 @@ impl Frames {
                     _ => {}
                 }
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.lost("the broker did not answer"));
-            }
-            self.read(left)?;
+            self.read_until(deadline)?;
         }
     }
 
@@ -147,11 +155,15 @@ impl Frames {
         }
     }
 
-    /// Reads what is there, waiting no longer than `limit`.
-    fn read(&mut self, limit: Duration) -> Result<(), AmqpError> {
+    /// Reads what is there, or waits for it for a while.
+    fn read_until(&mut self, deadline: Instant) -> Result<(), AmqpError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.lost("the broker did not answer"));
+        }
         self.beat()?;
         let mut chunk = [0; 16 * 1024];
-        let limit = limit.clamp(Duration::from_millis(1), BEAT);
+        let limit = left.clamp(Duration::from_millis(1), BEAT);
         self.socket.set_read_timeout(Some(limit)).map_err(|error| self.lost(&error.to_string()))?;
         match self.stream.read(&mut chunk) {
             Ok(0) => Err(self.lost("the broker ended it")),
@@ -225,5 +237,58 @@ impl Owned {
             Some(Field::Number(number)) => Some(number),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::{super::Receiver, *};
+
+    /// A broker that takes connections, answers with these bytes and says nothing more. The
+    /// thread returns the bytes that it received.
+    fn deaf(answer: &'static [u8]) -> (Broker, thread::JoinHandle<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let told = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.write_all(answer).unwrap();
+            let mut told = Vec::new();
+            let _ = socket.read_to_end(&mut told);
+            told
+        });
+        let broker = Broker::from_url(&format!("amqp://127.0.0.1:{port}")).unwrap();
+        (broker.with_connect_timeout(Duration::from_millis(300)), told)
+    }
+
+    #[test]
+    fn a_silent_broker_is_given_up() {
+        // It says nothing at all, and then no more than its name.
+        for answer in [&[][..], SASL] {
+            let (broker, told) = deaf(answer);
+            let error = Receiver::open(&broker, "queue", None).unwrap_err();
+            assert!(error.is_connection(), "{error}");
+            assert_eq!(told.join().unwrap(), SASL);
+        }
+    }
+
+    #[test]
+    fn a_login_is_not_interrupted_by_signs_of_life() {
+        let (broker, told) = deaf(SASL);
+        let mut frames = Frames::open(&broker).unwrap();
+        frames.greet(SASL).unwrap();
+        frames.written = Instant::now().checked_sub(2 * BEAT).unwrap();
+        assert!(frames.expect(&[0x40]).is_err());
+        drop(frames);
+        assert_eq!(told.join().unwrap(), SASL);
+        // Once it is open, it needs them.
+        let (broker, told) = deaf(SASL);
+        let mut frames = Frames::open(&broker).unwrap();
+        frames.opened();
+        frames.written = Instant::now().checked_sub(2 * BEAT).unwrap();
+        frames.beat().unwrap();
+        drop(frames);
+        assert_eq!(told.join().unwrap(), [0, 0, 0, 8, 2, 0, 0, 0]);
     }
 }

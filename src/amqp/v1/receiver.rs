@@ -13,7 +13,7 @@ use crate::{
 };
 
 use super::{
-    super::{AmqpError, connection::unreachable, consumer::settle},
+    super::{AmqpError, connection::at_first_node, consumer::settle},
     foreign::Foreign,
     frames::{AMQP, FRAME, Field, Frames, SASL},
     wire::{Fields, Value, value},
@@ -73,14 +73,8 @@ impl Receiver {
             let reason = "messages of RabbitMQ before 4.0 cannot be read over AMQP 1.0".into();
             return Err(AmqpError::Refused { address: broker.to_string(), reason });
         }
-        let mut first_error = None;
-        for node in broker.candidates() {
-            match Self::open_at(&node, queue) {
-                Ok(receiver) => return Ok(receiver),
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        Err(first_error.unwrap_or_else(|| unreachable(broker, &"it has no address")))
+        let queue = queue.to_owned();
+        at_first_node(broker, move |node| Self::open_at(node, &queue))
     }
 
     fn open_at(broker: &Broker, queue: &str) -> Result<Self, AmqpError> {
@@ -115,6 +109,7 @@ impl Receiver {
         let open =
             Fields::default().text(&name).text(&format!("vhost:{}", broker.vhost)).uint(FRAME).ushort(0);
         self.frames.write(0, &open.describe(0x10))?;
+        self.frames.opened();
         let begin = Fields::default().null().uint(0).uint(WINDOW).uint(WINDOW);
         self.frames.write(0, &begin.describe(0x11))?;
         let begun = self.frames.expect(&[0x11])?.1.values();
