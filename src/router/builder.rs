@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    amqp::{AmqpError, Publisher},
+    amqp::{AmqpError, Publisher, Session},
     broker::Broker,
+    codec::Level,
     message::Quota,
-    topology::{SetName, Unit},
+    topology::{SetName, Topology, TopologySettings, Unit},
 };
 
 use super::{Router, Stats};
@@ -29,6 +30,7 @@ pub struct RouterBuilder {
     pub(crate) broker: Broker,
     pub(crate) set: SetName,
     pub(crate) unit: Unit,
+    pub(crate) check_unit: bool,
     pub(crate) publish_timeout: Duration,
     pub(crate) confirm_timeout: Duration,
     pub(crate) window: usize,
@@ -52,6 +54,7 @@ impl RouterBuilder {
             broker,
             set: SetName::default(),
             unit: Unit::SECOND,
+            check_unit: false,
             publish_timeout: Self::PUBLISH_TIMEOUT,
             confirm_timeout: Self::CONFIRM_TIMEOUT,
             window: Self::WINDOW,
@@ -67,9 +70,20 @@ impl RouterBuilder {
     }
 
     /// How long level 0 of the set waits; 1 s by default. It has to be what the set was
-    /// installed with.
+    /// installed with: with another unit, every message comes too early or too late, by that
+    /// factor. [`check_unit`](Self::check_unit) compares the two.
     pub fn unit(mut self, unit: Unit) -> Self {
         self.unit = unit;
+        self
+    }
+
+    /// Makes [`connect`](Self::connect) fail if the set has another [unit](Self::unit).
+    ///
+    /// No broker shows a queue's arguments to a user who may only publish: this needs the
+    /// permission to *configure* the queue `<set>.level.00`, which applications do not have.
+    /// Use it where a user has it, such as in tests and in tools of the platform team.
+    pub fn check_unit(mut self) -> Self {
+        self.check_unit = true;
         self
     }
 
@@ -111,11 +125,24 @@ impl RouterBuilder {
     /// so.
     ///
     /// # Errors
-    /// Unreachable, TLS, or refused.
+    /// Unreachable, TLS, or refused; with [`check_unit`](Self::check_unit),
+    /// [`AmqpError::Unit`], or 403 if the user may not compare.
     pub fn connect(self) -> Result<Router, AmqpError> {
+        if self.check_unit {
+            self.compare_unit()?;
+        }
         let publisher = Publisher::open(&self.broker)?;
         self.stats.connect();
         Ok(Router::start(self.broker.clone(), Some(publisher), self))
+    }
+
+    fn compare_unit(&self) -> Result<(), AmqpError> {
+        let settings =
+            TopologySettings { set: self.set.clone(), unit: self.unit, ..TopologySettings::default() };
+        let topology = Topology::new(settings);
+        let lowest = topology.queues().find(|queue| queue.level == Some(Level::LOWEST));
+        let mut session = Session::open_for(&self.broker, "unit")?;
+        lowest.map_or(Ok(()), |queue| session.probe_unit(queue))
     }
 
     /// Makes a router that connects when the broker is there. Until then, messages wait for

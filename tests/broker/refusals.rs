@@ -4,11 +4,11 @@ use std::{collections::HashSet, thread};
 
 use delayline::{
     Message,
-    amqp::Session,
+    amqp::{AmqpError, Session},
     codec::Delay,
     message::Properties,
     router::Cause,
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Unit},
 };
 use delayline_settings::Settings;
 use serde_json::json;
@@ -35,6 +35,33 @@ fn without_a_set_the_error_says_so() {
         assert!(error.to_string().contains("delayline install"), "{error}");
         assert_eq!(error.into_message(), message("app"));
     }
+}
+
+/// A router with another unit than the set has would be wrong by that factor.
+#[test]
+fn another_unit_is_noticed_where_the_user_may_compare() {
+    let settings = installed(10);
+    let router = || settings.router().check_unit();
+    drop(router().connect().unwrap());
+    let error = router().unit(Unit::SECOND).connect().unwrap_err();
+    assert!(matches!(error, AmqpError::Unit { .. }) && error.to_string().contains("'10'"), "{error}");
+    // The number of replicas differs as well.
+    let mut one = settings.clone();
+    one.topology.set = "one".parse().unwrap();
+    one.topology.replicas = std::num::NonZeroU8::new(1);
+    crate::common::install(&one);
+    drop(one.router().check_unit().connect().unwrap());
+    let error = one.router().unit(Unit::SECOND).check_unit().connect().unwrap_err();
+    assert!(matches!(error, AmqpError::Unit { .. }), "{error}");
+    // A user who may not is told so.
+    let vhost = settings.broker.vhost.clone();
+    permit(&vhost, "compares", ["^$", "^delay$", "^$"]);
+    let error = as_user(&settings, "compares").router().check_unit().connect().unwrap_err();
+    assert_eq!(error.code(), Some(403), "{error}");
+    // Where there is no set, none is begun.
+    let nothing = crate::common::vhost().build().unwrap();
+    drop(nothing.router().check_unit().connect().unwrap());
+    assert_eq!(Session::open(&nothing.broker).unwrap().queue_depth("delay.level.00").unwrap(), None);
 }
 
 #[test]

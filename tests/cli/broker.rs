@@ -349,6 +349,7 @@ fn an_interrupted_send_says_how_far_it_got() {
         .args(["send", "--app", "app", "--delay", "1", "--lines"])
         .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
         .env("DELAYLINE_MANAGEMENT_URL", "none")
+        .env("DELAYLINE_UNIT_MS", "100")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

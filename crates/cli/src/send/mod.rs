@@ -25,7 +25,7 @@ use delayline::{
     amqp::{AmqpError, Session},
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, When},
-    router::{Cause, Receipt},
+    router::{Cause, Receipt, Router},
     topology::Names,
 };
 use delayline_settings::Settings;
@@ -253,8 +253,16 @@ fn whole(
     Ok(body)
 }
 
+/// Connects, after it has compared the unit with the set's where this user may.
+fn connect(settings: &Settings) -> Result<Router, AmqpError> {
+    match settings.router().check_unit().connect() {
+        Err(AmqpError::Channel { .. }) => settings.router().connect(),
+        connected => connected,
+    }
+}
+
 fn send_one(message: Message, settings: &Settings) -> Result<Report, Failure> {
-    let router = settings.router().connect()?;
+    let router = connect(settings)?;
     let started = Instant::now();
     let result = router.publish(message);
     let seconds = started.elapsed().as_secs_f64();
@@ -289,7 +297,7 @@ fn send_many(
     };
     // A time that was not in the past when the file was checked may be now.
     let template = Template { checked: total.is_some(), ..template.clone() };
-    let router = settings.router().connect()?;
+    let router = connect(settings)?;
     let interrupted = ending::on_signal()?;
     let started = Instant::now();
     let bar = output.progress(total, "sending");
