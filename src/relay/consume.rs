@@ -60,7 +60,12 @@ pub(crate) struct Consuming<'a> {
     pub(crate) unsendable: Unsendable,
     /// Where messages that were set aside are counted.
     pub(crate) stats: Option<Arc<dyn SetAside>>,
+    /// What has to be so before any message is taken.
+    pub(crate) check: Option<Check<'a>>,
 }
+
+/// Looks at something over the session that will consume; an error is the reason not to.
+pub(crate) type Check<'a> = &'a dyn Fn(&mut Session) -> Result<(), String>;
 
 /// How a session ended without an error.
 enum Ended {
@@ -102,7 +107,7 @@ impl<'a> Consuming<'a> {
         stats: Option<Arc<dyn SetAside>>,
     ) -> Self {
         let (lanes, unsendable) = (Self::LANES, Unsendable::Reject);
-        Self { router, purpose, queue, if_missing, prefetch, lanes, unsendable, stats }
+        Self { router, purpose, queue, if_missing, prefetch, lanes, unsendable, stats, check: None }
     }
 }
 
@@ -201,6 +206,9 @@ impl Consuming<'_> {
         let mut session =
             Session::open_for(&self.router.broker, self.purpose).map_err(|error| error.to_string())?;
         poison.broker = session.server_version();
+        if let Some(check) = self.check {
+            check(&mut session)?;
+        }
         // Without a quota: what came in may be retried, and parked, and how late retries are is
         // up to the policies.
         let builder = self.router.clone().quota(Quota::default());

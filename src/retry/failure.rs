@@ -1,7 +1,7 @@
 //! What is known about a message that failed.
 
 use crate::{
-    codec::{AppKey, AppKeyError, Level, RoutingKey},
+    codec::{AppKey, AppKeyError, RoutingKey},
     message::{Headers, Value, headers},
     topology::Names,
 };
@@ -111,14 +111,33 @@ fn deaths(headers: &Headers) -> Vec<Death<'_>> {
     }
 }
 
+/// Whether a message came to its application through the set, or was published to the retry
+/// exchange by the application itself, which says there what it knows.
+fn came_through(names: &Names, exchange: &str, deaths: &[Death<'_>]) -> bool {
+    let published_for_retry = exchange == names.retry() && died(names, deaths).is_none();
+    let carried = |death: &Death<'_>| names.is_on_the_way(death.queue) || names.carries(death.exchange);
+    published_for_retry || names.carries(exchange) || deaths.iter().any(carried)
+}
+
+/// The death of a message in a queue of its application, if that came last.
+fn died<'d, 'a>(names: &Names, deaths: &'d [Death<'a>]) -> Option<&'d Death<'a>> {
+    deaths.first().filter(|death| !names.is_on_the_way(death.queue))
+}
+
 impl History {
     /// The history that the headers of a message show, which came through `exchange` with
     /// `routing_key`.
+    ///
+    /// Attempts are counted only if the message came to its application through the set, as
+    /// every retry does. An application may copy the headers of a retry to another message,
+    /// which has not failed yet.
     #[must_use]
-    pub fn read(headers: &Headers, exchange: &str, routing_key: &str, now: i64) -> Self {
+    pub fn read(headers: &Headers, exchange: &str, routing_key: &str, names: &Names, now: i64) -> Self {
         let deaths = deaths(headers);
-        let number = |name: &str| headers.get(name).and_then(Value::as_i64);
-        let said = |name: &str| headers.get(name).and_then(text);
+        let recorded = headers.get(headers::EXPIRES).and_then(Value::as_i64);
+        let ours = came_through(names, exchange, &deaths);
+        let number = |name: &str| headers.get(name).filter(|_| ours).and_then(Value::as_i64);
+        let said = |name: &str| headers.get(name).filter(|_| ours).and_then(text);
         let oldest = deaths.last().map(|death| (death.exchange, death.routing_key));
         // The record of an earlier attempt takes precedence over what the broker recorded
         // since.
@@ -130,8 +149,7 @@ impl History {
             attempt: number(headers::ATTEMPT)
                 .map_or(0, |attempt| u32::try_from(attempt.max(0)).unwrap_or(u32::MAX)),
             first_failed: number(headers::FIRST_FAILED).filter(|first| (1..=now).contains(first)),
-            expires: number(headers::EXPIRES)
-                .or_else(|| deaths.iter().rev().find_map(|death| death.expires(now))),
+            expires: recorded.or_else(|| deaths.iter().rev().find_map(|death| death.expires(now))),
             exchange: exchange.to_owned(),
             routing_key: routing_key.to_owned(),
         }
@@ -162,16 +180,14 @@ impl Failure {
             Ok(key) => key.app,
             Err(_) => AppKey::new(routing_key)?,
         };
-        // A message that an application published here directly may have passed through
-        // levels before, but has not died in a queue of its own since.
-        let level = names.level_queue(Level::LOWEST);
-        let levels = level.trim_end_matches("00");
+        // A message that an application published here directly may have passed through the
+        // set before, but has not died in a queue of its own since.
         let deaths = deaths(headers);
-        let death = deaths.first().filter(|death| !death.queue.starts_with(levels));
+        let death = died(names, &deaths);
         let said = headers.get(headers::FAILURE).and_then(text);
         let reason = death.map(|death| death.reason).or(said).unwrap_or("published");
         let failed = death.and_then(|death| death.time).unwrap_or(now).min(now);
-        let history = History::read(headers, exchange, routing_key, now);
+        let history = History::read(headers, exchange, routing_key, names, now);
         let failed = failed.max(history.first_failed.unwrap_or(failed));
         Ok(Self { app, reason: reason.to_owned(), failed, history })
     }
@@ -258,6 +274,49 @@ mod tests {
         headers.insert(headers::FAILURE.into(), "timeout".into());
         let failure = read(&headers, "billing").unwrap();
         assert_eq!((failure.reason.as_str(), failure.failed), ("timeout", NOW));
+        // The landing queue comes last on the way.
+        let landing = death("delay.landing.billing", "expired", "delay.dispatch", "delay.x", &[]);
+        let level = death("delay.level.03", "expired", "delay", "delay.x", &[]);
+        headers.insert("x-death".into(), Value::Array(vec![landing, level]));
+        assert_eq!(read(&headers, "billing").unwrap().reason, "timeout");
+    }
+
+    #[test]
+    fn a_record_that_an_application_copied_to_another_message_does_not_count() {
+        let copied = |deaths: Vec<Value>| {
+            let mut headers = dead(deaths);
+            for (name, value) in [
+                (headers::ATTEMPT, Value::I64(7)),
+                (headers::FIRST_FAILED, Value::I64(NOW - 50_000)),
+                (headers::EXCHANGE, "orders".into()),
+                (headers::ROUTING_KEY, "order.created".into()),
+            ] {
+                headers.insert(name.into(), value);
+            }
+            headers
+        };
+        let rejected = |exchange| death("in.billing", "rejected", exchange, "mail.sent", &[]);
+        let failure = read(&copied(vec![rejected("mails")]), "billing").unwrap();
+        assert_eq!((failure.history.attempt, failure.first_failed()), (0, failure.failed));
+        assert_eq!((&*failure.history.exchange, &*failure.history.routing_key), ("mails", "mail.sent"));
+        // What came through the set is a retry, whatever lies between the set and the queue.
+        let landing = || death("delay.landing.billing", "expired", "delay.dispatch", "delay.x", &[]);
+        let elsewhere = || death("other.billing", "expired", "delay.dispatch", "delay.x", &[]);
+        for deaths in [
+            vec![rejected("delay")],
+            vec![rejected("delay.dispatch")],
+            vec![rejected("mine"), landing()],
+            vec![rejected("mine"), elsewhere()],
+            // The application published it to the retry exchange, and knows best.
+            vec![landing()],
+            vec![],
+        ] {
+            let failure = read(&copied(deaths), "billing").unwrap();
+            assert_eq!((failure.history.attempt, &*failure.history.exchange), (7, "orders"));
+        }
+        let names = Names::new(SetName::default());
+        let seen = |exchange| History::read(&copied(vec![]), exchange, "order.created", &names, NOW).attempt;
+        assert_eq!([seen("mails"), seen(""), seen("delay"), seen("delay.dispatch")], [0, 0, 7, 7]);
     }
 
     #[test]

@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use log::{error, info};
 
 use crate::{
-    amqp::{Consumer, Delivery},
-    codec::{AppKey, Delay},
+    amqp::{Consumer, Delivery, ProbeAnswer, Session},
+    codec::{AppKey, Delay, RoutingKey},
     message::{Headers, Properties},
     random,
     relay::{Consuming, Failed, Forwarder, Unsendable},
     router::RouterBuilder,
-    topology::Names,
+    topology::{IF_MISSING, Names},
 };
 
 use super::{Decision, Failure, History, SharedPolicies};
@@ -147,7 +147,8 @@ impl Worker {
     }
 
     /// Runs until `stop` is set, which is checked between two messages, through restarts of
-    /// the broker. Returns whether everything in flight was confirmed at the end; if not,
+    /// the broker. It takes no message while the broker does not let this user retry and park:
+    /// the log has the reason. Returns whether everything in flight was confirmed at the end; if not,
     /// some messages may arrive twice.
     ///
     /// # Errors
@@ -166,11 +167,38 @@ impl Worker {
             lanes: 1,
             unsendable: self.unsendable,
             stats: None,
+            check: Some(&|session| self.may_retry(session)),
         };
         let ended = consuming.run(stop, |consumer, forwarder, delivery| {
             self.handle(consumer, forwarder, delivery, &mut handler)
         });
         ended.map_err(|count| WorkerFull { queue: self.queue.clone(), count })
+    }
+
+    /// Whether the broker accepts retries and parked messages from this user. If it did not,
+    /// each failed message would come back to the handler for ever.
+    ///
+    /// From a user with the tag `impersonator` the broker accepts the questions, too: two empty
+    /// messages.
+    fn may_retry(&self, session: &mut Session) -> Result<(), String> {
+        let retry = (self.names.entry(), RoutingKey::new(Delay::ZERO, self.app.clone()).encode());
+        let park = (self.names.parked(), self.app.to_string());
+        for (exchange, key) in [retry, park] {
+            let refused = match session.probe_publish(&exchange, &key).map_err(|error| error.to_string())? {
+                ProbeAnswer::Allowed | ProbeAnswer::Done => continue,
+                ProbeAnswer::Refused(text) => format!(
+                    "{text}. Give this user the right to retry: `delayline app add {} --may-retry`",
+                    self.app
+                ),
+                ProbeAnswer::Missing => format!("it does not exist; {IF_MISSING}"),
+            };
+            return Err(format!(
+                "no message is taken from `{}`, since a failed one could not be published to `{exchange}`: \
+                 {refused}",
+                self.queue
+            ));
+        }
+        Ok(())
     }
 
     fn handle(
@@ -181,7 +209,8 @@ impl Worker {
         handler: &mut impl FnMut(&Job<'_>) -> Handled,
     ) -> Result<(), Failed> {
         let now = Timestamp::now().as_millisecond();
-        let history = History::read(&delivery.headers, &delivery.exchange, &delivery.routing_key, now);
+        let (exchange, routing_key) = (&delivery.exchange, &delivery.routing_key);
+        let history = History::read(&delivery.headers, exchange, routing_key, &self.names, now);
         let expired = history.is_expired(now);
         let handled = match expired {
             true => Handled::Park("expired".into()),

@@ -143,6 +143,24 @@ impl Names {
         format!("{}.landing.", self.set)
     }
 
+    /// Whether a message passes through a queue of this name on its way to an application: a
+    /// level, a landing queue, or one of a gateway.
+    #[must_use]
+    pub fn is_on_the_way(&self, queue: &str) -> bool {
+        let rest = queue.strip_prefix(self.set.as_str());
+        rest.is_some_and(|rest| rest.starts_with(".level."))
+            || self.app_of_landing(queue).is_some()
+            || self.gateway_of(queue).is_some()
+    }
+
+    /// Whether messages of the set are published to an exchange of this name, or come to an
+    /// application from it.
+    #[must_use]
+    pub fn carries(&self, exchange: &str) -> bool {
+        let rest = exchange.strip_prefix(self.set.as_str());
+        rest.is_some_and(|rest| ["", ".dispatch"].contains(&rest) || rest.starts_with(".level."))
+    }
+
     /// The exchange whose bindings are the recalls of an application.
     #[must_use]
     pub fn recall(&self, app: &AppKey) -> String {

@@ -1,8 +1,8 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
 };
@@ -16,7 +16,10 @@ use delayline::{
 
 use serde_json::json;
 
-use crate::common::{Inbox, app, installed, raw};
+use crate::{
+    common::{Inbox, app, as_user, eventually, installed, permit, raw},
+    proxy::{Valve, proxy},
+};
 
 use super::{by_id, parked};
 
@@ -137,4 +140,40 @@ fn a_worker_whose_places_are_all_taken_says_so_and_loses_nothing() {
     crate::common::eventually("all are back", || {
         session.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 11)
     });
+}
+
+/// Otherwise the handler would get each failed message again and again.
+#[test]
+fn a_worker_that_may_not_retry_takes_nothing_until_it_may() {
+    let settings = installed(10);
+    drop(Inbox::open(&settings, "app"));
+    // An application has copied what a retry of another message said.
+    let copied = json!({ "headers": { "delayline-attempt": 7, "delayline-first-failed": 1 } });
+    raw::publish(&settings, [raw::message("", "in.app", "failed", &copied)]);
+    let vhost = settings.broker.vhost.clone();
+    permit(&vhost, "worker", ["^$", "^delay$", r"^in\.app$"]);
+    let valve = Arc::new(Valve::default());
+    let mut theirs = as_user(&settings, "worker");
+    theirs.broker.port = proxy(theirs.broker.port, &valve);
+    let policies = "[default]\nfixed = '1s'\nattempts = 1\n";
+    let policies = SharedPolicies::new(delayline_settings::parse_policies(policies).unwrap());
+    let worker = Worker::new(theirs.router(), "in.app", app("app"), policies);
+    let (stop, calls) = (AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            worker.run(&stop, |job| {
+                assert_eq!(job.attempt, calls.fetch_add(1, Ordering::SeqCst));
+                Handled::Retry("failed".into())
+            })
+        });
+        // A login takes some 500 bytes.
+        eventually("it has tried some times", || valve.written.load(Ordering::SeqCst) > 5_000);
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        permit(&vhost, "worker", ["^$", r"^delay(\.parked)?$", r"^in\.app$"]);
+        let message = parked(&settings, 1).remove(0);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(running.join().unwrap(), Ok(true));
+        assert_eq!((message.text("delayline-reason"), message.number("delayline-attempt")), ("attempts", 1));
+    });
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
