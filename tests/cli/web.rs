@@ -197,7 +197,7 @@ fn a_daemon_with_a_token_tells_its_reasons_to_those_who_have_it() {
         token.map(|token| health.env("DELAYLINE_WEB_TOKEN", token));
         json(&mut health)
     };
-    assert_eq!(health(Some(TOKEN))["checks"].as_array().map(Vec::len), Some(2));
+    assert_eq!(health(Some(TOKEN))["checks"].as_array().map(Vec::len), Some(3));
     for token in [None, Some("another-one-0123456789")] {
         let told = health(token);
         assert!(told["checks"].is_null() && told["ready"] == false, "{told}");

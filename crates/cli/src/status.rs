@@ -8,7 +8,7 @@ use std::{
 use log::debug;
 
 use delayline::topology::Topology;
-use delayline_admin::{Layout, RecallStats, Severity};
+use delayline_admin::{Layout, RecallStats, Severity, management::ManagementApi};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, RecallView, Sources};
 
@@ -20,6 +20,10 @@ use crate::{
     table::table,
     text,
 };
+
+/// How long it waits for the management API's first answer. If there is none, it waits no
+/// longer for any other.
+const FIRST: Duration = Duration::from_secs(5);
 
 /// How long it looks at journals, at most. Each takes a second or two.
 const GLANCES: Duration = Duration::from_secs(3);
@@ -50,6 +54,10 @@ pub(super) fn status(args: &Args, settings: Settings, output: &mut Output) -> Re
 
 /// Looks; if it will look again soon, recalls are not counted, since the broker lists them all.
 pub(super) fn run(settings: Settings, again: bool, output: &mut Output) -> Result<Code, Failure> {
+    if let Some(Ok(api)) = settings.management.as_ref().map(|api| ManagementApi::within(api, FIRST)) {
+        // What it says does not matter.
+        let _ = api.clock();
+    }
     let stats = Arc::new(RecallStats::default());
     let topology = Topology::new(settings.topology.clone());
     let look = || {

@@ -1,17 +1,33 @@
 //! Starting, reloading, stopping.
 
-use std::{collections::HashMap, fs};
+use std::{
+    collections::HashMap,
+    fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
 
 use delayline::{
     Message,
+    amqp::{Next, Session},
     codec::Delay,
     message::{Properties, Value},
-    topology::{Binding, Endpoint},
+    topology::{Binding, Endpoint, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use rustix::process::Signal;
+use serde_json::json;
 
-use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, permit};
+use crate::common::{
+    Inbox, PATIENCE, app,
+    daemon::{Daemon, serve},
+    eventually, install, installed, permit, raw,
+};
 
 use super::{POLICIES, daemon, daemon_of, faults::dead_letters, parked};
 
@@ -124,4 +140,96 @@ fn few_permissions_are_enough_and_another_users_id_is_kept_in_a_header() {
     // Nobody else gets any of it: what `app` gets is its own.
     router.publish(Message::after(app("app"), Delay::from_seconds(2).unwrap(), "its own")).unwrap();
     assert_eq!(inbox.next(PATIENCE).unwrap().body, b"its own");
+}
+
+/// What an application copies from a retry to another message does not count as attempts.
+#[test]
+fn attempts_are_counted_by_what_was_retried() {
+    let settings = installed(10);
+    let inbox = Inbox::open(&settings, "app");
+    let mut session = Session::open(&settings.broker).unwrap();
+    let arguments = [("x-dead-letter-exchange", "delay.retry"), ("x-dead-letter-routing-key", "app")];
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value.into()));
+    session.declare_queue(&Queue::new("copies").with_arguments(arguments)).unwrap();
+    let _daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
+    let copied = json!({
+        "message_id": "copy",
+        "headers": { "delayline-attempt": 7, "delayline-first-failed": 1, "delayline-exchange": "other",
+            "delayline-routing-key": "other" },
+    });
+    raw::publish(&settings, [raw::message("", "copies", "x", &copied)]);
+    let consumer = session.consume("copies", 1).unwrap();
+    let Next::Delivery(delivery) = consumer.next(PATIENCE) else { panic!("nothing came") };
+    consumer.reject(delivery).unwrap();
+    let arrival = inbox.next(PATIENCE).unwrap();
+    let header = |name: &str| arrival.headers.get(name).cloned();
+    assert_eq!(header("delayline-attempt").and_then(|attempt| attempt.as_i64()), Some(1));
+    assert_eq!(header("delayline-routing-key"), Some("copies".into()));
+}
+
+/// A management API in front of the real one, whose clock is an hour slow as long as `slow` is
+/// set. Returns its port.
+fn slow_clock(management: u16, slow: &Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let slow = Arc::clone(slow);
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, management)) else { continue };
+            let (mut asking, mut asked) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut asking, &mut asked));
+            let slow = Arc::clone(&slow);
+            thread::spawn(move || {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(length @ 1..) = server.read(&mut buffer) {
+                    let answer = &mut buffer[..length];
+                    let date = answer.windows(8).position(|bytes| bytes.eq_ignore_ascii_case(b"\r\ndate: "));
+                    if let Some(at) = date.map(|at| at + 8).filter(|_| slow.load(Ordering::SeqCst)) {
+                        // Of a day long ago, which is as long.
+                        answer[at..at + 29].copy_from_slice(b"Tue, 14 Nov 2023 22:13:20 GMT");
+                    }
+                    if client.write_all(answer).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn a_daemon_with_another_clock_or_unit_than_the_broker_does_not_act() {
+    let settings = installed(10);
+    let inbox = Inbox::open(&settings, "app");
+    let slow = Arc::new(AtomicBool::new(true));
+    let port = slow_clock(settings.management.as_ref().unwrap().url.port().unwrap(), &slow);
+    let start = |unit: &str| {
+        let mut command = serve(&settings);
+        command.args(["--listen=127.0.0.1:0", "--no-canary"]).envs([
+            ("DELAYLINE_MANAGEMENT_URL", format!("http://127.0.0.1:{port}")),
+            ("DELAYLINE_UNIT_MS", unit.to_owned()),
+        ]);
+        Daemon::with(tempfile::tempdir().unwrap(), command)
+    };
+    dead_letters(&settings, "app", 0..1);
+    let mut daemon = start("10");
+    eventually("it notices", || daemon.log().contains("ahead of the broker's, more than 60 s"));
+    let ready = |daemon: &Daemon| {
+        let answer =
+            ureq::get(format!("{}readyz", daemon.page())).config().http_status_as_error(false).build();
+        answer.call().unwrap().body_mut().read_to_string().unwrap()
+    };
+    assert!(ready(&daemon).contains("ahead of the broker's"));
+    assert!(!daemon.log().contains("taking messages"), "{}", daemon.log());
+    slow.store(false, Ordering::SeqCst);
+    assert!(inbox.next(PATIENCE).is_some(), "{}", daemon.log());
+    assert!(ready(&daemon).contains("clock and unit agree"));
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    assert!(open < 100, "{open} files are open, and the lowest limit is 128");
+    assert_eq!(daemon.stop(), Some(0));
+    let mut daemon = start("1000");
+    eventually("it notices", || daemon.log().contains("`unit_ms` is 1000 here"));
+    assert!(!daemon.log().contains("taking messages"), "{}", daemon.log());
+    assert_eq!(daemon.stop(), Some(0));
 }

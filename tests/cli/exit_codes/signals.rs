@@ -80,6 +80,37 @@ fn a_second_signal_ends_a_daemon_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
+/// Service managers kill a daemon that takes much longer than 25 s.
+#[test]
+fn one_signal_ends_a_daemon_whose_broker_and_management_api_answer_nothing() {
+    let (address, comes) = deaf();
+    let mut serve = at_nobody(address, &["serve", "--no-web"]);
+    serve.env("DELAYLINE_CONNECT_TIMEOUT", "1h").stderr(Stdio::piped());
+    let child = serve.spawn().unwrap();
+    // The service, the API for gateways, and more.
+    (0..3).for_each(|_| comes.recv().unwrap());
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    // 1 if the service had begun to connect.
+    assert!(matches!(ended.status.code(), Some(0 | 1)), "{said}");
+    assert!(said.contains("did not end in time"), "{said}");
+}
+
+/// It would look healthy, and never get a connection.
+#[test]
+fn a_daemon_that_may_open_too_few_files_does_not_start() {
+    let mut limited = Process::new("sh");
+    limited.args(["-c", "ulimit -n 20 && exec \"$0\" serve --no-web", env!("CARGO_BIN_EXE_delayline")]);
+    let ended = limited.current_dir(std::env::temp_dir()).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("may have 20 files and connections open") && said.contains("LimitNOFILE"),
+        "{said}"
+    );
+}
+
 #[test]
 fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
     for words in [

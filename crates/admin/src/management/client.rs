@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::{Timestamp, fmt::rfc2822};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{
     Deserialize, Deserializer as _,
@@ -28,7 +29,7 @@ use delayline::{
 };
 use delayline_settings::Management;
 
-use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview};
+use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview, silence};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -104,6 +105,8 @@ impl ManagementError {
 /// A client of one broker's management API.
 pub struct ManagementApi {
     agent: Agent,
+    /// How long one request may take.
+    timeout: Duration,
     bases: Vec<Url>,
     username: String,
     authorization: String,
@@ -137,10 +140,22 @@ impl ManagementApi {
         };
         Ok(Self {
             agent: config.build().new_agent(),
+            timeout,
             bases: std::iter::once(&settings.url).chain(&settings.other_urls).cloned().collect(),
             username: settings.username.clone(),
             authorization: basic(&settings.username, settings.password.expose()),
         })
+    }
+
+    /// The time by the clock of the node that answers, whose fraction of a second is cut off;
+    /// `None` if it does not say. Any user of the API may ask.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn clock(&self) -> Result<Option<Timestamp>, ManagementError> {
+        let Some((_, response)) = self.ask("whoami", self.timeout)? else { return Ok(None) };
+        let date = response.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+        Ok(date.and_then(|date| rfc2822::parse(date).ok()).map(|date| date.timestamp()))
     }
 
     /// The broker's version and name.
@@ -222,7 +237,7 @@ impl ManagementApi {
 
     /// Asks the first node that can be reached; `None` on 404.
     pub(super) fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
-        let Some((base, mut response)) = self.ask(path, None)? else { return Ok(None) };
+        let Some((base, mut response)) = self.ask(path, self.timeout)? else { return Ok(None) };
         response
             .body_mut()
             .with_config()
@@ -248,18 +263,13 @@ impl ManagementApi {
         path: &str,
         each: impl FnMut(T),
     ) -> Result<(), ManagementError> {
-        let Some((base, mut response)) = self.ask(path, Some(LONG_TIMEOUT))? else { return Ok(()) };
+        let Some((base, mut response)) = self.ask(path, LONG_TIMEOUT)? else { return Ok(()) };
         let reader = response.body_mut().with_config().limit(LONGEST).reader();
         items(reader, each).map_err(|error| unexpected(base, path, error.to_string()))
     }
 
-    /// The answer of the first node that can be reached; `None` on 404. It waits as long as the
-    /// client was made for, unless told otherwise.
-    fn ask(
-        &self,
-        path: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Option<(&Url, Response<Body>)>, ManagementError> {
+    /// The answer of the first node that can be reached; `None` on 404.
+    fn ask(&self, path: &str, timeout: Duration) -> Result<Option<(&Url, Response<Body>)>, ManagementError> {
         let mut first_error = None;
         for base in &self.bases {
             match self.ask_at(base, path, timeout) {
@@ -274,16 +284,22 @@ impl ManagementApi {
         &self,
         base: &Url,
         path: &str,
-        timeout: Option<Duration>,
+        timeout: Duration,
     ) -> Result<Option<Response<Body>>, ManagementError> {
-        let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
-        let ask = || {
-            let request = self.agent.get(&url).header(header::AUTHORIZATION, &self.authorization);
-            match timeout {
-                Some(timeout) => request.config().timeout_global(Some(timeout)).build().call(),
-                None => request.call(),
-            }
+        let send = |path: &str, timeout: Duration| {
+            let url = format!("{}/api/{path}", base.as_str().trim_end_matches('/'));
+            let request = self.agent.get(url).header(header::AUTHORIZATION, &self.authorization);
+            let answer = request.config().timeout_global(Some(timeout)).build().call();
+            silence::note(base, !matches!(answer, Err(ureq::Error::Timeout(_))));
+            answer
         };
+        if silence::is_suspected(base) {
+            let answer = send("whoami", timeout.min(silence::SHORT));
+            if matches!(answer, Err(ureq::Error::Timeout(_))) {
+                return self.checked(base, path, answer).map(Some);
+            }
+        }
+        let ask = || send(path, timeout);
         let mut response = ask();
         // A node under load answers with 500 now and then, when one of its internal queries
         // takes too long.

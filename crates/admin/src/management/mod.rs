@@ -7,6 +7,7 @@ mod client;
 mod model;
 mod objects;
 mod policies;
+mod silence;
 mod users;
 
 pub use client::{ManagementApi, ManagementError, http_failure};

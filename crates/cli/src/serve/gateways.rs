@@ -8,9 +8,10 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use log::{info, warn};
 
 use delayline::{
@@ -44,13 +45,13 @@ pub(super) fn run(settings: &Settings, counters: &GatewayCounters, stop: &Atomic
             return wait(stop);
         }
     };
-    let topology = Topology::new(settings.topology.clone());
+    let looks = look(api, settings);
     let mut working: BTreeMap<String, Working> = BTreeMap::new();
     let mut blind = false;
     let mut clean = true;
     while !stop.load(Ordering::Relaxed) {
-        match gateway_names(&api, &settings.broker.vhost, &topology) {
-            Ok(names) => {
+        match looks.recv_timeout(TICK) {
+            Ok(Ok(names)) => {
                 blind = false;
                 let gone: Vec<_> = working.keys().filter(|name| !names.contains(name)).cloned().collect();
                 for name in gone {
@@ -66,19 +67,33 @@ pub(super) fn run(settings: &Settings, counters: &GatewayCounters, stop: &Atomic
                 }
             }
             // Those that are known go on.
-            Err(error) if !blind => {
+            Ok(Err(error)) if !blind => {
                 blind = true;
                 warn!("new gateways are not noticed: {error}");
             }
-            Err(_) => {}
-        }
-        let next = Instant::now() + LOOK_EVERY;
-        while !stop.load(Ordering::Relaxed) && Instant::now() < next {
-            thread::sleep(TICK);
+            Ok(Err(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
     }
     working.values().for_each(|gateway| gateway.stop.store(true, Ordering::Relaxed));
     working.into_values().map(Working::end).fold(clean, |clean, ended| clean & ended)
+}
+
+/// Looks for gateways from time to time, until nobody wants to know any more. An API that does not
+/// answer holds up only the looking, and not the end of the daemon.
+fn look(api: ManagementApi, settings: &Settings) -> Receiver<Result<Vec<String>, String>> {
+    let (found, looks) = bounded(0);
+    let (vhost, topology) = (settings.broker.vhost.clone(), Topology::new(settings.topology.clone()));
+    thread::spawn(move || {
+        loop {
+            let names = gateway_names(&api, &vhost, &topology).map_err(|error| error.to_string());
+            if found.send(names).is_err() {
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    });
+    looks
 }
 
 fn wait(stop: &AtomicBool) -> bool {

@@ -1,6 +1,9 @@
 //! `delayline serve`
 
+mod agreement;
 mod checkup;
+mod ending;
+mod files;
 mod gateways;
 mod health;
 mod readiness;
@@ -15,7 +18,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use log::{error, info, warn};
@@ -35,6 +38,8 @@ use delayline_watch::{
 
 use crate::{Code, Failure, Output, args, policies};
 
+use agreement::Agreement;
+use ending::{GRACE, end_by};
 use waiting::Gate;
 
 /// How often a daemon without a retry service checks whether to stop.
@@ -133,6 +138,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
              no sweeping",
         ));
     }
+    files::raise_limit().map_err(Failure::usage)?;
     let file = args.policies.file();
     let policies = SharedPolicies::new(args.policies.load()?);
     let bound = Bound::of(&settings.web).map_err(Failure::usage)?;
@@ -160,6 +166,7 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         })
     };
     let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep, &settings.layouts);
+    let agreement = Agreement::watched(&settings, &stop);
     // Without a page, nobody would see the layouts.
     let gate = match settings.layouts.is_empty() || bound.is_none() {
         true => Gate::open(),
@@ -172,33 +179,37 @@ pub(super) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         false => Vec::new(),
     };
     let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &gate, &stop));
-    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, &gate, &stop));
-    let gateways = (!args.no_gateways).then(|| run_gateways(&settings, &counters, &gate, &stop));
+    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
+    let gateways =
+        (!args.no_gateways).then(|| run_gateways(&settings, &counters, (&gate, &agreement), &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
-    let site = live.map(|live| site::site(&counters, &live));
+    let site = live.map(|live| site::site(&counters, &live, &agreement));
     let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
     let web = web.transpose().map_err(|error| {
         stop.store(true, Ordering::Relaxed);
         Failure::new(Code::Problem, error)
     })?;
-    let clean = if args.no_retry {
-        while !stop.load(Ordering::Relaxed) {
-            thread::sleep(TICK);
-        }
-        true
-    } else {
+    let retries = (!args.no_retry).then(|| {
         let (retries, stats) = counters.of_retries();
         let service = Service::new(settings.router().counting(stats), policies)
             .with_prefetch(args.prefetch)
             .counting(retries);
-        !gate.pass(&stop) || service.run(&stop)
-    };
-    let clean = gateways.is_none_or(|gateways| gateways.join().unwrap_or(false)) && clean;
-    drop((web, watch));
-    for thread in canary.into_iter().chain(abroad).chain(unsticker).chain(sweeper) {
-        let _ = thread.join();
+        acting(&gate, &agreement, &stop, move |stop| service.run(stop))
+    });
+    while !stop.load(Ordering::Relaxed) && !retries.as_ref().is_some_and(JoinHandle::is_finished) {
+        thread::sleep(TICK);
     }
+    let deadline = Instant::now() + GRACE;
+    let ended = |part, thread: JoinHandle<bool>| end_by(deadline, part, thread).unwrap_or(false);
+    let clean = retries.is_none_or(|thread| ended("the retry service", thread));
+    let clean = gateways.is_none_or(|thread| ended("the service for gateways", thread)) && clean;
+    drop((web, watch));
+    for thread in canary.into_iter().chain(abroad) {
+        let _ = end_by(deadline, "a canary", thread);
+    }
+    let _ = unsticker.and_then(|thread| end_by(deadline, "the search for stuck queues", thread));
+    let _ = sweeper.and_then(|thread| end_by(deadline, "sweeping", thread));
     handle.close();
     let _ = listener.join();
     Ok(if clean { Code::Done } else { Code::Problem })
@@ -243,22 +254,35 @@ fn unstick(
 fn sweep(
     settings: &Settings,
     counters: &site::Counters,
-    gate: &Gate,
+    (gate, agreement): (&Gate, &Agreement),
     stop: &Arc<AtomicBool>,
-) -> JoinHandle<()> {
-    let sweeper = Sweeper::new(settings.clone(), counters.of_sweeper());
-    behind(gate, stop, move |stop| sweeper.run(stop))
+) -> JoinHandle<bool> {
+    let (settings, stats) = (settings.clone(), counters.of_sweeper());
+    acting(gate, agreement, stop, move |stop| {
+        Sweeper::new(settings.clone(), Arc::clone(&stats)).run(stop);
+        true
+    })
 }
 
 fn run_gateways(
     settings: &Settings,
     counters: &site::Counters,
-    gate: &Gate,
+    (gate, agreement): (&Gate, &Agreement),
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<bool> {
     let (settings, counters) = (settings.clone(), counters.of_gateways());
-    let (gate, stop) = (gate.clone(), Arc::clone(stop));
-    thread::spawn(move || !gate.pass(&stop) || gateways::run(&settings, &counters, &stop))
+    acting(gate, agreement, stop, move |stop| gateways::run(&settings, &counters, stop))
+}
+
+/// Does something that depends on the time, once the gate is open.
+fn acting(
+    gate: &Gate,
+    agreement: &Agreement,
+    stop: &Arc<AtomicBool>,
+    work: impl Fn(&AtomicBool) -> bool + Send + 'static,
+) -> JoinHandle<bool> {
+    let (gate, agreement, stop) = (gate.clone(), agreement.clone(), Arc::clone(stop));
+    thread::spawn(move || !gate.pass(&stop) || agreement.run_while(&stop, work))
 }
 
 /// Does something once the gate is open.

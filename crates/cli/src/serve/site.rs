@@ -15,7 +15,7 @@ use delayline_watch::{
     web::{DASHBOARD, Site},
 };
 
-use super::{checkup, readiness::readiness};
+use super::{agreement::Agreement, checkup, readiness::readiness};
 
 /// What is counted inside this process.
 #[derive(Debug, Clone, Default)]
@@ -89,7 +89,8 @@ pub(super) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicB
     Watch::start(settings.clone(), sources)
 }
 
-pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
+pub(super) fn site(counters: &Counters, live: &Arc<Live>, agreement: &Agreement) -> Site {
+    let agreement = agreement.clone();
     let inside = counters.inside();
     let (metrics, ready) = (Arc::clone(live), Arc::clone(live));
     let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
@@ -98,5 +99,9 @@ pub(super) fn site(counters: &Counters, live: &Arc<Live>) -> Site {
         .with_json("/api/unroutable", move || json!(unroutable.kept(&Kept::Unroutable)))
         .with_json("/api/parked", move || json!(parked.kept(&Kept::Parked)))
         .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())
-        .with_readiness(move || readiness(&ready.latest()))
+        .with_readiness(move || {
+            let mut readiness = readiness(&ready.latest());
+            readiness.checks.push(agreement.check());
+            readiness
+        })
 }
