@@ -165,24 +165,43 @@ impl Gateway {
                 forwarder.send(consumer, delivery, message)
             }
             Step::At(due, message) => {
-                let at = Instant::now();
-                // In the past if it came late.
-                let at = match due < now {
-                    true => at.checked_sub(milliseconds(now - due)).unwrap_or(at),
-                    false => at + milliseconds(due - now),
-                };
+                let at = instant(due, (now, Instant::now()));
                 forwarder.send_at((at, Arc::clone(&self.stats) as _), consumer, delivery, message)
             }
         }
     }
 }
 
-fn milliseconds(number: i64) -> Duration {
-    Duration::from_millis(u64::try_from(number).unwrap_or(0))
+/// The instant of a time in ms since the epoch, from one that is known as both: in the past if
+/// it is over, and the known one if it is further away than a clock can count.
+fn instant(due: i64, (now, at): (i64, Instant)) -> Instant {
+    let between = Duration::from_millis(due.abs_diff(now));
+    match due < now {
+        true => at.checked_sub(between),
+        false => at.checked_add(between),
+    }
+    .unwrap_or(at)
 }
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gateway").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_due_time_is_too_far_away_for_a_clock() {
+        let at = Instant::now();
+        for due in [i64::MIN, -1, 0, 1_700_000_000_000, i64::MAX] {
+            for now in [1_700_000_000_000, i64::MAX, i64::MIN] {
+                instant(due, (now, at));
+            }
+        }
+        assert_eq!(instant(1_500, (1_000, at)), at + Duration::from_millis(500));
+        assert!(instant(i64::MIN, (i64::MAX, at)) <= at);
     }
 }

@@ -141,7 +141,7 @@ impl Arrival {
         let mut sample = Sample::new(delivery, usize::MAX);
         sample.arrived = Some(now);
         Self {
-            late_ms: milliseconds(headers::DUE).map(|due| now.as_millisecond() - due),
+            late_ms: milliseconds(headers::DUE).map(|due| now.as_millisecond().saturating_sub(due)),
             app: delivery.routing_key.parse::<RoutingKey>().ok().map(|key| key.app.to_string()),
             redelivered: delivery.redelivered,
             expired: milliseconds(headers::EXPIRES).is_some_and(|expires| expires < now.as_millisecond()),

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     path::{Path, PathBuf},
 };
 
@@ -80,7 +81,7 @@ impl From<UrlError> for SettingsError {
 macro_rules! settings {
     ($($key:ident: $kind:ty,)*) => {
         /// Settings as they are typed, before anything is checked.
-        #[derive(Debug, Default, Deserialize)]
+        #[derive(Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct Raw {
             $(pub(crate) $key: Option<$kind>,)*
@@ -138,12 +139,30 @@ settings! {
 /// assert_eq!(settings.topology.set.as_str(), "later");
 /// # Ok::<(), delayline_settings::SettingsError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Layers {
     file: Option<PathBuf>,
     required: bool,
     environment: HashMap<String, String>,
     overrides: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Raw {
+    /// No value: some are passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Raw").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Layers {
+    /// Only which settings there are: values may be passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layers")
+            .field("file", &self.file)
+            .field("environment", &self.environment.keys())
+            .field("overrides", &self.overrides.keys())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Layers {

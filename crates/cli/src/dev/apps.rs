@@ -21,7 +21,6 @@ struct File {
 const PASSWORD: &str = "password";
 
 /// An application to register, and its password.
-#[derive(Debug)]
 pub(super) struct App {
     pub(super) spec: AppSpec,
     pub(super) user: String,
@@ -109,7 +108,7 @@ mod tests {
             ("[apps.billing]\nqueue = 'delay.retry'", "belongs to the set"),
             ("[apps.billing]\nqueue = 'q'\npublish_only = true", "leave one of them out"),
         ] {
-            let error = parsed(text).unwrap_err();
+            let error = parsed(text).err().unwrap();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

@@ -69,7 +69,7 @@ pub(super) struct Args {
 }
 
 /// What there is, for scripts.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 struct Ready {
     url: String,
     management_url: String,
@@ -80,7 +80,7 @@ struct Ready {
 
 /// An application and its credentials. They are good for this node only, which is gone when
 /// we are.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 struct Registered {
     app: String,
     user: String,

@@ -311,3 +311,14 @@ fn the_management_api_is_derived_only_beside_the_default_port() {
     assert_eq!(management.other_urls.iter().map(Url::as_str).collect::<Vec<_>>(), ["http://b:15672/"]);
     assert!(Layers::new().set("management_url", "none").build().unwrap().management.is_none());
 }
+
+#[test]
+fn debug_output_shows_no_value() {
+    let layers = Layers::new()
+        .with_environment([("DELAYLINE_PASSWORD".to_owned(), "hunter2".to_owned())])
+        .set("url", "amqp://me:hunter2@localhost");
+    let shown = format!("{layers:?}");
+    assert!(shown.contains("DELAYLINE_PASSWORD") && shown.contains("url"), "{shown}");
+    let raw = format!("{:?}", parse("password = 'hunter2'").unwrap());
+    assert!(!shown.contains("hunter2") && !raw.contains("hunter2"), "{shown} {raw}");
+}
