@@ -191,7 +191,7 @@ fn a_queue_that_can_refuse_is_pointed_out() {
     let mut bound = direct(&settings, "binder");
     bound.user.as_mut().unwrap().may_bind = true;
     let warnings = add(&settings, &bound).warnings;
-    assert!(warnings.iter().any(|warning| warning.contains("round")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("block a level")), "{warnings:?}");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn what_is_printed_does_the_same() {
 }
 
 #[test]
-fn a_user_that_may_bind_can_make_its_messages_go_round_and_verify_finds_it() {
+fn a_user_that_may_bind_can_lead_its_messages_back_into_a_level_and_verify_finds_it() {
     let settings = common::installed(1_000);
     let mut spec = direct(&settings, "billing");
     spec.user.as_mut().unwrap().may_bind = true;

@@ -56,6 +56,14 @@ def flood(channel):
         channel.basic_publish("delay", key(OWN), b"x" * 1000)
 
 
+def again(channel):
+    channel.confirm_delivery()
+    earlier = [{"queue": "delay.level.00", "reason": "expired", "count": 1, "exchange": "delay", "routing-keys": ["a"]}]
+    properties = pika.BasicProperties(headers={"x-death": earlier})
+    for _ in range(40):
+        channel.basic_publish("delay", key(OWN, 17), b"harm", properties)
+
+
 def hoard(channel):
     channel.basic_qos(prefetch_count=0)
     channel.basic_consume(OWN, lambda *_: None)
@@ -132,6 +140,8 @@ ATTEMPTS = {
     "publish another key to the parked exchange": publish("delay.parked", VICTIM),
     "publish in another user's name (`user_id`)": publish("delay", key(OWN), user_id="guest"),
     "publish with a forged `x-death`": publish("delay", key(OWN), headers={"x-death": DEATH, "x-delivery-count": 99}),
+    # They stay in a level that nothing else here uses.
+    "publish 40 messages with the `x-death` of an earlier journey": again,
     "publish with forged `delayline-` headers": publish(
         "delay",
         key(OWN),

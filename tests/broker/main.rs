@@ -9,6 +9,7 @@ mod bench;
 mod bulkhead;
 mod canary;
 mod cluster;
+mod contents;
 mod contract;
 mod culprits;
 mod deadlines;

@@ -130,7 +130,7 @@ pub fn refusing(settings: &Settings, key: &str) {
 ///
 /// A quorum queue takes more than its limit from whoever it has not told yet: how much more
 /// depends on how busy the broker is. Whoever comes after a refusal is told at once.
-fn fill(settings: &Settings, queue: &str) {
+pub fn fill(settings: &Settings, queue: &str) {
     let mut publisher = Publisher::open(&settings.broker).unwrap();
     loop {
         publisher.publish("", queue.to_owned(), &Properties::default(), &Headers::default(), b"fills");

@@ -182,6 +182,14 @@ pub fn moves(looks: &[Look]) -> bool {
     !nothing_left(&counts[begin(&counts)..])
 }
 
+/// Whether so many counts in a row show dead letters of which none has left, however many came.
+/// Much that falls due can look like that for a while.
+pub(crate) fn stands_still(looks: &[Look]) -> bool {
+    let counts = counts(looks);
+    let counts = &counts[begin(&counts)..];
+    counts.len() >= ENOUGH && nothing_left(counts)
+}
+
 /// The sample from which on there was always something.
 pub fn begin(looks: &[Look]) -> usize {
     looks.iter().rposition(|look| look.due == 0).map_or(0, |nothing| nothing + 1)
@@ -329,6 +337,20 @@ mod tests {
         // Before there were any is long ago.
         assert!(!moves(&alone(&[9, 0, 7, 7, 7])));
         assert!(!moves(&[]));
+    }
+
+    #[test]
+    fn what_only_grows_stands_still_after_four_counts() {
+        for (counts, expected) in [
+            (&[3, 9, 9, 40][..], true),
+            (&[0, 3, 9, 9, 40], true),
+            (&[0, 3, 9, 40], false),
+            (&[3, 9, 8, 40], false),
+            (&[3, 9, 40, 0], false),
+            (&[], false),
+        ] {
+            assert_eq!(stands_still(&alone(counts)), expected, "{counts:?}");
+        }
     }
 
     #[test]

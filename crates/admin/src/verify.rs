@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::{
     compare::{Difference, findings, unsuitable},
     connect,
+    doctor::{streams, walk::targets},
     finding::Finding,
     management::ManagementApi,
 };
@@ -25,7 +26,8 @@ use crate::{
 pub struct VerifyReport {
     /// Whether anything of the set is there.
     pub installed: bool,
-    /// What is wrong, by cause, and what to do.
+    /// What is wrong, by cause, and what to do. Streams that messages reach when they are due
+    /// are among it, though they are no difference of the set.
     pub findings: Vec<Finding>,
     /// Everything that differs: each place of each finding.
     pub differences: Vec<Difference>,
@@ -66,9 +68,11 @@ pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, 
             unchecked.extend(leaders.unchecked());
             unchecked.extend(observed.unsettled.iter().cloned());
             differences.extend(observed.compare(topology));
+            let mut findings = findings(&settings.topology.set, &differences);
+            findings.extend(streams(&targets(topology, &observed)));
             Ok(VerifyReport {
                 installed: installed(&differences, objects),
-                findings: findings(&settings.topology.set, &differences),
+                findings,
                 differences,
                 unchecked,
                 unchecked_for_now: leaders == Leaders::NotYet,

@@ -4,7 +4,7 @@ use owo_colors::OwoColorize;
 
 use delayline::topology::Topology;
 use delayline_admin::{
-    self as admin,
+    self as admin, FindingCode,
     compare::{Difference, findings as findings_of},
 };
 use delayline_settings::Settings;
@@ -41,9 +41,11 @@ pub(super) fn run(settings: &Settings, output: &mut Output) -> Result<Code, Fail
             counted(bindings as u64, "binding")
         ),
     };
-    let (causes, places) = (report.findings.len(), report.differences.len());
+    let streams = report.findings.iter().filter(|finding| finding.code == FindingCode::TargetStream).count();
+    let (causes, places) = (report.findings.len() - streams, report.differences.len());
     let summary = match places {
-        0 => "no difference".green().to_string(),
+        0 if streams == 0 => "no difference".green().to_string(),
+        0 => "no difference, but a stream is bound to dispatch".red().to_string(),
         places => differences(causes, places).red().to_string(),
     };
     let hint = match places > causes && !output.verbose {

@@ -387,7 +387,7 @@ fn nobody_touches_the_schedule_of_another_application() {
     assert!(matches!(&refused, RecallError::NotPermitted { .. }), "{refused:?}");
     assert!(tried >= 100 && allowed.is_empty(), "{tried} tried: {allowed:#?}");
 
-    // What it can do: let its own messages go round in circles. It is found.
+    // It can lead its own messages back into a level. The binding is found.
     let round = Binding {
         source: "delay.recall.billing".into(),
         destination: exchange("delay"),
@@ -397,7 +397,7 @@ fn nobody_touches_the_schedule_of_another_application() {
     let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
     let told = format!("{findings:?}");
     assert!(
-        findings.len() == 1 && told.contains("round in circles") && told.contains(&round.source),
+        findings.len() == 1 && told.contains("can stay in a level") && told.contains(&round.source),
         "{told}"
     );
     session.unbind(&round).unwrap();

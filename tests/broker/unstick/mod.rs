@@ -5,6 +5,8 @@ mod policies;
 mod refused;
 mod serve;
 
+pub(crate) use refused::anew;
+
 use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
 use delayline::{

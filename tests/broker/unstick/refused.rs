@@ -70,7 +70,7 @@ fn what_was_refused_is_offered_again_once_its_time_is_over() {
 }
 
 /// The command in the document that starts the workers anew that have something in hand.
-fn anew() -> &'static str {
+pub(crate) fn anew() -> &'static str {
     let document = include_str!("../../../docs/doctor.md");
     let (_, rest) = document.split_once("if the worker that hands them on starts anew").expect("the advice");
     let (_, rest) = rest.split_once("rabbitmqctl eval '").expect("the command");

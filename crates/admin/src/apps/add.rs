@@ -18,6 +18,7 @@ use crate::{
     apps::{
         AppSpec, Delivery, api, limits,
         steps::{self, Found, Standing, Step, steps},
+        unfit::unfit,
     },
     limit::limit,
 };
@@ -138,6 +139,7 @@ impl Adding {
                 version.unwrap_or("of an unknown version")
             ));
         }
+        report.conflicts.extend(unfit(topology, spec, &standing.observed));
         let mut to_make = Vec::new();
         let mut passwords = 0;
         for step in steps(topology, spec) {
@@ -230,9 +232,10 @@ fn warnings(
                 steps::give_it_retries(&topology.app_queue(&spec.app, &info.name, true), info, vhost)
             ));
         }
-        if !info.durable || info.exclusive || info.auto_delete || info.kind.contains("classic") {
+        if !info.durable || info.kind.contains("classic") {
             warnings.push(format!(
-                "queue `{}` is not replicated, or not durable: messages for it are lost with its node",
+                "queue `{}` is not replicated, or not durable: messages for it are lost with its node; on a \
+                 cluster, 32 messages that are due while its node is down block a level for every application",
                 info.name
             ));
         }
@@ -241,8 +244,8 @@ fn warnings(
     let entry = topology.names().entry();
     if user.may_bind {
         warnings.push(format!(
-            "user `{}` may bind `{entry}` to `{}` under its own key, which sends its messages round in \
-             circles; `delayline verify` finds such a binding",
+            "user `{}` may bind `{entry}` to `{}` under its own key, and 32 due messages of its own then block \
+             a level for every application; `delayline verify` finds such a binding",
             user.name,
             topology.names().dispatch()
         ));

@@ -15,6 +15,7 @@ mod rights;
 mod spec;
 mod steps;
 mod unbound;
+mod unfit;
 
 pub use add::{AddReport, AddedStep, add_app};
 pub(crate) use add::{Adding, PlannedApp};

@@ -80,7 +80,7 @@ pub struct AppUser {
     /// The longest delay it may publish; any if `None`.
     pub max_delay: Option<Delay>,
     /// Whether it may bind its queue under its own key itself. It can then also bind the
-    /// entry exchange to the dispatch exchange, which sends its messages round in circles.
+    /// entry exchange to the dispatch exchange, which can block a level for every application.
     pub may_bind: bool,
     /// Whether it may publish to the retry and parked exchanges under its own key.
     pub may_retry: bool,

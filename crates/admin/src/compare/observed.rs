@@ -135,7 +135,7 @@ impl Observed {
                 Endpoint::Exchange(name) => exchanges.contains(name.as_str()),
             };
             let effect = if binding.source == dispatch && into_the_set {
-                "it sends messages that should be delivered back into the set, and they can go round in circles"
+                "it sends due messages back into the set, where they can stay in a level and block it for every application"
             } else if binding.source == dispatch {
                 match RoutingKey::app_of_pattern(&binding.key) {
                     Ok(_) => continue,
@@ -148,7 +148,7 @@ impl Observed {
                 if !into_the_set {
                     continue;
                 }
-                "it sends messages that are due back into the set, and they can go round in circles"
+                "it sends due messages back into the set, where they can stay in a level and block it for every application"
             } else if topology.is_journal_binding(binding) {
                 continue;
             } else if exchanges.contains(binding.source.as_str()) {
@@ -371,7 +371,7 @@ mod tests {
             ("delay.unroutable", "spy", "", "copies or diverts"),
             ("delay.dispatch", "orders", "#.orders", "other apps"),
             ("delay.dispatch", "orders", "#", "other apps"),
-            ("delay.dispatch", "delay.level.05", &own, "go round"),
+            ("delay.dispatch", "delay.level.05", &own, "can stay in a level"),
             ("amq.topic", "delay.level.05", "#", "did not come through"),
             ("delay.aside", "delay.level.05", "05", "did not come through"),
         ] {

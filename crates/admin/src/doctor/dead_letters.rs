@@ -7,7 +7,7 @@ use crate::{
         walk::{Route, refuses},
     },
     finding::{Finding, FindingCode},
-    handover::{PREFETCH, Sign},
+    handover::{PREFETCH, Sign, stands_still},
     management::PolicyKind,
     unstick::NAME,
 };
@@ -21,7 +21,14 @@ pub(super) fn check(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (mut backlog, mut unexplained) = (None, Vec::new());
+    let mut streams: Vec<_> = targets.iter().filter_map(Route::stream).map(|it| it.name.as_str()).collect();
+    streams.sort_unstable();
+    streams.dedup();
     for (queue, looks) in &facts.dead_letters {
+        // Where a message can end all dead-lettering, that nothing leaves is believed sooner.
+        if !streams.is_empty() && stands_still(looks) {
+            unexplained.push(queue.as_str());
+        }
         let (count, rising) = match Sign::of(looks) {
             Sign::Passing => continue,
             Sign::Backlog(count) => {
@@ -32,12 +39,12 @@ pub(super) fn check(
             Sign::Rising(count) => (count, true),
         };
         let holder = Holder::find(topology, facts, queue, targets);
-        if holder.blocked.is_empty() {
+        if holder.blocked.is_empty() && !unexplained.contains(&queue.as_str()) {
             unexplained.push(queue.as_str());
         }
         findings.push(stuck(queue, count, rising, &holder));
     }
-    findings.extend(ended::check(facts, &unexplained));
+    findings.extend(ended::check(facts, &unexplained, &streams));
     findings.extend(prefetch(topology, facts, backlog, options));
     findings
 }
@@ -117,7 +124,9 @@ impl Holder {
                 .to_owned();
         if self.forgets {
             advice += ". On RabbitMQ 3.x, messages passed on while a node of the cluster was starting can \
-                       stay stuck until then; no message is lost";
+                       stay stuck until then, and messages that an application published again with the \
+                       header `x-death` that they came with stay for good: the command shows their app key, \
+                       and docs/doctor.md what makes them arrive; no message is lost";
         }
         advice
     }

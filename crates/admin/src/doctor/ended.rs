@@ -12,8 +12,9 @@ use crate::{
     handover::moves,
 };
 
-/// Looks at the queues whose dead letters are stuck for no known reason.
-pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<Finding> {
+/// Looks at the queues whose dead letters are stuck for no known reason, and at the streams that
+/// due messages reach.
+pub(super) fn check(facts: &Facts, unexplained: &[&str], streams: &[&str]) -> Vec<Finding> {
     let forgeable = forgery(facts.about.version.as_deref()).is_some();
     let mut nodes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let leader = |name: &str| {
@@ -27,13 +28,12 @@ pub(super) fn check(facts: &Facts, unexplained: &[&str]) -> Vec<Finding> {
     for (name, _) in facts.dead_letters.iter().filter(|(_, looks)| moves(looks)) {
         nodes.remove(leader(name));
     }
-    // A single level may have a reason of its own, on versions where one message cannot end
-    // all of them.
-    nodes.retain(|_, queues| forgeable || queues.len() > 1);
-    nodes.into_iter().map(|(node, queues)| finding(node, &queues, forgeable)).collect()
+    // A single level may have a reason of its own, where one message cannot end all of them.
+    nodes.retain(|_, queues| forgeable || !streams.is_empty() || queues.len() > 1);
+    nodes.into_iter().map(|(node, queues)| finding(node, &queues, streams, forgeable)).collect()
 }
 
-fn finding(node: &str, queues: &[String], forgeable: bool) -> Finding {
+fn finding(node: &str, queues: &[String], streams: &[&str], forgeable: bool) -> Finding {
     let subject = if node.is_empty() { "broker".into() } else { format!("node {node}") };
     let cause = match queues {
         [_] => {
@@ -42,10 +42,15 @@ fn finding(node: &str, queues: &[String], forgeable: bool) -> Finding {
         }
         _ => "all dead-lettering of this node seems to have ended, for every vhost",
     };
-    let mut advice =
-        "check it: on that node, rabbitmqctl eval 'whereis(rabbit_fifo_dlx_sup).' prints undefined \
-                      if it has ended. The command in docs/doctor.md then starts it again and loses nothing"
-            .to_owned();
+    let streams: Vec<_> = streams.iter().map(|stream| format!("`{stream}`")).collect();
+    let (mut cause, mut advice) = (cause.to_owned(), String::new());
+    if !streams.is_empty() {
+        let streams = streams.join(", ");
+        cause += &format!("; the likely cause is a message that the stream {streams} cannot store");
+        advice = format!("first unbind {streams}, or the same message ends it again. Then ");
+    }
+    advice += "check it: on that node, rabbitmqctl eval 'whereis(rabbit_fifo_dlx_sup).' prints undefined \
+               if it has ended. The command in docs/doctor.md then starts it again and loses nothing";
     if forgeable {
         advice += "; a restart does not help if a forged header `x-death` ended it";
     }
@@ -84,7 +89,7 @@ mod tests {
     }
 
     fn subjects(facts: &Facts, unexplained: &[&str]) -> Vec<String> {
-        check(facts, unexplained).into_iter().map(|finding| finding.subject).collect()
+        check(facts, unexplained, &[]).into_iter().map(|finding| finding.subject).collect()
     }
 
     #[test]
@@ -94,9 +99,12 @@ mod tests {
         assert_eq!(subjects(&old, &["q0", "q1", "q2", "q3"]), ["broker", "node a", "node b"]);
         assert_eq!(subjects(&new, &["q0", "q2", "q3"]), [""; 0]);
         assert_eq!(subjects(&new, &["q0", "q1", "q2"]), ["node a"]);
-        let finding = |names: &[&str]| check(&old, names).remove(0).what;
-        assert!(finding(&["q0"]).contains("or a queue was deleted"));
-        assert!(!finding(&["q0", "q1"]).contains("or a queue was deleted"));
+        let finding = |names: &[&str], streams: &[&str]| check(&new, names, streams).remove(0);
+        assert!(check(&old, &["q0"], &[]).remove(0).what.contains("or a queue was deleted"));
+        assert!(!finding(&["q0", "q1"], &[]).what.contains("or a queue was deleted"));
+        let finding = finding(&["q0"], &["audit", "log"]);
+        assert!(finding.what.ends_with("that the stream `audit`, `log` cannot store"), "{finding:#?}");
+        assert!(finding.advice.starts_with("first unbind `audit`, `log`"), "{finding:#?}");
     }
 
     #[test]

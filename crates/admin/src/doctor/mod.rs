@@ -18,7 +18,7 @@ mod set;
 mod targets;
 mod unbound;
 mod unroutable;
-mod walk;
+pub(crate) mod walk;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -31,6 +31,7 @@ use crate::{AdminError, RecallCounts, finding::Finding, gateway};
 use facts::Facts;
 
 pub use foreign::doctor_layout;
+pub(crate) use targets::streams;
 
 /// How thoroughly to look.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,7 +101,7 @@ fn examine(
     if facts.installed(topology) {
         let targets = walk::targets(topology, &facts.observed);
         findings.extend(dead_letters::check(topology, facts, &targets, options));
-        findings.extend(targets::check(topology, &targets));
+        findings.extend(targets::check(topology, &facts.observed, &targets));
         findings.extend(requeues::check(&targets, facts.about.version.as_deref()));
         findings.extend(bindings::check(topology, &facts.observed));
         findings.extend(unbound::check(topology, facts, &targets));

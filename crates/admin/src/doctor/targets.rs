@@ -1,9 +1,9 @@
 //! The queues that applications' messages end up in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    compare::{self, landing_policies},
+    compare::{self, Observed, landing_policies},
     doctor::walk::{End, Route},
     finding::{Finding, FindingCode},
     limit::limit,
@@ -16,8 +16,8 @@ use delayline::{
 };
 
 /// Checks every queue that messages end up in.
-pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn check(topology: &Topology, observed: &Observed, targets: &[Route<'_>]) -> Vec<Finding> {
+    let mut findings = streams(targets);
     let mut seen = BTreeSet::new();
     for target in targets {
         if let Some(landing) = target.landing
@@ -60,11 +60,16 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
         findings.extend(replicas(queue, stalls(target)).into_iter().map(|finding| finding.about(apps())));
         let quorum_set = topology.settings().queue_type == QueueType::Quorum;
         if quorum_set && queue.durable && queue.kind.contains("classic") {
+            let mut what =
+                "it is a classic queue behind a set of quorum queues: messages that were replicated \
+                            until now are on one node only, and lost with its disk"
+                    .to_owned();
+            if observed.nodes > Some(1) && target.landing.is_none() {
+                what += &format!("; while its node is down it accepts no messages, and {STOPS}");
+            }
             findings.push(finding(
                 FindingCode::TargetClassic,
-                "it is a classic queue behind a set of quorum queues: messages that were replicated until \
-                 now are on one node only, and lost with its disk"
-                    .into(),
+                what,
                 "declare it again as a quorum queue (x-queue-type: quorum); delayline app add does that",
             ));
         }
@@ -97,6 +102,32 @@ pub(super) fn check(topology: &Topology, targets: &[Route<'_>]) -> Vec<Finding> 
         }
     }
     findings
+}
+
+/// The streams that applications' messages end up in, whatever is in front of them: a landing
+/// queue hands on in the same way as a level.
+pub(crate) fn streams(targets: &[Route<'_>]) -> Vec<Finding> {
+    let mut found: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
+    for target in targets {
+        if let Some(stream) = target.stream() {
+            found.entry(&stream.name).or_default().insert(&target.app);
+        }
+    }
+    let finding = |(name, apps): (&str, BTreeSet<&String>)| {
+        Finding::new(
+            FindingCode::TargetStream,
+            format!("queue `{name}`"),
+            format!(
+                "it is a stream, and messages that are due for {} reach it: one that a stream cannot store, such \
+                 as one with a decimal in a header, ends all dead-lettering of a node, for every application",
+                apps.iter().map(|app| format!("`{app}`")).collect::<Vec<_>>().join(", ")
+            ),
+            "unbind it from the dispatch exchange, or from the exchange that leads to it, and bind a quorum \
+             queue in its place; a shovel or a program of yours can copy that queue's messages to the stream",
+        )
+        .about(apps)
+    };
+    found.into_iter().map(finding).collect()
 }
 
 /// Whether a `delayline listen` that was killed has left this queue behind.
@@ -173,11 +204,12 @@ fn loops(target: &Route<'_>, to: &Endpoint) -> Finding {
         FindingCode::TargetLoop,
         to.to_string(),
         format!(
-            "messages that are due for `{}` come back there, and are delayed and delivered again and again",
+            "messages that are due for `{}` come back there. The broker takes that for a cycle: a message that \
+             no other queue gets stays in its level, and {STOPS}",
             target.app
         ),
-        "remove the binding that leads there, from the dispatch exchange or from the application's own; the \
-         messages then end up with the application or in the unroutable queue",
+        "remove the binding that leads there, from the dispatch exchange or from the application's own, and \
+         run delayline unstick; the messages then end up with the application or in the unroutable queue",
     )
     .about([&target.app])
 }

@@ -18,7 +18,7 @@ use delayline::{
 
 /// A queue at the end of an application's route, or an exchange that leads to none.
 #[derive(Debug, Clone)]
-pub(super) struct Route<'a> {
+pub(crate) struct Route<'a> {
     /// The app key, or the binding key if it is not an exact one.
     pub(super) app: String,
     pub(super) end: End<'a>,
@@ -27,7 +27,7 @@ pub(super) struct Route<'a> {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum End<'a> {
+pub(crate) enum End<'a> {
     Queue(&'a QueueInfo),
     /// An exchange that passes the message on to no queue, or that does not exist.
     Nowhere(String),
@@ -46,6 +46,16 @@ pub(super) fn refuses(queue: &QueueInfo) -> Option<String> {
     limit(queue)
         .filter(|limit| limit.full)
         .map(|limit| format!("queue `{}` is full ({})", queue.name, limit.text))
+}
+
+impl<'a> Route<'a> {
+    /// The stream that it leads to, if it does.
+    pub(crate) fn stream(&self) -> Option<&'a QueueInfo> {
+        match self.end {
+            End::Queue(queue) if queue.kind.contains("stream") => Some(queue),
+            _ => None,
+        }
+    }
 }
 
 impl Route<'_> {
@@ -80,8 +90,23 @@ impl Route<'_> {
     }
 }
 
+/// The streams that a queue or exchange leads messages with this key to, whether or not it is
+/// bound to dispatch yet.
+pub(crate) fn streams_behind<'a>(
+    topology: &Topology,
+    observed: &'a Observed,
+    to: &Endpoint,
+    key: &str,
+) -> Vec<&'a QueueInfo> {
+    let route = (String::new(), key.to_owned(), to.clone());
+    let routes = ends(topology, observed, [route].into_iter());
+    let mut streams: Vec<_> = routes.iter().filter_map(Route::stream).collect();
+    streams.dedup_by(|one, other| one.name == other.name);
+    streams
+}
+
 /// Everything bound to dispatch, followed to its end.
-pub(super) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Route<'a>> {
+pub(crate) fn targets<'a>(topology: &Topology, observed: &'a Observed) -> Vec<Route<'a>> {
     let route = |binding: Binding| {
         let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
             Ok(app) => (app.to_string(), RoutingKey::new(Delay::ZERO, app).encode()),

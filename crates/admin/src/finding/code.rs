@@ -64,6 +64,8 @@ codes! {
     TargetRefuses = "target-refuses", Problem;
     /// An app key that leads to exchanges, but to no queue behind them.
     TargetDeadEnd = "target-dead-end", Problem;
+    /// A stream that messages reach when they are due: one message can end all delays of a node.
+    TargetStream = "target-stream", Problem;
     /// An application that was registered and that nothing is bound for any more.
     AppUnbound = "app-unbound", Problem;
     /// An app key whose messages return to the levels when they are due.
