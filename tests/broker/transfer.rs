@@ -9,9 +9,11 @@ use std::{
 };
 
 use delayline::{
+    Message,
     amqp::Session,
     codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, QueueType},
+    recall::{Answer, Recaller},
+    topology::{Binding, Endpoint, Object, QueueType, RecallSettings},
 };
 use delayline_admin::{
     self as admin, AdminError, Evidence, Layout, TransferOptions, TransferReport, TransferSource,
@@ -143,6 +145,65 @@ fn what_nobody_can_tell_stays_unless_it_may_be_late() {
     // 864,000 begins with 2^19.
     assert_eq!(report.late_by_ms, (1 << 19) * 100);
     assert_eq!((of_set(&old), of_set(&new)), (0, 12));
+}
+
+#[test]
+fn a_recalled_message_stays_and_is_never_delivered() {
+    let (old, new) = sets(QueueType::Quorum);
+    // Registered for recall at both ends, so that whatever is not recalled arrives.
+    let inbox = Inbox::open(&new, "app");
+    for settings in [&new, &old] {
+        let recall = topology(settings).recall(
+            &app("app"),
+            Endpoint::Queue("in.app".into()),
+            RecallSettings::default(),
+        );
+        let mut session = Session::open(&settings.broker).unwrap();
+        for object in recall {
+            match object {
+                Object::Exchange(exchange) => session.declare_exchange(&exchange).unwrap(),
+                Object::Queue(queue) => session.declare_queue(&queue).unwrap(),
+                Object::Binding(binding) => session.bind(&binding).unwrap(),
+            }
+        }
+    }
+    let router = old.router().connect().unwrap();
+    let message = |id: &str| {
+        let message = Message::after(app("app"), Delay::from_seconds(900).unwrap(), id.to_owned());
+        message.with_id(id.parse().unwrap())
+    };
+    let mut recaller = Recaller::connect(old.broker.clone(), old.topology.set.clone()).unwrap();
+    for number in 0..10 {
+        router.publish(message(&format!("kept-{number}"))).unwrap();
+        let gone = router.publish(message(&format!("gone-{number}"))).unwrap().handle.unwrap();
+        assert_eq!(recaller.recall(&gone).unwrap(), Answer::InTime);
+    }
+    let mut all = options();
+    all.new_handles = true;
+    // The management API may learn of a binding a moment later.
+    eventually_seen(
+        "all recalls are seen",
+        || admin::pending_recalls(&old, &topology(&old), None).unwrap().pending.len(),
+        |&seen| seen == 10,
+    );
+    let output = command(&old, &["later", "--new-handles"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("moved 10 of 20 messages"), "{said}");
+    assert!(said.contains("10 messages stay: they were recalled"), "{said}");
+    let report = transfer(&old, &TransferSource::Set, &new, &all);
+    assert_eq!((report.moved, report.recalled, report.stay()), (0, 10, 10), "{report:#?}");
+    let arrivals = inbox.exactly(10, |last| {
+        new.router().connect().unwrap().publish(Message::after(app("app"), Delay::ZERO, last)).unwrap();
+    });
+    assert!(arrivals.iter().all(|it| it.body.starts_with(b"kept-")), "{arrivals:?}");
+    let recalled =
+        |settings| waiting(settings, [topology(settings).names().recalled(&app("app"))].into_iter());
+    eventually_seen(
+        "the others are recalled",
+        || (recalled(&old), recalled(&new)),
+        |&found| found == (10, 0),
+    );
 }
 
 #[test]

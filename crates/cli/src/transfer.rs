@@ -59,7 +59,8 @@ pub(super) struct Args {
     /// Also move messages that nobody is bound for at the destination
     #[arg(long)]
     unbound: bool,
-    /// Also move messages with an id, which cannot be recalled by their old handles then
+    /// Also move messages with an id, which cannot be recalled by their old handles then; recalled
+    /// messages stay
     #[arg(long)]
     new_handles: bool,
     /// Move no more than N messages a second
@@ -285,6 +286,14 @@ fn stays(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
             "they have an id, and their handles would change",
         );
         output.line(format!("  {}: {they} (--new-handles)", stay(report.with_id)))?;
+    }
+    if report.recalled > 0 {
+        let they = they(
+            report.recalled,
+            "it was recalled, and goes to the recalled queue when it is due",
+            "they were recalled, and go to the recalled queue when they are due",
+        );
+        output.line(format!("  {}: {they}", stay(report.recalled)))?;
     }
     for (count, because) in [(report.malformed, &report.malformed_because), (report.refused, &report.refusal)]
     {

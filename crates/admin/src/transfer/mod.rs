@@ -2,6 +2,7 @@
 //! with what is left of their delay.
 
 mod due;
+mod recalled;
 mod report;
 mod site;
 
@@ -33,6 +34,7 @@ pub use due::Evidence;
 pub use report::{TransferLevel, TransferReport};
 
 use due::Place;
+use recalled::RecalledKeys;
 use report::Tally;
 use site::{Site, sites};
 
@@ -67,7 +69,7 @@ pub struct TransferOptions {
     /// stay.
     pub unbound: bool,
     /// Also move messages with an id. Their handles change, so they cannot be recalled by the
-    /// old ones. Otherwise they stay.
+    /// old ones. Otherwise they stay. Recalled messages always stay.
     pub new_handles: bool,
     /// How many messages a second at most.
     pub rate: Option<u32>,
@@ -202,6 +204,8 @@ impl Run<'_> {
         sent: &mut dyn FnMut(u64),
     ) -> Result<(), AdminError> {
         let tally = RefCell::new(Tally::default());
+        // Read anew for each level: an application may recall messages meanwhile.
+        let recalled = RefCell::new(RecalledKeys::of(self.from));
         let mut pace = Pace::new(self.options.rate);
         let page = self.options.rate.unwrap_or(PAGE.0).clamp(1, PAGE.0);
         let limit = if self.options.dry_run { SAMPLE } else { u64::MAX };
@@ -215,7 +219,8 @@ impl Run<'_> {
                 .until(self.stop)
                 .run(
                     |delivery| {
-                        let decision = self.decide(site, delivery, &mut tally.borrow_mut());
+                        let decision =
+                            self.decide(site, delivery, &mut recalled.borrow_mut(), &mut tally.borrow_mut());
                         if matches!(decision, Decision::Send(_)) {
                             decided += 1;
                             sent(decided);
@@ -237,12 +242,19 @@ impl Run<'_> {
             Err(error) => return Err(error.into()),
         };
         passed.aside.refuse(&mut passed.drained, |_| true);
+        let checked = recalled.into_inner().checked();
         report.note(&site.queue.name, &passed.drained, tally.into_inner());
-        Ok(())
+        checked
     }
 
     /// What happens to a message.
-    fn decide(&self, site: &Site, delivery: &Delivery, tally: &mut Tally) -> Decision {
+    fn decide(
+        &self,
+        site: &Site,
+        delivery: &Delivery,
+        recalled: &mut RecalledKeys<'_>,
+        tally: &mut Tally,
+    ) -> Decision {
         let key = match self.read(&delivery.routing_key) {
             Ok(key) => key,
             Err(reason) => return tally.malformed(reason),
@@ -257,6 +269,12 @@ impl Run<'_> {
         };
         if !place.is_right() {
             return tally.malformed(format!("its key does not lead through level {}", site.level));
+        }
+        // With a new key it would be delivered.
+        match recalled.has(&key) {
+            Some(false) => {}
+            Some(true) => return tally.recalled(),
+            None => return Decision::Keep,
         }
         if self.bound.is_some_and(|bound| !bound.has(key.app.as_str())) {
             return tally.unbound(key.app.as_str());

@@ -40,6 +40,9 @@ pub struct TransferReport {
     pub unbound: BTreeMap<String, u64>,
     /// Messages that stay because they have an id, which would change their handles.
     pub with_id: u64,
+    /// Messages that stay because they were recalled: each goes to the source's queue of recalled
+    /// messages when it is due.
+    pub recalled: u64,
     /// Messages that stay because of their keys.
     pub malformed: u64,
     /// What is wrong with the first of those.
@@ -88,6 +91,7 @@ struct Keeps {
     untold: u64,
     unbound: BTreeMap<String, u64>,
     with_id: u64,
+    recalled: u64,
     malformed: u64,
     malformed_because: Option<String>,
     refused: u64,
@@ -125,6 +129,11 @@ impl Tally {
 
     pub(super) fn with_id(&mut self) -> Decision {
         self.keeps.with_id += 1;
+        Decision::Keep
+    }
+
+    pub(super) fn recalled(&mut self) -> Decision {
+        self.keeps.recalled += 1;
         Decision::Keep
     }
 
@@ -178,6 +187,7 @@ impl TransferReport {
             level.stay = level.keeps.untold
                 + unbound
                 + level.keeps.with_id
+                + level.keeps.recalled
                 + level.keeps.malformed
                 + level.keeps.refused;
             let examined = level.moved + level.stay;
@@ -190,6 +200,7 @@ impl TransferReport {
         // A later round finds again what stays.
         self.untold = self.levels.iter().map(|level| level.keeps.untold).sum();
         self.with_id = self.levels.iter().map(|level| level.keeps.with_id).sum();
+        self.recalled = self.levels.iter().map(|level| level.keeps.recalled).sum();
         self.malformed = self.levels.iter().map(|level| level.keeps.malformed).sum();
         self.malformed_because = self.levels.iter().find_map(|level| level.keeps.malformed_because.clone());
         self.unbound.clear();
