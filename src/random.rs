@@ -1,12 +1,17 @@
-//! Chance, for pauses that must not be the same everywhere.
+//! Chance, for pauses that must not be the same everywhere, and for names.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A number from 0 up to, and without, 1. The standard library seeds every `RandomState`
-/// anew; that is random enough for jitter, and for nothing that must not be guessed.
+/// Any number. The standard library seeds every `RandomState` anew; that is random enough for
+/// jitter and for names, and for nothing that must not be guessed.
+pub(crate) fn number() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+/// A number from 0 up to, and without, 1.
 pub(crate) fn fraction() -> f64 {
     // As many bits as a float holds.
-    let bits = RandomState::new().hash_one(()) >> 11;
+    let bits = number() >> 11;
     bits as f64 / (1_u64 << 53) as f64
 }
 

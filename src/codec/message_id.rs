@@ -4,13 +4,14 @@ use std::{fmt, str::FromStr};
 
 /// The id of a message that may be recalled: 1 to 64 of `A-Z`, `a-z`, `0-9`, `_` and `-`.
 ///
-/// It ends the routing key, behind the app key and the word `~`. Its publisher chooses it,
-/// and no two waiting messages of an application should have the same one.
+/// It ends the routing key, behind the app key and the word `~`. Its publisher chooses it, a new
+/// one for each message of an application: a recall binds id and delay, and it also catches a later
+/// message that has both.
 ///
 /// ```
 /// use delayline::codec::MessageId;
 ///
-/// assert!("invoice-17".parse::<MessageId>().is_ok());
+/// assert!("invoice-17-1".parse::<MessageId>().is_ok());
 /// assert!("invoice.17".parse::<MessageId>().is_err());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +67,66 @@ impl MessageId {
             Some((position, found)) => Err(MessageIdError::ForbiddenCharacter { id, found, position }),
             None => Ok(Self(id)),
         }
+    }
+
+    /// What separates the suffix of a renewed id.
+    const SEPARATOR: &str = "--";
+
+    /// The length of the suffix.
+    const SUFFIX: usize = 10;
+
+    /// This id with another suffix: `--` and ten characters of `0-9a-z` that stand for `number`. A
+    /// suffix of that form is replaced, and an id of more than 52 bytes is cut off.
+    /// [`recall::renewed`](crate::recall::renewed) takes a random number.
+    ///
+    /// ```
+    /// use delayline::codec::MessageId;
+    ///
+    /// let id: MessageId = "invoice-17-1".parse()?;
+    /// assert_eq!(id.with_suffix(35).as_str(), "invoice-17-1--000000000z");
+    /// assert_eq!(id.with_suffix(35).with_suffix(36).as_str(), "invoice-17-1--0000000010");
+    /// assert!(id.with_suffix(35).is_of(&id));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_suffix(&self, number: u64) -> Self {
+        let mut left = number;
+        let mut suffix: Vec<char> = (0..Self::SUFFIX)
+            .map(|_| {
+                let digit = char::from_digit(u32::try_from(left % 36).unwrap_or(0), 36);
+                left /= 36;
+                digit.unwrap_or('0')
+            })
+            .collect();
+        suffix.reverse();
+        let suffix: String = suffix.into_iter().collect();
+        Self(format!("{}{}{suffix}", self.stem(), Self::SEPARATOR))
+    }
+
+    /// Whether this is that id, or that id with a suffix of [`with_suffix`](Self::with_suffix).
+    #[must_use]
+    pub fn is_of(&self, id: &Self) -> bool {
+        self == id || id.split().is_none() && self.renews(id)
+    }
+
+    /// Whether this has a suffix of [`with_suffix`](Self::with_suffix), and is that id otherwise.
+    #[must_use]
+    pub fn renews(&self, id: &Self) -> bool {
+        self != id && self.split().is_some() && self.stem() == id.stem()
+    }
+
+    /// The id without its suffix, if it has one.
+    fn split(&self) -> Option<&str> {
+        let (stem, suffix) = self.0.rsplit_once(Self::SEPARATOR)?;
+        let digit = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
+        (!stem.is_empty() && suffix.len() == Self::SUFFIX && suffix.chars().all(digit)).then_some(stem)
+    }
+
+    /// What a renewed id begins with.
+    fn stem(&self) -> &str {
+        let longest = Self::MAX_BYTES - Self::SEPARATOR.len() - Self::SUFFIX;
+        let stem = self.split().unwrap_or(&self.0);
+        &stem[..stem.len().min(longest)]
     }
 
     /// The id as text.

@@ -12,7 +12,7 @@
 //! let broker = Broker::from_url("amqp://localhost")?;
 //! let router = Router::builder(broker.clone()).connect()?;
 //! let reminder = Message::after(AppKey::new("billing")?, "30d".parse()?, "pay invoice 17")
-//!     .with_id("invoice-17".parse()?);
+//!     .with_id("invoice-17-1".parse()?); // the next reminder is `invoice-17-2`
 //! let receipt = router.publish(reminder)?;
 //! let handle = receipt.handle.expect("the message has an id");
 //!
@@ -47,7 +47,7 @@ mod replace;
 mod document {}
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
     fmt, thread,
     time::{Duration, Instant},
 };
@@ -62,7 +62,7 @@ use crate::{
     topology::{Binding, IF_MISSING, Names, SetName},
 };
 
-pub use replace::{ReplaceError, Replaced};
+pub use replace::{ReplaceError, Replaced, renewed};
 
 /// How long before it is due a message has to be recalled so that it is certainly not
 /// delivered: 2 s.
@@ -175,7 +175,12 @@ pub struct Recaller {
     /// The routing keys whose last change was lost on its way, so that the broker may have made
     /// it.
     lost: HashSet<String>,
+    /// The routing keys that were recalled last.
+    recalled: VecDeque<String>,
 }
+
+/// How many of those are remembered.
+const REMEMBERED: usize = 10_000;
 
 impl Recaller {
     /// Connects.
@@ -184,7 +189,7 @@ impl Recaller {
     /// Unreachable, TLS, or refused.
     pub fn connect(broker: Broker, set: SetName) -> Result<Self, AmqpError> {
         let session = Some(open(&broker)?);
-        Ok(Self { broker, names: Names::new(set), session, lost: HashSet::new() })
+        Ok(Self { broker, names: Names::new(set), session, lost: HashSet::new(), recalled: VecDeque::new() })
     }
 
     /// Recalls a message: once this answers [`Answer::InTime`], it will not be delivered.
@@ -193,7 +198,12 @@ impl Recaller {
     /// # Errors
     /// If the broker refuses, or is lost.
     pub fn recall(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
-        self.change(handle, Session::bind)
+        let answer = self.change(handle, Session::bind)?;
+        if answer != Answer::TooLate && !self.has_recalled(handle) {
+            self.recalled.truncate(REMEMBERED - 1);
+            self.recalled.push_front(handle.routing_key().encode());
+        }
+        Ok(answer)
     }
 
     /// Undoes the recall of a message: once this answers [`Answer::InTime`], it will be
@@ -202,7 +212,15 @@ impl Recaller {
     /// # Errors
     /// If the broker refuses, or is lost.
     pub fn undo(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
-        self.change(handle, Session::unbind)
+        let answer = self.change(handle, Session::unbind)?;
+        let key = handle.routing_key().encode();
+        self.recalled.retain(|recalled| *recalled != key);
+        Ok(answer)
+    }
+
+    /// Whether the message is among the last ones that this one recalled.
+    fn has_recalled(&self, handle: &Handle) -> bool {
+        self.recalled.contains(&handle.routing_key().encode())
     }
 
     fn change(

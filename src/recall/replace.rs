@@ -1,9 +1,9 @@
 //! Sending another message in the place of one that waits.
 
-use jiff::Timestamp;
-
 use crate::{
-    message::{Handle, Message, When},
+    codec::MessageId,
+    message::{Handle, Message},
+    random,
     router::{Publish, PublishError, Receipt},
 };
 
@@ -15,7 +15,7 @@ use super::{Answer, RecallError, Recaller};
 pub struct Replaced {
     /// The receipt of the new message.
     pub receipt: Receipt,
-    /// What came of recalling the old one. Unless it is [`Answer::InTime`], both may be
+    /// The result of recalling the old one. Unless it is [`Answer::InTime`], both may be
     /// delivered.
     pub recalled: Answer,
 }
@@ -24,27 +24,29 @@ pub struct Replaced {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
-    /// Both have the same id and the same delay, and so the same routing key: recalling one
-    /// would recall both. The old one was not recalled.
+    /// This [`Recaller`] recalled the old message before, so another one may wait in its place.
+    /// Nothing was done.
     #[error(
-        "the new message has the id `{}` and the delay of the old one, so recalling one would recall both; \
-         give it an id of its own{}", handle.id(), confirmed(receipt.as_deref())
+        "the message {handle} was recalled before, and nothing was done: replace the message that waits in its \
+         place, or publish the new one without replacing any"
     )]
-    SameHandle {
-        /// The handle that both have.
+    Recalled {
+        /// The handle of the old message.
         handle: Handle,
-        /// The receipt of the new message, if its delay became the same only because it
-        /// waited in the router. Otherwise it was not published.
-        receipt: Option<Box<Receipt>>,
     },
-    /// Messages of the old one's application cannot be recalled, or nobody could tell. Nothing was
-    /// done.
+    /// Messages of the old one's application cannot be recalled, or this is not known. Nothing
+    /// was done.
     #[error("the old message cannot be recalled, and nothing was done: {0}")]
     Check(RecallError),
     /// The new message was not confirmed, and the old one was not recalled.
-    #[error(transparent)]
-    Publish(#[from] PublishError),
-    /// The new message was confirmed, but nobody knows whether the old one is recalled: unless
+    #[error("{source}{}", with_id(id.as_ref()))]
+    Publish {
+        /// The id that the new message has: if its confirm was lost, it may be delivered.
+        id: Option<MessageId>,
+        /// Why it is not confirmed.
+        source: PublishError,
+    },
+    /// The new message was confirmed, but it is not known whether the old one is recalled: unless
     /// it is, both will be delivered. Recalling it once more is right in any case.
     #[error(
         "the new message is confirmed{}, but recalling the old one failed: recall it once more, or both may be \
@@ -63,8 +65,15 @@ fn handle_of(receipt: &Receipt) -> String {
     receipt.handle.as_ref().map_or_else(String::new, |handle| format!(" (its handle is {handle})"))
 }
 
-fn confirmed(receipt: Option<&Receipt>) -> &'static str {
-    receipt.map_or("", |_| "; it is confirmed, and both will be delivered")
+fn with_id(id: Option<&MessageId>) -> String {
+    id.map_or_else(String::new, |id| format!(" (the new message has the id `{id}`)"))
+}
+
+/// The same id with a fresh suffix, which no message had before. An id and a delay are one routing
+/// key, and a recall of that key catches every message with it, also a later one.
+#[must_use]
+pub fn renewed(id: &MessageId) -> MessageId {
+    id.with_suffix(random::number())
 }
 
 impl Recaller {
@@ -72,29 +81,26 @@ impl Recaller {
     /// the old one is recalled, so whatever happens in between, nothing is lost. At worst,
     /// both are delivered.
     ///
-    /// The new message needs a routing key of its own: another id, or another delay. The key of
-    /// a message that was recalled before is still recalled: a new one with the same id and
-    /// delay is set aside, too, until that recall is undone or swept.
+    /// If the new message has an id, it is [`renewed`], so that no earlier recall catches the
+    /// message. The receipt has the new handle. Keep that one, and replace by it the next time: a
+    /// handle can be replaced once. This `Recaller` refuses an old message among the last 10,000
+    /// that it recalled; it cannot see the recalls of others.
     ///
     /// # Errors
-    /// [`ReplaceError`] says what was done.
+    /// [`ReplaceError`] names each case and what was done before it.
     pub fn replace(
         &mut self,
         publisher: &impl Publish,
         old: &Handle,
-        new: Message,
+        mut new: Message,
     ) -> Result<Replaced, ReplaceError> {
-        let same = |handle: &Handle| handle.routing_key() == old.routing_key();
-        if let When::After(delay) = new.when
-            && new.handle(new.tolerance.round(delay), Timestamp::now()).is_some_and(|handle| same(&handle))
-        {
-            return Err(ReplaceError::SameHandle { handle: old.clone(), receipt: None });
+        if self.has_recalled(old) {
+            return Err(ReplaceError::Recalled { handle: old.clone() });
         }
+        new.id = new.id.as_ref().map(renewed);
+        let id = new.id.clone();
         self.check(old.app()).map_err(ReplaceError::Check)?;
-        let receipt = publisher.publish(new)?;
-        if receipt.handle.as_ref().is_some_and(same) {
-            return Err(ReplaceError::SameHandle { handle: old.clone(), receipt: Some(Box::new(receipt)) });
-        }
+        let receipt = publisher.publish(new).map_err(|source| ReplaceError::Publish { id, source })?;
         match self.recall(old) {
             Ok(recalled) => Ok(Replaced { receipt, recalled }),
             Err(source) => Err(ReplaceError::Recall { receipt: Box::new(receipt), source }),

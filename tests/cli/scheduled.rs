@@ -41,13 +41,14 @@ fn list(settings: &Settings) -> Json {
     json(&mut run(settings, &["scheduled", "list", "--app", "billing", "--json"]))
 }
 
-/// Id and state of what is scheduled, once the management API says so.
+/// Id, without the suffix of a renewed one, and state of what is scheduled, once the management
+/// API says so.
 fn becomes(settings: &Settings, expected: &[(&str, &str)]) {
     let states = || {
         let list = list(settings);
         let messages = list["messages"].as_array().unwrap().iter();
-        let of =
-            |it: &Json| (it["id"].as_str().unwrap().to_owned(), it["state"].as_str().unwrap().to_owned());
+        let text = |it: &Json| it.as_str().unwrap().to_owned();
+        let of = |it: &Json| (text(&it["id"]).split("--").next().unwrap().to_owned(), text(&it["state"]));
         messages.map(of).collect::<Vec<_>>()
     };
     let same = |found: &Vec<(String, String)>| {
@@ -94,14 +95,16 @@ fn a_message_is_delivered_at_another_time_as_it_was() {
     let shown = json(&mut run(&settings, &["scheduled", "show", &new, "--json"]));
     assert_eq!((&shown["body"], &shown["message_id"]), (&"pay!".into(), &"7".into()), "{shown}");
     assert_eq!((&shown["headers"]["n"], &shown["state"]), (&1.into(), &"waiting".into()), "{shown}");
-    // It was recalled already, and is not sent once more.
+    // It was rescheduled already, and is not sent once more.
     let refused = run(&settings, &["reschedule", &old, "--delay", "3h"]).assert();
-    refused.code(1).stdout(contains("was recalled").and(contains("nothing was changed")));
-    // One delay is one handle.
-    let refused = run(&settings, &["reschedule", &new, "--delay", "2h"]).assert();
-    refused.code(2).stderr(contains("(--new-id)"));
+    refused
+        .code(1)
+        .stdout(contains("rescheduled before").and(contains("nothing was changed")).and(contains(&new)));
+    // To the delay that it has, and under another id.
+    let again = json(&mut run(&settings, &["reschedule", &new, "--delay", "2h", "--json"]));
+    let new = again["handle"].as_str().unwrap().to_owned();
     run(&settings, &["reschedule", &new, "--delay", "2h", "--new-id", "b"]).assert().success();
-    becomes(&settings, &[("a", "recalled"), ("a", "recalled"), ("b", "waiting")]);
+    becomes(&settings, &[("a", "recalled"), ("a", "recalled"), ("a", "recalled"), ("b", "waiting")]);
     // Without the journal it takes a body.
     let foreign = sent(&settings, &["--delay", "5h", "--id", "c", "--body", "x"]);
     let unknown = foreign.replace(".~.c@", ".~.nobody@");
@@ -115,17 +118,20 @@ fn a_message_is_delivered_at_another_time_as_it_was() {
 fn a_new_message_takes_the_place_of_another_one() {
     let settings = registered();
     let old = sent(&settings, &["--delay", "1h", "--id", "cart", "--body", "1"]);
-    let mut send =
-        run(&settings, &["send", "--app", "billing", "--delay", "61m", "--id", "cart", "--journal"]);
-    send.args(["--body", "2", "--replace", &old])
-        .assert()
-        .success()
-        .stdout(contains("what it replaces is recalled"));
+    let second = sent(&settings, &["--delay", "61m", "--id", "cart", "--body", "2", "--replace", &old]);
     becomes(&settings, &[("cart", "recalled"), ("cart", "waiting")]);
     // Whose application is another one, after a slip of the pen.
-    let send = ["send", "--app", "biling", "--delay", "1h", "--id", "cart", "--body", "x", "--replace", &old];
+    let send =
+        ["send", "--app", "biling", "--delay", "1h", "--id", "cart", "--body", "x", "--replace", &second];
     run(&settings, &send).assert().code(2).stderr(contains("`biling`").and(contains("nothing was done")));
-    // Who cannot see what was recalled before says so, and has done what is asked for.
+    // One that was replaced before has a successor.
+    let send =
+        ["send", "--app", "billing", "--delay", "1h", "--id", "cart", "--body", "x", "--replace", &old];
+    run(&settings, &send)
+        .assert()
+        .code(2)
+        .stderr(contains("was recalled before").and(contains("nothing was sent")));
+    // Who cannot see that is told so, and has done what is asked for, also with a delay of before.
     let blind = |management: &str, delay: &str, old: &str| {
         let send = ["send", "--app", "billing", "--delay", delay, "--id", "cart", "--body", "x", "--json"];
         let mut send = run(&settings, &[&send[..], &["--replace", old]].concat());
@@ -135,8 +141,12 @@ fn a_new_message_takes_the_place_of_another_one() {
         assert_eq!(said["replaced"], "recalled", "{said}");
         said["message"]["handle"].as_str().unwrap().to_owned()
     };
-    let third = blind("none", "62m", &old);
-    blind("http://127.0.0.1:1", "63m", &third);
+    let third = blind("none", "1h", &second);
+    let fourth = blind("http://127.0.0.1:1", "1h", &third);
+    let keys = [&old, &second, &third, &fourth].map(|it| it.split('@').next().unwrap().to_owned());
+    assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{keys:?}");
+    let pending = || json(&mut run(&settings, &["recall", "--pending", "--json"]));
+    eventually("all but the last one are recalled", || pending()["pending"].as_array().unwrap().len() == 3);
 }
 
 #[test]
@@ -153,23 +163,15 @@ fn the_newest_of_an_id_takes_the_place_of_all_that_wait() {
     newest("63m", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
     let cart = [("cart", "recalled"), ("cart", "recalled"), ("cart", "waiting")];
     becomes(&settings, &[&cart[..], &[("other", "waiting")]].concat());
-    // The delay that it has, or had before.
-    newest("63m", &["--id", "cart"]).code(2).stderr(contains("another id and the handle"));
-    newest("1h", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
     newest("1h", &[]).code(2).stderr(contains("give its --id"));
-    // Also if it is not the first that waits.
-    let waits = ("cart", "waiting");
-    let first = sent(&settings, &["--delay", "30m", "--id", "cart", "--body", "x"]);
-    newest("63m", &["--id", "cart"]).code(2).stderr(contains("another id and the handle"));
-    becomes(&settings, &[&[waits], &cart[..], &[("other", "waiting")]].concat());
-    // What was recalled before is in the way, too, if nothing waits.
-    run(&settings, &["recall", &first]).assert().success();
-    run(&settings, &["recall", "--app", "billing", "--id", "cart"]).assert().success();
+    // The delay that it has, and one that it had before.
     let gone = ("cart", "recalled");
-    becomes(&settings, &[gone, gone, gone, gone, ("other", "waiting")]);
-    newest("63m", &["--id", "cart"]).code(2).stderr(contains("would not be delivered"));
+    newest("63m", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
+    newest("1h", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
+    becomes(&settings, &[gone, ("cart", "waiting"), gone, gone, gone, ("other", "waiting")]);
+    run(&settings, &["recall", "--app", "billing", "--id", "cart"]).assert().success();
     newest("64m", &["--id", "cart"]).success().stdout(contains("nothing that waits with this id"));
-    becomes(&settings, &[gone, gone, gone, gone, waits, ("other", "waiting")]);
+    becomes(&settings, &[gone, gone, gone, gone, gone, ("cart", "waiting"), ("other", "waiting")]);
     // Who cannot see what was recalled is told to name a handle.
     let send = ["send", "--app", "billing", "--delay", "65m", "--body", "x", "--id", "cart", "--replace"];
     let mut blind = run(&settings, &send);
@@ -276,26 +278,41 @@ fn whoever_ends_the_wait_has_no_answer() {
 }
 
 #[test]
-fn what_was_recalled_before_is_in_nobodys_way_unseen() {
+fn a_message_rescheduled_there_and_back_waits_once_whoever_can_see_the_recalls() {
     let settings = registered();
-    let first = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "a"]);
-    let moved = json(&mut run(&settings, &["reschedule", &first, "--delay", "2h", "--json"]));
-    let moved = moved["handle"].as_str().unwrap();
-    becomes(&settings, &[("a", "recalled"), ("a", "waiting")]);
-    // Back to the first delay, whose key is recalled.
-    let back = run(&settings, &["reschedule", moved, "--delay", "1h"]).assert();
-    back.code(2).stderr(contains("would not be delivered").and(contains("--undo")));
-    let again = ["send", "--app", "billing", "--id", "a", "--delay", "1h", "--replace", moved, "--body", "b"];
-    run(&settings, &again).assert().code(2).stderr(contains("would not be delivered"));
-    // What is recalled already has no other time.
-    let gone = run(&settings, &["reschedule", &first, "--delay", "3h", "--body", "a"]).assert();
-    gone.code(1).stdout(contains("was recalled"));
-    // Two wait with the id, and only one of them is to be delivered.
-    let which = run(&settings, &["recall", "--app", "billing", "--id", "a", "--undo"]).assert();
-    which.code(1).stdout(contains("several messages")).stderr(contains("billing.~.a"));
-    becomes(&settings, &[("a", "recalled"), ("a", "waiting")]);
-    // Who cannot see what is recalled says so.
-    let mut blind = run(&settings, &["reschedule", moved, "--delay", "4h"]);
-    let blind = blind.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
-    blind.success().stderr(contains("was recalled before is not known"));
+    let (seen, off, down) =
+        (shared_node().management_url(), "none".to_owned(), "http://127.0.0.1:1".to_owned());
+    for (id, management, blind) in [("a", seen, 1), ("b", off, 2), ("c", down, 3)] {
+        let reschedule = |handle: &str, more: &[&str]| {
+            let mut run = run(&settings, &[&["reschedule", handle, "--json"], more].concat());
+            run.env("DELAYLINE_MANAGEMENT_URL", &management).assert()
+        };
+        let moved = |handle: &str, delay: &str| {
+            let said = reschedule(handle, &["--delay", delay]).success();
+            let said: Json = serde_json::from_slice(&said.get_output().stdout).unwrap();
+            assert_eq!(said["answer"], "recalled", "{said}");
+            said["handle"].as_str().unwrap().to_owned()
+        };
+        let first = sent(&settings, &["--delay", "1h", "--id", id, "--body", id]);
+        let there = moved(&first, "2h");
+        // Back to a delay whose key is recalled for this id.
+        let back = moved(&there, "1h");
+        // A handle that was rescheduled makes no second message.
+        for old in [&first, &there] {
+            let refused = run(&settings, &["reschedule", old, "--delay", "3h"])
+                .env("DELAYLINE_MANAGEMENT_URL", &management)
+                .assert()
+                .code(1);
+            refused.stdout(contains("rescheduled before").and(contains(&back)));
+            reschedule(old, &["--delay", "3h", "--body", id]).code(blind);
+        }
+    }
+    let states = || {
+        let list = list(&settings);
+        ["waiting", "recalled"].map(|state| list[state].as_u64().unwrap())
+    };
+    eventually_seen("one of each waits", states, |found| *found == [3, 6]);
+    // Each is found by the id that the first one had.
+    run(&settings, &["recall", "--app", "billing", "--id", "b"]).assert().success();
+    eventually_seen("it is recalled", states, |found| *found == [2, 7]);
 }

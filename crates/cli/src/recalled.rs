@@ -20,8 +20,8 @@ use crate::{
 #[command(after_help = "\
 Examples:
   delayline recalled list
-  delayline recalled show --app billing --id invoice-17
-  delayline recalled replay --app billing --id invoice-17
+  delayline recalled show --app billing --id invoice-17-1
+  delayline recalled replay --app billing --id invoice-17-1
   delayline recalled discard --app billing --older-than 7d --dry-run
 
 A message comes here when it is due, not when it is recalled: `delayline recall --pending`
@@ -66,7 +66,7 @@ Nothing is removed. Without --app it needs the management API.")]
     #[command(after_help = "\
 Examples:
   delayline recalled show --app billing
-  delayline recalled show --app billing --id invoice-17 --json")]
+  delayline recalled show --app billing --id invoice-17-1 --json")]
     Show {
         #[command(flatten)]
         which: Which,
@@ -76,7 +76,7 @@ Examples:
     /// Send messages to their application after all
     #[command(after_help = "\
 Examples:
-  delayline recalled replay --app billing --id invoice-17
+  delayline recalled replay --app billing --id invoice-17-1
   delayline recalled replay --app billing --all
 
 They arrive at once, with the id they had. Each message is removed only after the broker

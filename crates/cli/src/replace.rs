@@ -2,20 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline::{
     Message,
-    message::{Handle, When},
-    recall::{Answer, Recaller},
+    message::Handle,
+    recall::{Answer, Recaller, renewed},
     router::{Cause, Receipt},
-    topology::Topology,
 };
-use delayline_admin as admin;
 use delayline_settings::Settings;
 
-use crate::{Code, Failure, output::aside};
+use crate::{Code, Failure};
 
 /// How long closing the connection may take after the last confirm.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -48,7 +45,6 @@ impl Left {
     pub(super) fn text(&self) -> String {
         let why = match self.answer {
             "too-late" => "was due already",
-            "not-recalled" => "has the same handle as the new one, and is not recalled",
             _ => "is recalled, but nobody can say whether in time",
         };
         format!("the old one, {}, {why}: both may be delivered", self.handle)
@@ -56,13 +52,11 @@ impl Left {
 }
 
 /// Sends a message, and recalls these once it is confirmed. Whatever goes wrong, an old one is
-/// recalled only after that; and not if the new one is known to go aside, since its key was
-/// recalled before. Where nobody can see that, it is said. `otherwise` is what to do if the new
-/// one has the key of an old one.
+/// recalled only after that. The id of the new one is renewed, so that no earlier recall catches
+/// it.
 pub(super) fn replace(
     old: &[Handle],
-    message: Message,
-    otherwise: &str,
+    mut message: Message,
     settings: &Settings,
 ) -> Result<Replaced, Failure> {
     if let Some(other) = old.iter().find(|old| old.app() != &message.app) {
@@ -72,27 +66,8 @@ pub(super) fn replace(
             other.app()
         )));
     }
-    let known = match message.when {
-        When::After(delay) => message.handle(message.tolerance.round(delay), Timestamp::now()),
-        // The delay, and the key with it, is known only once it is published.
-        _ => None,
-    };
-    if let Some(new) = &known {
-        if old.iter().any(|old| same(old, new)) {
-            return Err(Failure::usage(format!(
-                "the new message has the id `{}` and the delay of one that waits, so recalling one would \
-                 recall both; nothing was done. {otherwise}",
-                new.id()
-            )));
-        }
-        if was_recalled(new, settings) {
-            return Err(Failure::usage(format!(
-                "a message with this id and delay was recalled before, so the new one would not be delivered \
-                 either; nothing was changed. {}",
-                instead(new)
-            )));
-        }
-    }
+    message.id = message.id.as_ref().map(renewed);
+    let id = message.id.clone();
     let mut recaller = Recaller::connect(settings.broker.clone(), settings.topology.set.clone())?;
     if let Some(old) = old.first() {
         recaller.check(old.app()).map_err(|error| {
@@ -108,23 +83,13 @@ pub(super) fn replace(
     let took = started.elapsed();
     // The message has its outcome already.
     let _ = router.close(CLOSE);
-    let receipt = published.map_err(|error| match error.cause() {
-        Cause::Invalid(_) => Failure::usage(error),
+    let receipt = published.map_err(|error| match (error.cause(), id) {
+        (Cause::Invalid(_), _) => Failure::usage(error),
+        (_, Some(id)) if error.maybe_delivered() => {
+            Failure::new(Code::Broker, format!("{error} (the new message has the id `{id}`)"))
+        }
         _ => Failure::new(Code::Broker, error),
     })?;
-    if let Some(new) = &receipt.handle
-        && !known.is_some_and(|known| same(&known, new))
-        && was_recalled(new, settings)
-    {
-        return Err(Failure::new(
-            Code::Problem,
-            format!(
-                "the new message is confirmed ({new}), but a message with this id and delay was recalled \
-                 before, so it will not be delivered; what it was to replace stays as it is. {}",
-                instead(new)
-            ),
-        ));
-    }
     recall_all(old, &mut recaller, Replaced { receipt, took, left: Vec::new() })
 }
 
@@ -133,18 +98,15 @@ fn recall_all(old: &[Handle], recaller: &mut Recaller, mut replaced: Replaced) -
     let mut failed = Vec::new();
     let mut first = None;
     for old in old {
-        let answer = match replaced.receipt.handle.as_ref().is_some_and(|new| same(old, new)) {
-            true => "not-recalled",
-            false => match recaller.recall(old) {
-                Ok(Answer::InTime) => continue,
-                Ok(Answer::TooLate) => "too-late",
-                Ok(_) => "uncertain",
-                Err(error) => {
-                    first.get_or_insert(error);
-                    failed.push(old.to_string());
-                    continue;
-                }
-            },
+        let answer = match recaller.recall(old) {
+            Ok(Answer::InTime) => continue,
+            Ok(Answer::TooLate) => "too-late",
+            Ok(_) => "uncertain",
+            Err(error) => {
+                first.get_or_insert(error);
+                failed.push(old.to_string());
+                continue;
+            }
         };
         replaced.left.push(Left { handle: old.to_string(), answer });
     }
@@ -155,29 +117,4 @@ fn recall_all(old: &[Handle], recaller: &mut Recaller, mut replaced: Replaced) -
         Code::Broker,
         format!("the new message is confirmed{new}, but {text}. {error}\n{}", failed.join("\n")),
     ))
-}
-
-fn same(one: &Handle, other: &Handle) -> bool {
-    one.routing_key() == other.routing_key()
-}
-
-/// Whether it is seen that messages with the key of a new one are recalled.
-fn was_recalled(new: &Handle, settings: &Settings) -> bool {
-    let topology = Topology::new(settings.topology.clone());
-    admin::is_recall_bound(settings, &topology, new).unwrap_or_else(|error| {
-        aside(format!(
-            "whether a message with this id and delay was recalled before is not known: {error}; if it was, the \
-             new one is not delivered either"
-        ));
-        false
-    })
-}
-
-/// What to do if the key of a new message is recalled.
-fn instead(new: &Handle) -> String {
-    format!(
-        "Use another id or delay; or, if the earlier message may be delivered, too, undo that recall: \
-         delayline recall --undo {}",
-        new.routing_key().encode()
-    )
 }

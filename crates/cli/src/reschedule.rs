@@ -26,14 +26,15 @@ Examples:
   delayline reschedule HANDLE --delay 2h
   delayline reschedule HANDLE --at 2026-12-24T18:00
   delayline reschedule HANDLE --delay 2h --body 'pay!'
-  delayline reschedule HANDLE --delay 30d --new-id invoice-17b
+  delayline reschedule HANDLE --delay 30d --new-id invoice-17-2
 
 The message is taken from the journal of its application (docs/recall.md); of one that was
 published without it, give the body. First the new message is confirmed, then the old one is
 recalled, so nothing is lost whatever happens; at worst, both are delivered, which is said.
-The new message keeps the id, and gets a handle of its own, since its delay is another. If
-the delay is the same, it needs another id. Headers that are tables or arrays are not kept in
-a journal.
+The new message has the id with a fresh suffix, such as invoice-17-1--4f0k2m9xqa, so that no
+earlier recall catches it; its handle is printed. Reschedule by that handle the next time: a
+message that was recalled before is not sent again. Headers that are tables or arrays are
+not kept in a journal.
 
 The exit code is 1 unless the old message is certainly recalled.")]
 #[command(group = clap::ArgGroup::new("when").required(true))]
@@ -47,7 +48,7 @@ pub(super) struct Args {
     /// Deliver it at this time
     #[arg(long, value_name = "TIME", value_parser = time::instant, group = "when")]
     at: Option<Timestamp>,
-    /// Give the new message another id
+    /// Give the new message another id, which gets a fresh suffix as well
     #[arg(long, value_name = "ID", value_parser = args::id)]
     new_id: Option<MessageId>,
     /// The body of the new message, without properties and headers; the journal is not read
@@ -98,10 +99,20 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             return Ok(Code::Problem);
         }
         Ok(false) => {}
+        // If it was rescheduled before, two messages would wait.
+        Err(error) if args.body.is_some() => {
+            let code = if settings.management.is_some() { Code::Broker } else { Code::Usage };
+            return Err(Failure::new(
+                code,
+                format!(
+                    "nothing was done, since it is not known whether the message was recalled before: {error}. \
+                     Without --body, its journal shows whether it was rescheduled"
+                ),
+            ));
+        }
         Err(error) => aside(format!("whether the message was recalled before is not known: {error}")),
     }
-    let otherwise = "Use another time, or give the new one another id (--new-id)";
-    let replaced = replace(std::slice::from_ref(&old), message, otherwise, settings)?;
+    let replaced = replace(std::slice::from_ref(&old), message, settings)?;
     shown(&old, &replaced, output)
 }
 
@@ -123,6 +134,12 @@ fn journalled(
         output.problem("the journal does not have it, and nothing was changed; give its --body")?;
         return Ok(Err(Code::Problem));
     };
+    if let Some(newest) = &found.rescheduled {
+        output.problem(&format!(
+            "the message was rescheduled before, and nothing was changed; its handle is now {newest}"
+        ))?;
+        return Ok(Err(Code::Problem));
+    }
     let gone = match found.message.state {
         ScheduleState::Due => Some("the message was due already"),
         ScheduleState::Recalled => Some(RECALLED),

@@ -28,7 +28,7 @@ use crate::{
 Examples:
   delayline scheduled list --app billing
   delayline scheduled list --app billing --due-before 2026-12-24T18:00 --limit 1000 --json
-  delayline scheduled list --app billing --id invoice-17
+  delayline scheduled list --app billing --id invoice-17-1
   delayline scheduled show HANDLE
   delayline scheduled count --app billing --by day
 
@@ -47,7 +47,7 @@ enum Command {
 Examples:
   delayline scheduled list --app billing
   delayline scheduled list --app billing --due-after 18:00 --due-before 19:00
-  delayline scheduled list --app billing --id invoice-17 --json | jq -r '.messages[].handle'
+  delayline scheduled list --app billing --id invoice-17-1 --json | jq -r '.messages[].handle'
 
   waiting     it is delivered when it is due
   recalled    it was recalled and will not be delivered
@@ -70,7 +70,7 @@ messages the journal's limits of age and size have cut off.")]
     /// Show a message: state, headers, properties, body
     #[command(after_help = "\
 Examples:
-  delayline scheduled show delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17
+  delayline scheduled show delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17-1
   delayline scheduled show HANDLE --json
 
 The exit code is 1 if the journal does not have it.")]

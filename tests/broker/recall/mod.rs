@@ -401,18 +401,23 @@ fn a_message_takes_the_place_of_another_one() {
     let old = handle(&send(&router, message("old", GOOD_TIME)));
     let replaced = recaller.replace(&router, &old, message("new", GOOD_TIME - 2)).unwrap();
     assert_eq!(replaced.recalled, Answer::InTime);
-    // With the same id it needs another delay; with the same delay, another id.
-    let earlier = handle(&send(&router, message("same", GOOD_TIME)));
-    let refused = recaller.replace(&router, &earlier, message("same", GOOD_TIME)).unwrap_err();
-    assert!(matches!(refused, ReplaceError::SameHandle { receipt: None, .. }), "{refused:?}");
-    let later = recaller.replace(&router, &earlier, message("same", GOOD_TIME - 1)).unwrap();
-    assert_eq!(later.recalled, Answer::InTime);
+    // A handle is replaced once: two of its successors would wait.
+    let refused = recaller.replace(&router, &old, message("newer", GOOD_TIME)).unwrap_err();
+    assert!(matches!(&refused, ReplaceError::Recalled { handle } if *handle == old), "{refused:?}");
+    // The same id and delay as the old one has, and as a recalled one had before: all of them arrive.
+    let first = handle(&send(&router, message("same", GOOD_TIME)));
+    let second = recaller.replace(&router, &first, message("same", GOOD_TIME - 1)).unwrap();
+    let third = recaller.replace(&router, &handle(&second.receipt), message("same", GOOD_TIME)).unwrap();
+    let third = handle(&third.receipt);
+    assert!(third.id().renews(first.id()) && third.routing_key() != first.routing_key(), "{third}");
+    let again = recaller.replace(&router, &third, message("same", GOOD_TIME)).unwrap();
+    assert_eq!(again.recalled, Answer::InTime);
     // What is not confirmed recalls nothing.
     let kept = handle(&send(&router, message("kept", GOOD_TIME)));
     let mut impossible = message(&"x".repeat(62), GOOD_TIME);
     impossible.app = app(&"a".repeat(150));
     let refused = recaller.replace(&router, &kept, impossible).unwrap_err();
-    assert!(matches!(refused, ReplaceError::Publish(_)), "{refused:?}");
+    assert!(matches!(refused, ReplaceError::Publish { .. }), "{refused:?}");
     // Nor is anything sent in the place of what cannot be recalled, as far as that can be seen before.
     let stranger = |app: &str| {
         let key = format!("delay.0000.0000.0000.0000.0000.0000.1010.{app}.~.x");
@@ -427,7 +432,7 @@ fn a_message_takes_the_place_of_another_one() {
     assert!(matches!(refused, ReplaceError::Recall { .. }), "{refused:?}");
     let expected = ["new", "same", "kept", "more"].map(str::to_owned).into();
     assert_eq!(bodies(&inbox, &router, 4), expected);
-    eventually("the old ones were recalled", || recalled(&settings) == 2);
+    eventually("the old ones were recalled", || recalled(&settings) == 4);
 }
 
 #[test]

@@ -449,9 +449,9 @@ fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
     let python = format!(
         "{}\nchannel = pika.BlockingConnection(pika.URLParameters({url:?})).channel()\n\
          channel.confirm_delivery()\n\
-         publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'kept-1', b'kept')\n\
-         handle, due = publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'gone-1', b'gone')\n\
-         print(handle, due, recall(channel, handle, due))\n",
+         handle, due = publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'pika', b'gone')\n\
+         print(handle, due, recall(channel, handle, due))\n\
+         publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'pika', b'kept')\n",
         snippet("python")
     );
     let javascript = format!(
@@ -459,9 +459,9 @@ fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
          (async () => {{\n\
            const connection = await amqplib.connect({url:?});\n\
            const channel = await connection.createConfirmChannel();\n\
-           await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'kept-2', 'kept');\n\
-           const message = await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'gone-2', 'gone');\n\
+           const message = await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'amqplib', 'gone');\n\
            const inTime = await recall(channel, message);\n\
+           await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'amqplib', 'kept');\n\
            console.log(message.handle, message.due, inTime ? 'True' : 'False');\n\
            await connection.close();\n\
          }})();\n",
@@ -488,6 +488,7 @@ fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
     }
     let pending = admin::pending_recalls(&settings, &topology(&settings), Some(&spec.app)).unwrap().pending;
     assert_eq!(pending.len(), 2, "{pending:?}");
+    // With the same name and delay as those that were recalled.
     eventually("those that were not recalled come", || depth(&settings, "eu.billing") == 2);
     eventually("the others were recalled", || depth(&settings, "delay.recalled.eu.billing") == 2);
     let mut recaller = recaller(&settings);

@@ -112,6 +112,11 @@ impl Entry {
         }
     }
 
+    /// Whether it was published in the place of this message, or of one that was.
+    pub(super) fn replaces(&self, old: &Handle) -> bool {
+        self.attempt == 0 && self.key.id().is_some_and(|id| id.renews(old.id()))
+    }
+
     /// What it can be recalled with, if it has an id.
     pub(super) fn handle(&self) -> Option<Handle> {
         Handle::new(self.key.clone(), self.due).ok()

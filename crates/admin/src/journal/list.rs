@@ -32,7 +32,7 @@ pub struct ScheduleFilter {
     pub due_after: Option<Timestamp>,
     /// Those that are due before this time.
     pub due_before: Option<Timestamp>,
-    /// Those with this id; also those of which nobody knows when they are due.
+    /// Those with this id, also if it was renewed, and also without a due time.
     pub id: Option<MessageId>,
     /// Whether those are left out that are known to be recalled.
     pub not_recalled: bool,
@@ -69,7 +69,7 @@ impl ScheduleFilter {
 
     /// Whether a message is meant, if it was now.
     pub(super) fn admits(&self, entry: &Entry, now: Timestamp) -> bool {
-        if self.id.as_ref().is_some_and(|id| entry.key.id() != Some(id)) {
+        if self.id.as_ref().is_some_and(|id| !entry.key.id().is_some_and(|its| its.is_of(id))) {
             return false;
         }
         match entry.due {
@@ -126,6 +126,9 @@ pub struct FoundMessage {
     /// Its headers.
     #[serde(skip)]
     pub headers: Headers,
+    /// The handle of the message that waits in its place, if it was rescheduled.
+    #[serde(skip)]
+    pub rescheduled: Option<String>,
 }
 
 /// The messages that come first, of any number.
@@ -234,7 +237,13 @@ pub fn find_scheduled(
     let mut found: Option<FoundMessage> = None;
     let read = Reading { settings, topology, app, stop }.run(
         |delivery| {
-            let entry = if delivery.routing_key == wanted { Entry::of(delivery, app) } else { None };
+            let entry = Entry::of(delivery, app);
+            if let (Some(earlier), Some(entry)) = (&mut found, &entry)
+                && entry.replaces(handle)
+            {
+                earlier.rescheduled = entry.handle().map(|handle| handle.to_string());
+            }
+            let entry = entry.filter(|_| delivery.routing_key == wanted);
             let same_time = |entry: &Entry| entry.due.is_none_or(|due| handle.may_be_due_at(due));
             if let Some(entry) = entry.filter(same_time) {
                 let copies = match &found {
@@ -251,6 +260,7 @@ pub fn find_scheduled(
                     body: delivery.body.clone(),
                     properties: delivery.properties.clone(),
                     headers: delivery.headers.clone(),
+                    rescheduled: None,
                 });
             }
             ControlFlow::Continue(Taken::Yes)

@@ -34,10 +34,10 @@ const AT_ONCE: usize = 100_000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline recall delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17@1767222000000
+  delayline recall delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17-1@1767222000000
   delayline recall --undo HANDLE
   delayline recall --wait < handles.txt
-  delayline recall --app billing --id invoice-17
+  delayline recall --app billing --id invoice-17-1
   delayline recall --app billing --due-after 18:00 --due-before 19:00 --all
   delayline recall --pending --app billing
   delayline recall --sweep --dry-run

@@ -41,7 +41,7 @@ pub(super) fn waiting(
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }
-    // A key that was recalled takes a new message aside, too.
+    // What was recalled is left alone: its due time could be wrong, and the answer uncertain.
     if let Some(reason) = found.unchecked.first() {
         let code = if settings.management.is_some() { Code::Broker } else { Code::Usage };
         let text = format!("nothing was done, since this cannot be seen: {reason}. Name a HANDLE instead");
@@ -63,10 +63,32 @@ pub(super) fn waiting(
     Ok(Ok(found.messages.iter().filter_map(parsed).collect()))
 }
 
+/// Sends a message in the place of the one with this handle, unless it is seen that the old one
+/// was recalled: another message may wait in its place.
+pub(super) fn send_for_handle(
+    message: Message,
+    old: &Handle,
+    settings: &Settings,
+) -> Result<Report, Failure> {
+    match admin::is_recall_bound(settings, &Topology::new(settings.topology.clone()), old) {
+        Ok(true) => Err(Failure::usage(format!(
+            "what it is to replace, {old}, was recalled before, and nothing was sent. Name the handle of the \
+             message that waits in its place, or send it without --replace"
+        ))),
+        Ok(false) => send_instead(message, std::slice::from_ref(old), settings),
+        Err(error) => {
+            aside(format!(
+                "whether what it is to replace was recalled before is not known: {error}; if another message \
+                 took its place, both will be delivered"
+            ));
+            send_instead(message, std::slice::from_ref(old), settings)
+        }
+    }
+}
+
 /// Sends a message, and recalls these once it is confirmed.
 pub(super) fn send_instead(message: Message, old: &[Handle], settings: &Settings) -> Result<Report, Failure> {
-    let otherwise = "Use another delay, or another id and the handle of the old one (--replace HANDLE)";
-    let replaced = replace(old, message, otherwise, settings)?;
+    let replaced = replace(old, message, settings)?;
     let seconds = replaced.took.as_secs_f64();
     Ok(Report {
         confirmed: 1,

@@ -62,8 +62,8 @@ Examples:
   delayline send --app billing --delay 1h --tolerance 5% < body.txt
   seq 1000 | delayline send --app billing --delay 10s --lines
   delayline send --jsonl --file messages.jsonl --delay 1h
-  delayline send --app billing --delay 30d --id invoice-17 --journal --body 'pay!'
-  delayline send --app billing --delay 14d --id invoice-17 --replace --body 'pay now!'
+  delayline send --app billing --delay 30d --id invoice-17-1 --journal --body 'pay!'
+  delayline send --app billing --delay 14d --id invoice-17-1 --replace --body 'pay now!'
 
 A line of JSON is an object with any of body, body_base64, headers, app, delay, at, past,
 tolerance, id, journal, message_id, correlation_id, content_type, content_encoding, reply_to, type,
@@ -166,7 +166,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         let message = template.message(one_body(args)?).and_then(|message| template.admits(message));
         let message = message.map_err(Failure::usage)?;
         match (&args.replace, same_id) {
-            (Some(Some(old)), _) => send_instead(message, std::slice::from_ref(old), settings)?,
+            (Some(Some(old)), _) => instead::send_for_handle(message, old, settings)?,
             (_, Some(id)) => match instead::waiting(&message.app, id, settings, output)? {
                 Ok(old) => send_instead(message, &old, settings)?,
                 Err(code) => return Ok(code),
