@@ -1,6 +1,7 @@
 //! The journal of an application: what is scheduled.
 
 mod limits;
+mod lost;
 
 use std::{
     num::NonZeroU64,
@@ -16,8 +17,8 @@ use delayline::{
     topology::JournalSettings,
 };
 use delayline_admin::{
-    self as admin, AdminError, AppSpec, Applied, CountBy, JournalUnread, RemoveOptions, ScheduleFilter,
-    ScheduleList, ScheduleState,
+    self as admin, AdminError, AppQueue, AppSpec, AppUser, Applied, CountBy, Delivery, JournalUnread,
+    RemoveOptions, ScheduleFilter, ScheduleList, ScheduleState,
 };
 use delayline_watch::picture::{Collector, Sources};
 use jiff::tz::TimeZone;

@@ -1,14 +1,18 @@
 //! Registering an application.
 
+use std::thread;
+
 use serde::Serialize;
 
 use crate::{
     compare::{Observed, retries_natively},
     connect,
+    journal::lost::RECORDED,
     management::ManagementApi,
 };
 use delayline::{
     amqp::Session,
+    broker::Broker,
     topology::{RecallSettings, Topology},
 };
 use delayline_settings::Settings;
@@ -90,6 +94,9 @@ pub(crate) struct Adding {
     pub(crate) replace_permissions: bool,
     /// Whether the sets are there, or will be before anything is made.
     pub(crate) sets_follow: bool,
+    /// Whether the vhost has a stream that the broker has recorded.
+    has_stream: bool,
+    broker: Broker,
 }
 
 /// What adding an application would do, and the steps it would take.
@@ -104,7 +111,17 @@ impl Adding {
         let api = api(settings)?;
         let session = connect(&settings.broker)?;
         let standing = Standing::look(&api, &settings.broker.vhost, users)?;
-        Ok(Self { api, session, standing, replace_permissions: false, sets_follow: false })
+        let has_stream = standing.observed.queues.iter().any(|queue| queue.kind.contains("stream"));
+        let broker = settings.broker.clone();
+        Ok(Self {
+            api,
+            session,
+            standing,
+            replace_permissions: false,
+            sets_follow: false,
+            has_stream,
+            broker,
+        })
     }
 
     /// Finds out what adding an application would do, and changes nothing.
@@ -144,6 +161,10 @@ impl Adding {
         let mut passwords = 0;
         for step in steps(topology, spec) {
             let (mut stood, mut replaces) = (true, None);
+            if let Some(conflict) = step.lost_journal(&self.broker, standing, topology)? {
+                report.conflicts.push(conflict);
+                continue;
+            }
             match step.look(standing, session, topology)? {
                 Found::Same => {}
                 Found::Different(conflict) if self.replace_permissions && step.is_permission() => {
@@ -177,7 +198,15 @@ impl Adding {
     /// Makes what a plan found missing.
     pub(crate) fn make(&mut self, planned: &PlannedApp) -> Result<(), AdminError> {
         let Self { api, session, standing, .. } = self;
-        planned.to_make.iter().try_for_each(|step| step.make(api, &standing.vhost, session))
+        for step in &planned.to_make {
+            step.make(api, &standing.vhost, session)?;
+            // Whoever is told that it is done can rely on it, whatever happens to the node.
+            if step.is_stream() && !self.has_stream {
+                thread::sleep(RECORDED);
+                self.has_stream = true;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,10 +3,10 @@
 
 use serde::Serialize;
 
-use crate::management::ManagementApi;
+use crate::management::{ManagementApi, QueueInfo};
 use delayline::{
     amqp::{ProbeAnswer, Session},
-    broker::{Credentials, Secret},
+    broker::{Broker, Credentials, Secret},
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
     topology::{Binding, Endpoint, Names, Topology},
 };
@@ -15,7 +15,9 @@ use delayline_settings::{NO_MANAGEMENT, Settings};
 use crate::{
     AdminError,
     apps::{AppSpec, AppUser, limits, rights::NOTHING},
-    doing, observe_with, refuse_without_set,
+    doing,
+    journal::lost::lost,
+    observe_with, refuse_without_set,
 };
 
 /// An app key that no application has.
@@ -88,6 +90,8 @@ pub fn check_app(
         unchecked.push("everything: the broker takes any `user_id` from this user".into());
     } else {
         check.reading(topology, spec, user, &others)?;
+        // With our own rights: what a lost journal refuses has nothing to do with the user's.
+        check.journal(topology, spec, &settings.broker)?;
         check.binding(topology, spec, user)?;
         check.recalling(topology, spec, user, &others)?;
         check.configuring(topology, spec)?;
@@ -308,6 +312,20 @@ impl Checking<'_> {
             let what = format!("consume or purge `{queue}`");
             let verdict = self.session.probe_read(&queue).map_err(doing(format!("trying to {what}")))?;
             self.note(what, expected, verdict);
+        }
+        Ok(())
+    }
+
+    /// The permission to read a journal is of no use if the journal is lost.
+    fn journal(&mut self, topology: &Topology, spec: &AppSpec, broker: &Broker) -> Result<(), AdminError> {
+        if spec.journal().is_none() {
+            return Ok(());
+        }
+        let queue = QueueInfo { name: topology.names().journal(&spec.app), ..QueueInfo::default() };
+        let what = format!("read and write the stream `{}`", queue.name);
+        let reason = "the broker knows its name and nothing else: `delayline doctor` has the way out";
+        if lost(broker, &queue).map_err(doing(format!("trying to {what}")))?.is_some() {
+            self.note(what, true, ProbeAnswer::Refused(reason.into()));
         }
         Ok(())
     }

@@ -18,7 +18,11 @@ use crate::{
     connect,
     contents::{self, SETTLE, contents},
     doing, examine,
-    journal::{PendingCopies, pending_copies},
+    journal::{
+        PendingCopies,
+        lost::{self, Lost},
+        pending_copies,
+    },
     number::{counted, either},
     recalls::count_recalls_of,
 };
@@ -147,7 +151,11 @@ pub fn remove_app(
         belongings.only_recall(&topology.recall_route(app), &mut report);
     }
     count(&mut session, &standing, &belongings, &mut refusal)?;
-    if belongings.journal.is_some() && !options.force {
+    let lost = match &belongings.journal {
+        Some(journal) => lost_journal(settings, &standing, journal, &mut refusal)?,
+        None => false,
+    };
+    if belongings.journal.is_some() && !options.force && !lost {
         refusal.journalled = pending_copies(settings, topology, app)?;
     }
     if refused(&refusal, options.force) {
@@ -200,6 +208,27 @@ pub fn remove_app(
         report.removed.push(format!("user `{user}`"));
     }
     Ok(Ok(report))
+}
+
+/// Whether a journal is lost. One that cannot even be deleted is a conflict.
+fn lost_journal(
+    settings: &Settings,
+    standing: &Standing,
+    journal: &str,
+    refusal: &mut RemoveRefusal,
+) -> Result<bool, AdminError> {
+    let Some(info) = standing.observed.queues.iter().find(|info| info.name == journal) else {
+        return Ok(false);
+    };
+    let found = lost::lost(&settings.broker, info).map_err(doing(format!("looking at `{journal}`")))?;
+    if found == Some(Lost::Stuck) {
+        let way_out = lost::way_out(journal, &standing.vhost);
+        refusal.conflicts.push(format!(
+            "queue `{journal}`: {}. {way_out} and then remove the application again",
+            lost::WHAT
+        ));
+    }
+    Ok(found.is_some())
 }
 
 impl Belongings {

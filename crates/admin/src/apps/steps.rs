@@ -11,16 +11,18 @@ use crate::{
 };
 use delayline::{
     amqp::Session,
-    broker::Secret,
+    broker::{Broker, Secret},
     codec::AppKey,
     shell::quoted,
-    topology::{Binding, Endpoint, Exchange, Names, Object, Queue, Topology},
+    topology::{Argument, Binding, Endpoint, Exchange, Names, Object, Queue, Topology},
 };
 
 use crate::{
     AdminError, ObjectState,
     apps::{AppQueue, AppSpec, Delivery, Target, rights::rights},
-    doing, examine, observe_with,
+    doing, examine,
+    journal::lost,
+    observe_with,
     retention::Retention,
 };
 
@@ -218,6 +220,31 @@ impl Step {
             }
         };
         Ok(found)
+    }
+
+    /// What is wrong with the journal that this step finds, if it is lost, and what to do.
+    pub(super) fn lost_journal(
+        &self,
+        broker: &Broker,
+        standing: &Standing,
+        topology: &Topology,
+    ) -> Result<Option<String>, AdminError> {
+        let Self::Queue(Queue { name, .. }) = self else { return Ok(None) };
+        let found = standing.observed.queues.iter().find(|info| info.name == *name);
+        let Some(journal) = found.filter(|_| topology.names().app_of_journal(name).is_some()) else {
+            return Ok(None);
+        };
+        let lost = lost::lost(broker, journal).map_err(doing(format!("looking at {self}")))?;
+        Ok(lost.map(|_| {
+            let way_out = lost::way_out(name, &standing.vhost);
+            format!("{self}: {}. {way_out} and then add the application again", lost::WHAT)
+        }))
+    }
+
+    /// Whether this is a stream.
+    pub(super) fn is_stream(&self) -> bool {
+        let stream = Argument::from("stream");
+        matches!(self, Self::Queue(queue) if queue.arguments.get("x-queue-type") == Some(&stream))
     }
 
     /// Carries the step out.

@@ -12,7 +12,7 @@ use crate::{
     compare::{About, Observed},
     connect,
     handover::{Look, remembered},
-    journal::{JournalBeginning, journal_beginning},
+    journal::{JournalBeginning, journal_beginning, lost::lost},
     leader::{IfNew, mark_leaderless},
     management::{DeprecatedFeature, ManagementApi, ManagementError, NodeInfo, PolicyKind, QueueInfo},
     observe,
@@ -63,6 +63,8 @@ pub(super) struct Facts {
     pub(super) max_recalls: MaxRecalls,
     /// What stands at the beginning of each journal, by its stream, as far as it was examined.
     pub(super) journals: BTreeMap<String, JournalBeginning>,
+    /// The journals that are lost.
+    pub(super) lost_journals: BTreeSet<String>,
     /// What was copied in the levels.
     pub(super) copies: Option<Copies>,
 }
@@ -139,6 +141,7 @@ pub(super) fn gather(
             }
         };
         known.journals = journals(settings, topology, &known.observed, options, &mut unchecked);
+        known.lost_journals = lost_journals(settings, topology, &known.observed, options, &mut unchecked);
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
         known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
         let copies = copies::count(&api, vhost, topology, &known.observed);
@@ -193,6 +196,26 @@ fn journals(
         }
     }
     known
+}
+
+/// The journals that are lost, of those without messages.
+fn lost_journals(
+    settings: &Settings,
+    topology: &Topology,
+    observed: &Observed,
+    options: &DoctorOptions,
+    unchecked: &mut Vec<String>,
+) -> BTreeSet<String> {
+    let is_journal = |queue: &&QueueInfo| topology.names().app_of_journal(&queue.name).is_some();
+    let mut found = BTreeSet::new();
+    for queue in observed.queues.iter().filter(|_| options.sample > 0).filter(is_journal) {
+        let lost = lost(&settings.broker, queue).map_err(AdminError::Connection);
+        let what = format!("whether `{}` is lost", queue.name);
+        if or_unchecked(lost, &what, unchecked).flatten().is_some() {
+            found.insert(queue.name.clone());
+        }
+    }
+    found
 }
 
 /// The dead letters that are on their way from the set's own queues and from landing

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::{
     doctor::facts::Facts,
     finding::{Finding, FindingCode},
-    journal::{JournalBeginning, is_emptied},
+    journal::{JournalBeginning, is_emptied, lost},
     management::QueueInfo,
     permitted::{ANY_APP, matches},
     retention::Retention,
@@ -26,17 +26,33 @@ pub(super) fn check(topology: &Topology, facts: &Facts, vhost: &str, now: Timest
         let stream = facts.observed.queues.iter().find(|queue| queue.name == journal);
         Some((app, stream))
     });
-    apps.flat_map(|(app, stream)| {
+    // An `app add` that was interrupted made the journal and nothing else.
+    let lost = facts.lost_journals.iter().filter_map(|stream| {
+        let app = AppKey::new(names.app_of_journal(stream)?).ok()?;
+        Some(lost(stream, &app, vhost).about([&app]))
+    });
+    let others = apps.flat_map(|(app, stream)| {
         let findings = match stream {
             None => [missing(topology, facts, &app), None],
+            Some(stream) if facts.lost_journals.contains(&stream.name) => [None, None],
             Some(stream) => {
                 let beginning = facts.journals.get(&stream.name);
                 [beginning.and_then(|it| too_short(stream, it, vhost, now)), limited(stream)]
             }
         };
         findings.into_iter().flatten().map(move |finding| finding.about([&app]))
-    })
-    .collect()
+    });
+    lost.chain(others).collect()
+}
+
+fn lost(stream: &str, app: &AppKey, vhost: &str) -> Finding {
+    let way_out = lost::way_out(stream, vhost);
+    Finding::new(
+        FindingCode::JournalLost,
+        format!("queue `{stream}`"),
+        lost::WHAT,
+        format!("{way_out} and then run `delayline app add {app}` with the flags it was registered with"),
+    )
 }
 
 /// Users that may read a journal are those of an application that had one.
@@ -187,6 +203,19 @@ mod tests {
             found.len() == 1 && found[0].0 == "journal-missing" && found[0].1.contains("`svc`"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn a_lost_journal_is_found_with_its_way_out() {
+        // With and without the queue that `app add` makes after it.
+        let both = [("delay.journal.billing", json!([])), ("delay.recalled.billing", json!([]))];
+        for queues in [&both[..], &both[..1]] {
+            let mut facts = facts(queues);
+            facts.lost_journals.insert("delay.journal.billing".into());
+            let all = found(&facts);
+            assert_eq!((all.len(), all[0].0), (1, "journal-lost"));
+            assert!(all[0].2.contains("rabbitmqctl eval") && all[0].2.contains("app add billing"), "{all:?}");
+        }
     }
 
     #[test]

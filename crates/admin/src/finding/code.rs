@@ -96,6 +96,8 @@ codes! {
     BrokerAlarm = "broker-alarm", Problem;
     /// An application with more recalls pending than it may have.
     RecallsOverQuota = "recalls-over-quota", Problem;
+    /// A journal that the broker knows by name and nothing else.
+    JournalLost = "journal-lost", Problem;
     /// A gateway that lacks a part.
     GatewayBroken = "gateway-broken", Problem;
     /// A gateway whose entry leads past the delay.

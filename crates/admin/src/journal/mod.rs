@@ -8,6 +8,7 @@ mod count;
 mod entry;
 mod glance;
 mod list;
+pub(crate) mod lost;
 mod reader;
 
 pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
