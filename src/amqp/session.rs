@@ -251,9 +251,17 @@ impl Session {
     /// # Errors
     /// 403 without the permission.
     pub fn declare_own_queue(&mut self) -> Result<String, AmqpError> {
+        self.declare_own_queue_as("")
+    }
+
+    /// The same with a name: one connection at a time can have it.
+    ///
+    /// # Errors
+    /// 405 if another connection has it, 403 without the permission.
+    pub fn declare_own_queue_as(&mut self, name: &str) -> Result<String, AmqpError> {
         let options =
             QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
-        self.call(|channel| channel.queue_declare("", options).map(|queue| queue.name().to_owned()))
+        self.call(|channel| channel.queue_declare(name, options).map(|queue| queue.name().to_owned()))
     }
 
     /// Binds; no change if the binding exists.
@@ -344,7 +352,8 @@ impl Session {
     /// # Errors
     /// 404 without such a queue, 403 without the permission.
     pub fn consume(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
-        self.start_consumer(queue, prefetch, false)
+        let channel = self.new_channel()?;
+        self.consume_on(channel, queue, prefetch, ConsumerOptions::default())
     }
 
     /// Like [`consume`](Self::consume), on several channels that share the prefetch: a
@@ -373,15 +382,6 @@ impl Session {
             }
         }
         joined.ok_or_else(|| AmqpError::Lost { reason: "it has no channel".into() })
-    }
-
-    /// Like [`consume`](Self::consume), as the queue's only consumer. Only classic queues
-    /// support that; quorum queues do not.
-    ///
-    /// # Errors
-    /// 403 if it has a consumer, or without the permission; 404 without such a queue.
-    pub fn consume_alone(&mut self, queue: &str, prefetch: u16) -> Result<Consumer, AmqpError> {
-        self.start_consumer(queue, prefetch, true)
     }
 
     /// Reads a stream, from its first message or from the part that was written last. Each
@@ -413,12 +413,6 @@ impl Session {
     /// The connection is gone, or has no more channels.
     pub fn browse(&mut self) -> Result<Browser, AmqpError> {
         Ok(Browser::new(self.new_channel()?, self.damage.clone(), self.line.clone(), self.limit))
-    }
-
-    fn start_consumer(&mut self, queue: &str, prefetch: u16, exclusive: bool) -> Result<Consumer, AmqpError> {
-        let channel = self.new_channel()?;
-        let options = ConsumerOptions { exclusive, ..ConsumerOptions::default() };
-        self.consume_on(channel, queue, prefetch, options)
     }
 
     fn consume_on(

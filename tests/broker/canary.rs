@@ -13,22 +13,23 @@ use delayline::{Message, codec::Delay};
 use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
-use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, Watched};
+use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, SLOTS, Watched};
+use serde_json::json;
 
 use crate::common::{
-    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, install, installed, permit, refusing, status,
-    topology,
+    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, http, install, installed, permit, refusing,
+    shared_node, status, topology,
 };
 
 /// A canary on a thread of its own.
-struct Running {
-    watched: Arc<Watched>,
+pub(crate) struct Running {
+    pub(crate) watched: Arc<Watched>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    fn start(settings: &Settings) -> Self {
+    pub(crate) fn start(settings: &Settings) -> Self {
         let (watched, stop) = (Arc::new(Watched::default()), Arc::new(AtomicBool::new(false)));
         let mut settings = settings.clone();
         settings.canary.interval = Duration::from_millis(100);
@@ -190,6 +191,40 @@ fn stall_level_0(settings: &Settings) {
         pipeline.push((), message);
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn canaries_whose_queues_take_nothing_leave_the_levels_to_others() {
+    let mut settings = installed(10);
+    settings.canary.horizon = 9;
+    let inbox = Inbox::open(&settings, "app");
+    let canaries: Vec<_> = (0..SLOTS).map(|_| Running::start(&settings)).collect();
+    eventually("all slots are taken", || canaries.iter().all(|canary| canary.slot().is_some()));
+    let one_more = Running::start(&settings);
+    eventually_seen(
+        "there is no other",
+        || one_more.watched.state(),
+        |state| matches!(state, CanaryState::Paused(reason) if reason.contains("already 6 canaries")),
+    );
+    drop(one_more);
+    // As many as each sends until the first one through all levels is back.
+    eventually("messages through all levels come back", || {
+        let through_all = |canary: &Running| {
+            let probes = canary.watched.figures().probes;
+            probes.iter().any(|(probe, seen)| probe.delay().seconds() == 1_023 && seen.arrived > 0)
+        };
+        canaries.iter().all(through_all)
+    });
+    let definition = json!({ "max-length": 0, "overflow": "reject-publish" });
+    let policy =
+        json!({ "pattern": r"^delay\.canary\.\d+$", "definition": definition, "apply-to": "queues" });
+    let path = format!("policies/{}/refusing", settings.broker.vhost);
+    http(&shared_node(), "PUT", &path, &policy);
+    drop(canaries);
+    // Due after all of theirs, through level 0.
+    let message = Message::after(app("app"), Delay::from_seconds(1_025).unwrap(), "mine");
+    settings.router().connect().unwrap().publish(message).unwrap();
+    assert_eq!(inbox.next(PATIENCE).map(|arrival| arrival.body).as_deref(), Some(&b"mine"[..]));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use delayline_admin::{
 };
 use delayline_node::{ClusterOptions, PrivateCluster};
 
+use crate::canary::Running;
 use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, install, topology};
 
 #[test]
@@ -37,7 +38,9 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     for id in 0..50 {
         router.publish(message(id, 60)).unwrap();
     }
-    // The node that the router and the administration talk to.
+    let canary = Running::start(&settings);
+    eventually("a canary's messages come back", || canary.watched.figures().total(|it| it.arrived) > 10);
+    // The node that the router, the administration and the canary talk to.
     cluster.node(0).kill();
     for id in 50..100 {
         router.publish(message(id, 10)).unwrap();
@@ -59,6 +62,14 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         assert!(arrival.late_ms() >= 0, "{arrival:?}");
         arrived.insert(arrival.id);
     }
+
+    // While the node is down, the canary's messages do not wait for it in the levels.
+    let before = canary.watched.figures().total(|it| it.arrived);
+    eventually_seen(
+        "none of the canary's messages is overdue",
+        || canary.watched.figures(),
+        |figures| figures.total(|it| it.arrived) > before + 10 && figures.oldest_overdue.is_none(),
+    );
 
     cluster.node(0).restart().unwrap();
     eventually_seen("all is well again", differences, Vec::is_empty);

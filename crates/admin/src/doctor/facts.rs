@@ -162,9 +162,11 @@ fn lasting(look: impl Fn() -> Vec<PolicyKind>) -> Vec<PolicyKind> {
 }
 
 /// The queues that messages move through: the set's, landing queues, and the queues of
-/// applications.
+/// applications and of canaries.
 fn queues_on_the_way(topology: &Topology, observed: &Observed) -> BTreeSet<String> {
     let mut names: BTreeSet<_> = topology.queues().map(|queue| queue.name.clone()).collect();
+    let canaries = observed.queues.iter().filter(|queue| topology.names().is_canary(&queue.name));
+    names.extend(canaries.map(|queue| queue.name.clone()));
     for target in targets(topology, observed) {
         names.extend(target.landing.map(|landing| landing.name.clone()));
         if let End::Queue(queue) = target.end {

@@ -349,6 +349,29 @@ mod tests {
     }
 
     #[test]
+    fn the_queue_of_a_canary_matters_only_if_it_takes_nothing() {
+        let topology = Topology::new(TopologySettings::default());
+        let mut facts = facts(&topology);
+        facts.observed.queues.push(QueueInfo {
+            name: "delay.canary.0".into(),
+            kind: "quorum".into(),
+            durable: true,
+            members: ["a", "b", "c"].map(String::from).into(),
+            online: ["a", "b", "c"].map(String::from).into(),
+            ..QueueInfo::default()
+        });
+        let key = RoutingKey::binding_pattern(&AppKey::new("delayline-canary.0").unwrap());
+        bind(&mut facts, &topology.names().dispatch(), ("queue", "delay.canary.0"), &key);
+        assert_eq!(codes(&found(&topology, &facts)), []);
+        facts.observed.queues.last_mut().unwrap().online.truncate(1);
+        assert_eq!(codes(&found(&topology, &facts)), [("no-majority", "queue `delay.canary.0`")]);
+        hands_on(&mut facts, "delay.level.00", &[0, 40, 40, 40, 40]);
+        let findings = found(&topology, &facts);
+        let stuck = findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters).unwrap();
+        assert_eq!(stuck.apps, ["delayline-canary.0"], "{stuck:#?}");
+    }
+
+    #[test]
     fn what_comes_back_more_often_than_it_is_done_is_a_loop() {
         let topology = Topology::new(TopologySettings::default());
         let with = |again: f64, done: f64, arguments: serde_json::Value, version: &str| {

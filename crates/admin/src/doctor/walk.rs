@@ -58,6 +58,10 @@ impl<'a> Route<'a> {
     }
 }
 
+fn is_refusing(observed: &Observed, queue: &str) -> bool {
+    observed.queues.iter().any(|info| info.name == queue && refuses(info).is_some())
+}
+
 impl Route<'_> {
     /// Why the target does not accept messages now, if that is known.
     pub(super) fn blocked(&self) -> Option<String> {
@@ -148,8 +152,8 @@ fn ends<'a>(
     for (app, key, destination) in routes {
         let mut walk = Walk { topology, observed, landings: Vec::new(), ends: Vec::new() };
         match &destination {
-            // It holds nothing that anybody would miss.
-            Endpoint::Queue(queue) if topology.names().is_canary(queue) => {}
+            // It holds nothing that anybody would miss, and matters only if it takes nothing.
+            Endpoint::Queue(queue) if topology.names().is_canary(queue) && !is_refusing(observed, queue) => {}
             Endpoint::Queue(queue) => walk.queue(queue, &key),
             Endpoint::Exchange(exchange) => walk.publish(exchange, &key),
         }

@@ -14,13 +14,16 @@ use delayline::{
 };
 use delayline_settings::{Layout, Settings};
 
-use super::{APP, Probe, QUEUE_LIFE, way::Way};
+use super::{APP, Probe, QUEUE_LIFE, SLOTS, way::Way};
 
-/// How many canaries can run on one set at the same time.
-const SLOTS: u8 = 32;
-
-/// AMQP's reply code for a missing permission, and for a queue with an exclusive consumer.
+/// AMQP's reply codes: for a missing permission, for an exclusive queue of another connection, and
+/// for a queue with other arguments.
 const ACCESS_REFUSED: u16 = 403;
+const RESOURCE_LOCKED: u16 = 405;
+const PRECONDITION_FAILED: u16 = 406;
+
+/// How many replicas the queue has, if there are as many nodes.
+const REPLICAS: i64 = 9;
 
 /// Why a canary cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +93,15 @@ pub struct CanaryConnection {
     _session: Session,
 }
 
+/// A message that was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    /// Its number.
+    pub id: u64,
+    /// Its route.
+    pub probe: Probe,
+}
+
 /// A message that came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
@@ -127,7 +139,11 @@ impl CanaryConnection {
                 Ok((consumer, app)) => {
                     return Ok(Self { way, consumer, app, slot, run: run.to_owned(), _session: session });
                 }
-                Err(error) if is_taken(&error) || is_down(&error) => {}
+                Err(error) if is_taken(&error) => {}
+                // Messages on their way to it would take up places of the levels.
+                Err(error) if is_down(&error) => {
+                    let _ = session.unbind(&way.binding(&app_of(slot), slot));
+                }
                 Err(error) => return Err(explain(error, &way)),
             }
         }
@@ -149,13 +165,13 @@ impl CanaryConnection {
     }
 
     /// Sends a probe; returns an outcome if there is one.
-    pub fn send(&self, pipeline: &mut Pipeline<'_, u64>, id: u64, probe: Probe) -> Option<Outcome<u64>> {
+    pub fn send(&self, pipeline: &mut Pipeline<'_, Sent>, sent: Sent) -> Option<Outcome<Sent>> {
         let properties = Properties {
-            message_id: Some(format!("{}-{id}", self.run)),
+            message_id: Some(format!("{}-{}", self.run, sent.id)),
             kind: Some("canary".into()),
             ..Properties::default()
         };
-        pipeline.push(id, self.way.message(&self.app, probe.delay()).with_properties(properties))
+        pipeline.push(sent, self.way.message(&self.app, sent.probe.delay()).with_properties(properties))
     }
 
     /// The next message of ours that arrives within `limit`; wakes up earlier for an answer
@@ -165,7 +181,7 @@ impl CanaryConnection {
     /// The connection is gone.
     pub fn next(
         &self,
-        pipeline: &Pipeline<'_, u64>,
+        pipeline: &Pipeline<'_, Sent>,
         limit: Duration,
     ) -> Result<Option<Received>, CanaryError> {
         let found = self.poll()?;
@@ -203,39 +219,58 @@ impl CanaryConnection {
     }
 }
 
+fn app_of(slot: u8) -> AppKey {
+    AppKey::new(format!("{APP}.{slot}")).expect("words and a dot")
+}
+
 fn claim(session: &mut Session, way: &Way, slot: u8) -> Result<(Consumer, AppKey), AmqpError> {
-    let app = AppKey::new(format!("{APP}.{slot}")).expect("words and a dot");
-    let name = way.queue(slot);
+    let (app, name) = (app_of(slot), way.queue(slot));
+    // Quorum queues cannot be exclusive to one consumer. This goes with our connection.
+    let taken = format!("{name}.taken");
+    session.declare_own_queue_as(&taken)?;
+    let claimed = claim_queue(session, way, (&app, &name), slot);
+    if claimed.is_err() {
+        let _ = session.delete_queue(&taken);
+    }
+    Ok((claimed?, app))
+}
+
+fn claim_queue(
+    session: &mut Session,
+    way: &Way,
+    (app, name): (&AppKey, &str),
+    slot: u8,
+) -> Result<Consumer, AmqpError> {
     let life = i64::try_from(QUEUE_LIFE.as_millis()).unwrap_or(i64::MAX);
-    // Classic: only a classic queue can be exclusive to one consumer, and nothing in it is
-    // worth a replica.
-    session.declare_queue(&Queue::new(name.clone()).with_arguments([
-        ("x-queue-type".to_owned(), "classic".into()),
+    // A classic queue does not answer while its node is down, and messages for it would stop a
+    // level.
+    session.declare_queue(&Queue::new(name).with_arguments([
+        ("x-queue-type".to_owned(), "quorum".into()),
+        ("x-quorum-initial-group-size".to_owned(), REPLICAS.into()),
         ("x-expires".to_owned(), life.into()),
         ("x-max-length".to_owned(), 10_000.into()),
     ]))?;
-    // The exclusive consumer comes before the binding: whoever has the slot has bound the
-    // queue already.
-    let consumer = session.consume_alone(&name, 256)?;
-    match session.bind(&way.binding(&app, slot)) {
-        Ok(()) => Ok((consumer, app)),
+    // The consumer comes before the binding: it shows that the queue answers.
+    let consumer = session.consume(name, 256)?;
+    match session.bind(&way.binding(app, slot)) {
+        Ok(()) => Ok(consumer),
         Err(error) => {
-            // The queue is of no use to us, and nobody else's. If it cannot be deleted, it
-            // expires after a while.
+            // The queue is of no use to us, nor to others. If it cannot be deleted, it expires
+            // after a while.
             drop(consumer);
-            let _ = session.delete_queue(&name);
+            let _ = session.delete_queue(name);
             Err(error)
         }
     }
 }
 
-/// The broker has no reply code of its own for this.
+/// Whether another canary has the slot, or an earlier version of this program had it, whose queue
+/// has other arguments.
 fn is_taken(error: &AmqpError) -> bool {
-    matches!(error, AmqpError::Channel { code: ACCESS_REFUSED, text } if text.contains("exclusive"))
+    matches!(error, AmqpError::Channel { code: RESOURCE_LOCKED | PRECONDITION_FAILED, .. })
 }
 
-/// A classic queue lives on one node of a cluster; while that node is down, another slot
-/// serves as well.
+/// Whether the queue does not answer, because nodes are down; another slot serves as well.
 fn is_down(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))
 }

@@ -5,20 +5,15 @@ use std::{
     time::Duration,
 };
 
-use super::{GRACE, MISSING_AFTER, Probe};
-
-/// The most messages on their way at a time: when levels are stalled, the canary does not add
-/// to the messages that wait there.
-const MOST: usize = 512;
+use super::{
+    GRACE, MISSING_AFTER, Probe,
+    flights::{FORGET_AFTER, Flights},
+};
 
 /// How many arrivals are remembered, in order to notice duplicates.
 const REMEMBERED: usize = 2_048;
 
-/// How long after it was due a message is written off, so that the canary continues after
-/// somebody purged its messages.
-const FORGET_AFTER: Duration = Duration::from_secs(3_600);
-
-/// The same for a message that was never confirmed.
+/// How long after it was due a message that was never confirmed is written off.
 const UNCONFIRMED_FOR: Duration = Duration::from_secs(120);
 
 /// How long before the end of a connection acknowledgements may have been lost with it: as
@@ -29,7 +24,8 @@ const DOUBTFUL: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Ledger {
     expected: BTreeMap<u64, Expected>,
-    arrived: VecDeque<(u64, Duration)>,
+    flights: Flights,
+    arrived: VecDeque<(u64, Probe, Duration)>,
     /// Since when messages can arrive; `None` while there is no connection.
     listening: Option<Duration>,
     probes: BTreeMap<Probe, ProbeCounts>,
@@ -59,7 +55,7 @@ pub enum Arrival {
     /// One that was expected, with its lateness.
     Late(Probe, Duration),
     /// One that has arrived before.
-    Twice,
+    Twice(Probe),
     /// An unknown one.
     Unknown,
 }
@@ -96,15 +92,23 @@ pub struct ProbeFigures {
 }
 
 impl Ledger {
-    /// Whether another message may be sent.
+    /// Whether another message of this probe may be sent: few are on their way at a time, since
+    /// they could stop a level.
+    pub fn admits(&mut self, probe: Probe, now: Duration) -> bool {
+        self.flights.admits(probe, now)
+    }
+
+    /// Whether a message has been overdue for an hour, so that the canary must find out whether
+    /// its queue still answers.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.expected.len() < MOST
+    pub fn is_stale(&self, now: Duration) -> bool {
+        self.flights.is_stale(now)
     }
 
     /// Notes that messages can arrive from now on: time before that is no message's fault.
     pub fn connected(&mut self, now: Duration) {
         self.listening = Some(now);
+        self.flights.claimed(now);
     }
 
     /// Notes that no message and no confirm can arrive. What the broker has not confirmed
@@ -112,8 +116,10 @@ impl Ledger {
     /// is it if it delivers again what was acknowledged just before.
     pub fn disconnected(&mut self, now: Duration) {
         self.listening = None;
+        let unconfirmed = self.expected.iter().filter(|(_, expected)| !expected.confirmed);
+        unconfirmed.for_each(|(id, _)| self.flights.doubtful(*id));
         self.expected.retain(|_, expected| expected.confirmed);
-        self.arrived.retain(|(_, at)| now.saturating_sub(*at) > DOUBTFUL);
+        self.arrived.retain(|(.., at)| now.saturating_sub(*at) > DOUBTFUL);
     }
 
     /// Notes that nobody looked since then although there was a connection, for example
@@ -126,6 +132,7 @@ impl Ledger {
     /// Notes a message that is published now and due then.
     pub fn sent(&mut self, id: u64, probe: Probe, due: Duration) {
         self.expected.insert(id, Expected { probe, due, confirmed: false, missing: false });
+        self.flights.sent(id, probe, due);
     }
 
     /// Notes that the broker has confirmed it, and so has to deliver it.
@@ -139,9 +146,16 @@ impl Ledger {
         }
     }
 
-    /// Notes that this message is no longer expected: the broker did not accept it, or may
-    /// not have, or it went another way.
+    /// Notes that the broker did not accept this message.
+    pub fn refused(&mut self, id: u64) {
+        self.withdrawn(id);
+        self.flights.ended(id);
+    }
+
+    /// Notes that this message is no longer expected: the broker may not have accepted it, or
+    /// it went another way.
     pub fn withdrawn(&mut self, id: u64) {
+        self.flights.doubtful(id);
         if let Some(expected) = self.expected.remove(&id)
             && expected.confirmed
         {
@@ -152,16 +166,15 @@ impl Ledger {
 
     /// Notes an arrival.
     pub fn arrived(&mut self, id: u64, now: Duration) -> Arrival {
+        self.flights.ended(id);
         let Some(expected) = self.expected.remove(&id) else {
-            if !self.arrived.iter().any(|(arrived, _)| *arrived == id) {
-                return Arrival::Unknown;
-            }
-            return Arrival::Twice;
+            let earlier = self.arrived.iter().find(|(arrived, ..)| *arrived == id);
+            return earlier.map_or(Arrival::Unknown, |(_, probe, _)| Arrival::Twice(*probe));
         };
         let counts = self.probes.entry(expected.probe).or_default();
         counts.sent += u64::from(!expected.confirmed);
         counts.arrived += 1;
-        self.arrived.push_back((id, now));
+        self.arrived.push_back((id, expected.probe, now));
         if self.arrived.len() > REMEMBERED {
             self.arrived.pop_front();
         }
@@ -227,6 +240,7 @@ impl Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::canary::flights::LANE;
     use delayline::codec::Delay;
 
     const fn s(seconds: u64) -> Duration {
@@ -258,7 +272,7 @@ mod tests {
         let mut ledger = ledger();
         send(&mut ledger, 1, 4);
         assert_eq!(ledger.arrived(1, s(6)), Arrival::Late(probe(4), s(2)));
-        assert_eq!(ledger.arrived(1, s(7)), Arrival::Twice);
+        assert_eq!(ledger.arrived(1, s(7)), Arrival::Twice(probe(4)));
         assert_eq!(ledger.arrived(2, s(7)), Arrival::Unknown);
         // Never later than nothing: clocks of a computer differ by less than they tick.
         ledger.sent(3, probe(4), s(20));
@@ -334,7 +348,7 @@ mod tests {
         ledger.connected(s(110));
         assert_eq!(
             (ledger.arrived(1, s(110)), ledger.arrived(2, s(110))),
-            (Arrival::Twice, Arrival::Unknown)
+            (Arrival::Twice(probe(4)), Arrival::Unknown)
         );
     }
 
@@ -373,12 +387,21 @@ mod tests {
     #[test]
     fn stops_adding_to_what_is_stuck() {
         let mut ledger = ledger();
-        for id in 0..MOST as u64 {
-            assert!(ledger.has_room());
-            send(&mut ledger, id, 1);
+        let probe = probe(4);
+        let mut sent = 0;
+        while ledger.admits(probe, s(1)) {
+            send(&mut ledger, sent, 5);
+            sent += 1;
         }
-        assert!(!ledger.has_room());
-        ledger.figures(s(4_000));
-        assert!(ledger.has_room(), "what was purged does not stop it for ever");
+        assert_eq!(sent, LANE as u64);
+        // One that was refused takes no place; one in doubt does until it is due.
+        ledger.refused(0);
+        assert!(ledger.admits(probe, s(1)));
+        send(&mut ledger, 2, 5);
+        ledger.withdrawn(2);
+        assert!(!ledger.admits(probe, s(5)) && ledger.admits(probe, s(10)));
+        ledger.arrived(1, s(10));
+        ledger.figures(s(10));
+        assert!(ledger.admits(probe, s(10)));
     }
 }

@@ -1,6 +1,6 @@
 //! Which probes are sent, and when.
 
-use std::{fmt, time::Duration};
+use std::{collections::VecDeque, fmt, time::Duration};
 
 use delayline::codec::{Delay, LEVELS};
 use delayline_settings::CanarySettings;
@@ -69,11 +69,24 @@ impl ProbePlan {
     pub fn probes(&self) -> &[Probe] {
         &self.probes
     }
+}
 
-    /// The probe that is sent as number `number`, from 0; the rounds follow each other.
-    #[must_use]
-    pub fn probe(&self, number: u64) -> Probe {
-        self.probes[usize::try_from(number % self.probes.len() as u64).unwrap_or(0)]
+/// Whose turn it is. A probe that may not be sent now goes before all others once it may.
+#[derive(Debug)]
+pub(super) struct Turns(VecDeque<(Probe, u64)>);
+
+impl Turns {
+    /// Each probe of a plan, this many times.
+    pub(super) fn of(plan: &ProbePlan, times: u64) -> Self {
+        Self(plan.probes.iter().map(|probe| (*probe, times)).collect())
+    }
+
+    /// The next probe among those that may be sent.
+    pub(super) fn next(&mut self, mut may: impl FnMut(Probe) -> bool) -> Option<Probe> {
+        let place = self.0.iter().position(|(probe, left)| *left > 0 && may(*probe))?;
+        let (probe, left) = self.0.remove(place)?;
+        self.0.push_back((probe, left - 1));
+        Some(probe)
     }
 }
 
@@ -120,5 +133,16 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(ProbePlan::up_to(0).probes().len(), 1);
         assert_eq!(ProbePlan::up_to(200), ProbePlan::up_to(27));
+    }
+    #[test]
+    fn a_probe_that_had_to_wait_comes_before_the_others() {
+        let mut turns = Turns::of(&ProbePlan::up_to(2), 2);
+        let mut next =
+            |blocked: &str| turns.next(|probe| probe.to_string() != blocked).map(|it| it.to_string());
+        let order: Vec<_> = ["02", "02", "02", "", "", "", "", "02", "", "", ""]
+            .iter()
+            .map_while(|blocked| next(blocked))
+            .collect();
+        assert_eq!(order, ["00", "01", "02+01+00", "02", "02+00", "00", "01", "02+01+00", "02", "02+00"]);
     }
 }

@@ -12,12 +12,16 @@ use std::{
 use log::{debug, info, warn};
 
 use delayline::{
+    amqp::AmqpError,
     router::{Outcome, Pipeline, Stats},
     topology::Unit,
 };
 use delayline_settings::{Layout, Settings};
 
-use super::{CanaryConnection, CanaryError, CanaryState, Pace, ProbePlan, Watched, watched::Inner};
+use super::{
+    CanaryConnection, CanaryError, CanaryState, Pace, Probe, ProbePlan, Watched, connection::Sent,
+    plan::Turns, watched::Inner,
+};
 
 /// How often it checks whether to stop.
 const TICK: Duration = Duration::from_millis(500);
@@ -52,9 +56,10 @@ pub struct Canary {
     /// Whether the levels of others have a guard, if somebody looks after that.
     guarded: Option<Arc<AtomicBool>>,
     plan: ProbePlan,
+    turns: Turns,
+    /// Whether a probe is sent only after its own delay: an earlier canary may have sent some.
+    warms_up: bool,
     pace: Pace,
-    /// How many messages it sends.
-    most: u64,
     stats: Arc<Stats>,
     watched: Arc<Watched>,
 }
@@ -70,7 +75,8 @@ impl Canary {
         watched.with(|inner| inner.state = CanaryState::Paused(Self::UNTRIED.into()));
         let plan = ProbePlan::up_to(settings.canary.horizon);
         let pace = Pace::new(settings.canary.interval);
-        Self { settings, layout: None, guarded: None, plan, pace, most: u64::MAX, stats, watched }
+        let turns = Turns::of(&plan, u64::MAX);
+        Self { settings, layout: None, guarded: None, plan, turns, warms_up: true, pace, stats, watched }
     }
 
     /// A canary in the levels of others that sends nothing while they have no guard, as somebody
@@ -94,10 +100,11 @@ impl Canary {
         self
     }
 
-    /// Sends each probe this many times and then no more.
+    /// Sends each probe this many times and then no more, beginning with all of them at once.
     #[must_use]
     pub fn with_rounds(mut self, rounds: u32) -> Self {
-        self.most = u64::from(rounds) * self.plan.probes().len() as u64;
+        self.turns = Turns::of(&self.plan, rounds.into());
+        self.warms_up = false;
         self
     }
 
@@ -185,6 +192,10 @@ impl Canary {
                 });
             }
             looked = now;
+            if self.watched.with(|inner| inner.ledger.is_stale(now)) {
+                let reason = "a test message has been overdue for an hour, so its queue is claimed anew";
+                break Err(AmqpError::Lost { reason: reason.into() }.into());
+            }
             self.send(&connection, &mut pipeline, next_id, started);
             while let Some(outcome) = pipeline.try_next() {
                 self.settle(&outcome, connection.slot());
@@ -192,7 +203,7 @@ impl Canary {
             self.watched.with(|inner| inner.note_silence(started.elapsed()));
             let wait = self.pace.wait(started.elapsed()).min(TICK);
             match connection.next(&pipeline, wait) {
-                Ok(Some(received)) => self.watched.with(|inner| inner.arrive(received, &self.plan)),
+                Ok(Some(received)) => self.watched.with(|inner| inner.arrive(received)),
                 Ok(None) => self.watched.with(Inner::note_overdue),
                 Err(error) => break Err(error),
             }
@@ -207,32 +218,37 @@ impl Canary {
     fn send(
         &mut self,
         connection: &CanaryConnection,
-        pipeline: &mut Pipeline<'_, u64>,
+        pipeline: &mut Pipeline<'_, Sent>,
         next_id: &mut u64,
         started: Instant,
     ) {
-        if *next_id >= self.most {
+        let now = started.elapsed();
+        if !self.pace.is_due(now) {
             return;
         }
-        if !self.pace.is_due(started.elapsed()) || !self.watched.with(|inner| inner.ledger.has_room()) {
-            return;
-        }
-        let (id, probe) = (*next_id, self.plan.probe(*next_id));
+        let unit = self.settings.topology.unit.duration();
+        let waits = |probe: Probe| probe.delay().duration(unit);
+        let Self { turns, watched, warms_up, .. } = self;
+        let probe = watched.with(|inner| {
+            turns.next(|probe| (!*warms_up || waits(probe) <= now) && inner.ledger.admits(probe, now))
+        });
+        let Some(probe) = probe else { return };
+        let id = *next_id;
         *next_id += 1;
         // Before it is sent: it may be back before this thread continues.
-        let due = started.elapsed() + probe.delay().duration(self.settings.topology.unit.duration());
+        let due = started.elapsed() + waits(probe);
         self.watched.with(|inner| {
             inner.handed_over += 1;
             inner.unanswered.get_or_insert(started.elapsed());
             inner.ledger.sent(id, probe, due);
         });
-        if let Some(outcome) = connection.send(pipeline, id, probe) {
+        if let Some(outcome) = connection.send(pipeline, Sent { id, probe }) {
             self.settle(&outcome, connection.slot());
         }
     }
 
-    fn settle(&self, outcome: &Outcome<u64>, slot: u8) {
-        let asked = self.plan.probe(outcome.tag).delay();
+    fn settle(&self, outcome: &Outcome<Sent>, slot: u8) {
+        let (id, asked) = (outcome.tag.id, outcome.tag.probe.delay());
         self.watched.with(|inner| match &outcome.result {
             Ok(receipt) => {
                 inner.answered(slot);
@@ -241,9 +257,9 @@ impl Canary {
                 // is.
                 let as_asked = self.layout.is_some() || receipt.delay == asked;
                 if as_asked && receipt.publishes == 1 {
-                    inner.ledger.confirmed(outcome.tag);
+                    inner.ledger.confirmed(id);
                 } else {
-                    inner.ledger.withdrawn(outcome.tag);
+                    inner.ledger.withdrawn(id);
                 }
             }
             Err(error) => {
@@ -251,7 +267,10 @@ impl Canary {
                 inner.refusal = Some(error.to_string());
                 // A message in doubt is not expected either: whether it arrives shows
                 // nothing.
-                inner.ledger.withdrawn(outcome.tag);
+                match error.maybe_delivered() {
+                    true => inner.ledger.withdrawn(id),
+                    false => inner.ledger.refused(id),
+                }
             }
         });
     }

@@ -11,7 +11,7 @@ use log::{debug, info, warn};
 
 use delayline::histogram::{Counted, Histogram};
 
-use super::{Arrival, Figures, Ledger, Probe, ProbePlan, Received};
+use super::{Arrival, Figures, Ledger, Probe, Received};
 
 /// How long nothing may be confirmed before the canary counts as unable to send.
 const MUTE: Duration = Duration::from_secs(30);
@@ -201,7 +201,7 @@ impl Inner {
         moment.overdue = moment.overdue.max(oldest);
     }
 
-    pub(super) fn arrive(&mut self, received: Received, plan: &ProbePlan) {
+    pub(super) fn arrive(&mut self, received: Received) {
         match self.ledger.arrived(received.id, self.started.elapsed()) {
             Arrival::Late(probe, late) => {
                 self.lateness.entry(probe).or_insert_with(|| Histogram::new(LATENESS_BOUNDS)).observe(late);
@@ -215,8 +215,10 @@ impl Inner {
                     moment.late.push(late);
                 }
             }
-            Arrival::Twice if received.redelivered => debug!("{}: a message was delivered again", self.name),
-            Arrival::Twice => self.ledger.count_twice(plan.probe(received.id)),
+            Arrival::Twice(_) if received.redelivered => {
+                debug!("{}: a message was delivered again", self.name)
+            }
+            Arrival::Twice(probe) => self.ledger.count_twice(probe),
             Arrival::Unknown => debug!("{}: a message arrived that had been written off", self.name),
         }
     }
