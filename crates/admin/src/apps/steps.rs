@@ -230,10 +230,13 @@ impl Step {
         topology: &Topology,
     ) -> Result<Option<String>, AdminError> {
         let Self::Queue(Queue { name, .. }) = self else { return Ok(None) };
-        let found = standing.observed.queues.iter().find(|info| info.name == *name);
-        let Some(journal) = found.filter(|_| topology.names().app_of_journal(name).is_some()) else {
+        if topology.names().app_of_journal(name).is_none() {
             return Ok(None);
-        };
+        }
+        // RabbitMQ 4.0 does not list one that is lost.
+        let unlisted = QueueInfo { name: name.clone(), ..QueueInfo::default() };
+        let listed = standing.observed.queues.iter().find(|info| info.name == *name);
+        let journal = listed.unwrap_or(&unlisted);
         let lost = lost::lost(broker, journal).map_err(doing(format!("looking at {self}")))?;
         Ok(lost.map(|_| {
             let way_out = lost::way_out(name, &standing.vhost);

@@ -200,7 +200,8 @@ fn journals(
     known
 }
 
-/// The journals that are lost, of those without messages.
+/// The journals that are lost, of those without messages. RabbitMQ 4.0 does not list a lost one, so
+/// it is looked for with each application whose messages can be recalled.
 fn lost_journals(
     settings: &Settings,
     topology: &Topology,
@@ -208,13 +209,22 @@ fn lost_journals(
     options: &DoctorOptions,
     unchecked: &mut Vec<String>,
 ) -> BTreeSet<String> {
-    let is_journal = |queue: &&QueueInfo| topology.names().app_of_journal(&queue.name).is_some();
+    if options.sample == 0 {
+        return BTreeSet::new();
+    }
+    let (names, queues) = (topology.names(), &observed.queues);
+    let is_journal = |queue: &&QueueInfo| names.app_of_journal(&queue.name).is_some();
+    let is_listed = |name: &String| queues.iter().any(|queue| queue.name == *name);
+    let of_app = |queue: &QueueInfo| AppKey::new(names.app_of_recalled(&queue.name)?).ok();
+    let unlisted = queues.iter().filter_map(of_app).map(|app| names.journal(&app));
+    let unlisted = unlisted.filter(|name| !is_listed(name));
+    let unlisted = unlisted.map(|name| QueueInfo { name, ..QueueInfo::default() });
     let mut found = BTreeSet::new();
-    for queue in observed.queues.iter().filter(|_| options.sample > 0).filter(is_journal) {
-        let lost = lost(&settings.broker, queue).map_err(AdminError::Connection);
+    for queue in queues.iter().filter(is_journal).cloned().chain(unlisted) {
+        let lost = lost(&settings.broker, &queue).map_err(AdminError::Connection);
         let what = format!("whether `{}` is lost", queue.name);
         if or_unchecked(lost, &what, unchecked).flatten().is_some() {
-            found.insert(queue.name.clone());
+            found.insert(queue.name);
         }
     }
     found

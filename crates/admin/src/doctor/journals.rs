@@ -33,8 +33,8 @@ pub(super) fn check(topology: &Topology, facts: &Facts, vhost: &str, now: Timest
     });
     let others = apps.flat_map(|(app, stream)| {
         let findings = match stream {
+            _ if facts.lost_journals.contains(&names.journal(&app)) => [None, None],
             None => [missing(topology, facts, &app), None],
-            Some(stream) if facts.lost_journals.contains(&stream.name) => [None, None],
             Some(stream) => {
                 let beginning = facts.journals.get(&stream.name);
                 [beginning.and_then(|it| too_short(stream, it, vhost, now)), limited(stream)]
