@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delayline::{Message, codec::Delay, message::Properties};
 use delayline_admin::{
-    self as admin, DoctorOptions, FindingCode, compare::Difference, management::ManagementApi,
+    self as admin, DoctorOptions, FindingCode, UnstickOptions, compare::Difference, management::ManagementApi,
 };
 use delayline_node::{ClusterOptions, PrivateCluster};
 
@@ -63,11 +63,15 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         arrived.insert(arrival.id);
     }
 
-    // While the node is down, the canary's messages do not wait for it in the levels.
+    // While the node is down, the canary's messages do not wait for it in the levels. A level tries
+    // the messages that were with its leader again after up to 180 s, or once it is unstuck.
     let before = canary.watched.figures().total(|it| it.arrived);
     eventually_seen(
         "none of the canary's messages is overdue",
-        || canary.watched.figures(),
+        || {
+            admin::unstick(&settings, &topology, &UnstickOptions::default()).unwrap();
+            canary.watched.figures()
+        },
         |figures| figures.total(|it| it.arrived) > before + 10 && figures.oldest_overdue.is_none(),
     );
 

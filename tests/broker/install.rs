@@ -234,7 +234,7 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     assert_eq!(bindings(), before, "something was changed");
 
     // What waits in it is safe from `uninstall`, and arrives.
-    let key = format!("delay.{}1.0.billing", "0.".repeat(26));
+    let key = format!("delay.{}1.0.0.0.0.billing", "0.".repeat(23));
     raw::publish(&settings, [raw::message("delay", &key, "of old", &serde_json::json!({}))]);
     let refusal = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
     assert!(!refusal.waiting.is_empty(), "{refusal}");

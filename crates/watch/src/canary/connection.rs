@@ -7,7 +7,7 @@ use crossbeam_channel::Select;
 use delayline::{
     Router,
     amqp::{AmqpError, Consumer, Next, Session},
-    codec::AppKey,
+    codec::{AppKey, Delay},
     message::Properties,
     router::{Outcome, Pipeline, Stats},
     topology::{IF_MISSING, Names, Queue},
@@ -95,11 +95,16 @@ pub struct CanaryConnection {
 
 /// A message that was sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Sent {
-    /// Its number.
-    pub id: u64,
-    /// Its route.
-    pub probe: Probe,
+pub enum Sent {
+    /// A probe.
+    Probe {
+        /// Its number.
+        id: u64,
+        /// Its route.
+        probe: Probe,
+    },
+    /// A message without a delay: its confirm shows that the queue takes messages.
+    Question,
 }
 
 /// A message that came back.
@@ -164,14 +169,14 @@ impl CanaryConnection {
         self.slot
     }
 
-    /// Sends a probe; returns an outcome if there is one.
+    /// Sends a message; returns an outcome if there is one.
     pub fn send(&self, pipeline: &mut Pipeline<'_, Sent>, sent: Sent) -> Option<Outcome<Sent>> {
-        let properties = Properties {
-            message_id: Some(format!("{}-{}", self.run, sent.id)),
-            kind: Some("canary".into()),
-            ..Properties::default()
+        let (id, delay) = match sent {
+            Sent::Probe { id, probe } => (Some(format!("{}-{id}", self.run)), probe.delay()),
+            Sent::Question => (None, Delay::ZERO),
         };
-        pipeline.push(sent, self.way.message(&self.app, sent.probe.delay()).with_properties(properties))
+        let properties = Properties { message_id: id, kind: Some("canary".into()), ..Properties::default() };
+        pipeline.push(sent, self.way.message(&self.app, delay).with_properties(properties))
     }
 
     /// The next message of ours that arrives within `limit`; wakes up earlier for an answer

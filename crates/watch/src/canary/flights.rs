@@ -12,9 +12,9 @@ use super::{GRACE, Probe};
 /// How many messages of a lane are on their way at a time.
 pub(super) const LANE: usize = 2;
 
-/// How long after it was due a message is written off, so that the canary continues after its
-/// messages were purged. That takes a new connection, which finds out whether the queue answers.
-pub(super) const FORGET_AFTER: Duration = Duration::from_secs(3_600);
+/// How long after it was due a message counts as lost, if the canary's queue takes messages: a level
+/// tries again every 180 s.
+pub(super) const LOST_AFTER: Duration = Duration::from_secs(200);
 
 /// The messages on their way, or overdue.
 #[derive(Debug, Default)]
@@ -60,14 +60,15 @@ impl Flights {
         }
     }
 
-    /// Whether a message has been overdue for [`FORGET_AFTER`], so that the queue must be claimed anew.
+    /// Whether a message has been overdue for [`LOST_AFTER`], so that the canary must ask its queue.
     pub(super) fn is_stale(&self, now: Duration) -> bool {
-        self.0.values().any(|flight| now >= flight.due + FORGET_AFTER)
+        self.0.values().any(|flight| now >= flight.due + LOST_AFTER)
     }
 
-    /// Notes that the queue answers: messages that are overdue for [`FORGET_AFTER`] will not come.
-    pub(super) fn claimed(&mut self, now: Duration) {
-        self.0.retain(|_, flight| now < flight.due + FORGET_AFTER);
+    /// Notes that the queue takes messages: those that are overdue for [`LOST_AFTER`] occupy no place
+    /// because of it.
+    pub(super) fn queue_answered(&mut self, now: Duration) {
+        self.0.retain(|_, flight| now < flight.due + LOST_AFTER);
     }
 }
 
@@ -133,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_for_an_hour_counts_until_the_queue_is_claimed_again() {
+    fn a_lost_message_counts_until_the_queue_answers() {
         let mut flights = Flights::default();
         (0..2).for_each(|id| flights.sent(id, probe(1), s(1)));
-        assert!(!flights.is_stale(s(3_600)) && flights.is_stale(s(3_601)));
+        assert!(!flights.is_stale(s(200)) && flights.is_stale(s(201)));
         assert!(!flights.admits(probe(1), s(9_000)));
-        flights.claimed(s(3_600));
+        flights.queue_answered(s(200));
         assert!(!flights.admits(probe(1), s(9_000)));
-        flights.claimed(s(3_601));
+        flights.queue_answered(s(201));
         assert!(flights.admits(probe(1), s(9_000)) && !flights.is_stale(s(9_000)));
     }
 }

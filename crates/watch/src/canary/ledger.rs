@@ -5,13 +5,13 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    GRACE, MISSING_AFTER, Probe,
-    flights::{FORGET_AFTER, Flights},
-};
+use super::{GRACE, MISSING_AFTER, Probe, flights::Flights};
 
 /// How many arrivals are remembered, in order to notice duplicates.
 const REMEMBERED: usize = 2_048;
+
+/// How long after it was due a message is no longer expected.
+const FORGET_AFTER: Duration = Duration::from_secs(3_600);
 
 /// How long after it was due a message that was never confirmed is written off.
 const UNCONFIRMED_FOR: Duration = Duration::from_secs(120);
@@ -98,8 +98,8 @@ impl Ledger {
         self.flights.admits(probe, now)
     }
 
-    /// Whether a message has been overdue for an hour, so that the canary must find out whether
-    /// its queue still answers.
+    /// Whether a message has been overdue for so long that the canary must ask its queue whether it
+    /// still takes messages.
     #[must_use]
     pub fn is_stale(&self, now: Duration) -> bool {
         self.flights.is_stale(now)
@@ -108,7 +108,11 @@ impl Ledger {
     /// Notes that messages can arrive from now on: time before that is no message's fault.
     pub fn connected(&mut self, now: Duration) {
         self.listening = Some(now);
-        self.flights.claimed(now);
+    }
+
+    /// Notes that the canary's queue takes messages, so that lost ones may be followed by others.
+    pub fn queue_answered(&mut self, now: Duration) {
+        self.flights.queue_answered(now);
     }
 
     /// Notes that no message and no confirm can arrive. What the broker has not confirmed

@@ -12,7 +12,6 @@ use std::{
 use log::{debug, info, warn};
 
 use delayline::{
-    amqp::AmqpError,
     router::{Outcome, Pipeline, Stats},
     topology::Unit,
 };
@@ -33,6 +32,9 @@ const ASLEEP: Duration = Duration::from_secs(3);
 /// The pause before another attempt to connect, and the pause if somebody has to fix
 /// something first.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// How often the queue is asked whether it takes messages, while some are lost.
+const ASK_EVERY: Duration = Duration::from_secs(30);
 
 /// How long stopping waits for the last confirms.
 const FINISH: Duration = Duration::from_secs(1);
@@ -176,6 +178,7 @@ impl Canary {
             inner.started
         });
         let mut looked = started.elapsed();
+        let mut ask_at = looked;
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ok(());
@@ -192,9 +195,11 @@ impl Canary {
                 });
             }
             looked = now;
-            if self.watched.with(|inner| inner.ledger.is_stale(now)) {
-                let reason = "a test message has been overdue for an hour, so its queue is claimed anew";
-                break Err(AmqpError::Lost { reason: reason.into() }.into());
+            if now >= ask_at && self.watched.with(|inner| inner.ledger.is_stale(now)) {
+                ask_at = now + ASK_EVERY;
+                if let Some(outcome) = connection.send(&mut pipeline, Sent::Question) {
+                    self.settle(&outcome, connection.slot());
+                }
             }
             self.send(&connection, &mut pipeline, next_id, started);
             while let Some(outcome) = pipeline.try_next() {
@@ -242,13 +247,19 @@ impl Canary {
             inner.unanswered.get_or_insert(started.elapsed());
             inner.ledger.sent(id, probe, due);
         });
-        if let Some(outcome) = connection.send(pipeline, Sent { id, probe }) {
+        if let Some(outcome) = connection.send(pipeline, Sent::Probe { id, probe }) {
             self.settle(&outcome, connection.slot());
         }
     }
 
     fn settle(&self, outcome: &Outcome<Sent>, slot: u8) {
-        let (id, asked) = (outcome.tag.id, outcome.tag.probe.delay());
+        let (id, asked) = match outcome.tag {
+            Sent::Probe { id, probe } => (id, probe.delay()),
+            Sent::Question if outcome.result.is_ok() => {
+                return self.watched.with(|inner| inner.ledger.queue_answered(inner.started.elapsed()));
+            }
+            Sent::Question => return,
+        };
         self.watched.with(|inner| match &outcome.result {
             Ok(receipt) => {
                 inner.answered(slot);
