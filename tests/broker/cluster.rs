@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delayline::{Message, codec::Delay, message::Properties};
 use delayline_admin::{
-    self as admin, DoctorOptions, FindingCode, UnstickOptions, compare::Difference, management::ManagementApi,
+    self as admin, DoctorOptions, FindingCode, compare::Difference, management::ManagementApi,
 };
 use delayline_node::{ClusterOptions, PrivateCluster};
 
@@ -63,17 +63,11 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         arrived.insert(arrival.id);
     }
 
-    // While the node is down, the canary's messages do not wait for it in the levels. A level tries
-    // the messages that were with its leader again after up to 180 s, or once it is unstuck.
-    let before = canary.watched.figures().total(|it| it.arrived);
-    eventually_seen(
-        "none of the canary's messages is overdue",
-        || {
-            admin::unstick(&settings, &topology, &UnstickOptions::default()).unwrap();
-            canary.watched.figures()
-        },
-        |figures| figures.total(|it| it.arrived) > before + 10 && figures.oldest_overdue.is_none(),
-    );
+    // The canary's queue takes messages while the node is down. Messages that were with a level's
+    // leader are tried again after up to 180 s, so some may still be overdue.
+    let arrived = || canary.watched.figures().total(|it| it.arrived);
+    let before = arrived();
+    eventually("the canary's messages come back without the node", || arrived() > before + 10);
 
     cluster.node(0).restart().unwrap();
     eventually_seen("all is well again", differences, Vec::is_empty);

@@ -212,7 +212,8 @@ fn inbox_queue(name: &str) -> Queue {
 
 #[test]
 fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
-    let settings = installed(1_000);
+    // So long that a busy machine has the answer of `uninstall` before the message is due.
+    let settings = installed(8_000);
     make_it_an_earlier_set(&settings);
     let topology = topology(&settings);
     let bindings = || {
@@ -234,7 +235,7 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     assert_eq!(bindings(), before, "something was changed");
 
     // What waits in it is safe from `uninstall`, and arrives.
-    let key = format!("delay.{}1.0.0.0.0.billing", "0.".repeat(23));
+    let key = format!("delay.{}1.0.billing", "0.".repeat(26));
     raw::publish(&settings, [raw::message("delay", &key, "of old", &serde_json::json!({}))]);
     let refusal = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
     assert!(!refusal.waiting.is_empty(), "{refusal}");

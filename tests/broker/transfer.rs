@@ -351,7 +351,9 @@ fn a_killed_transfer_is_run_again_and_nothing_is_lost() {
         || transfer(old, &TransferSource::Set, new, &options()),
         |report| report.stay() == 0 && of_set(old) == 0 && report.handing_on == 0,
     );
-    assert_eq!(report.told.keys().copied().filter(|by| *by != Evidence::DueHeader).count(), 0);
+    // On a slow machine, some have passed a level before they were moved.
+    let told = report.told.keys().filter(|by| !matches!(by, Evidence::DueHeader | Evidence::Death));
+    assert_eq!(told.count(), 0);
     let mut seen = BTreeMap::new();
     while seen.len() < COUNT as usize {
         let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {} came", seen.len()));

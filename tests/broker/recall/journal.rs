@@ -335,7 +335,9 @@ fn recalls_and_the_ends_of_journals_are_counted_without_reading_them() {
 #[test]
 fn a_message_that_waits_for_its_retry_is_listed_and_recalled() {
     let settings = installed(1_000);
-    let spec = registered(&settings);
+    let mut spec = journalled(&settings, "billing", JournalSettings::default());
+    spec.user.as_mut().unwrap().may_retry = true;
+    added(&settings, &spec);
     let tenant = its_own(&settings, &spec);
     send(&tenant.router().connect().unwrap(), message("fails", 1).journalled());
     let policies = SharedPolicies::new(Policies::new(Policy::new(Backoff::Fixed("1h".parse().unwrap()))));
