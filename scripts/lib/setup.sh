@@ -1,5 +1,9 @@
 # What the scripts need on the machine, installed if it is missing. Sourced.
 
+# Kept outside of the repository, for the next clone.
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/delayline"
+clients="$cache/clients"
+
 # Says what is being done, apart from what the tools print.
 say() { printf '\n== %s\n' "$*"; }
 
@@ -8,24 +12,43 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
 }
 
-# Installs Debian packages without starting any service they bring. What is set up beside
-# this waits for its turn: apt-get would fail.
+# Runs a command while no other script of ours runs one under the same name.
+alone() {
+    local name=$1
+    shift
+    mkdir -p "$cache"
+    { flock 8 && "$@"; } 8>"$cache/$name.lock"
+}
+
+# Installs Debian packages without starting any service they bring.
 debian_packages() {
     command -v apt-get >/dev/null || { echo "please install: $*" >&2; return 1; }
+    say "installing Debian packages (no service is started): $*"
+    alone packages apt_install "$@"
+}
+apt_install() {
     local policy=/usr/sbin/policy-rc.d made= status=0
-    mkdir -p .cache
-    {
-        flock 8
-        if [ ! -e "$policy" ]; then
-            printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
-            as_root chmod +x "$policy"
-            made=yes
-        fi
-        as_root apt-get update -qq || status=$?
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" || status=$?
-        [ -z "$made" ] || as_root rm -f "$policy"
-    } 8>.cache/packages.lock
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod +x "$policy"
+        made=yes
+    fi
+    as_root apt-get update -qq || status=$?
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" || status=$?
+    [ -z "$made" ] || as_root rm -f "$policy"
     return "$status"
+}
+
+# Each is `what=package`: a command or a path, and the Debian package that has it.
+need() {
+    local each packages=()
+    for each; do
+        case "${each%%=*}" in
+        */*) compgen -G "${each%%=*}" >/dev/null ;;
+        *) command -v "${each%%=*}" >/dev/null ;;
+        esac || packages+=("${each#*=}")
+    done
+    [ ${#packages[@]} = 0 ] || debian_packages "${packages[@]}"
 }
 
 need_cargo() {
@@ -33,141 +56,97 @@ need_cargo() {
     command -v cc >/dev/null || debian_packages gcc libc6-dev
 }
 
-need_rabbitmq() {
-    [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || [ -n "${RABBITMQ_HOME:-}" ] || {
-        say "installing RabbitMQ from Debian's packages (its service is not started)"
-        debian_packages rabbitmq-server
-    }
+need_rabbitmq() { [ -n "${RABBITMQ_HOME:-}" ] || need /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server; }
+
+# What tests run beside the broker: ps; ip and unshare for networks and roots of their own;
+# shells that complete what is typed; a library that moves a process's clock; Prometheus.
+need_commands() {
+    need ps=procps ip=iproute2 unshare=util-linux zsh=zsh fish=fish \
+        '/usr/lib/*/faketime/libfaketimeMT.so.1=libfaketime' prometheus=prometheus promtool=prometheus
 }
 
-# A Python of our own with pika, for the test of a client in another language.
-need_pika() {
-    local venv=.cache/python
-    export TEST_PYTHON="$PWD/$venv/bin/python"
-    "$TEST_PYTHON" -c 'import pika' 2>/dev/null && return
-    say "installing pika into $venv"
-    mkdir -p .cache
-    python3 -m venv "$venv" || { debian_packages python3 python3-venv && python3 -m venv "$venv"; }
-    "$venv/bin/pip" install --quiet --disable-pip-version-check 'pika==1.3.2'
+# A browser for the tests of the page, and a font that looks the same everywhere.
+need_chromium() {
+    need "${TEST_CHROMIUM:-/usr/bin/chromium}=chromium" fc-list=fontconfig &&
+        { [ -n "$(fc-list Inter)" ] || debian_packages fonts-inter; }
 }
 
-# Celery's messaging library, which declares its layout of delays for scripts/compare.
-need_kombu() {
-    need_pika
-    "$TEST_PYTHON" -c 'import kombu' 2>/dev/null && return
-    say "installing kombu into .cache/python"
-    "$TEST_PYTHON" -m pip install --quiet --disable-pip-version-check 'kombu==5.7.0'
+PYTHON_CLIENTS=(pika==1.3.2 kombu==5.7.0 aio-pika==10.0.1 celery==5.6.0)
+NODE_CLIENTS=(amqplib@2.3.1 rhea@3.0.4)
+# Libraries for the delayed-message plugin. The tests of one that cannot be had say so.
+PYTHON_PLUGIN_CLIENTS=(taskiq==0.13.0 taskiq-aio-pika==0.6.1)
+NODE_PLUGIN_CLIENTS=(rascal@21.0.1)
+
+# Has a command install packages into a folder of the clients, unless exactly these are there.
+installed() {
+    local folder=$1 how=$2
+    shift 2
+    [ "$(cat "$folder/$how" 2>/dev/null)" != "$*" ] || return 0
+    say "installing into $folder: $*"
+    "$how" "$folder" "$@" && echo "$*" >"$folder/$how"
+}
+python_packages() {
+    local folder=$1
+    shift
+    "$folder/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+python_plugin_packages() { python_packages "$@"; }
+node_packages() {
+    local folder=$1
+    shift
+    npm install --silent --no-fund --no-audit --prefix "$folder" "$@"
+}
+node_plugin_packages() { node_packages "$@"; }
+
+need_python() {
+    export TEST_PYTHON="$clients/python/bin/python"
+    [ -x "$TEST_PYTHON" ] || python3 -m venv "$clients/python" ||
+        { debian_packages python3 python3-venv && python3 -m venv "$clients/python"; }
+    installed "$clients/python" python_packages "${PYTHON_CLIENTS[@]}"
 }
 
-# Node's client library, for the example in that language.
-need_amqplib() {
-    export TEST_NODE_PATH="$PWD/.cache/node/node_modules"
-    [ -e "$TEST_NODE_PATH/amqplib/package.json" ] && command -v node >/dev/null && return
-    if ! { command -v node && command -v npm; } >/dev/null; then debian_packages nodejs npm; fi
-    say "installing amqplib into .cache/node"
-    npm install --silent --no-fund --no-audit --prefix .cache/node 'amqplib@2.3.1'
+need_node() {
+    export TEST_NODE_PATH="$clients/node/node_modules"
+    need node=nodejs npm=npm
+    mkdir -p "$clients/node"
+    installed "$clients/node" node_packages "${NODE_CLIENTS[@]}"
 }
 
-# The clients of docs/for-teams in other languages: Python's from PyPI, the rest from Debian,
-# which Maven, Go modules, Packagist and RubyGems are no part of. Where one cannot be had,
-# its variable is empty, and its tests say so.
+# The clients of docs/for-teams in other languages: Python's from PyPI, JavaScript's from npm, the
+# rest from Debian. Where one cannot be had, its variable is empty, and its tests say so.
 need_clients() {
-    need_kombu
-    need_amqplib
-    "$TEST_PYTHON" -c 'import aio_pika, celery' 2>/dev/null || {
-        say "installing aio-pika and Celery into .cache/python"
-        "$TEST_PYTHON" -m pip install --quiet --disable-pip-version-check 'aio-pika==10.0.1' 'celery==5.6.0'
-    }
-    local jars=/usr/share/java php=/usr/share/php/PhpAmqpLib/autoload.php gopath=/usr/share/gocode packages=()
-    [ -e "$jars/amqp-client.jar" ] || packages+=(librabbitmq-client-java)
-    command -v javac >/dev/null || packages+=(default-jdk-headless)
-    [ -e "$php" ] && command -v php >/dev/null || packages+=(php-cli php-amqplib)
-    /usr/bin/ruby -e 'require "bunny"' 2>/dev/null || packages+=(ruby-bunny)
-    command -v go >/dev/null || packages+=(golang-go)
-    [ -e "$gopath/src/github.com/rabbitmq/amqp091-go" ] || packages+=(golang-github-rabbitmq-amqp091-go-dev)
-    [ ${#packages[@]} -eq 0 ] || {
-        say "installing clients in other languages from Debian's packages"
-        debian_packages "${packages[@]}" || true
-    }
+    alone clients need_python
+    alone clients need_node
+    local jars=/usr/share/java php=/usr/share/php/PhpAmqpLib/autoload.php gopath=/usr/share/gocode
+    local go="$gopath/src/github.com/rabbitmq/amqp091-go" bunny='/usr/share/rubygems-integration/*/specifications/bunny-*.gemspec'
+    need "$jars/amqp-client.jar=librabbitmq-client-java" javac=default-jdk-headless \
+        "$php=php-amqplib" php=php-cli "$bunny=ruby-bunny" \
+        "$go=golang-github-rabbitmq-amqp091-go-dev" go=golang-go || true
     export TEST_JAVA_CLASSPATH= TEST_PHP_AUTOLOAD= TEST_RUBY= TEST_GOPATH=
     if [ -e "$jars/amqp-client.jar" ] && command -v javac >/dev/null; then
         TEST_JAVA_CLASSPATH="$jars/amqp-client.jar:$jars/slf4j-api.jar:$jars/slf4j-nop.jar"
     fi
     if [ -e "$php" ] && command -v php >/dev/null; then TEST_PHP_AUTOLOAD=$php; fi
-    if /usr/bin/ruby -e 'require "bunny"' 2>/dev/null; then TEST_RUBY=/usr/bin/ruby; fi
-    if command -v go >/dev/null && [ -e "$gopath/src/github.com/rabbitmq/amqp091-go" ]; then TEST_GOPATH=$gopath; fi
+    if compgen -G "$bunny" >/dev/null && [ -x /usr/bin/ruby ]; then TEST_RUBY=/usr/bin/ruby; fi
+    if [ -e "$go" ] && command -v go >/dev/null; then TEST_GOPATH=$gopath; fi
 }
 
-# A client of AMQP 1.0, for messages that AMQP 0-9-1 cannot carry.
-need_rhea() {
-    need_amqplib
-    [ -e "$TEST_NODE_PATH/rhea/package.json" ] && return
-    say "installing rhea into .cache/node"
-    npm install --silent --no-fund --no-audit --prefix .cache/node 'rhea@3.0.4'
-}
-
-# Libraries that set the header x-delay for the delayed-message plugin. Where one cannot be
-# had, its test says so.
 need_plugin_libraries() {
-    need_clients
-    "$TEST_PYTHON" -c 'import taskiq_aio_pika' 2>/dev/null || {
-        say "installing taskiq-aio-pika into .cache/python"
-        "$TEST_PYTHON" -m pip install --quiet --disable-pip-version-check 'taskiq==0.13.0' 'taskiq-aio-pika==0.6.1' || true
-    }
-    [ -e "$TEST_NODE_PATH/rascal/package.json" ] || {
-        say "installing Rascal into .cache/node"
-        npm install --silent --no-fund --no-audit --prefix .cache/node 'rascal@21.0.1' || true
-    }
+    installed "$clients/python" python_plugin_packages "${PYTHON_PLUGIN_CLIENTS[@]}" || true
+    installed "$clients/node" node_plugin_packages "${NODE_PLUGIN_CLIENTS[@]}" || true
 }
 
-# Debian's Prometheus, for the tests of metrics and alerts; its service is not started.
-need_prometheus() {
-    command -v prometheus >/dev/null && command -v promtool >/dev/null && return
-    say "installing Prometheus from Debian's packages (its service is not started)"
-    debian_packages prometheus
-}
-
-# What tests run beside the broker: ps; ip and unshare for networks and roots of their
-# own; shells that complete what is typed; a library that moves a process's clock.
-need_commands() {
-    local packages=()
-    command -v ps >/dev/null || packages+=(procps)
-    command -v ip >/dev/null || packages+=(iproute2)
-    command -v unshare >/dev/null || packages+=(util-linux)
-    command -v zsh >/dev/null || packages+=(zsh)
-    command -v fish >/dev/null || packages+=(fish)
-    compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || packages+=(libfaketime)
-    [ ${#packages[@]} -eq 0 ] || debian_packages "${packages[@]}"
-}
-
-# A browser for the tests of the page, and a font that looks the same everywhere.
-need_chromium() {
-    local packages=()
-    [ -x "${TEST_CHROMIUM:-/usr/bin/chromium}" ] || packages+=(chromium)
-    [ -n "$(fc-list Inter 2>/dev/null)" ] || packages+=(fontconfig fonts-inter)
-    [ ${#packages[@]} -eq 0 ] || {
-        say "installing a browser from Debian's packages"
-        debian_packages "${packages[@]}"
-    }
-}
-
-# A tool of our own that cargo runs; nobody's ~/.cargo is touched. It is kept where the brokers
-# are, for the next clone. It runs for some seconds, which is not worth minutes of optimizing it.
+# A tool of our own that cargo runs; nobody's ~/.cargo is touched. It runs for some seconds,
+# which is not worth minutes of optimizing it.
 need_cargo_tool() {
-    local tools="${XDG_CACHE_HOME:-$HOME/.cache}/delayline/tools"
-    export PATH="$PWD/.cache/tools/bin:$tools/bin:$PATH"
+    export PATH="$cache/tools/bin:$PATH"
     command -v "$1" >/dev/null && return
     say "building $1 (a few minutes, once)"
     CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        CARGO_PROFILE_RELEASE_DEBUG=none cargo install --quiet --locked --root "$tools" "$1"
+        CARGO_PROFILE_RELEASE_DEBUG=none cargo install --quiet --locked --root "$cache/tools" "$1"
 }
 
-need_cargo_deny() { need_cargo_tool cargo-deny; }
-
-# Lists the public API.
-need_cargo_public_api() { need_cargo_tool cargo-public-api; }
-
-# cargo-fuzz of our own, and what it builds with.
+# cargo-fuzz, and what it builds with.
 need_cargo_fuzz() {
     cargo +nightly --version >/dev/null 2>&1 || {
         say "installing a nightly toolchain"
@@ -175,8 +154,5 @@ need_cargo_fuzz() {
             { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly" >&2; return 1; }
     }
     command -v c++ >/dev/null || debian_packages g++
-    export PATH="$PWD/.cache/tools/bin:$PATH"
-    command -v cargo-fuzz >/dev/null && return
-    say "building cargo-fuzz (a minute, once)"
-    cargo install --quiet --locked --root .cache/tools cargo-fuzz
+    need_cargo_tool cargo-fuzz
 }

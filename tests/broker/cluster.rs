@@ -8,7 +8,7 @@ use delayline_admin::{
 };
 use delayline_node::{ClusterOptions, PrivateCluster};
 
-use crate::canary::Running;
+use crate::broker::canary::Running;
 use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, install, topology};
 
 #[test]

@@ -13,16 +13,12 @@ use delayline::{
     router::{Cause, Stats},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_node::{NodeOptions, PrivateNode};
+use delayline_node::PrivateNode;
 
 use crate::{
-    common::{app, eventually, vhost},
+    common::{app, disturbed_node, eventually, vhost, vhost_on},
     proxy::{Valve, proxy},
 };
-
-fn node() -> PrivateNode {
-    PrivateNode::start(NodeOptions { without_management: true, ..NodeOptions::default() }).unwrap()
-}
 
 /// A session that waits for a moment only, and whose connection would live on.
 fn impatient(node: &PrivateNode) -> Session {
@@ -36,8 +32,8 @@ fn is_silent(error: &AmqpError) -> bool {
 
 #[test]
 fn a_broker_that_falls_silent_is_given_up() {
-    let node = node();
-    let (mut counting, mut consuming) = (impatient(&node), impatient(&node));
+    let node = &disturbed_node();
+    let (mut counting, mut consuming) = (impatient(node), impatient(node));
     assert_eq!(counting.queue_depth("nothing").unwrap(), None);
     let queue = consuming.declare_own_queue().unwrap();
     node.pause();
@@ -57,16 +53,16 @@ fn a_broker_that_falls_silent_is_given_up() {
 
 #[test]
 fn a_broker_in_alarm_is_named() {
-    let node = node();
+    let node = &disturbed_node();
     let alarm = |call: &str| node.tell(&["eval", &format!("rabbit_alarm:{call}.")]).unwrap();
     alarm("set_alarm({{resource_limit, memory, node()}, []})");
-    let mut session = impatient(&node);
+    let mut session = impatient(node);
     // The broker blocks who publishes, after the first message.
     let error = (0..3).find_map(|_| session.probe_publish("", "nothing").err()).expect("no answer");
     assert!(is_silent(&error) && error.to_string().contains("low on memory"), "{error}");
     alarm("clear_alarm({resource_limit, memory, node()})");
     eventually("it takes messages again", || {
-        impatient(&node).probe_publish("", "nothing").is_ok_and(|verdict| verdict == ProbeAnswer::Allowed)
+        impatient(node).probe_publish("", "nothing").is_ok_and(|verdict| verdict == ProbeAnswer::Allowed)
     });
 }
 
@@ -74,8 +70,8 @@ fn a_broker_in_alarm_is_named() {
 /// ends.
 #[test]
 fn a_refusal_during_an_alarm_leaves_the_router_at_work() {
-    let node = node();
-    let settings = node.settings().set("publish_timeout", "10m").set("confirm_timeout", "10m");
+    let node = disturbed_node();
+    let settings = vhost_on(&node).set("publish_timeout", "10m").set("confirm_timeout", "10m");
     let settings = settings.build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     session.declare_exchange(&Exchange::new("delay", ExchangeKind::Topic)).unwrap();

@@ -18,7 +18,7 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, raw,
+    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, new_set, not_tested::not_tested, raw,
     shared_node, topology, vhost,
 };
 
@@ -110,7 +110,7 @@ fn who_holds() -> &'static str {
 fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
     // Whole seconds: what waited longer in a busy router than it is delayed would be due
     // at once, and the full queue would refuse it to its publisher's face.
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let limits = json!({"x-queue-type": "quorum", "x-max-length": 3, "x-overflow": "reject-publish"});
     queue(&mut session, "small", limits.clone());
@@ -182,7 +182,7 @@ fn receives_no_more(session: &mut Session, key: &str, queue: &str) {
 
 #[test]
 fn targets_and_bindings_that_would_hurt_are_found() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let quorum = || json!({"x-queue-type": "quorum"});
     queue(&mut session, "limited", quorum());
@@ -265,7 +265,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
 
 #[test]
 fn what_is_unroutable_is_found_with_whom_it_is_for() {
-    let settings = installed(100);
+    let settings = new_set(100);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     let history = || {
         let queue = api.queue_history(&settings.broker.vhost, "delay.unroutable", 600).unwrap();
@@ -315,7 +315,7 @@ fn what_is_unroutable_is_found_with_whom_it_is_for() {
 
 #[test]
 fn a_damaged_set_and_a_policy_on_it_are_found() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let topology = topology(&settings);
     session.unbind(topology.bindings().nth(200).unwrap()).unwrap();
@@ -406,7 +406,7 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
 
 #[test]
 fn messages_that_come_back_to_their_consumer_over_and_over_are_found() {
-    let settings = installed(1);
+    let settings = new_set(1);
     let mut session = Session::open(&settings.broker).unwrap();
     // Of a kind that never stops handing them out.
     queue(&mut session, "loop", json!({"x-queue-type": "classic"}));

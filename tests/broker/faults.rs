@@ -18,9 +18,9 @@ use delayline::{
 };
 use delayline_admin::{self as admin, UnstickOptions};
 use delayline_node::{NodeOptions, PrivateNode};
-use delayline_settings::Settings;
+use delayline_settings::{Layers, Settings};
 
-use crate::common::{Inbox, PATIENCE, app, eventually, install, topology};
+use crate::common::{Inbox, PATIENCE, app, disturbed_node, eventually, install, topology, vhost_on};
 
 fn message(id: u64, delay: u64) -> Message {
     let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
@@ -28,9 +28,8 @@ fn message(id: u64, delay: u64) -> Message {
         .with_properties(properties)
 }
 
-fn settings(node: &PrivateNode, publish_timeout: &str) -> Settings {
-    let settings = node
-        .settings()
+fn settings(layers: Layers, publish_timeout: &str) -> Settings {
+    let settings = layers
         .set("unit_ms", "10")
         .set("publish_timeout", publish_timeout)
         .set("heartbeat", "1")
@@ -43,7 +42,7 @@ fn settings(node: &PrivateNode, publish_timeout: &str) -> Settings {
 #[test]
 fn a_killed_node_loses_nothing_that_was_confirmed() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "60s");
+    let settings = settings(node.settings(), "60s");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
     let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
@@ -134,8 +133,8 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
 
 #[test]
 fn a_memory_alarm_blocks_and_releases() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "10s");
+    let node = disturbed_node();
+    let settings = settings(vhost_on(&node), "10s");
     let inbox = Inbox::open(&settings, "app");
     let router = settings.router().connect().unwrap();
     router.publish(message(0, 1)).unwrap();
@@ -169,8 +168,8 @@ fn a_memory_alarm_blocks_and_releases() {
 
 #[test]
 fn closing_and_dropping_end_during_an_alarm() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "2s");
+    let node = disturbed_node();
+    let settings = settings(vhost_on(&node), "2s");
     let router = settings.router().connect().unwrap();
     node.tell(&["eval", "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})."]).unwrap();
     // Far more than the client library buffers before it blocks.
@@ -188,8 +187,8 @@ fn closing_and_dropping_end_during_an_alarm() {
 
 #[test]
 fn a_silent_node_is_given_up_and_found_again() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "2m");
+    let node = disturbed_node();
+    let settings = settings(vhost_on(&node), "2m");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
     let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
@@ -210,8 +209,8 @@ fn a_silent_node_is_given_up_and_found_again() {
 
 #[test]
 fn closed_connections_are_opened_again() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "30s");
+    let node = disturbed_node();
+    let settings = settings(vhost_on(&node), "30s");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
     let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
@@ -227,7 +226,7 @@ fn closed_connections_are_opened_again() {
         for _ in 0..3 {
             let before = confirmed.load(Ordering::Relaxed);
             eventually("it publishes", || confirmed.load(Ordering::Relaxed) > before + 10);
-            node.tell(&["close_all_connections", "test"]).unwrap();
+            node.tell(&["close_all_connections", "--vhost", &settings.broker.vhost, "test"]).unwrap();
         }
         let before = confirmed.load(Ordering::Relaxed);
         eventually("it publishes again", || confirmed.load(Ordering::Relaxed) > before + 10);
@@ -246,7 +245,7 @@ fn closed_connections_are_opened_again() {
 #[test]
 fn a_router_can_start_before_its_broker() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = settings(&node, "60s");
+    let settings = settings(node.settings(), "60s");
     node.write_down_queues().unwrap();
     node.kill();
     assert!(settings.router().connect().is_err());

@@ -376,7 +376,7 @@ fn delay(number: u32) -> i64 {
 /// How many messages go through a gateway whose daemon and node are killed.
 const MESSAGES: u32 = 3_000;
 
-/// The long form: `GATEWAY_MESSAGES=100000 scripts/test --test broker gateway::a_killed_node`
+/// The long form: `GATEWAY_MESSAGES=100000 scripts/test --test system broker::gateway::a_killed_node`
 fn messages() -> u32 {
     std::env::var("GATEWAY_MESSAGES").map_or(MESSAGES, |text| text.parse().expect("a number of messages"))
 }

@@ -16,7 +16,7 @@ use delayline_watch::picture::{Collector, Level, Picture, Sources};
 use serde_json::json;
 
 use crate::common::{
-    PATIENCE, app, eventually, eventually_seen, http, install, installed, refusing, status, topology,
+    PATIENCE, app, eventually, eventually_seen, http, install, new_set, refusing, status, topology,
 };
 
 fn receives(session: &mut Session, key: &str) {
@@ -47,7 +47,7 @@ fn sum(status: &Picture, of: fn(&Level) -> Option<u64>) -> u64 {
 
 #[test]
 fn a_burst_that_is_being_handed_on_is_not_stuck() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
     receives(&mut session, "busy");
@@ -89,7 +89,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
 
 #[test]
 fn what_does_not_move_is_stuck_in_every_answer() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let topology = topology(&settings);
     refusing(&settings, "full");
     let mut collector = Collector::new(settings.clone(), Sources::default());

@@ -7,11 +7,11 @@ use delayline::{
     topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_admin::drain::{Decision, Drain, Outgoing};
-use delayline_node::{NodeOptions, PrivateNode};
+use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-use crate::common::{PATIENCE, eventually, eventually_seen, http, raw};
+use crate::common::{PATIENCE, disturbed_node, eventually, eventually_seen, http, raw, vhost_on};
 
 const ALARM: &str = "{resource_limit, memory, node()}";
 
@@ -38,9 +38,8 @@ fn senders(node: &PrivateNode) -> Vec<(String, String)> {
 #[test]
 fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
     // An alarm is the whole node's.
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    http(&node, "PUT", "vhosts/own", &json!({}));
-    let mut settings: Settings = node.settings().set("url", format!("{}/own", node.url())).build().unwrap();
+    let node = disturbed_node();
+    let mut settings: Settings = vhost_on(&node).build().unwrap();
     // It waits for as long as all that is done meanwhile.
     settings.router.publish_timeout = 10 * PATIENCE;
     let mut session = Session::open(&settings.broker).unwrap();

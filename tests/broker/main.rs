@@ -1,13 +1,10 @@
 //! Behaviour that a broker decides, against nodes that these tests start.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod anything;
 mod apps;
 mod bench;
 mod bulkhead;
-mod canary;
+pub(crate) mod canary;
 mod cluster;
 mod contents;
 mod contract;
@@ -18,7 +15,7 @@ mod doctor;
 mod drain;
 mod export;
 mod faults;
-mod for_teams;
+pub(crate) mod for_teams;
 mod garbage;
 mod gateway;
 mod guard;
@@ -31,13 +28,13 @@ mod lapin;
 mod logging;
 mod message;
 mod node;
-mod others;
+pub(crate) mod others;
 mod picture;
 mod pika;
 mod platform;
 mod plugin_libraries;
 mod policies;
-mod proxy;
+pub(crate) mod proxy;
 mod quotas;
 mod recall;
 mod refusals;
@@ -45,11 +42,11 @@ mod retry;
 mod returned;
 mod roles;
 mod suitable;
-mod tenant;
-mod tls;
+pub(crate) mod tenant;
+pub(crate) mod tls;
 mod transfer;
-mod uncarried;
+pub(crate) mod uncarried;
 mod uninstall;
-mod unstick;
+pub(crate) mod unstick;
 mod verify;
 mod versions;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, install, installed,
+    Inbox, PATIENCE, app, eventually, eventually_seen, install, new_set,
     raw::{message, publish},
     topology, vhost,
 };
@@ -36,7 +36,7 @@ fn level(picture: &Picture, level: u8) -> &delayline_watch::picture::Level {
 
 #[test]
 fn brokers_count_what_is_published_and_not_what_they_move() {
-    let settings = installed(1);
+    let settings = new_set(1);
     let inbox = Inbox::open(&settings, "billing");
     // 2^10 and 2^9 ms: however slow the machine, what is published goes into the first.
     // The broker may forget what a channel published that is closed within seconds.
@@ -54,7 +54,7 @@ fn brokers_count_what_is_published_and_not_what_they_move() {
 
 #[test]
 fn depths_rates_and_bounds_follow_from_what_waits() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     send(&settings, "billing", 1 << 14, 40);
     send(&settings, "billing", 1 << 5, 64);
     let mut collector = Collector::new(settings.clone(), Sources::default());
@@ -85,7 +85,7 @@ fn depths_rates_and_bounds_follow_from_what_waits() {
 
 #[test]
 fn kept_messages_are_grouped_and_stay() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     send(&settings, "nobody", 0, 7);
     send(&settings, "noone.else", 0, 2);
     let look = |kept| KeptView::look(&kept, &settings, &topology(&settings)).unwrap();
@@ -113,7 +113,7 @@ fn kept_messages_are_grouped_and_stay() {
 
 #[test]
 fn who_looks_for_one_message_takes_one_out_of_the_queue() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let topology = topology(&settings);
     publish(&settings, (0..30).map(|_| message("delay", "nonsense", "x", &json!({}))).collect::<Vec<_>>());
     publish(&settings, (0..30).map(|_| message("delay.parked", "app", "x", &json!({}))).collect::<Vec<_>>());
@@ -137,7 +137,7 @@ fn who_looks_for_one_message_takes_one_out_of_the_queue() {
 
 #[test]
 fn the_age_of_the_oldest_is_found_out_for_whoever_wants_it() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     send(&settings, "nobody", 0, 3);
     let sent = Timestamp::now();
     let watch = Watch::start(settings, Sources { ages: true, ..Sources::default() });
@@ -160,7 +160,7 @@ fn the_age_of_the_oldest_is_found_out_for_whoever_wants_it() {
 
 #[test]
 fn a_management_api_that_does_not_answer_is_not_a_broker_that_does_not() {
-    let mut settings = installed(1_000);
+    let mut settings = new_set(1_000);
     // Its system takes connections, and nobody reads them.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", deaf.local_addr().unwrap());
@@ -191,7 +191,7 @@ fn says_what_cannot_be_seen() {
     assert_eq!(picture.verdict.headline, "The set `delay` is not installed.");
     assert!(picture.levels.iter().all(|level| level.ready.is_none()) && picture.unroutable.is_none());
 
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     send(&settings, "billing", 1 << 20, 3);
     let mut without = settings.clone();
     without.management = None;

@@ -3,7 +3,6 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
 };
 
 use delayline::{
@@ -67,8 +66,11 @@ fn refuses_while_messages_that_became_stuck_a_second_ago_are_in_no_count_yet() {
     for _ in 0..20 {
         router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
     }
-    // They left their level, and found the queue full.
-    thread::sleep(Duration::from_millis(1_200));
+    // They leave their level, and find the queue full.
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("no message is ready in the level", || {
+        session.queue_depth("delay.level.00").unwrap().unwrap().ready == 0
+    });
     let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap();
     let waiting = refusal.expect_err("messages would be lost").waiting;
     let stuck = waiting.iter().find(|waiting| waiting.queue == "delay.level.00");

@@ -199,6 +199,11 @@ fn a_management_api_that_was_named_and_refuses_us_is_an_error() {
 
 #[test]
 fn finds_queues_that_come_back_without_a_leader() {
+    let version =
+        Session::open(&crate::common::vhost().build().unwrap().broker).unwrap().server_version().unwrap();
+    if !["3.", "4.0."].iter().any(|old| version.starts_with(old)) {
+        return not_tested("a queue without a leader: this version writes queues down before it answers");
+    }
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "1000").build().unwrap();
     install(&settings);
@@ -239,7 +244,9 @@ fn finds_queues_that_come_back_without_a_leader() {
         }
     }
     if found.is_empty() {
-        not_tested("a queue without a leader: none came back as one in four rounds");
+        // Three of four come back like that on 3.10.8, and some on 4.0.5.
+        assert!(version.starts_with("4."), "all of 16 queues came back with a leader");
+        return not_tested("a queue without a leader: none came back as one in four rounds");
     }
     // What the advice says helps.
     let mut session = Session::open(&settings.broker).unwrap();

@@ -6,11 +6,8 @@ use delayline_node::{NodeOptions, PrivateNode};
 
 use serde_json::Value as Json;
 
-use crate::{
-    Daemon, cell,
-    common::{eventually, eventually_seen, http, install, installed, refusing, shared_node},
-    open, send,
-};
+use super::{Daemon, cell, open, send};
+use crate::common::{eventually, eventually_seen, http, install, new_set, refusing, shared_node};
 
 /// Says how long something took; how long it may take depends on the machine.
 fn visible(what: &str, since: Instant) {
@@ -19,7 +16,7 @@ fn visible(what: &str, since: Instant) {
 
 #[test]
 fn a_stalled_level_and_a_flood_for_nobody() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     refusing(&settings, "slow");
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);

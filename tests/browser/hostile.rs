@@ -2,20 +2,17 @@
 
 use serde_json::json;
 
-use crate::{
-    Daemon,
-    common::{
-        eventually, eventually_seen, installed,
-        raw::{message, publish},
-    },
-    open,
+use super::{Daemon, open};
+use crate::common::{
+    eventually, eventually_seen, new_set,
+    raw::{message, publish},
 };
 
 const IMAGE: &str = "<img src=x onerror=window.taken=1>";
 
 #[test]
 fn what_comes_from_messages_is_text_and_nothing_else() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let bits = "0000.".repeat(7);
     // As app key it may have no white space.
     let app = "<img/src=x/onerror=window.taken=2>.<script>taken=3</script>";

@@ -2,16 +2,15 @@
 
 use delayline::amqp::Session;
 
+use super::{Daemon, fits, open};
 use crate::{
-    Daemon,
-    common::{eventually, eventually_seen, installed, vhost},
-    fits, open,
+    common::{eventually, eventually_seen, new_set, vhost},
     others::{bound, nservicebus, publish},
 };
 
 #[test]
 fn the_delays_of_others_are_below_the_set() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let layout = nservicebus(&mut session, 1_000);
     bound(&mut session, &layout, "Sales");

@@ -1,13 +1,6 @@
 //! The page as a browser shows it, with a real broker behind it.
 //!
-//! These tests need Chromium. scripts/test installs it; without it, say
-//! `cargo test` without this target.
-
-#[path = "../common/mod.rs"]
-mod common;
-#[allow(dead_code, reason = "the tests of the library use more of it")]
-#[path = "../broker/others/mod.rs"]
-mod others;
+//! These tests need Chromium. scripts/test installs it; without it, pass `--skip browser::`.
 
 mod chromium;
 mod daemon;
@@ -20,8 +13,8 @@ mod screenshots;
 use delayline::{Message, codec::Delay};
 use delayline_settings::Settings;
 
+use crate::common::{app, eventually_seen};
 use chromium::Seen;
-use common::{app, eventually_seen};
 use daemon::Daemon;
 
 /// A window of a desk.

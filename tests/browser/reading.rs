@@ -9,11 +9,8 @@ use delayline::{
 use delayline_admin::{self as admin, AppQueue, Delivery, management::ManagementApi};
 use serde_json::{Value as Json, json};
 
-use crate::{
-    Daemon, Seen, cell,
-    common::{self, Inbox, app, eventually, eventually_seen, http, installed, shared_node},
-    fits, open, send,
-};
+use super::{Daemon, Seen, cell, fits, open, send};
+use crate::common::{self, Inbox, app, eventually, eventually_seen, http, new_set, shared_node};
 
 /// Waits until the broker knew all that is compared, and the page says so.
 fn compared(daemon: &Daemon, page: &Seen) {
@@ -34,7 +31,7 @@ fn depths(settings: &delayline_settings::Settings) -> Vec<(String, u64)> {
 
 #[test]
 fn the_numbers_are_the_brokers() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let _inbox = Inbox::open(&settings, "billing");
     // So long that nothing moves while it is compared; the canary keeps below level 7.
     for (level, count) in [(27, 1), (26, 3), (20, 17), (14, 1_234), (12, 250), (11, 60)] {
@@ -83,7 +80,7 @@ fn the_numbers_are_the_brokers() {
 
 #[test]
 fn what_is_old_or_unknown_is_said_in_words() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
     eventually("it is drawn", || page.number(&cell(16, ".ready")) == Some(0));
@@ -132,7 +129,7 @@ fn what_is_old_or_unknown_is_said_in_words() {
 
 #[test]
 fn it_changes_in_place() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
     eventually("it is drawn", || page.number(&cell(16, ".ready")) == Some(0));
@@ -165,7 +162,7 @@ fn it_changes_in_place() {
 
 #[test]
 fn it_fits_a_telephone_and_suits_its_reader() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     send(&settings, "billing", 1 << 12, 12_345);
     let daemon = Daemon::start(&settings, &[]).has_looked();
     let page = open(&daemon);
@@ -211,7 +208,7 @@ fn rows(page: &Seen, body: &str) -> Json {
 
 #[test]
 fn schedules_and_gateways_have_rows_that_fit_a_telephone() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let topology = common::topology(&settings);
     let spec = admin::AppSpec::new(app("billing"), Delivery::Direct(AppQueue::new("billing")));
     let recall = RecallSettings::default().with_journal(JournalSettings::default());

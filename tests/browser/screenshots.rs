@@ -12,13 +12,10 @@ use delayline::{Message, codec::Delay};
 use delayline_settings::Settings;
 use serde_json::json;
 
-use crate::{
-    DESK, Daemon,
-    common::{
-        Inbox, app, eventually, installed,
-        raw::{message, publish},
-    },
-    open,
+use super::{DESK, Daemon, open};
+use crate::common::{
+    Inbox, app, eventually, new_set,
+    raw::{message, publish},
 };
 
 const APPS: [&str; 4] = ["billing", "mail", "invoices.eu", "search"];
@@ -64,7 +61,7 @@ fn traffic(settings: &Settings, stop: &AtomicBool) {
 fn light_dark_and_telephone() {
     let directory =
         PathBuf::from(std::env::var_os("SCREENSHOTS").expect("scripts/screenshots names a directory"));
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let stop = AtomicBool::new(false);
     let inboxes: Vec<_> = APPS.map(|key| Inbox::open(&settings, key)).into();
     let daemon = Daemon::start(&settings, &[]).has_looked();
@@ -104,8 +101,8 @@ fn light_dark_and_telephone() {
         page.screenshot(&directory.join("dashboard-phone.png"));
         // On a bad day: an application that takes nothing, and one that is not there.
         crate::common::refusing(&settings, "reports");
-        crate::send(&settings, "reports", 8, 160);
-        crate::send(&settings, "newsletter", 2, 320);
+        super::send(&settings, "reports", 8, 160);
+        super::send(&settings, "newsletter", 2, 320);
         page.eval("(document.querySelector('#unroutable').open = true, 0)");
         eventually("it is looked into", || page.text("#unroutable .body").contains("newsletter"));
         full(DESK.0);

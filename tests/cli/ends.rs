@@ -7,14 +7,16 @@ use std::{
 };
 
 use delayline::{amqp::Session, codec::RoutingKey, topology::Queue};
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    common::{app, eventually, eventually_seen, http, install, installed, shared_node},
+    common::{
+        app, disturbed_node, eventually, eventually_seen, http, install, installed, shared_node, url,
+        vhost_on,
+    },
     delayline, json, on,
 };
 
@@ -248,13 +250,13 @@ fn what_only_shows_ends_when_nobody_reads() {
 
 #[test]
 fn a_check_of_an_application_does_not_wait_for_the_end_of_an_alarm() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = node.settings().build().unwrap();
+    let node = disturbed_node();
+    let settings = vhost_on(&node).build().unwrap();
     install(&settings);
     let command = || {
         let mut command = delayline();
         command
-            .env("DELAYLINE_URL", node.url())
+            .env("DELAYLINE_URL", url(&settings))
             .env("DELAYLINE_MANAGEMENT_URL", node.management_url())
             .env("DELAYLINE_APP_PASSWORD", "secret");
         command

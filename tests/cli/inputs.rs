@@ -6,6 +6,10 @@ use std::{
     process::Stdio,
 };
 
+use jiff::{
+    civil::{self, Weekday},
+    tz::TimeZone,
+};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{
@@ -78,18 +82,26 @@ fn at(zone: &str, time: &str) -> assert_cmd::Command {
     command
 }
 
+/// The last Sunday of a month of next year, when clocks in Berlin change in March and October.
+fn last_sunday(month: i8) -> civil::Date {
+    let year = jiff::Timestamp::now().to_zoned(TimeZone::UTC).year() + 1;
+    let last = civil::date(year, month, 1).last_of_month();
+    if last.weekday() == Weekday::Sunday { last } else { last.nth_weekday(-1, Weekday::Sunday).unwrap() }
+}
+
 #[test]
 fn a_time_that_cannot_be_meant_is_asked_about() {
+    let (spring, autumn, year) = (last_sunday(3), last_sunday(10), last_sunday(3).year());
     for (zone, time, words) in [
-        ("Mars/Phobos", "2030-12-24 18:00", ["TZ is `Mars/Phobos`", "unset it"]),
+        ("Mars/Phobos", "YEAR-12-24 18:00", ["TZ is `Mars/Phobos`", "unset it"]),
         ("Mars/Phobos", "18:00", ["TZ is `Mars/Phobos`", "`2026-12-24T18:00+01:00`"]),
-        ("UTC", "2030-12-24T18:00[Mars/Phobos]", ["time zone", "tzdata"]),
+        ("UTC", "YEAR-12-24T18:00[Mars/Phobos]", ["time zone", "tzdata"]),
         (
             "Europe/Berlin",
-            "2030-03-31 02:30",
-            ["there is no 2030-03-31 02:30:00 in Europe/Berlin", "`2030-03-31T03:30:00+02:00`"],
+            "SPRING 02:30",
+            ["there is no SPRING 02:30:00 in Europe/Berlin", "`SPRINGT03:30:00+02:00`"],
         ),
-        ("Europe/Berlin", "2030-10-27 02:30", ["`2030-10-27T02:30:00+02:00`", "`2030-10-27T02:30:00+01:00`"]),
+        ("Europe/Berlin", "AUTUMN 02:30", ["`AUTUMNT02:30:00+02:00`", "`AUTUMNT02:30:00+01:00`"]),
         (
             "Europe/Berlin",
             "2020-01-01 00:00",
@@ -98,13 +110,19 @@ fn a_time_that_cannot_be_meant_is_asked_about() {
         ("UTC", "99999-01-01", ["is not a time", "write"]),
         ("UTC", "9999-01-01", ["days is over the limit", "8.5 years"]),
     ] {
+        let dated = |text: &str| {
+            let dates =
+                [("SPRING", spring.to_string()), ("AUTUMN", autumn.to_string()), ("YEAR", year.to_string())];
+            dates.iter().fold(text.to_owned(), |text, (name, date)| text.replace(name, date))
+        };
+        let (time, words) = (&*dated(time), words.map(dated));
         let run = at(zone, time).assert().stdout("");
         let said = String::from_utf8_lossy(&run.get_output().stderr).into_owned();
         assert!(words.iter().all(|word| said.contains(word)), "{zone} {time}: {said}");
         assert_eq!(run.get_output().status.code(), Some(2), "{zone} {time}: {said}");
     }
     // What needs no zone, and what is said to be meant, gets as far as the broker.
-    at("Mars/Phobos", "2030-12-24T18:00+01:00").assert().code(3);
+    at("Mars/Phobos", &format!("{year}-12-24T18:00+01:00")).assert().code(3);
     at("UTC", "2020-01-01 00:00").args(["--past", "now"]).assert().code(3);
     at("UTC", "2020-01-01 00:00").args(["--past", "soon"]).assert().code(2).stderr(contains("refuse, now"));
 }
@@ -167,17 +185,11 @@ fn a_due_time_has_a_date_a_zone_and_a_span() {
     let form = regex::Regex::new(r"^confirmed; due \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0[12]:00 Europe/Berlin \(in 32d 5h 51m, \d+ hops\)\n$").unwrap();
     assert!(form.is_match(&said), "{said}");
     // A zone that does not exist is said, and the time is right all the same.
+    let year = last_sunday(3).year();
+    let time = format!("{year}-12-24T18:00+01:00");
     let mut send = on(&settings);
-    send.env("TZ", "Mars/Phobos").args([
-        "send",
-        "--app",
-        "app",
-        "--at",
-        "2030-12-24T18:00+01:00",
-        "--body",
-        "x",
-    ]);
-    let run = send.assert().success().stdout(contains("due 2030-12-24 17:00:00 +00:00 UTC (in "));
+    send.env("TZ", "Mars/Phobos").args(["send", "--app", "app", "--at", &time, "--body", "x"]);
+    let run = send.assert().success().stdout(contains(format!("due {year}-12-24 17:00:00 +00:00 UTC (in ")));
     run.stderr(contains("shown in UTC").and(contains("TZ is `Mars/Phobos`")));
     // What is kept tells its times in the same way.
     on(&settings).args(["send", "--app", "nobody", "--delay", "0", "--body", "x"]).assert().success();

@@ -1,22 +1,16 @@
 //! The command as people and scripts use it.
 
-#[path = "../common/mod.rs"]
-mod common;
-#[allow(dead_code, reason = "the tests of the library use more of it")]
-#[path = "../broker/others/mod.rs"]
-mod others;
-
 mod again;
 mod app;
 mod bench;
 mod broker;
 mod complete;
 mod conformance;
-mod daemon;
+pub(crate) mod daemon;
 mod dev;
 mod doctor;
 mod ends;
-mod exit_codes;
+pub(crate) mod exit_codes;
 mod inputs;
 mod manners;
 mod offline;
@@ -26,9 +20,9 @@ mod probe;
 mod prometheus;
 mod recalled;
 mod scheduled;
-mod schemas;
-mod secrets;
-mod terminal;
+pub(crate) mod schemas;
+pub(crate) mod secrets;
+pub(crate) mod terminal;
 mod top;
 mod unroutable;
 mod unstick;
@@ -37,8 +31,10 @@ mod web;
 use assert_cmd::Command;
 use delayline_settings::Settings;
 
+use crate::common;
+
 /// The command with a clean environment: no settings of whoever runs the tests.
-fn delayline() -> Command {
+pub(crate) fn delayline() -> Command {
     let mut command = Command::cargo_bin("delayline").unwrap();
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("DELAYLINE_") {
@@ -50,7 +46,7 @@ fn delayline() -> Command {
 }
 
 /// The command with the settings of a vhost.
-fn on(settings: &Settings) -> Command {
+pub(crate) fn on(settings: &Settings) -> Command {
     let management = settings.management.as_ref().unwrap();
     let mut command = delayline();
     command
@@ -61,20 +57,20 @@ fn on(settings: &Settings) -> Command {
 }
 
 /// What a run that must succeed printed.
-fn stdout(command: &mut Command) -> String {
+pub(crate) fn stdout(command: &mut Command) -> String {
     let output = command.assert().success().get_output().stdout.clone();
     String::from_utf8(output).unwrap()
 }
 
 /// The JSON that a run printed, which is as its schema says.
-fn json(command: &mut Command) -> serde_json::Value {
+pub(crate) fn json(command: &mut Command) -> serde_json::Value {
     let value = document(command);
     schemas::check(&value);
     value
 }
 
 /// The same of JSON that is for another program.
-fn document(command: &mut Command) -> serde_json::Value {
+pub(crate) fn document(command: &mut Command) -> serde_json::Value {
     let output = command.output().unwrap();
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stdout)))

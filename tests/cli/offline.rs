@@ -212,14 +212,6 @@ fn what_is_no_broker_is_called_that() {
 }
 
 #[test]
-fn errors_are_json_with_json() {
-    let output = delayline().args(["verify", "--url", "amqp://127.0.0.1:1", "--json"]).output().unwrap();
-    let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
-    assert_eq!(error["exit_code"], 3);
-    assert!(error["error"].as_str().unwrap().contains("127.0.0.1:1"));
-}
-
-#[test]
 fn unknown_settings_are_named() {
     delayline()
         .args(["status"])
@@ -235,35 +227,6 @@ fn unknown_settings_are_named() {
         .assert()
         .code(2)
         .stderr(contains("windw").and(contains("delayline.toml")));
-}
-
-#[test]
-fn every_help_shows_examples() {
-    let commands = [
-        "install",
-        "verify",
-        "uninstall",
-        "status",
-        "key",
-        "decode",
-        "conformance",
-        "send",
-        "listen",
-        "unroutable",
-        "bench",
-        "plan",
-        "demo",
-    ];
-    let help = stdout(delayline().arg("--help"));
-    for command in commands {
-        assert!(help.contains(command), "{command} is not in the overview");
-        delayline()
-            .args([command, "--help"])
-            .assert()
-            .success()
-            .stdout(contains("Examples:").and(contains("delayline ")));
-    }
-    assert!(help.contains("Exit codes"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use predicates::str::contains;
 use serde_json::Value as Json;
 
 use crate::{
-    common::{eventually_seen, install, installed, vhost},
+    common::{eventually_seen, install, new_set, vhost},
     delayline, on,
     others::{bound, nservicebus, publish},
     stdout,
@@ -32,7 +32,7 @@ fn start_with(settings: &Settings, size: (u16, u16), more: &[&str]) -> Terminal 
 
 #[test]
 fn shows_what_is_there_and_ends_with_q() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     for (seconds, count) in [(1 << 20, 3), (1 << 12, 1)] {
         for _ in 0..count {
             let delay = format!("{seconds}s");
@@ -59,7 +59,7 @@ fn shows_what_is_there_and_ends_with_q() {
 
 #[test]
 fn ctrl_c_and_a_signal_end_it_on_a_small_screen() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     let mut terminal = start(&settings, (24, 80));
     let screen = terminal.eventually_shows("Nothing is held up.");
     println!("{screen}");
@@ -121,7 +121,7 @@ fn says_that_the_broker_is_gone() {
 
 #[test]
 fn in_a_pipe_it_looks_once() {
-    let settings = installed(1_000);
+    let settings = new_set(1_000);
     on(&settings).args(["send", "--app", "a", "--delay", "2d", "--body", "x"]).assert().success();
     let text = stdout(on(&settings).arg("top"));
     println!("{text}");

@@ -9,6 +9,7 @@ pub mod foreign;
 pub mod keeping;
 pub(crate) mod not_tested;
 pub mod raw;
+mod sets;
 pub mod shared;
 mod vhosts;
 
@@ -34,19 +35,13 @@ use delayline_watch::picture::{Collector, Picture, Sources};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
-pub use shared::shared_node;
+pub use sets::{installed, new_set};
+pub use shared::{disturbed_node, shared_node};
 pub use vhosts::vhost_on;
 
 /// A new vhost on the shared node, as layers of settings to add to.
 pub fn vhost() -> Layers {
     vhost_on(&shared_node())
-}
-
-/// A new vhost with a set installed, with units of so many milliseconds.
-pub fn installed(unit_ms: u64) -> Settings {
-    let settings = vhost().set("unit_ms", unit_ms.to_string()).build().unwrap();
-    install(&settings);
-    settings
 }
 
 pub fn topology(settings: &Settings) -> Topology {

@@ -1,15 +1,13 @@
 //! `scripts/compare` in its smallest form: every layout delays, everything that was
 //! confirmed arrives once and not early, and the report can be made. No rates.
 
-#[path = "../common/not_tested.rs"]
-mod not_tested;
 #[path = "../../benches/compare/suite/mod.rs"]
 #[allow(dead_code, reason = "the long form uses all of it")]
-mod suite;
+pub(crate) mod suite;
 
 use std::{fs, process::Command};
 
-use not_tested::not_tested;
+use crate::common::not_tested::not_tested;
 use suite::{
     broker::Broker,
     conditions::Conditions,

@@ -1,10 +1,9 @@
 //! How a run of the faults is judged; no broker takes part.
 
-// The program of the faults uses the rest of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, reason = "the program of the faults uses the rest of it")]
 
-mod help;
-mod ledger;
+pub(crate) mod help;
+pub(crate) mod ledger;
 mod report;
 
 use help::Help;

@@ -1,8 +1,13 @@
 //! What RabbitMQ's command-line programs do on a private node.
 
-use std::{io, process::Output};
+use std::{
+    io::{self, Write},
+    process::{Output, Stdio},
+};
 
 use crate::{NodeError, PrivateNode};
+
+const RABBITMQCTL: &str = "rabbitmqctl";
 
 /// What commands say while the broker starts.
 const NOT_STARTED: &str = "requires the 'rabbit' app to be running";
@@ -13,7 +18,7 @@ impl PrivateNode {
     /// # Errors
     /// If it cannot be run; its own failure is in the output.
     pub fn ctl(&self, arguments: &[&str]) -> io::Result<Output> {
-        self.run("rabbitmqctl", arguments)
+        self.run(RABBITMQCTL, arguments)
     }
 
     /// Has `rabbitmqctl` do something: what it prints.
@@ -42,6 +47,11 @@ impl PrivateNode {
     }
 
     fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<Output> {
+        if let (RABBITMQCTL, ["eval", code]) = (tool, arguments)
+            && let Some(output) = self.evaluate(code)
+        {
+            return Ok(output);
+        }
         let run = |tool, arguments: &[&str]| {
             self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
         };
@@ -51,8 +61,35 @@ impl PrivateNode {
         if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains(NOT_STARTED) {
             return Ok(output);
         }
-        run("rabbitmqctl", &["await_startup", "--timeout", "60"])?;
+        run(RABBITMQCTL, &["await_startup", "--timeout", "60"])?;
         run(tool, arguments)
+    }
+
+    /// What `rabbitmqctl eval` prints, by a program of Erlang that takes 10 ms instead of a second.
+    /// Nothing if that program cannot be run, or reports an error.
+    fn evaluate(&self, code: &str) -> Option<Output> {
+        let name = if self.name().contains('.') { "-name" } else { "-sname" };
+        let mut child = self
+            .tool("erl_call")
+            .args([name, self.name(), "-timeout", "60", "-e"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        // It has a form of its own for what is no text, and escapes what is.
+        let code = code.trim_end().strip_suffix('.')?;
+        let as_hex = format!(
+            "Text = unicode:characters_to_binary(io_lib:format(\"~p~n\", [begin {code} end])), \
+             lists:flatten([io_lib:format(\"~2.16.0b\", [Byte]) || <<Byte>> <= Text])."
+        );
+        writeln!(child.stdin.take()?, "{as_hex}").ok()?;
+        let mut output = child.wait_with_output().ok()?;
+        let hex = str::from_utf8(output.stdout.trim_ascii_end()).ok()?;
+        let hex = hex.strip_prefix("{ok, \"")?.strip_suffix("\"}")?;
+        let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+        output.stdout = (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>()?;
+        Some(output)
     }
 
     /// Makes the broker write to disk now which queues and bindings it has. Up to 4.0, what it

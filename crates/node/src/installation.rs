@@ -70,11 +70,15 @@ impl Installation {
             .map(|programs| Self { programs, root: None })
     }
 
-    /// A command for one of RabbitMQ's programs, or for `epmd`, Erlang's port mapper,
-    /// which nodes find each other by. It runs in `place`, the node's directory, and in
+    /// A command for one of RabbitMQ's programs, or of Erlang's: `epmd`, the port mapper,
+    /// which nodes find each other by, and `erl_call`, which has a node evaluate something. It runs in `place`, the node's directory, and in
     /// a network namespace if one is named.
     pub(super) fn tool(&self, name: &str, place: &Path, namespace: Option<&str>) -> Command {
-        let program = if name == "epmd" { PathBuf::from(name) } else { self.programs.join(name) };
+        let program = match name {
+            "epmd" => PathBuf::from(name),
+            "erl_call" => "/usr/lib/erlang/bin/erl_call".into(),
+            _ => self.programs.join(name),
+        };
         let mut words: Vec<PathBuf> = Vec::new();
         if let Some(namespace) = namespace {
             words.extend(["ip", "netns", "exec", namespace].map(PathBuf::from));

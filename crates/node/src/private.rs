@@ -33,6 +33,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a paused process may take until it stands still.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
+/// How many nodes of its cluster run, as far as a node knows.
+const RUNNING: &str = "length([Node || Node <- [node() | nodes()], rabbit:is_running(Node)]).";
+
 /// Removes the node's directory. Its processes may write for a moment after they
 /// were killed, hence the second attempt.
 const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
@@ -291,10 +294,7 @@ impl PrivateNode {
     pub(super) fn wait_for_peers(&self, size: usize) -> Result<(), NodeError> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            let output = self.ctl(&["cluster_status", "--formatter", "json"]);
-            let output = output.map_err(NodeError::io("run rabbitmqctl"))?;
-            let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            let running = status["running_nodes"].as_array().map_or(0, Vec::len);
+            let running: usize = self.tell(&["eval", RUNNING])?.trim().parse().unwrap_or_default();
             if running == size {
                 return Ok(());
             }

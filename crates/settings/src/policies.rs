@@ -368,6 +368,11 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_file_can_be_used() {
+        parse_policies(include_str!("../../../examples/policies.toml")).unwrap();
+    }
+
+    #[test]
     fn a_file_is_named() {
         let error = load_policies(Path::new("/nowhere/policies.toml")).unwrap_err().to_string();
         assert!(error.starts_with("/nowhere/policies.toml: "), "{error}");

@@ -1,6 +1,7 @@
 //! Who may do what, as far as `doctor` may see it.
 
 use super::*;
+use crate::common::installed;
 
 #[test]
 fn users_that_may_too_much_are_named() {

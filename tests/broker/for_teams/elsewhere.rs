@@ -1,19 +1,13 @@
 //! The programs of the other pages, with the credentials that `delayline app add` gives.
 
-use std::{
-    process::Command,
-    sync::{Arc, OnceLock},
-};
-
-use delayline_node::PrivateNode;
-use delayline_settings::Settings;
+use std::process::Command;
 
 use super::{
     clients::{self, example},
     pages::snippets,
-    team::{Receiver, served, user_of},
+    team::{Receiver, served, served_once, user_of},
 };
-use crate::common::{run_in_time, shared_node};
+use crate::common::run_in_time;
 
 const README: &str = include_str!("../../../README.md");
 const RETRIES: &str = include_str!("../../../docs/retries.md");
@@ -37,12 +31,6 @@ fn code(page: &str, words: &str) -> String {
     let mut found: Vec<_> = snippets(page).into_iter().filter(|it| it.text.contains(words)).collect();
     assert_eq!(found.len(), 1, "{words}");
     found.remove(0).text
-}
-
-fn served_once() -> &'static Settings {
-    static SERVED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
-    let (_, settings) = SERVED.get_or_init(|| (shared_node(), served()));
-    settings
 }
 
 fn python(program: &str, address: &str) -> Receiver {
@@ -69,7 +57,7 @@ fn the_readme_sends_and_receives() {
 
 #[test]
 fn what_is_rejected_as_the_page_on_retries_says_comes_back() {
-    let address = user_of(served_once(), "billing", "billing-in");
+    let address = user_of(&served_once(), "billing", "billing-in");
     let before = "import os, pika\n\
                   channel = pika.BlockingConnection(pika.URLParameters(os.environ['AMQP_URL'])).channel()\n\
                   channel.confirm_delivery()\n\

@@ -83,15 +83,18 @@ fn spoiled_programs_do_not_pass() {
     if let Err(reason) = (client.at_hand)() {
         return not_tested(&format!("{}: {reason}", client.name));
     }
-    for (what, from, to) in [
+    for (number, (what, from, to)) in [
         ("it rounds down", "math.ceil(seconds)", "int(seconds)"),
         ("a word is missing", ":034_b", ":029_b"),
         ("it does not wait for confirms", "    channel.confirm_delivery()\n", ""),
         ("what fails is requeued", "requeue=False", "requeue=True"),
         ("what was done is done again", "properties.message_id in done", "False"),
         ("it does not end when it is told to", "(signal.SIGTERM, signal.SIGINT)", "()"),
-    ] {
-        let team = Team::alone(client);
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let team = Team::another(client, number);
         let passed = catch_unwind(AssertUnwindSafe(|| tried(client, &team, |team| team.spoil(from, to))));
         let failed = passed.expect_err(what);
         let said = failed.downcast_ref::<String>().map_or("", String::as_str);

@@ -28,7 +28,7 @@ use super::{
     clients::Client,
     pages::{PAGES, Snippet},
 };
-use crate::common::{PATIENCE, app, eventually_seen, installed, run_in_time, shared_node, url, vhost};
+use crate::common::{PATIENCE, app, eventually_seen, new_set, run_in_time, shared_node, url, vhost};
 
 /// 90 s pass in less than one.
 const UNIT_MS: u64 = 10;
@@ -38,11 +38,18 @@ const PASSWORD: &str = "of a team/+%";
 /// A set with a retry service, which ends with this process.
 pub(super) fn served() -> Settings {
     static NEVER: AtomicBool = AtomicBool::new(false);
-    let settings = installed(UNIT_MS);
+    let settings = new_set(UNIT_MS);
     let policies = parse_policies("[default]\nfixed = '5s'\n").unwrap();
     let service = Service::new(settings.router(), SharedPolicies::new(policies));
     thread::spawn(move || service.run(&NEVER));
     settings
+}
+
+/// The same, shared by all tests that name their applications themselves.
+pub(super) fn served_once() -> Settings {
+    static SERVED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
+    let (_, settings) = SERVED.get_or_init(|| (shared_node(), served()));
+    settings.clone()
 }
 
 pub(super) struct Team {
@@ -57,25 +64,20 @@ pub(super) struct Team {
 impl Team {
     pub(super) fn new(client: &'static Client) -> Self {
         // Names that are compiled in are the same for all of them: each has a set of its own.
-        static SHARED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
-        let (settings, app, queue) = match client.compiled {
-            true => return Self::alone(client),
-            false => {
-                let name = client.name;
-                let (_, settings) = SHARED.get_or_init(|| (shared_node(), served()));
-                (settings.clone(), format!("eu.{name}"), client.queue.into())
-            }
-        };
-        Self::of(client, settings, app, queue)
+        match client.compiled {
+            true => Self::of(client, served(), "billing".into(), "billing-in".into()),
+            false => Self::of(client, served_once(), format!("eu.{}", client.name), client.queue.into()),
+        }
     }
 
-    /// One with a set of its own.
-    pub(super) fn alone(client: &'static Client) -> Self {
-        Self::of(client, served(), "billing".into(), "billing-in".into())
+    /// Another one with the programs of the same client.
+    pub(super) fn another(client: &'static Client, number: usize) -> Self {
+        let queue = format!("{} {number}", client.queue);
+        Self::of(client, served_once(), format!("eu.{}.{number}", client.name), queue)
     }
 
     fn of(client: &'static Client, settings: Settings, app: String, queue: String) -> Self {
-        let user = format!("{}-of-{}", client.name, settings.broker.vhost);
+        let user = format!("{app}-of-{}", settings.broker.vhost);
         Self { client, settings, app, queue, user, directory: tempfile::tempdir().unwrap() }
     }
 

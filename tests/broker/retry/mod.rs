@@ -97,9 +97,3 @@ fn by_id(messages: Vec<Parked>) -> HashMap<String, (Parked, u32)> {
     }
     found
 }
-
-#[test]
-fn the_sample_policies_can_be_used() {
-    let text = include_str!("../../../examples/policies.toml");
-    delayline_settings::parse_policies(text).unwrap();
-}
