@@ -19,10 +19,8 @@ use delayline::{
 use delayline_settings::Settings;
 use fastrand::Rng;
 
-use crate::{
-    common::{Arrival, Inbox, PATIENCE, app, installed},
-    culprits::{Stopping, crashes, marker, parked, stream},
-};
+use super::culprits::{Stopping, crashes, marker, parked, stream};
+use crate::common::{Arrival, Inbox, PATIENCE, app, installed};
 
 /// How many messages there are; `RANDOM_MESSAGES` sets another number.
 const MESSAGES: usize = 1_000;

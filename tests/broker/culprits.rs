@@ -21,10 +21,8 @@ use delayline::{
 use delayline_admin::{Kept, Selection};
 use delayline_settings::Settings;
 
-use crate::{
-    common::{Inbox, PATIENCE, app, eventually, installed, topology},
-    retry::faults::dead_letters,
-};
+use super::retry::faults::dead_letters;
+use crate::common::{Inbox, PATIENCE, app, eventually, installed, topology};
 
 /// What the streams of this broker crash over, in messages that the router sends.
 pub(crate) fn crashes(settings: &Settings) -> Vec<(Properties, Headers)> {
