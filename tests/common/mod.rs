@@ -2,7 +2,7 @@
 //! shares a node that this process started itself.
 
 // Each test binary uses its own part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod daemon;
 pub mod foreign;
