@@ -8,6 +8,7 @@ use delayline::{
     codec::{Delay, Tolerance},
     message::{Properties, When},
 };
+use delayline_settings::Settings;
 use jiff::{Timestamp, ToSpan};
 
 use crate::common::{Arrival, Inbox, PATIENCE, app, installed, lateness};
@@ -16,6 +17,12 @@ fn message(id: usize, delay: u64) -> Message {
     let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
     Message::after(app("app"), Delay::from_seconds(delay).unwrap(), "x".repeat(256))
         .with_properties(properties)
+}
+
+/// A router that a broker may keep waiting as long as a test does: what it sends again arrives
+/// twice.
+fn patient_router(settings: &Settings) -> Router {
+    settings.router().confirm_timeout(PATIENCE).publish_timeout(PATIENCE).connect().unwrap()
 }
 
 /// Publishes through a pipeline, and returns when each message was due.
@@ -47,7 +54,7 @@ fn check(arrivals: &[Arrival], due: &HashMap<String, Timestamp>) {
 fn ten_thousand_random_delays_arrive_once_and_none_early() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     let mut random = fastrand::Rng::with_seed(1);
     // Units of 1 ms up to 8.2 s: levels 0 to 12.
     let delays = (0..10_000).map(|id| (id, random.u64(0..8_192)));
@@ -66,7 +73,7 @@ fn ten_thousand_random_delays_arrive_once_and_none_early() {
 fn two_hundred_real_delays_arrive_once_and_none_early() {
     let settings = installed(1_000);
     let inbox = Inbox::open(&settings, "app").collecting(200, PATIENCE);
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     let mut random = fastrand::Rng::with_seed(2);
     let due = publish(&router, (0..200).map(|id| (id, random.u64(0..=20))));
     let arrivals = inbox.join().unwrap();
@@ -80,7 +87,7 @@ fn every_level_hands_on_to_the_right_one() {
     // wait.
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     let delays: Vec<u64> =
         (0..13).flat_map(|level| [(1 << level) - 1, 1 << level, (1 << level) + 1]).collect();
     let due = publish(&router, delays.iter().copied().enumerate());
@@ -90,7 +97,7 @@ fn every_level_hands_on_to_the_right_one() {
 #[test]
 fn the_longest_delay_waits_at_the_top() {
     let settings = installed(1_000);
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     let receipt = router.publish(Message::after(app("app"), Delay::MAX, "x")).unwrap();
     assert_eq!((receipt.delay, receipt.delay.hops()), (Delay::MAX, 28));
     let status = crate::common::status(&settings);
@@ -101,7 +108,7 @@ fn the_longest_delay_waits_at_the_top() {
 fn an_instant_is_not_missed_by_more_than_its_rounding() {
     let settings = installed(1_000);
     let inbox = Inbox::open(&settings, "app");
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     let at = Timestamp::now() + 1_500.milliseconds();
     router.publish(Message::at(app("app"), at, "x")).unwrap();
     router.publish(Message::at(app("app"), Timestamp::now() - 1.hour(), "past")).unwrap();
@@ -116,7 +123,7 @@ fn a_tolerance_saves_hops() {
     // receipt tells what was left when it was sent.
     let settings = installed(200);
     let inbox = Inbox::open(&settings, "app");
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     let tolerance: Tolerance = "60%".parse().unwrap();
     let receipt = router.publish(message(0, 10).with_tolerance(tolerance)).unwrap();
     assert_eq!((receipt.delay.seconds(), receipt.delay.hops()), (16, 1));
@@ -127,7 +134,7 @@ fn a_tolerance_saves_hops() {
 fn large_and_empty_bodies_arrive_whole() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = settings.router().connect().unwrap();
+    let router = patient_router(&settings);
     // Together more than the router keeps in flight, and than the client
     // library buffers.
     let bodies: Vec<Vec<u8>> =

@@ -56,7 +56,7 @@ fn a_program_that_logs() {
 fn printed(node: &PrivateNode, url: &str, ca_file: Option<&Path>, level: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "logging::a_program_that_logs", "--ignored", "--nocapture"])
+        .args(["--exact", "broker::logging::a_program_that_logs", "--ignored", "--nocapture"])
         .env("RUST_LOG", level)
         .env("TEST_URL", url)
         .env("TEST_MANAGEMENT_URL", node.management_url())

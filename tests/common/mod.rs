@@ -325,7 +325,8 @@ pub fn eventually_seen<T: std::fmt::Debug>(
             return seen;
         }
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}; at last: {seen:?}");
-        // What is expensive to look at is looked at less often: the broker has work to do.
-        thread::sleep(looked.elapsed().max(Duration::from_millis(100)));
+        // What is expensive to look at is looked at less often: the broker, and other tests, have
+        // work to do.
+        thread::sleep((looked.elapsed() * 3).max(Duration::from_millis(100)));
     }
 }

@@ -24,13 +24,14 @@ fn flags_that_are_settings_name_their_variables() {
 
 #[test]
 fn every_command_has_examples() {
-    let mut cli = Cli::command();
-    assert!(cli.render_long_help().to_string().contains("Exit codes: 0 done"));
+    let cli = Cli::command();
     let nested = cli.get_subcommands().flat_map(|command| command.get_subcommands());
     for command in cli.get_subcommands().chain(nested) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         assert!(help.starts_with("Examples:"), "{} has no examples", command.get_name());
     }
+    // Rendering adds a command, `help`.
+    assert!({ cli }.render_long_help().to_string().contains("Exit codes: 0 done"));
 }
 
 #[test]
