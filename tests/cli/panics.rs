@@ -60,7 +60,12 @@ fn no_panic_shows_the_password() {
     let address = shared_node().url().replace("amqp://", "");
     for url in [format!("amqp://nobody:{MARK}@{address}"), format!("amqp://nobody:{MARK}@127.0.0.1:1/x")] {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cli::panics::a_program_that_panics_with_all_it_has", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "cli::panics::a_program_that_panics_with_all_it_has",
+                "--ignored",
+                "--nocapture",
+            ])
             .env(PANICKING, &url)
             .env("TEST_MANAGEMENT", shared_node().management_url())
             .env("RUST_BACKTRACE", "full")
