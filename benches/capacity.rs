@@ -15,7 +15,7 @@ mod prefetch;
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use delayline::{codec::Tolerance, topology::Unit};
+use delayline_core::{codec::Tolerance, topology::Unit};
 use delayline_measure::{
     bench::{self, BenchPlan, Report, Way},
     capacity::{Figures, Knee, Load, Outlook},

@@ -3,7 +3,7 @@
 use std::{hint::black_box, time::Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use delayline::{
+use delayline_core::{
     Message,
     codec::{AppKey, Delay, RoutingKey, Tolerance},
     message::{Properties, Schedule, Wire},

@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::topology::Topology;
 use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_core::topology::Topology;
 use delayline_node::{NodeOptions, PrivateNode, usage};
 use delayline_settings::Settings;
 

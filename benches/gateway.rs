@@ -16,14 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_amqp::{Consumer, Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Consumer, Next, Session},
     codec::AppKey,
     message::Value,
     topology::{Binding, Endpoint, ExchangeKind, Queue, Topology},
 };
-use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;

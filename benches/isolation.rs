@@ -22,14 +22,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::{AppKey, Delay},
     message::Value,
     topology::{Binding, Endpoint, Queue, Topology, Unit},
 };
-use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -127,7 +127,7 @@ fn app(key: &str) -> AppKey {
 
 /// Declares a quorum queue, with a limit that refuses if that is wanted.
 fn queue(session: &mut Session, name: &str, refuses: bool) {
-    let mut arguments: Vec<(String, delayline::topology::Argument)> =
+    let mut arguments: Vec<(String, delayline_core::topology::Argument)> =
         vec![("x-queue-type".into(), "quorum".into())];
     if refuses {
         arguments.extend([("x-max-length".into(), 1.into()), ("x-overflow".into(), "reject-publish".into())]);
@@ -140,7 +140,7 @@ fn receive(session: &mut Session, topology: &Topology, key: &str, queue: &str) {
     let binding = Binding {
         source: topology.names().dispatch(),
         destination: Endpoint::Queue(queue.into()),
-        key: delayline::codec::RoutingKey::binding_pattern(&app(key)),
+        key: delayline_core::codec::RoutingKey::binding_pattern(&app(key)),
     };
     session.bind(&binding).unwrap();
 }

@@ -13,13 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Target, Unsticker};
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::{AppKey, Delay},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
-use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Target, Unsticker};
 use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};

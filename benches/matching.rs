@@ -7,12 +7,12 @@
 
 use std::fmt::Write as _;
 
-use delayline::{
-    amqp::Session,
+use delayline_admin as admin;
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{AppKey, Delay, Level, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
-use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 
 /// Matches in one go, and how often; the fastest counts.

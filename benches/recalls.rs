@@ -20,12 +20,12 @@ use std::{
 };
 
 use bare::Bare;
-use delayline::{
-    amqp::Session,
+use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, SweepOptions};
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{AppKey, Delay, MessageId, RoutingKey},
     topology::{Binding, Names, RecallSettings, Topology},
 };
-use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, SweepOptions};
 use delayline_measure::ledger::percentile;
 use delayline_node::{ClusterOptions, NodeOptions, PrivateCluster, PrivateNode, usage::peak_bytes};
 use delayline_settings::Settings;

@@ -15,13 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, compare::retries_natively, management::ManagementApi};
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, NativeRetry, Queue, Topology},
 };
-use delayline_admin::{self as admin, compare::retries_natively, management::ManagementApi};
 use delayline_measure::ledger::percentile;
 use delayline_node::{NodeOptions, PrivateNode, usage};
 use delayline_settings::Settings;
@@ -229,7 +229,7 @@ fn fill(session: &mut Session, settings: &Settings, count: u32) {
 }
 
 struct Inbox {
-    consumer: delayline::amqp::Consumer,
+    consumer: delayline_amqp::Consumer,
     _session: Session,
 }
 

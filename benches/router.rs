@@ -9,13 +9,14 @@ mod bare;
 use std::{thread, time::Instant};
 
 use bare::Bare;
-use delayline::{
-    Message, Router,
-    amqp::Session,
+use delayline_admin as admin;
+use delayline_amqp::Session;
+use delayline_client::Router;
+use delayline_core::{
+    Message,
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
 };
-use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 

@@ -11,13 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
-use delayline_admin::{self as admin, management::ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
@@ -97,7 +97,7 @@ fn with_set(settings: &Settings, set: &str) -> Settings {
     let mut settings = settings.clone();
     settings.topology.set = set.parse().unwrap();
     if set.ends_with("tenth") {
-        settings.topology.unit = delayline::topology::Unit::from_millis(100).unwrap();
+        settings.topology.unit = delayline_core::topology::Unit::from_millis(100).unwrap();
     }
     settings
 }
@@ -119,7 +119,7 @@ fn install(settings: &Settings) {
     }
 }
 
-fn quorum() -> std::collections::BTreeMap<String, delayline::topology::Argument> {
+fn quorum() -> std::collections::BTreeMap<String, delayline_core::topology::Argument> {
     [("x-queue-type".to_owned(), "quorum".into())].into()
 }
 

@@ -25,14 +25,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::Layout;
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{AppKey, Delay, Level},
     message::Value,
     topology::{QueueType, Topology},
 };
-use delayline_admin::Layout;
 use delayline_measure::ledger::percentile;
 use delayline_settings::Settings;
 use jiff::Timestamp;

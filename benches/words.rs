@@ -19,8 +19,8 @@ use std::{
 };
 
 use bare::Bare;
-use delayline::{
-    amqp::{Next, Session},
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     codec::Level,
     topology::{Argument, Binding, Endpoint, Names, Object, Queue, Topology, Unit},
 };

@@ -66,26 +66,7 @@
 //! [`broker`] says where one is; [`amqp`] is the only one that talks to it;
 //! [`router`], [`recall`], [`retry`] and [`gateway`] are behaviour on top.
 
-pub mod amqp;
-#[doc(hidden)]
-pub mod backoff;
-pub mod broker;
-pub mod codec;
-pub mod gateway;
-pub mod histogram;
-pub mod message;
-#[doc(hidden)]
-pub mod percent;
-mod random;
-pub mod recall;
-mod relay;
-pub mod retry;
-pub mod router;
-#[doc(hidden)]
-pub mod shell;
-#[doc(hidden)]
-pub mod tls;
-pub mod topology;
-
-pub use message::Message;
-pub use router::Router;
+pub use delayline_amqp as amqp;
+pub use delayline_amqp::{broker, tls};
+pub use delayline_client::{Router, gateway, recall, retry, router};
+pub use delayline_core::{Message, backoff, codec, histogram, message, percent, shell, topology};

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     message::Headers,
     retry::Failure,

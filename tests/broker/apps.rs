@@ -3,15 +3,17 @@
 mod removing;
 mod unbound;
 
-use delayline::{
-    amqp::{Next, Session},
-    broker::{Credentials, Secret},
-    codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
-};
 use delayline_admin::{
     self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery, Export, RemoveOptions, RemoveRefusal,
     RemoveReport, Target,
+};
+use delayline_amqp::{
+    Next, Session,
+    broker::{Credentials, Secret},
+};
+use delayline_core::{
+    codec::{Delay, RoutingKey},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};

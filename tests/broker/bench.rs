@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
-use delayline::{amqp::Session, topology::Unit};
 use delayline_admin as admin;
+use delayline_amqp::Session;
+use delayline_core::topology::Unit;
 use delayline_measure::bench::{self, BenchError, BenchPlan, Progress, Way};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -84,7 +85,7 @@ fn touches_no_set_that_stands() {
     let settings = vhost().build().unwrap();
     install(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
-    let queue = delayline::topology::Queue::new("mine.sink")
+    let queue = delayline_core::topology::Queue::new("mine.sink")
         .with_arguments([("x-queue-type".to_owned(), "classic".into())]);
     session.declare_queue(&queue).unwrap();
     let before = objects(&settings);

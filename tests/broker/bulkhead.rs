@@ -1,12 +1,12 @@
 //! One application that does not take its messages, and what it does to the others.
 
-use delayline::{
+use delayline_admin::{self as admin, DoctorOptions, FindingCode};
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, DoctorOptions, FindingCode};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
@@ -126,7 +126,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     let mut consumed = 0;
     while consumed < 100 {
         match consumer.next(PATIENCE) {
-            delayline::amqp::Next::Delivery(delivery) => consumer.ack(delivery).unwrap(),
+            delayline_amqp::Next::Delivery(delivery) => consumer.ack(delivery).unwrap(),
             other => panic!("after {consumed}: {other:?}"),
         }
         consumed += 1;

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use delayline::{Message, codec::Delay};
 use delayline_admin as admin;
+use delayline_core::{Message, codec::Delay};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, SLOTS, Watched};

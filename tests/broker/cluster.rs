@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delayline::{Message, codec::Delay, message::Properties};
 use delayline_admin::{
     self as admin, DoctorOptions, FindingCode, compare::Difference, management::ManagementApi,
 };
+use delayline_core::{Message, codec::Delay, message::Properties};
 use delayline_node::{ClusterOptions, PrivateCluster};
 
 use crate::broker::canary::Running;

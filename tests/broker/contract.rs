@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use delayline::codec::{Delay, RoutingKey};
+use delayline_core::codec::{Delay, RoutingKey};
 
 use crate::common::{app, eventually, installed, raw, status};
 

@@ -3,8 +3,9 @@ use std::{
     thread,
 };
 
-use delayline::{
-    Message, Router,
+use delayline_client::Router;
+use delayline_core::{
+    Message,
     codec::{Delay, Tolerance},
     message::{Properties, When},
 };
@@ -29,7 +30,7 @@ fn patient_router(settings: &Settings) -> Router {
 fn publish(router: &Router, messages: impl Iterator<Item = (usize, u64)>) -> HashMap<String, Timestamp> {
     let mut due = HashMap::new();
     let mut pipeline = router.pipeline();
-    let mut note = |outcome: delayline::router::Outcome<usize>| {
+    let mut note = |outcome: delayline_client::router::Outcome<usize>| {
         due.insert(outcome.tag.to_string(), outcome.result.unwrap().due);
     };
     for (id, delay) in messages {

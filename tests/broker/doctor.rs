@@ -4,14 +4,14 @@ mod rights;
 
 use std::collections::BTreeSet;
 
-use delayline::{
-    Message,
-    amqp::Session,
-    codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Names, Queue},
-};
 use delayline_admin::{
     self as admin, DoctorOptions, DoctorReport, Finding, FindingCode, management::ManagementApi,
+};
+use delayline_amqp::Session;
+use delayline_core::{
+    Message,
+    codec::{Delay, RoutingKey},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Names, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;

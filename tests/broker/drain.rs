@@ -6,15 +6,17 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    amqp::{Delivery, Session},
-    broker::{Credentials, Secret},
-    message::{Properties, Value},
-    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
-};
 use delayline_admin::{
     Kept,
     drain::{Decision, Drain, DrainError, Drained, Outgoing, Sample},
+};
+use delayline_amqp::{
+    Delivery, Session,
+    broker::{Credentials, Secret},
+};
+use delayline_core::{
+    message::{Properties, Value},
+    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};

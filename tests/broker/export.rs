@@ -1,7 +1,7 @@
 //! What is exported, in the hands of the broker itself.
 
-use delayline::topology::{JournalSettings, RecallSettings};
 use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, Export};
+use delayline_core::topology::{JournalSettings, RecallSettings};
 
 use crate::common::{app, http, shared_node, topology, vhost};
 

@@ -10,13 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    Message,
-    codec::Delay,
-    message::Properties,
-    router::{Cause, Stats},
-};
 use delayline_admin::{self as admin, UnstickOptions};
+use delayline_client::router::{Cause, Stats};
+use delayline_core::{Message, codec::Delay, message::Properties};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 

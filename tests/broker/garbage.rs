@@ -1,6 +1,6 @@
-use delayline::{
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{AppKey, Delay},
 };
 
@@ -108,7 +108,7 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
     let others = settings.router().connect().unwrap();
     let beside = |key: &str| {
         let mut pipeline = others.pipeline();
-        let pushed = |outcome: delayline::router::Outcome<i32>| assert!(outcome.result.is_ok());
+        let pushed = |outcome: delayline_client::router::Outcome<i32>| assert!(outcome.result.is_ok());
         for tag in 0..10_000 {
             pipeline.push(tag, Message::after(app(key), ten, "x")).into_iter().for_each(pushed);
         }

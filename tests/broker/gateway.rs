@@ -10,14 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, Applied, DoctorOptions, Kept, Selection};
+use delayline_amqp::{Consumer, Delivery, Next, Session};
+use delayline_client::gateway::{Gateway, GatewayStats};
+use delayline_core::{
     Message,
-    amqp::{Consumer, Delivery, Next, Session},
-    gateway::{Gateway, GatewayStats},
     message::{Properties, Value},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, Applied, DoctorOptions, Kept, Selection};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::Timestamp;

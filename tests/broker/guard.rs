@@ -3,14 +3,12 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use delayline::{
-    amqp::Session,
-    topology::{Binding, Endpoint},
-};
 use delayline_admin::{
     self as admin, AdminError, Applied, DoctorOptions, FindingCode, GuardOptions, GuardReport, Kept, Layout,
     ReplayReport, Selection,
 };
+use delayline_amqp::Session;
+use delayline_core::topology::{Binding, Endpoint};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
@@ -214,7 +212,7 @@ fn a_stall_of_kombu_is_cured_and_nothing_is_lost() {
     let (settings, mut session) = empty();
     let layout = Layout::celery(None);
     let keys = kombu(&settings, 10, "tasks", &[5]);
-    assert_eq!(keys[&5], layout.key(delayline::codec::Delay::from_seconds(5).unwrap(), "tasks"));
+    assert_eq!(keys[&5], layout.key(delayline_core::codec::Delay::from_seconds(5).unwrap(), "tasks"));
     publish(&settings, &layout, "gone", 1, 0..40);
     stuck(&settings, "celery_delayed_0", 40);
     publish(&settings, &layout, "tasks", 3, 0..20);

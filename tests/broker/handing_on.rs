@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use delayline::{
+use delayline_admin::{self as admin, FindingCode, Severity};
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{Delay, RoutingKey},
     percent,
     topology::{Binding, Endpoint, Queue},
 };
-use delayline_admin::{self as admin, FindingCode, Severity};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, Sources};

@@ -7,13 +7,15 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use delayline::{
-    amqp::Session,
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery};
+use delayline_amqp::{
+    Session,
     broker::{Credentials, Secret},
+};
+use delayline_core::{
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, JournalSettings, Queue, RecallSettings},
 };
-use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;

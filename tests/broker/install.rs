@@ -1,11 +1,11 @@
 use std::thread;
 
-use delayline::{
-    amqp::Session,
+use delayline_admin::{self as admin, Applied, compare::Difference, management::ManagementApi};
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{Delay, Level},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, Applied, compare::Difference, management::ManagementApi};
 
 use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, raw, topology, vhost};
 
@@ -129,7 +129,9 @@ fn two_sets_share_a_vhost() {
         let router = settings.router().connect().unwrap();
         let send = |body| {
             let key = app(settings.topology.set.as_str());
-            router.publish(delayline::Message::after(key, Delay::from_seconds(5).unwrap(), body)).unwrap();
+            router
+                .publish(delayline_core::Message::after(key, Delay::from_seconds(5).unwrap(), body))
+                .unwrap();
         };
         send("x");
         assert_eq!(inbox.exactly(1, send).len(), 1);
@@ -145,7 +147,7 @@ fn classic_queues_deliver_too() {
     let router = settings.router().connect().unwrap();
     for seconds in [0, 1, 77, 500] {
         let delay = Delay::from_seconds(seconds).unwrap();
-        router.publish(delayline::Message::after(app("app"), delay, "x")).unwrap();
+        router.publish(delayline_core::Message::after(app("app"), delay, "x")).unwrap();
     }
     assert_eq!(inbox.collect(4, PATIENCE).len(), 4);
 }

@@ -6,15 +6,15 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use delayline::{
-    Message,
-    amqp::{Delivery, Session},
-    codec::{Delay, RoutingKey},
-    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
-};
 use delayline_admin::{
     self as admin, FindingCode, Kept, Selection,
     drain::{Decision, Drain, Drained, Outgoing},
+};
+use delayline_amqp::{Delivery, Session};
+use delayline_core::{
+    Message,
+    codec::{Delay, RoutingKey},
+    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_settings::Settings;
 use serde_json::json;
@@ -117,7 +117,7 @@ fn what_somebody_else_holds_is_said_to_be_withheld() {
             |_| {
                 let taken = thief.get_or_insert_with(|| other.consume("kept", 100).unwrap());
                 let first = taken.next(PATIENCE);
-                assert!(matches!(first, delayline::amqp::Next::Delivery(_)), "{first:?}");
+                assert!(matches!(first, delayline_amqp::Next::Delivery(_)), "{first:?}");
                 Decision::Discard
             },
             |_| {},

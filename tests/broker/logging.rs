@@ -6,8 +6,9 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use delayline::{Message, amqp::Session, broker::Secret, codec::Delay};
 use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_amqp::{Session, broker::Secret};
+use delayline_core::{Message, codec::Delay};
 use delayline_node::PrivateNode;
 use delayline_settings::Layers;
 use serde_json::json;

@@ -1,4 +1,4 @@
-use delayline::{
+use delayline_core::{
     Message,
     codec::Delay,
     message::{MAX_PROPERTIES_BYTES, Properties, Value},
@@ -52,7 +52,7 @@ fn what_would_move_the_message_is_not_sent() {
     let mut sent = message().with_header("CC", target.clone()).with_header("BCC", target);
     // Far shorter than the delay: as a property it would cut the delay short.
     sent.properties.expiration = Some("1".into());
-    sent.when = delayline::message::When::After(Delay::from_seconds(1_500).unwrap());
+    sent.when = delayline_core::message::When::After(Delay::from_seconds(1_500).unwrap());
     let receipt = router.publish(sent).unwrap();
     let arrival = inbox.collect(1, PATIENCE).remove(0);
     assert!(arrival.late_ms() >= 0, "it came {} ms early", -arrival.late_ms());

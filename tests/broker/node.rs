@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::shared_node;

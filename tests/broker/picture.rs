@@ -2,12 +2,10 @@
 
 use std::net::TcpListener;
 
-use delayline::{
-    Message, Router,
-    amqp::{Next, Session},
-    codec::Delay,
-};
 use delayline_admin::{Kept, Selection, Severity, management::ManagementApi};
+use delayline_amqp::{Next, Session};
+use delayline_client::Router;
+use delayline_core::{Message, codec::Delay};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, KeptView, Picture, Sources, Watch};

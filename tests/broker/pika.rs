@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use delayline::{codec::RoutingKey, message::Value};
+use delayline_core::{codec::RoutingKey, message::Value};
 
 use crate::common::{Inbox, PATIENCE, installed, run_in_time};
 

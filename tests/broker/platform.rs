@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use delayline::{amqp::Session, topology::Topology};
 use delayline_admin::{self as admin, Applied, ApplyOptions, ApplyReport, Platform, compare::Difference};
+use delayline_amqp::Session;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 use serde_json::json;
 
@@ -124,7 +125,7 @@ fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
     assert_eq!(applied(&settings, one).outcome, Applied::Unchanged);
     // A message waits in it.
     let router = settings.router().connect().unwrap();
-    let message = delayline::Message::after("old".parse().unwrap(), "1".parse().unwrap(), "x");
+    let message = delayline_core::Message::after("old".parse().unwrap(), "1".parse().unwrap(), "x");
     router.publish(message).unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let depth = |session: &mut Session| session.queue_depth("old").unwrap().map_or(0, |depth| depth.ready);

@@ -1,6 +1,8 @@
 //! Limits on what may be published: who enforces them, and how it shows.
 
-use delayline::{Message, amqp::Session, codec::Delay, message::InvalidMessage, router::Cause};
+use delayline_amqp::Session;
+use delayline_client::router::Cause;
+use delayline_core::{Message, codec::Delay, message::InvalidMessage};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 use serde_json::json;

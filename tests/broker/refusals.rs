@@ -2,12 +2,12 @@
 
 use std::{collections::HashSet, thread};
 
-use delayline::{
+use delayline_amqp::{AmqpError, Session};
+use delayline_client::router::Cause;
+use delayline_core::{
     Message,
-    amqp::{AmqpError, Session},
     codec::Delay,
     message::Properties,
-    router::Cause,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Unit},
 };
 use delayline_settings::Settings;

@@ -1,14 +1,14 @@
 //! A message that no queue takes comes back without a number: it is recognised by
 //! what it holds.
 
-use delayline::{
-    amqp::{Delivery, Event, Publisher, Returned, Session},
-    message::{Headers, Properties, Value},
-    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
-};
 use delayline_admin::{
     drain::{Decision, Drain, Drained, Outgoing},
     management::ManagementApi,
+};
+use delayline_amqp::{Delivery, Event, Publisher, Returned, Session};
+use delayline_core::{
+    message::{Headers, Properties, Value},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;

@@ -3,14 +3,15 @@
 
 use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
-use delayline::{
+use delayline_admin::{self as admin, Applied, Kept, Selection};
+use delayline_amqp::{AmqpError, Session};
+use delayline_client::retry::Service;
+use delayline_core::{
     Message,
-    amqp::{AmqpError, Session},
     codec::Delay,
-    retry::{Service, SharedPolicies},
+    retry::SharedPolicies,
     topology::{Queue, Topology},
 };
-use delayline_admin::{self as admin, Applied, Kept, Selection};
 use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
@@ -84,7 +85,7 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let root = common::installed(1_000);
     let settings = settings_as("operator", on(&root), &vhost_of(&root));
     let topology = common::topology(&settings);
-    let key = |app: &str| delayline::codec::RoutingKey::new(Delay::ZERO, common::app(app)).encode();
+    let key = |app: &str| delayline_core::codec::RoutingKey::new(Delay::ZERO, common::app(app)).encode();
     raw::publish(&root, (0..2).map(|n| raw::message("delay", &key(&format!("app{n}")), n, &json!({}))));
     let unroutable = || common::status(&settings).unroutable;
     common::eventually("both are unroutable", || unroutable() == Some(2));
@@ -120,7 +121,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
         delivery: admin::Delivery::Direct(admin::AppQueue::new("billing")),
         user: Some(admin::AppUser {
             name: format!("billing-{}", vhost_of(&root)),
-            password: Some(delayline::broker::Secret::new("pw")),
+            password: Some(delayline_amqp::broker::Secret::new("pw")),
             ..admin::AppUser::default()
         }),
         recall: None,
@@ -150,7 +151,7 @@ fn an_application_gets_from_app_add_what_the_document_says() {
     let consumer = session.consume("billing", 1).unwrap();
     let next = consumer.next(PATIENCE);
     assert!(
-        matches!(&next, delayline::amqp::Next::Delivery(delivery) if delivery.body == b"mine"),
+        matches!(&next, delayline_amqp::Next::Delivery(delivery) if delivery.body == b"mine"),
         "{next:?}"
     );
 }

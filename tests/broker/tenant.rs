@@ -2,16 +2,15 @@
 
 use std::sync::atomic::AtomicBool;
 
-use delayline::{
-    Message,
-    amqp::{Publisher, Session},
-    broker::Secret,
-    codec::{Delay, RoutingKey},
-    message::{Properties, Value},
-};
 use delayline_admin::{
     self as admin, AdminError, AppQueue, AppSpec, AppUser, Delivery, DoctorOptions, Finding, FindingCode,
     drain::DrainError,
+};
+use delayline_amqp::{Publisher, Session, broker::Secret};
+use delayline_core::{
+    Message,
+    codec::{Delay, RoutingKey},
+    message::{Properties, Value},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;

@@ -2,15 +2,12 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use delayline::{
-    Message,
-    amqp::{AmqpError, Session},
-    codec::Delay,
-};
 use delayline_admin::{
     self as admin,
     management::{ManagementApi, ManagementError},
 };
+use delayline_amqp::{AmqpError, Session};
+use delayline_core::{Message, codec::Delay};
 use delayline_node::{FreePort, NodeOptions, NodeTls, PrivateNode};
 use delayline_settings::Layers;
 use rcgen::{

@@ -8,15 +8,15 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use delayline::{
-    Message,
-    amqp::Session,
-    codec::{Delay, RoutingKey},
-    recall::{Answer, Recaller},
-    topology::{Binding, Endpoint, Object, QueueType, RecallSettings},
-};
 use delayline_admin::{
     self as admin, AdminError, Evidence, Layout, TransferOptions, TransferReport, TransferSource,
+};
+use delayline_amqp::Session;
+use delayline_client::recall::{Answer, Recaller};
+use delayline_core::{
+    Message,
+    codec::{Delay, RoutingKey},
+    topology::{Binding, Endpoint, Object, QueueType, RecallSettings},
 };
 use delayline_settings::Settings;
 use jiff::Timestamp;

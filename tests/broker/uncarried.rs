@@ -3,11 +3,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use delayline::{
-    amqp::Session,
-    codec::{Delay, RoutingKey},
-};
 use delayline_admin::{self as admin, Kept, Selection};
+use delayline_amqp::Session;
+use delayline_core::codec::{Delay, RoutingKey};
 use delayline_settings::Settings;
 use serde_json::json;
 

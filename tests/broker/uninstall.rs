@@ -5,14 +5,13 @@ use std::{
     thread,
 };
 
-use delayline::{
+use delayline_admin as admin;
+use delayline_amqp::{Session, broker::Broker};
+use delayline_core::{
     Message,
-    amqp::Session,
-    broker::Broker,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Queue},
 };
-use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
@@ -100,7 +99,7 @@ fn refuses_while_messages_are_stuck() {
 fn leaves_a_set_with_other_settings_alone() {
     let settings = installed(7);
     let mut other = settings.clone();
-    other.topology.unit = delayline::topology::Unit::SECOND;
+    other.topology.unit = delayline_core::topology::Unit::SECOND;
     let refusal = admin::uninstall(&other, &topology(&other), false).unwrap().unwrap_err();
     assert_eq!(refusal.foreign.len(), 28);
     assert!(refusal.to_string().contains("x-message-ttl"), "{refusal}");

@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 
-use delayline::{
-    amqp::Session,
+use delayline_admin::{self as admin, DoctorOptions, FindingCode, Kept};
+use delayline_amqp::Session;
+use delayline_core::{
     codec::RoutingKey,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::{self as admin, DoctorOptions, FindingCode, Kept};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};

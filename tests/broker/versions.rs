@@ -1,7 +1,9 @@
 //! Where versions of RabbitMQ differ, as `docs/compatibility.md` says.
 
-use delayline::{Message, amqp::Session, codec::Delay, router::Cause};
 use delayline_admin::management::ManagementApi;
+use delayline_amqp::Session;
+use delayline_client::router::Cause;
+use delayline_core::{Message, codec::Delay};
 use delayline_settings::Settings;
 
 use crate::common::{Inbox, PATIENCE, app, as_user, installed, permit};

@@ -1,6 +1,6 @@
 //! The delays of others, below the set.
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 
 use super::{Daemon, fits, open};
 use crate::{

@@ -10,7 +10,7 @@ mod layouts;
 mod reading;
 mod screenshots;
 
-use delayline::{Message, codec::Delay};
+use delayline_core::{Message, codec::Delay};
 use delayline_settings::Settings;
 
 use crate::common::{app, eventually_seen};

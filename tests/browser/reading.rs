@@ -1,12 +1,12 @@
 //! What the page says when all is well, and to whom.
 
-use delayline::{
+use delayline_admin::{self as admin, AppQueue, Delivery, management::ManagementApi};
+use delayline_client::recall::Recaller;
+use delayline_core::{
     Message,
     codec::Delay,
-    recall::Recaller,
     topology::{ExchangeKind, JournalSettings, RecallSettings},
 };
-use delayline_admin::{self as admin, AppQueue, Delivery, management::ManagementApi};
 use serde_json::{Value as Json, json};
 
 use super::{Daemon, Seen, cell, fits, open, send};

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{Message, codec::Delay};
+use delayline_core::{Message, codec::Delay};
 use delayline_settings::Settings;
 use serde_json::json;
 

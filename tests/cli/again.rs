@@ -2,11 +2,9 @@
 
 use std::io::Write;
 
-use delayline::codec::{AppKey, RoutingKey};
-use delayline::{
-    amqp::Session,
-    topology::{Binding, Endpoint},
-};
+use delayline_amqp::Session;
+use delayline_core::codec::{AppKey, RoutingKey};
+use delayline_core::topology::{Binding, Endpoint};
 use serde_json::{Value as Json, json};
 
 use crate::{common, json, on, stdout};
@@ -72,9 +70,7 @@ fn an_unroutable_message_is_sent_again_as_it_is_shown() {
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
     again(&settings, &shown);
     let consumer = session.consume(&queue, 1).unwrap();
-    let delayline::amqp::Next::Delivery(delivery) = consumer.next(common::PATIENCE) else {
-        panic!("nothing")
-    };
+    let delayline_amqp::Next::Delivery(delivery) = consumer.next(common::PATIENCE) else { panic!("nothing") };
     assert_eq!((delivery.body.as_slice(), delivery.headers["n"].as_i64()), (b"x".as_slice(), Some(1)));
     assert_eq!(delivery.properties.message_id.as_deref(), Some("7"));
 }

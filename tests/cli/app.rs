@@ -90,7 +90,7 @@ fn a_check_knows_the_queue_that_is_bound_and_a_list_what_is_not() {
         app(&["remove", "billing"]).assert().success();
     }
     app(&["add", "billing"]).assert().success();
-    delayline::amqp::Session::open(&settings.broker).unwrap().delete_queue("billing").unwrap();
+    delayline_amqp::Session::open(&settings.broker).unwrap().delete_queue("billing").unwrap();
     let list = stdout(on(&settings).args(["app", "list"]));
     for words in [
         "billing (not bound)",

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -6,13 +6,9 @@ use std::{
     process::{Command as Process, Stdio},
 };
 
-use delayline::{
-    Message, Router,
-    amqp::{Next, Session},
-    broker::Broker,
-    codec::Delay,
-    message::Value,
-};
+use delayline_amqp::{Next, Session, broker::Broker};
+use delayline_client::Router;
+use delayline_core::{Message, codec::Delay, message::Value};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;

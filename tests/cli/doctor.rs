@@ -1,9 +1,7 @@
 //! What would hurt, as an operator and a script see it.
 
-use delayline::{
-    amqp::Session,
-    topology::{Binding, Endpoint, Queue},
-};
+use delayline_amqp::Session;
+use delayline_core::topology::{Binding, Endpoint, Queue};
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{

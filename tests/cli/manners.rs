@@ -7,7 +7,7 @@ use std::{
     process::{Command as Process, Stdio},
 };
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};

@@ -3,8 +3,9 @@
 
 use std::{process::Command, thread};
 
-use delayline::{amqp::Session, topology::Topology};
 use delayline_admin::{self as admin, DoctorOptions, management::ManagementApi};
+use delayline_amqp::Session;
+use delayline_core::topology::Topology;
 use delayline_settings::{Layers, Settings};
 
 use crate::{

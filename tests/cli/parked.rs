@@ -1,8 +1,8 @@
 //! What was given up.
 
-use delayline::{
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::Delay,
     message::{Headers, Properties, Value},
     topology::{Binding, Endpoint, Exchange, ExchangeKind},

@@ -1,6 +1,6 @@
 //! `delayline probe`
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use crate::{

@@ -7,13 +7,13 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use delayline::{
+use delayline_admin::add_gateway;
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, ExchangeKind, Queue, Topology},
 };
-use delayline_admin::add_gateway;
 use delayline_node::{FreePort, NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};

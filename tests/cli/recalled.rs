@@ -5,10 +5,8 @@ use std::{
     process::Stdio,
 };
 
-use delayline::{
-    amqp::{Next, Session},
-    message::Value,
-};
+use delayline_amqp::{Next, Session};
+use delayline_core::message::Value;
 use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::json;

@@ -4,9 +4,9 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use assert_cmd::Command;
-use delayline::{
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::Delay,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };

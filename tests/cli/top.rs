@@ -1,6 +1,6 @@
 //! `delayline top`, in a terminal and in a pipe.
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use portable_pty::CommandBuilder;

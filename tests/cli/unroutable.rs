@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::{Value as Json, json};

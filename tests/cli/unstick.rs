@@ -1,8 +1,8 @@
 //! Queues that hand on nothing, as an operator helps them.
 
-use delayline::{
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{Delay, RoutingKey},
     topology::{Binding, Endpoint, Queue},
 };

@@ -8,7 +8,8 @@ use std::{
     process::Stdio,
 };
 
-use delayline::{Message, amqp::Session, codec::Delay};
+use delayline_amqp::Session;
+use delayline_core::{Message, codec::Delay};
 use delayline_node::FreePort;
 use delayline_settings::Settings;
 use delayline_watch::metrics::{Kind, NAMES};
@@ -92,13 +93,13 @@ fn apps_beyond_a_hundred_share_a_series() {
     let settings = installed(10);
     let mut daemon = start(&settings, &[]);
     // As from applications that reject all.
-    let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
+    let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
     for number in 0..120 {
         let key = format!("app-{number}");
         let source = "delay.dispatch".to_owned();
-        let destination = delayline::topology::Endpoint::Exchange("delay.retry".into());
-        let key = delayline::codec::RoutingKey::binding_pattern(&app(&key));
-        session.bind(&delayline::topology::Binding { source, destination, key }).unwrap();
+        let destination = delayline_core::topology::Endpoint::Exchange("delay.retry".into());
+        let key = delayline_core::codec::RoutingKey::binding_pattern(&app(&key));
+        session.bind(&delayline_core::topology::Binding { source, destination, key }).unwrap();
     }
     for number in 0..120 {
         publish(&settings, &format!("app-{number}"), 0, 1);

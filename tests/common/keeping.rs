@@ -1,7 +1,7 @@
 //! Queues that keep messages whose bodies are numbers.
 
-use delayline::amqp::Delivery;
 use delayline_admin::drain::{Decision, Drain, Drained};
+use delayline_amqp::Delivery;
 
 /// What a body says.
 pub fn number(delivery: &Delivery) -> usize {

@@ -19,15 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    amqp::{Consumer, Event, Next, Publisher, Session},
-    broker::Broker,
+use delayline_admin::{self as admin, Applied};
+use delayline_amqp::{Consumer, Event, Next, Publisher, Session, broker::Broker};
+use delayline_core::{
     codec::{AppKey, RoutingKey},
     message::{Headers, Properties, Value},
     percent,
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
-use delayline_admin::{self as admin, Applied};
 use delayline_measure::ledger::percentile;
 use delayline_node::PrivateNode;
 use delayline_settings::{Layers, Settings};

@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    amqp::{AmqpError, Next, Session},
-    broker::Broker,
-};
+use delayline_amqp::{AmqpError, Next, Session, broker::Broker};
 
 use crate::ledger::{Ledger, Place};
 

@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
-use delayline::{amqp::Session, broker::Broker, topology::Topology};
 use delayline_admin::{self as admin, UnstickOptions, management::ManagementApi};
+use delayline_amqp::{Session, broker::Broker};
+use delayline_core::topology::Topology;
 use delayline_node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode};
 use delayline_settings::{Layers, Settings};
 

@@ -26,7 +26,7 @@ use std::{
 };
 
 use clap::Parser;
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::{Layers, Settings};
 use tempfile::TempDir;
 

@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_client::router::Outcome;
+use delayline_core::{
     Message,
     codec::{AppKey, Delay},
     message::Properties,
-    router::Outcome,
 };
 use delayline_settings::Settings;
 

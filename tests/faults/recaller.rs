@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_client::recall::{Answer, Recaller};
+use delayline_core::{
     codec::AppKey,
     message::Handle,
-    recall::{Answer, Recaller},
     topology::{Endpoint, Object, RecallSettings, Topology},
 };
 use delayline_settings::{Layers, Settings};

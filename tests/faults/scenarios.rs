@@ -2,8 +2,8 @@
 
 use std::{thread, time::Duration};
 
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{AppKey, RoutingKey},
     topology::{Binding, Endpoint, Names, Queue},
 };

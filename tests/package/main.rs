@@ -10,8 +10,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use delayline::amqp::Session;
 use delayline_admin as admin;
+use delayline_amqp::Session;
 use rustix::process::{Pid, Signal, kill_process};
 
 use common::{eventually, shared_node, topology, vhost};

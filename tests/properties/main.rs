@@ -1,8 +1,8 @@
 //! Properties of the pure core, on inputs nobody thought of.
 
-use delayline::codec::{AppKey, Delay, Level, RoutingKey, Tolerance};
-use delayline::retry::{Backoff, Decision, Failure, History, Jitter, ParkReason, Policy};
-use delayline::topology::{Endpoint, Topology, TopologySettings, Unit, topic_matches};
+use delayline_core::codec::{AppKey, Delay, Level, RoutingKey, Tolerance};
+use delayline_core::retry::{Backoff, Decision, Failure, History, Jitter, ParkReason, Policy};
+use delayline_core::topology::{Endpoint, Topology, TopologySettings, Unit, topic_matches};
 use proptest::prelude::*;
 
 fn delays() -> impl Strategy<Value = Delay> {
@@ -135,7 +135,7 @@ proptest! {
         let _ = text.parse::<Delay>();
         let _ = text.parse::<Tolerance>();
         let _ = RoutingKey::app_of_pattern(&text);
-        let _ = delayline::broker::Broker::from_url(&text);
+        let _ = delayline_amqp::broker::Broker::from_url(&text);
     }
 
     #[test]

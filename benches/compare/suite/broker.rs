@@ -6,11 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    amqp::Session,
-    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
-};
 use delayline_admin::management::ManagementApi;
+use delayline_amqp::Session;
+use delayline_core::topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};

@@ -9,11 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    amqp::{Next, Session},
-    broker::Broker,
-    message::{Headers, Value},
-};
+use delayline_amqp::{Next, Session, broker::Broker};
+use delayline_core::message::{Headers, Value};
 
 use super::{Fallible, broker::INBOX};
 

@@ -3,11 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
-use delayline::{
-    amqp::{Event, Outstanding, Publisher},
-    broker::Broker,
-    message::{Headers, Properties},
-};
+use delayline_amqp::{Event, Outstanding, Publisher, broker::Broker};
+use delayline_core::message::{Headers, Properties};
 use delayline_measure::ledger::Answer;
 
 use super::Fallible;

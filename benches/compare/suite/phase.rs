@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{message::Value, topology::ExchangeKind};
+use delayline_core::{message::Value, topology::ExchangeKind};
 use delayline_measure::ledger::Summary;
 
 use super::{

@@ -4,7 +4,7 @@ use crate::{
     compare::About,
     management::{ManagementApi, ManagementError},
 };
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use delayline_settings::{Management, NO_MANAGEMENT};
 
 /// What the broker says about itself. What we lack the user tag for stays open; nothing here

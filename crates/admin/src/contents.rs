@@ -6,7 +6,7 @@ use log::debug;
 use serde::Serialize;
 
 use crate::{compare::Observed, management::QueueInfo};
-use delayline::amqp::{HAND_OVER, QueueDepth, Session};
+use delayline_amqp::{HAND_OVER, QueueDepth, Session};
 
 use crate::{AdminError, doing};
 

@@ -4,10 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use delayline::{
-    amqp::{AmqpError, Session},
-    topology::{Exchange, Object, Queue},
-};
+use delayline_amqp::{AmqpError, Session};
+use delayline_core::topology::{Exchange, Object, Queue};
 
 /// AMQP's reply code when the object has other arguments.
 const PRECONDITION_FAILED: u16 = 406;

@@ -3,10 +3,8 @@
 use serde::Serialize;
 
 use crate::compare::{Difference, forgery, unsuitable};
-use delayline::{
-    amqp::Session,
-    topology::{Object, Topology},
-};
+use delayline_amqp::Session;
+use delayline_core::topology::{Object, Topology};
 use delayline_settings::Settings;
 
 use crate::{AdminError, Conflict, ObjectState, about::about, connect, doing, examine, observe};

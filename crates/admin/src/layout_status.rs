@@ -14,7 +14,7 @@ use crate::{
     management::{Policy, PolicyKind},
     observe_with,
 };
-use delayline::codec::Level;
+use delayline_core::codec::Level;
 use delayline_settings::Settings;
 
 /// What was learned from the broker about a layout.

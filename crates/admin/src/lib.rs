@@ -40,9 +40,8 @@ use crate::{
     drain::DrainError,
     management::{ManagementApi, ManagementError},
 };
-use delayline::{
-    amqp::{AmqpError, Session},
-    broker::Broker,
+use delayline_amqp::{AmqpError, Session, broker::Broker};
+use delayline_core::{
     codec::AppKey,
     topology::{Endpoint, Topology},
 };

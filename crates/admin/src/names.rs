@@ -1,7 +1,7 @@
 //! Names alone, for those who have to choose one.
 
 use crate::management::{BindingInfo, ManagementApi, ManagementError};
-use delayline::{
+use delayline_core::{
     codec::{Level, RoutingKey},
     topology::{Names, SetName, Topology},
 };
@@ -56,7 +56,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     #[test]
     fn applications_are_those_that_are_bound() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use delayline::{shell::quoted, topology::Queue};
+use delayline_core::{shell::quoted, topology::Queue};
 use serde_json::{Value as Json, json};
 
 use crate::management::QueueInfo;

@@ -5,9 +5,8 @@ use std::{fmt, thread};
 use serde::Serialize;
 
 use crate::compare::Observed;
-use delayline::{
-    amqp::Session,
-    broker::Broker,
+use delayline_amqp::{Session, broker::Broker};
+use delayline_core::{
     codec::AppKey,
     topology::{Exchange, ExchangeKind, JournalSettings, Object, Queue, Topology},
 };
@@ -322,7 +321,7 @@ fn restore_entry(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     #[test]
     fn removes_each_queue_before_those_it_hands_on_to() {

@@ -9,7 +9,7 @@ use crate::{
     finding::Finding,
     management::ManagementApi,
 };
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{

@@ -4,14 +4,14 @@ use std::num::NonZeroU32;
 
 use clap::Subcommand;
 
-use delayline::{
-    broker::Secret,
-    codec::{AppKey, Delay},
-    topology::{JournalSettings, NativeRetry, RecallSettings, Topology},
-};
 use delayline_admin::{
     self as admin, AppQueue, AppRequest, AppRequestError, AppSpec, AppUser, ByteSize, Delivery, Export,
     RemoveOptions,
+};
+use delayline_amqp::broker::Secret;
+use delayline_core::{
+    codec::{AppKey, Delay},
+    topology::{JournalSettings, NativeRetry, RecallSettings, Topology},
 };
 use delayline_settings::Settings;
 

@@ -4,8 +4,9 @@
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use delayline::{broker::Broker, codec::AppKey, percent, shell::quoted, topology::Topology};
 use delayline_admin::{self as admin, AppEntry};
+use delayline_amqp::broker::Broker;
+use delayline_core::{codec::AppKey, percent, shell::quoted, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{

@@ -2,11 +2,11 @@
 
 use owo_colors::OwoColorize;
 
-use delayline::{codec::AppKey, topology::SetName};
 use delayline_admin::{
     AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Applied, DiscardReport, Probe, RemoveRefusal,
     RemoveReport, compare::named,
 };
+use delayline_core::{codec::AppKey, topology::SetName};
 
 use crate::{
     Code, Failure, Output,

@@ -13,11 +13,11 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-use delayline::{
+use delayline_admin::ByteSize;
+use delayline_core::{
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, HandleError},
 };
-use delayline_admin::ByteSize;
 use delayline_settings::{Layers, Settings};
 
 use crate::{

@@ -10,7 +10,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use delayline::{
+use delayline_core::{
     codec::Delay,
     topology::{SetName, Unit},
 };
@@ -82,7 +82,7 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
 }
 
 fn set_name(text: &str) -> Result<SetName, String> {
-    text.parse().map_err(|error: delayline::topology::SetNameError| error.to_string())
+    text.parse().map_err(|error: delayline_core::topology::SetNameError| error.to_string())
 }
 
 impl Args {

@@ -8,14 +8,14 @@ use std::{any::TypeId, collections::BTreeSet, ffi::OsString, sync::mpsc, thread,
 use clap::{Arg, FromArgMatches};
 use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate};
 
-use delayline::{
-    codec::{AppKey, Level},
-    topology::{SetName, Topology},
-};
 use delayline_admin::{
     Layout, Reason, app_names, gateway_names,
     management::{ManagementApi, ManagementError},
     set_names,
+};
+use delayline_core::{
+    codec::{AppKey, Level},
+    topology::{SetName, Topology},
 };
 use delayline_settings::{Settings, load_policies};
 

@@ -250,7 +250,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use delayline::{
+    use delayline_core::{
         codec::{AppKey, Delay, RoutingKey},
         message::Headers,
         retry::Failure,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use delayline::{
+use delayline_core::{
     codec::{Level, RoutingKey},
     message::Handle,
 };

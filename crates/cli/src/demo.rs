@@ -12,14 +12,14 @@ use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use delayline::{
+use delayline_admin as admin;
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::{AppKey, Delay, RoutingKey},
     message::Properties,
     topology::{Binding, Endpoint, Names, Topology},
 };
-use delayline_admin as admin;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 

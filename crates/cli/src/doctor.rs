@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use owo_colors::OwoColorize;
 
-use delayline::topology::Topology;
 use delayline_admin::{self as admin, DoctorOptions, DoctorReport, FindingCode, Layout, Severity};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde_json::Value as Json;
 
-use delayline::topology::Topology;
 use delayline_admin::{Export, Platform};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output};

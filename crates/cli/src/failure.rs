@@ -5,8 +5,8 @@ use std::{error::Error, io, process::ExitCode};
 
 use rustix::io::Errno;
 
-use delayline::amqp::AmqpError;
 use delayline_admin::{AdminError, JournalUnread, drain::DrainError};
+use delayline_amqp::AmqpError;
 use delayline_node::NodeError;
 use delayline_settings::SettingsError;
 

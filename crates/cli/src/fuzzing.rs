@@ -11,18 +11,18 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use crate::{read_instant, read_json_line};
-use delayline::{
-    Message,
-    amqp::frames,
-    codec::{AppKey, Delay, RoutingKey, Tolerance},
-    message::{self, Headers, Properties, Schedule, Value, Wire},
-    retry::{Decision, Failure, Policy},
-    topology::{Names, SetName, Topology, TopologySettings, Unit},
-};
 use delayline_admin::{
     compare::{About, Observed, unsuitable},
     diagnose,
     management::{FeatureFlag, NodeInfo, Overview},
+};
+use delayline_amqp::frames;
+use delayline_core::{
+    Message,
+    codec::{AppKey, Delay, RoutingKey, Tolerance},
+    message::{self, Headers, Properties, Schedule, Value, Wire},
+    retry::{Decision, Failure, Policy},
+    topology::{Names, SetName, Topology, TopologySettings, Unit},
 };
 use delayline_settings::{Layers, parse};
 

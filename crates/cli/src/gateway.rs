@@ -3,8 +3,8 @@
 use clap::{Subcommand, ValueEnum};
 use owo_colors::OwoColorize;
 
-use delayline::topology::{ExchangeKind, Topology};
 use delayline_admin::{self as admin, Applied, GatewayAdded, GatewayEntry};
+use delayline_core::topology::{ExchangeKind, Topology};
 use delayline_settings::Settings;
 
 use crate::{

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use owo_colors::OwoColorize;
 
-use delayline::topology::Topology;
 use delayline_admin::{self as admin, Applied, GuardOptions, GuardReport, Layout, Unguarded, UnstickReport};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{

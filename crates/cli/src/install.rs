@@ -2,8 +2,8 @@
 
 use owo_colors::OwoColorize;
 
-use delayline::topology::Topology;
 use delayline_admin::{self as admin, Applied, InstallReport, compare::EARLIER_REMEDY};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{

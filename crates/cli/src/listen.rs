@@ -9,13 +9,13 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::{
-    amqp::{AmqpError, Delivery, HAND_OVER, Next, QueueDepth, Session},
+use delayline_admin::{drain::Sample, management::ManagementApi};
+use delayline_amqp::{AmqpError, Delivery, HAND_OVER, Next, QueueDepth, Session};
+use delayline_core::{
     codec::{AppKey, RoutingKey},
     message::{Value, headers},
     topology::{Binding, Endpoint, IF_MISSING, Names, Queue, QueueType},
 };
-use delayline_admin::{drain::Sample, management::ManagementApi};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, args, ending, output::aside, time::clock};
@@ -52,7 +52,7 @@ pub(super) struct Args {
     queue: Option<String>,
     /// End with exit code 1 if nothing arrives for this long
     #[arg(long, value_name = "DURATION", value_parser = args::delay)]
-    timeout: Option<delayline::codec::Delay>,
+    timeout: Option<delayline_core::codec::Delay>,
 }
 
 /// A message that arrived.

@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use delayline::topology::SetName;
 pub(super) use delayline_admin::{counted, grouped};
+use delayline_core::topology::SetName;
 
 use crate::{Failure, args::Shape};
 

@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 
-use delayline::codec::Delay;
 use delayline_admin::{Kept, Selection};
+use delayline_core::codec::Delay;
 use delayline_settings::Settings;
 
 use crate::{

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use delayline::codec::{Level, Tolerance};
+use delayline_core::codec::{Level, Tolerance};
 use delayline_measure::{
     bench::Report,
     capacity::{Distribution, Figures, Fit, Load, Outlook, SAFE_LOAD},

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use delayline::retry::Policies;
+use delayline_core::retry::Policies;
 
 use crate::Failure;
 

@@ -11,7 +11,8 @@ use std::{
 
 use serde::Serialize;
 
-use delayline::{histogram::Counted, router::Stats};
+use delayline_client::router::Stats;
+use delayline_core::histogram::Counted;
 use delayline_settings::{Layout, Settings};
 use delayline_watch::canary::{Canary, CanaryState, Probe, ProbeFigures, Watched};
 

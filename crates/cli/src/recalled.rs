@@ -2,11 +2,11 @@
 
 use clap::Subcommand;
 
-use delayline::{
+use delayline_admin::{Kept, Selection, recallable_apps};
+use delayline_core::{
     codec::{AppKey, Delay, MessageId},
     topology::Topology,
 };
-use delayline_admin::{Kept, Selection, recallable_apps};
 use delayline_settings::Settings;
 
 use crate::{

@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use delayline::{
-    Message,
-    message::Handle,
+use delayline_client::{
     recall::{Answer, Recaller, renewed},
     router::{Cause, Receipt},
 };
+use delayline_core::{Message, message::Handle};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure};

@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::{
+use delayline_admin::{self as admin, FoundMessage, ScheduleState};
+use delayline_core::{
     Message,
     codec::{Delay, MessageId},
     message::{Handle, Headers, When, headers, is_forbidden, move_user_id},
     topology::Topology,
 };
-use delayline_admin::{self as admin, FoundMessage, ScheduleState};
 use delayline_settings::Settings;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay},
     retry::{Policies, Policy, Step},
 };

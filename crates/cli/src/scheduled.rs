@@ -4,13 +4,13 @@ use clap::{Subcommand, ValueEnum};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use delayline::{
+use delayline_admin::{
+    self as admin, CountBy, JournalRead, ScheduleCount, ScheduleFilter, ScheduleList, ScheduleState,
+};
+use delayline_core::{
     codec::{AppKey, MessageId},
     message::Handle,
     topology::Topology,
-};
-use delayline_admin::{
-    self as admin, CountBy, JournalRead, ScheduleCount, ScheduleFilter, ScheduleList, ScheduleState,
 };
 use delayline_settings::Settings;
 

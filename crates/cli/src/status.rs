@@ -7,8 +7,8 @@ use std::{
 
 use log::debug;
 
-use delayline::topology::Topology;
 use delayline_admin::{Layout, RecallStats, Severity, management::ManagementApi};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, RecallView, Sources};
 

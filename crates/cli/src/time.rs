@@ -9,7 +9,7 @@ use jiff::{
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-use delayline::codec::Delay;
+use delayline_core::codec::Delay;
 
 use crate::Failure;
 

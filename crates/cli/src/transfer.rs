@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use owo_colors::OwoColorize;
 
-use delayline::topology::SetName;
 use delayline_admin::{
     self as admin, Evidence, Layout, TransferLevel, TransferOptions, TransferReport, TransferSource,
 };
+use delayline_core::topology::SetName;
 use delayline_settings::{Layers, Settings};
 
 use crate::{

@@ -1,7 +1,7 @@
 //! `delayline uninstall`
 
-use delayline::topology::Topology;
 use delayline_admin as admin;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{

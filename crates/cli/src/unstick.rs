@@ -5,8 +5,8 @@ use std::time::Duration;
 use owo_colors::OwoColorize;
 use regex::Regex;
 
-use delayline::{codec::Level, topology::Topology};
 use delayline_admin::{self as admin, Unstick, UnstickOptions, UnstickReport};
+use delayline_core::{codec::Level, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{

@@ -2,11 +2,11 @@
 
 use owo_colors::OwoColorize;
 
-use delayline::topology::Topology;
 use delayline_admin::{
     self as admin, FindingCode,
     compare::{Difference, findings as findings_of},
 };
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{

@@ -14,8 +14,8 @@ use log::debug;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use delayline::amqp::Session;
 use delayline_admin::management::ManagementApi;
+use delayline_amqp::Session;
 use delayline_settings::{Layers, Settings};
 
 use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot, usage};

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    broker::{AmqpUrl, Broker, Credentials, Secret, Tls},
+use delayline_amqp::broker::{AmqpUrl, Broker, Credentials, Secret, Tls};
+use delayline_client::router::RouterBuilder;
+use delayline_core::{
     message::{MaxDelayError, MaxRecalls, MaxRecallsError, Quota},
-    router::RouterBuilder,
     topology::{QueueTypeError, TopologySettings, Unit},
 };
 use jiff::SignedDuration;

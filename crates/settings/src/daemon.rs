@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use delayline::broker::Secret;
+use delayline_amqp::broker::Secret;
 
 use super::{SettingsError, check::value};
 

@@ -11,11 +11,11 @@ use config::{Config, ConfigError, Environment, File, FileFormat, Map, Source, Va
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
-use delayline::{
+use delayline_amqp::{
     broker::{AmqpUrl, UrlError},
     tls::TlsError,
-    topology::{SetNameError, UnitError},
 };
+use delayline_core::topology::{SetNameError, UnitError};
 
 use super::{Settings, check::check, text::read_text};
 

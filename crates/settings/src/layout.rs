@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Serialize, Serializer};
 
-use delayline::{
+use delayline_core::{
     codec::{Delay, Level},
     topology::topic_matches,
 };

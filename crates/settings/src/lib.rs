@@ -14,11 +14,13 @@ mod urls;
 
 use std::time::Duration;
 
-use delayline::{
+use delayline_amqp::{
     broker::{Broker, Secret, Tls},
-    message::{MaxRecalls, Quota},
-    router::RouterBuilder,
     tls::Material,
+};
+use delayline_client::router::RouterBuilder;
+use delayline_core::{
+    message::{MaxRecalls, Quota},
     topology::TopologySettings,
 };
 use url::Url;

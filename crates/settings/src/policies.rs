@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, Tolerance, ToleranceError},
     retry::{Backoff, Jitter, Policies, Policy},
 };
@@ -109,7 +109,7 @@ pub fn load_policies(file: &Path) -> Result<Policies, PoliciesError> {
 /// overrides the table around it:
 ///
 /// ```
-/// use delayline::codec::AppKey;
+/// use delayline_core::codec::AppKey;
 ///
 /// let policies = delayline_settings::parse_policies(r#"
 ///     [default]

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use delayline::broker::Secret;
+use delayline_amqp::broker::Secret;
 
 /// Reads a text file.
 ///

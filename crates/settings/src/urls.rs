@@ -1,9 +1,7 @@
 //! Hosts and URLs as they are typed.
 
-use delayline::{
-    broker::{Secret, url::not_a_url},
-    percent,
-};
+use delayline_amqp::broker::{Secret, url::not_a_url};
+use delayline_core::percent;
 use url::Url;
 
 use super::SettingsError;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use clients::Client;
-use delayline::codec::{Delay, RoutingKey};
+use delayline_core::codec::{Delay, RoutingKey};
 pub(crate) use team::Receiver;
 use team::{Team, user_of, without_queues};
 

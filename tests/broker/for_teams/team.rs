@@ -9,13 +9,14 @@ use std::{
     thread,
 };
 
-use delayline::{
+use delayline_amqp::{QueueDepth, Session};
+use delayline_client::retry::Service;
+use delayline_core::{
     Message,
-    amqp::{QueueDepth, Session},
     codec::Delay,
     message::Properties,
     percent,
-    retry::{Service, SharedPolicies},
+    retry::SharedPolicies,
     topology::{Exchange, ExchangeKind},
 };
 use delayline_node::PrivateNode;

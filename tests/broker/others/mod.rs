@@ -7,12 +7,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-use delayline::{
-    amqp::Session,
+use delayline_admin::Layout;
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{Delay, Level},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_admin::Layout;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 

@@ -6,11 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use delayline::{
-    amqp::Session,
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
-};
 use delayline_admin::{self as admin, Applied};
+use delayline_amqp::Session;
+use delayline_core::topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue};
 use delayline_settings::Settings;
 
 use crate::{

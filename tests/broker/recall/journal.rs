@@ -10,15 +10,16 @@ use std::{
     thread,
 };
 
-use delayline::{
-    broker::Secret,
-    message::Value,
-    retry::{Backoff, Handled, Policies, Policy, SharedPolicies, Worker},
-    topology::JournalSettings,
-};
 use delayline_admin::{
     self as admin, AdminError, AppQueue, AppSpec, AppUser, Applied, CountBy, Delivery, JournalUnread,
     RemoveOptions, ScheduleFilter, ScheduleList, ScheduleState,
+};
+use delayline_amqp::broker::Secret;
+use delayline_client::retry::{Handled, Worker};
+use delayline_core::{
+    message::Value,
+    retry::{Backoff, Policies, Policy, SharedPolicies},
+    topology::JournalSettings,
 };
 use delayline_watch::picture::{Collector, Sources};
 use jiff::tz::TimeZone;
@@ -186,7 +187,7 @@ fn one_copy_is_made_and_nothing_else_changes() {
     let consumer = session.consume("billing", 100).unwrap();
     let mut came = Vec::new();
     while came.len() < 7 {
-        let delayline::amqp::Next::Delivery(delivery) = consumer.next(PATIENCE) else { panic!("{came:?}") };
+        let delayline_amqp::Next::Delivery(delivery) = consumer.next(PATIENCE) else { panic!("{came:?}") };
         assert!(
             !delivery.headers.contains_key("BCC") && !delivery.headers.contains_key("CC"),
             "{delivery:?}"
@@ -201,7 +202,7 @@ fn one_copy_is_made_and_nothing_else_changes() {
     assert_eq!(came, ["m-0", "m-0", "m-1", "m-1", "m-2", "m-2", "plain"]);
     // Nothing came twice, or to the wrong place.
     send(&router, Message::after(app("billing"), Delay::ZERO, "the last"));
-    let delayline::amqp::Next::Delivery(last) = consumer.next(PATIENCE) else { panic!("the last comes") };
+    let delayline_amqp::Next::Delivery(last) = consumer.next(PATIENCE) else { panic!("the last comes") };
     assert_eq!(last.body, b"the last");
     assert_eq!(depth(&settings, "delay.unroutable"), 0);
     let all = ScheduleFilter::default().with_due_after(Some(Timestamp::UNIX_EPOCH));
@@ -364,10 +365,10 @@ fn nobody_reads_or_writes_the_journal_of_another_application() {
     let tenant = its_own(&settings, &own);
     let mut session = Session::open(&tenant.broker).unwrap();
     let theirs = "delay.journal.orders";
-    let refused = |result: Result<(), delayline::amqp::AmqpError>| {
+    let refused = |result: Result<(), delayline_amqp::AmqpError>| {
         assert_eq!(result.err().and_then(|error| error.code()), Some(403));
     };
-    refused(session.read_stream(theirs, delayline::amqp::StreamStart::First, 1).map(drop));
+    refused(session.read_stream(theirs, delayline_amqp::StreamStart::First, 1).map(drop));
     refused(session.delete_queue(theirs).map(drop));
     refused(session.delete_queue("delay.journal.billing").map(drop));
     for (source, queue, key) in [
@@ -384,6 +385,6 @@ fn nobody_reads_or_writes_the_journal_of_another_application() {
     }
     for key in ["journal.orders", "journal.#", "journal.billing.x", "xjournal.billing"] {
         let answer = session.probe_publish("delay", key).unwrap();
-        assert!(matches!(answer, delayline::amqp::ProbeAnswer::Refused(_)), "{key}: {answer:?}");
+        assert!(matches!(answer, delayline_amqp::ProbeAnswer::Refused(_)), "{key}: {answer:?}");
     }
 }

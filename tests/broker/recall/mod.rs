@@ -10,16 +10,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    Message, Router,
-    amqp::Session,
-    codec::{Delay, MessageId, RoutingKey},
-    message::Handle,
+use delayline_admin::{self as admin, UnstickOptions};
+use delayline_amqp::Session;
+use delayline_client::{
+    Router,
     recall::{Answer, MARGIN, RecallError, Recaller, ReplaceError},
     router::Receipt,
+};
+use delayline_core::{
+    Message,
+    codec::{Delay, MessageId, RoutingKey},
+    message::Handle,
     topology::{Binding, Endpoint, Names, Object, RecallSettings},
 };
-use delayline_admin::{self as admin, UnstickOptions};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::{SignedDuration, Timestamp};
@@ -426,7 +429,7 @@ fn a_message_takes_the_place_of_another_one() {
     let refused = recaller.replace(&router, &stranger("nobody"), message("none", GOOD_TIME)).unwrap_err();
     assert!(matches!(refused, ReplaceError::Check(RecallError::NotOffered { .. })), "{refused:?}");
     // And if it turns out afterwards, there is the receipt.
-    let half = delayline::topology::Queue::new("delay.recalled.half");
+    let half = delayline_core::topology::Queue::new("delay.recalled.half");
     Session::open(&settings.broker).unwrap().declare_queue(&half).unwrap();
     let refused = recaller.replace(&router, &stranger("half"), message("more", GOOD_TIME)).unwrap_err();
     assert!(matches!(refused, ReplaceError::Recall { .. }), "{refused:?}");

@@ -2,13 +2,9 @@
 
 use std::process::Command;
 
-use delayline::{
-    amqp::{AmqpError, ProbeAnswer, Session},
-    broker::Secret,
-    codec::RoutingKey,
-    topology::Queue,
-};
 use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery, RemoveOptions, Target};
+use delayline_amqp::{AmqpError, ProbeAnswer, Session, broker::Secret};
+use delayline_core::{codec::RoutingKey, topology::Queue};
 
 use super::*;
 
@@ -55,9 +51,9 @@ fn without_a_set_no_application_has_to_be_registered_for_recall() {
 fn an_application_recalls_its_own_messages_with_the_rights_it_is_given() {
     let settings = installed(1_000);
     let mut root = Session::open(&settings.broker).unwrap();
-    root.declare_exchange(&delayline::topology::Exchange::new(
+    root.declare_exchange(&delayline_core::topology::Exchange::new(
         "events",
-        delayline::topology::ExchangeKind::Topic,
+        delayline_core::topology::ExchangeKind::Topic,
     ))
     .unwrap();
     let arguments = [("x-queue-type".to_owned(), "quorum".into())];
@@ -193,7 +189,7 @@ fn recall_is_added_to_an_application_that_stands_and_removed_with_it() {
 fn rights_to_recall_are_not_lost_by_leaving_out_a_flag() {
     let settings = installed(1_000);
     let topology = topology(&settings);
-    let journal = Some(delayline::topology::JournalSettings::default());
+    let journal = Some(delayline_core::topology::JournalSettings::default());
     let mut full = direct(&settings, "billing");
     full.recall.as_mut().unwrap().journal = journal;
     added(&settings, &full);

@@ -2,7 +2,8 @@
 
 use std::{collections::HashSet, process::Command};
 
-use delayline::{amqp::Session, message::Value};
+use delayline_amqp::Session;
+use delayline_core::message::Value;
 
 use crate::common::{Inbox, PATIENCE, eventually, installed, url};
 

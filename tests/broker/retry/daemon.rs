@@ -12,9 +12,9 @@ use std::{
     thread,
 };
 
-use delayline::{
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::Delay,
     message::{Properties, Value},
     topology::{Binding, Endpoint, Queue},
@@ -122,10 +122,10 @@ fn few_permissions_are_enough_and_another_users_id_is_kept_in_a_header() {
     permit(&settings.broker.vhost, "retrier", ["^$", r"^delay(\.parked)?$", r"^delay\.retry$"]);
     let daemon = daemon_of("retrier", &settings, "[default]\nfixed = '1s'\nattempts = 1\n");
 
-    let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
+    let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
     let destination = Endpoint::Exchange("delay.retry".into());
     // What is for `failing` has failed at once.
-    let key = delayline::codec::RoutingKey::binding_pattern(&app("failing"));
+    let key = delayline_core::codec::RoutingKey::binding_pattern(&app("failing"));
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
     let router = settings.router().connect().unwrap();
     let properties = Properties { user_id: Some("guest".into()), ..Properties::default() };

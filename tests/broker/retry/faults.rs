@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
+use delayline_admin::{self as admin, Unstick, UnstickOptions};
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     Message,
-    amqp::{Next, Session},
     codec::{Delay, RoutingKey},
     message::{Headers, Properties, Value},
     topology::{Binding, Endpoint, Queue},
 };
-use delayline_admin::{self as admin, Unstick, UnstickOptions};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
@@ -32,7 +32,8 @@ pub(crate) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
     let mut session = Session::open(&settings.broker).unwrap();
     // From an exchange that looks like an entry to the router: it leads all there
     // is to the retry exchange, from where the app key is decoded.
-    let entry = delayline::topology::Exchange::new("fill", delayline::topology::ExchangeKind::Fanout);
+    let entry =
+        delayline_core::topology::Exchange::new("fill", delayline_core::topology::ExchangeKind::Fanout);
     session.declare_exchange(&entry).unwrap();
     let destination = Endpoint::Exchange("delay.retry".into());
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();

@@ -12,8 +12,8 @@ mod worker;
 
 use std::{collections::HashMap, fs};
 
-use delayline::{
-    amqp::{Next, Session},
+use delayline_amqp::{Next, Session};
+use delayline_core::{
     message::{Headers, Properties, Value},
     topology::Names,
 };

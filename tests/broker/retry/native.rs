@@ -2,12 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use delayline::{
-    amqp::{Consumer, Next, Session},
-    message::Value,
-    topology::NativeRetry,
-};
 use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, compare::retries_natively};
+use delayline_amqp::{Consumer, Next, Session};
+use delayline_core::{message::Value, topology::NativeRetry};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
@@ -27,7 +24,7 @@ fn spec(key: &str) -> AppSpec {
 }
 
 /// The next message of the queue, and its consumer, which has it.
-fn take(settings: &Settings) -> (Session, Consumer, delayline::amqp::Delivery) {
+fn take(settings: &Settings) -> (Session, Consumer, delayline_amqp::Delivery) {
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("billing", 1).unwrap();
     match consumer.next(PATIENCE) {

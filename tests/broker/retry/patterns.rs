@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use delayline::codec::AppKey;
+use delayline_core::codec::AppKey;
 use serde_json::{Value as Json, json};
 
 use crate::common::{installed, run_in_time, url};

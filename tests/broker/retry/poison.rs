@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 
 use crate::{
     common::{Inbox, PATIENCE, eventually, eventually_seen, foreign, installed, url},

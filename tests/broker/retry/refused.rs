@@ -8,10 +8,11 @@ use std::{
     thread,
 };
 
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_client::retry::{RetryStats, Service};
+use delayline_core::{
     codec::RoutingKey,
-    retry::{RetryStats, Service, SharedPolicies},
+    retry::SharedPolicies,
     topology::{Binding, Endpoint, Queue},
 };
 use delayline_settings::Settings;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_core::{
     codec::Delay,
     message::{Message, Properties},
     topology::Names,

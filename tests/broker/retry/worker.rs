@@ -7,12 +7,8 @@ use std::{
     thread,
 };
 
-use delayline::{
-    Message,
-    codec::Delay,
-    message::Properties,
-    retry::{Handled, SharedPolicies, Worker, WorkerFull},
-};
+use delayline_client::retry::{Handled, Worker, WorkerFull};
+use delayline_core::{Message, codec::Delay, message::Properties, retry::SharedPolicies};
 
 use serde_json::json;
 
@@ -81,7 +77,7 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
     for id in ["again", "later", "panic"] {
         assert_eq!(attempts(id), [0, 1, 2], "{id}");
     }
-    let mut left = delayline::amqp::Session::open(&settings.broker).unwrap();
+    let mut left = delayline_amqp::Session::open(&settings.broker).unwrap();
     crate::common::eventually("the queue is empty", || {
         left.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 0 && depth.consumers == 0)
     });
@@ -99,10 +95,10 @@ fn unreadable_ones(settings: &delayline_settings::Settings, count: usize) {
 #[test]
 fn messages_that_cannot_be_sent_again_are_rejected_where_that_is_safe() {
     let settings = installed(10);
-    delayline::amqp::Session::open(&settings.broker)
+    delayline_amqp::Session::open(&settings.broker)
         .unwrap()
         .declare_queue(
-            &delayline::topology::Queue::new("in.app").with_arguments(
+            &delayline_core::topology::Queue::new("in.app").with_arguments(
                 [("x-queue-type", "quorum"), ("x-dead-letter-exchange", "delay.parked")]
                     .map(|(name, value)| (name.to_owned(), value.into())),
             ),
@@ -136,7 +132,7 @@ fn a_worker_whose_places_are_all_taken_says_so_and_loses_nothing() {
         Handled::Retry("failed".into())
     });
     assert!(matches!(&ended, Err(WorkerFull { queue, count: 10, .. }) if queue == "in.app"), "{ended:?}");
-    let mut session = delayline::amqp::Session::open(&settings.broker).unwrap();
+    let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
     crate::common::eventually("all are back", || {
         session.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 11)
     });

@@ -9,14 +9,14 @@ pub(crate) use refused::anew;
 
 use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
-use delayline::{
-    amqp::Session,
-    codec::{Delay, RoutingKey},
-    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
-};
 use delayline_admin::{
     self as admin, AdminError, DoctorOptions, FindingCode, Unstick, UnstickOptions, UnstickReport,
     management::{ManagementApi, ManagementError, PolicyKind},
+};
+use delayline_amqp::Session;
+use delayline_core::{
+    codec::{Delay, RoutingKey},
+    topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;

@@ -47,7 +47,7 @@ fn what_was_refused_is_offered_again_once_its_time_is_over() {
     let consumer = session.consume("small", 1_000).unwrap();
     let mut arrived = BTreeSet::new();
     let mut take = |patience| {
-        while let delayline::amqp::Next::Delivery(delivery) = consumer.next(patience) {
+        while let delayline_amqp::Next::Delivery(delivery) = consumer.next(patience) {
             arrived.insert(delivery.properties.message_id.clone().unwrap());
             consumer.ack(delivery).unwrap();
         }

@@ -1,6 +1,6 @@
 //! Single causes of a failure: what is said of each, wherever it is met.
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
 use super::ready;

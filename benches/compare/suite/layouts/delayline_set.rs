@@ -1,11 +1,11 @@
 //! A set of delayline.
 
-use delayline::{
+use delayline_admin as admin;
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     message::headers,
     topology::{Names, Topology},
 };
-use delayline_admin as admin;
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::broker::INBOX;
@@ -14,7 +14,7 @@ pub struct DelaylineSet;
 
 impl DelaylineSet {
     fn names() -> Names {
-        Names::new(delayline::topology::SetName::default())
+        Names::new(delayline_core::topology::SetName::default())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The layout of NServiceBus' RabbitMQ transport, version 2 of its delays.
 
-use delayline::{
+use delayline_core::{
     message::{Headers, Value},
     topology::ExchangeKind,
 };

@@ -1,6 +1,6 @@
 //! The archived plugin `rabbitmq_delayed_message_exchange`.
 
-use delayline::message::{Headers, Value};
+use delayline_core::message::{Headers, Value};
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::broker::INBOX;

@@ -11,10 +11,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use delayline::{
-    amqp::{Delivery, Next, Session},
-    message::Headers,
-};
+use delayline_amqp::{Delivery, Next, Session};
+use delayline_core::message::Headers;
 use delayline_measure::ledger::Answer;
 use delayline_settings::Settings;
 
@@ -79,7 +77,7 @@ impl Looker {
             while !stopped.load(Ordering::Relaxed) {
                 match consumer.next(Duration::from_millis(1)) {
                     Next::Delivery(delivery) => {
-                        let due = delivery.headers.get(DUE).and_then(delayline::message::Value::as_i64);
+                        let due = delivery.headers.get(DUE).and_then(delayline_core::message::Value::as_i64);
                         let queue = if due.is_none_or(|due| due <= now_ms()) { INBOX } else { TICK };
                         let address = Address { key: queue.into(), ..Address::default() };
                         // A copied `x-death` would lose it on some versions.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use delayline::topology::{Argument, ExchangeKind};
+use delayline_core::topology::{Argument, ExchangeKind};
 
 use super::{Address, Fallible, Layout, Vhost, Workload};
 use crate::suite::broker::INBOX;

@@ -10,11 +10,8 @@ use crate::{
     journal::lost::RECORDED,
     management::ManagementApi,
 };
-use delayline::{
-    amqp::Session,
-    broker::Broker,
-    topology::{RecallSettings, Topology},
-};
+use delayline_amqp::{Session, broker::Broker};
+use delayline_core::topology::{RecallSettings, Topology};
 use delayline_settings::Settings;
 
 use crate::{

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{compare::Observed, management::BindingInfo};
-use delayline::{
+use delayline_core::{
     codec::RoutingKey,
     topology::{Endpoint, Topology},
 };

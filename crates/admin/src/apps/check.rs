@@ -4,9 +4,11 @@
 use serde::Serialize;
 
 use crate::management::{ManagementApi, QueueInfo};
-use delayline::{
-    amqp::{ProbeAnswer, Session},
+use delayline_amqp::{
+    ProbeAnswer, Session,
     broker::{Broker, Credentials, Secret},
+};
+use delayline_core::{
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
     topology::{Binding, Endpoint, Names, Topology},
 };

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use crate::drain::{Decision, Drain, Drained, Progress, past};
-use delayline::{
-    amqp::v1::Foreign,
+use delayline_amqp::v1::Foreign;
+use delayline_core::{
     codec::{AppKey, RoutingKey},
     topology::Topology,
 };

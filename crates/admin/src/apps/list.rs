@@ -8,7 +8,7 @@ use crate::{
     compare::Observed,
     management::{ManagementError, Permission, QueueInfo, TopicPermission},
 };
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Topology},
 };

@@ -5,8 +5,8 @@ use std::{fmt, thread};
 use serde::Serialize;
 
 use crate::management::{ManagementApi, TopicPermission};
-use delayline::{
-    amqp::{HAND_OVER, Session},
+use delayline_amqp::{HAND_OVER, Session};
+use delayline_core::{
     codec::AppKey,
     topology::{Binding, Endpoint, Topology},
 };

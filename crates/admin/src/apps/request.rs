@@ -6,8 +6,8 @@ use std::{
     str::FromStr,
 };
 
-use delayline::{
-    broker::Secret,
+use delayline_amqp::broker::Secret;
+use delayline_core::{
     codec::{AppKey, Delay},
     topology::{JournalSettings, NativeRetry, RecallSettings},
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use regex::Regex;
 
 use crate::management::{Permission, TopicPermission};
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, Level, RoutingKey, WORD_BITS, WORDS},
     topology::{Names, Topology},
 };
@@ -223,7 +223,7 @@ fn any(bits: u8) -> String {
 mod tests {
     use super::*;
     use crate::{AppQueue, Delivery};
-    use delayline::topology::{JournalSettings, RecallSettings, TopologySettings};
+    use delayline_core::topology::{JournalSettings, RecallSettings, TopologySettings};
 
     fn user(name: &str) -> AppUser {
         AppUser { name: name.into(), ..AppUser::default() }

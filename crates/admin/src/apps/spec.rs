@@ -1,7 +1,7 @@
 //! The description of an application that is to be registered.
 
-use delayline::{
-    broker::Secret,
+use delayline_amqp::broker::Secret;
+use delayline_core::{
     codec::{AppKey, Delay},
     topology::{JournalSettings, NativeRetry, QueueType, RecallSettings, Topology},
 };
@@ -237,7 +237,7 @@ mod tests {
     use std::num::NonZeroU64;
 
     use super::*;
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     fn checked(delivery: Delivery) -> Result<(), AppSpecError> {
         let spec = AppSpec::new(AppKey::new("billing").unwrap(), delivery);

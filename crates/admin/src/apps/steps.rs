@@ -9,9 +9,11 @@ use crate::{
     compare::Observed,
     management::{ManagementApi, Permission, QueueInfo, TopicPermission, UserInfo},
 };
-use delayline::{
-    amqp::Session,
+use delayline_amqp::{
+    Session,
     broker::{Broker, Secret},
+};
+use delayline_core::{
     codec::AppKey,
     shell::quoted,
     topology::{Argument, Binding, Endpoint, Exchange, Names, Object, Queue, Topology},

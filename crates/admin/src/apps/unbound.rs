@@ -11,7 +11,7 @@ use crate::{
     kept::Bound,
     permitted::{Grants, matches},
 };
-use delayline::{codec::AppKey, topology::Topology};
+use delayline_core::{codec::AppKey, topology::Topology};
 
 /// What a user was given to consume, and does not get.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Queues that an application may not receive its messages in, since they can stop other
 //! applications: pure.
 
-use delayline::{
+use delayline_core::{
     codec::{Delay, RoutingKey},
     topology::{Endpoint, Topology},
 };
@@ -55,7 +55,7 @@ fn transient(spec: &AppSpec, observed: &Observed) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use delayline::{codec::AppKey, topology::TopologySettings};
+    use delayline_core::{codec::AppKey, topology::TopologySettings};
 
     use super::*;
     use crate::{

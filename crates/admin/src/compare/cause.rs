@@ -6,7 +6,7 @@ use crate::{
     compare::{Difference, EARLIER_REMEDY},
     finding::{Finding, FindingCode},
 };
-use delayline::topology::{Binding, Endpoint, SetName};
+use delayline_core::topology::{Binding, Endpoint, SetName};
 
 /// How many places of a cause are named before the list is cut short.
 const NAMED: usize = 3;
@@ -294,7 +294,7 @@ mod tests {
 
     use super::*;
     use crate::{compare::Observed, management::Policy};
-    use delayline::topology::{Topology, TopologySettings};
+    use delayline_core::topology::{Topology, TopologySettings};
 
     fn setup() -> (Topology, Observed) {
         let topology = Topology::new(TopologySettings::default());

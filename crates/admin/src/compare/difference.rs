@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use delayline::topology::Binding;
+use delayline_core::topology::Binding;
 
 /// A difference between the set and what it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -2,10 +2,10 @@
 //!
 //! Their exchanges and queues are the same as today's, so only the bindings differ.
 
-use delayline::codec::{LEVELS, Level};
+use delayline_core::codec::{LEVELS, Level};
 
 use crate::compare::Observed;
-use delayline::topology::{Binding, Topology};
+use delayline_core::topology::{Binding, Topology};
 
 impl Observed {
     /// How many bindings between the exchanges and queues of a set are of an earlier version.
@@ -32,7 +32,7 @@ fn one_bit_to_a_word(binding: &Binding) -> bool {
 mod tests {
     use super::*;
     use crate::compare::{Difference, findings, standing::info};
-    use delayline::topology::{Endpoint, TopologySettings};
+    use delayline_core::topology::{Endpoint, TopologySettings};
 
     /// The bindings of that version, of one level.
     fn earlier(topology: &Topology, level: Level) -> impl Iterator<Item = Binding> {

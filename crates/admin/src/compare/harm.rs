@@ -92,7 +92,7 @@ fn policies<'a>(
 mod tests {
     use super::*;
     use crate::compare::Observed;
-    use delayline::topology::{Topology, TopologySettings};
+    use delayline_core::topology::{Topology, TopologySettings};
 
     fn setup() -> (Topology, Observed) {
         let topology = Topology::new(TopologySettings::default());

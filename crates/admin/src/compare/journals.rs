@@ -9,7 +9,7 @@ use super::{
     observed::{binding, compare_arguments, compare_properties},
 };
 use crate::management::QueueInfo;
-use delayline::{
+use delayline_core::{
     codec::AppKey,
     topology::{Argument, JournalSettings, Object, Queue, Topology},
 };
@@ -75,7 +75,7 @@ fn chosen(wanted: &BTreeMap<String, Argument>, found: &BTreeMap<String, Json>) -
 mod tests {
     use super::*;
     use crate::compare::{findings, standing::info};
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     /// A set with an application that has a journal of a week, changed by `change`: what
     /// differs.

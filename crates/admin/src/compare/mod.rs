@@ -1,7 +1,7 @@
 //! Comparing a broker with the wanted set.
 //!
 //! [`Observed`] is what a vhost holds; comparing it with a
-//! [`Topology`](delayline::topology::Topology) gives [`Difference`]s, and [`findings`] makes
+//! [`Topology`](delayline_core::topology::Topology) gives [`Difference`]s, and [`findings`] makes
 //! one finding of those that have one fault behind them.
 
 mod cause;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value as Json;
 
 use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
-use delayline::codec::RoutingKey;
+use delayline_core::codec::RoutingKey;
 
 use crate::compare::{Difference, harm::harmful_policies};
-use delayline::topology::{Argument, Binding, Endpoint, Exchange, Object, Topology};
+use delayline_core::topology::{Argument, Binding, Endpoint, Exchange, Object, Topology};
 
 /// The contents of a vhost, as the management API reports them.
 #[derive(Debug, Clone, Default)]
@@ -273,7 +273,7 @@ impl Observed {
 mod tests {
     use super::*;
     use crate::compare::standing::info;
-    use delayline::{codec::AppKey, topology::TopologySettings};
+    use delayline_core::{codec::AppKey, topology::TopologySettings};
 
     #[test]
     fn finds_missing_and_silent_replicas() {

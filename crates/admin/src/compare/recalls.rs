@@ -8,7 +8,7 @@ use super::{
     Difference, Observed,
     observed::{binding, compare_arguments, compare_properties},
 };
-use delayline::{
+use delayline_core::{
     codec::AppKey,
     topology::{Argument, Binding, Endpoint, Object, Queue, RecallSettings, Topology},
 };
@@ -107,7 +107,7 @@ mod tests {
         compare::{findings, standing::info},
         management::{ExchangeInfo, QueueInfo},
     };
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     /// A set with an application whose messages can be recalled, changed by `change`: what
     /// differs.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
 
 use crate::compare::Observed;
-use delayline::topology::{Argument, Binding, Endpoint, Topology};
+use delayline_core::topology::{Argument, Binding, Endpoint, Topology};
 
 impl Observed {
     /// What a broker would say about a topology that is installed.

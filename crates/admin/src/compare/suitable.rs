@@ -3,7 +3,7 @@
 use crate::management::FeatureFlag;
 
 use crate::compare::Difference;
-use delayline::topology::{QueueType, TopologySettings};
+use delayline_core::topology::{QueueType, TopologySettings};
 
 /// The first version whose quorum queues dead-letter at least once.
 const OLDEST: (u32, u32) = (3, 10);

@@ -12,7 +12,7 @@ use crate::{
     management::{Permission, TopicPermission},
     permitted::{ANY_APP, Grants, May, Unreadable, key_matches, matches},
 };
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compare::Observed;
-use delayline::{
+use delayline_core::{
     codec::{Delay, RoutingKey},
     topology::{Topology, topic_matches},
 };

@@ -1,7 +1,7 @@
 //! The broker as a whole.
 
 use crate::compare::unsuitable;
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 
 use crate::{
     doctor::facts::Facts,

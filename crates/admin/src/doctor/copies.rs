@@ -17,7 +17,7 @@ use crate::{
     number::{counted, grouped},
     permitted::{Grants, key_matches, matches},
 };
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     topology::Topology,
 };

@@ -11,7 +11,7 @@ use crate::{
     management::PolicyKind,
     unstick::NAME,
 };
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 
 pub(super) fn check(
     topology: &Topology,

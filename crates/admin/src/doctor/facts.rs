@@ -20,7 +20,7 @@ use crate::{
     recalls::count_recalls,
     unstick::left_behind,
 };
-use delayline::{
+use delayline_core::{
     codec::AppKey,
     message::MaxRecalls,
     topology::{Object, Topology},

@@ -15,7 +15,7 @@ use crate::{
     management::QueueInfo,
     number::grouped,
 };
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::{
@@ -329,7 +329,7 @@ mod tests {
         handover::Look,
         management::{BindingInfo, ExchangeInfo, Policy},
     };
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     /// A layout that is complete, with a queue `Sales`, and no guard.
     fn facts(layout: &Layout) -> LayoutFacts {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::KeptGroup;
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 
 use crate::{
     doctor::facts::Facts,
@@ -48,7 +48,7 @@ pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::{Kept, KeptReport, drain::Group};
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     fn groups(held_back: &[(Option<&str>, u64)]) -> KeptReport {
         let group = |held_back| Group { count: 9, held_back, ..Group::default() };

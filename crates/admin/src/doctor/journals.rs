@@ -12,7 +12,7 @@ use crate::{
     permitted::{ANY_APP, matches},
     retention::Retention,
 };
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay},
     topology::Topology,
 };
@@ -152,7 +152,7 @@ fn words(time: Duration) -> String {
 mod tests {
     use super::*;
     use crate::{compare::Observed, management::Permission, permitted::Grants};
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
     use serde_json::json;
 
     const DAY: u64 = 86_400;

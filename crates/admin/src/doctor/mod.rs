@@ -23,7 +23,7 @@ pub(crate) mod walk;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::{AdminError, RecallCounts, finding::Finding, gateway};
@@ -129,7 +129,7 @@ mod tests {
         handover::Look,
         management::{BindingInfo, DeprecatedFeature, ExchangeInfo, FeatureFlag, NodeInfo, QueueInfo},
     };
-    use delayline::{
+    use delayline_core::{
         codec::{AppKey, RoutingKey},
         topology::TopologySettings,
     };

@@ -9,7 +9,7 @@ use crate::{
     management::QueueInfo,
     number::grouped,
 };
-use delayline::{codec::AppKey, topology::Topology};
+use delayline_core::{codec::AppKey, topology::Topology};
 
 /// How long after its message was due a recall should be gone: they are swept up an hour after,
 /// and the sweep may have been put off for a while.
@@ -104,7 +104,7 @@ fn limit(queue: &QueueInfo) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::{AppRecalls, compare::Observed, management::ExchangeInfo};
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
     use serde_json::json;
 
     const DAY: i64 = 86_400;

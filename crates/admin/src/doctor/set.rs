@@ -5,7 +5,7 @@ use crate::{
     doctor::facts::Facts,
     finding::{Finding, FindingCode},
 };
-use delayline::topology::{Endpoint, Topology};
+use delayline_core::topology::{Endpoint, Topology};
 
 pub(super) fn check(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     let set = &topology.settings().set;

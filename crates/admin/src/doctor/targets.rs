@@ -10,7 +10,7 @@ use crate::{
     management::QueueInfo,
     number::{counted, either, grouped},
 };
-use delayline::{
+use delayline_core::{
     shell::quoted,
     topology::{Endpoint, QueueType, SetName, Topology},
 };

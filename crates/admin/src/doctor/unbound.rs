@@ -11,7 +11,7 @@ use crate::{
     },
     finding::{Finding, FindingCode},
 };
-use delayline::{shell::quoted, topology::Topology};
+use delayline_core::{shell::quoted, topology::Topology};
 
 /// Without the dispatch exchange nobody is bound, and that is the finding.
 pub(super) fn check(topology: &Topology, facts: &Facts, targets: &[Route<'_>]) -> Option<Finding> {

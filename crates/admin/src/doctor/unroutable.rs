@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{Kept, KeptGroup, Reason};
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 
 use crate::{
     doctor::facts::Facts,

@@ -11,7 +11,7 @@ use crate::{
     limit::limit,
     management::{BindingInfo, QueueInfo},
 };
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint, Topology, topic_matches},
 };

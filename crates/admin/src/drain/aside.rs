@@ -1,7 +1,7 @@
 //! Reading past messages that AMQP 0-9-1 cannot carry.
 //!
 //! The broker closes the connection over each of them (see
-//! [`amqp::v1`](delayline::amqp::v1)), so nobody can reach what lies behind. They are held
+//! [`amqp::v1`](delayline_amqp::v1)), so nobody can reach what lies behind. They are held
 //! over AMQP 1.0 while the others are read, and return to the queue in the end unless they
 //! were discarded.
 
@@ -12,13 +12,11 @@ use std::{
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 
-use delayline::{
-    amqp::{
-        AmqpError, Session,
-        v1::{Disposition, Foreign, Oddity, Receiver},
-    },
-    topology::Queue,
+use delayline_amqp::{
+    AmqpError, Session,
+    v1::{Disposition, Foreign, Oddity, Receiver},
 };
+use delayline_core::topology::Queue;
 use delayline_settings::Settings;
 
 use super::{DrainError, Drained};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::{
-    amqp::{Delivery, v1::Foreign},
+use delayline_amqp::{Delivery, v1::Foreign};
+use delayline_core::{
     message::{Value, asks_to_be_held, headers},
     topology::Queue,
 };
@@ -152,7 +152,7 @@ pub fn arrived(delivery: &Delivery) -> Option<Timestamp> {
 }
 
 /// The latest time in `x-death`.
-fn last_death(headers: &delayline::message::Headers) -> Option<Timestamp> {
+fn last_death(headers: &delayline_core::message::Headers) -> Option<Timestamp> {
     let Some(Value::Array(deaths)) = headers.get("x-death") else { return None };
     deaths
         .iter()
@@ -166,7 +166,7 @@ fn last_death(headers: &delayline::message::Headers) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline::message::Headers;
+    use delayline_core::message::Headers;
 
     #[test]
     fn a_group_knows_its_ages() {

@@ -7,10 +7,8 @@ use crate::{
     compare::Observed,
     management::{ManagementApi, QueueInfo},
 };
-use delayline::{
-    amqp::{AmqpError, Session},
-    topology::{Argument, Endpoint, Queue, QueueType},
-};
+use delayline_amqp::{AmqpError, Session};
+use delayline_core::topology::{Argument, Endpoint, Queue, QueueType};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use super::DrainError;

@@ -39,7 +39,7 @@
 //! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and a drain does not
 //! touch a queue with a lower one: looking must not lose anything.
 //!
-//! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: delayline::topology::UNREACHABLE_DELIVERY_LIMIT
+//! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: delayline_core::topology::UNREACHABLE_DELIVERY_LIMIT
 
 mod aside;
 mod census;
@@ -51,8 +51,8 @@ mod sample;
 mod sender;
 
 use crate::management::ManagementError;
-use delayline::{
-    amqp::{AmqpError, Session},
+use delayline_amqp::{AmqpError, Session};
+use delayline_core::{
     codec::AppKey,
     topology::{Endpoint, IF_MISSING, Queue},
 };

@@ -7,7 +7,7 @@ use std::{
 
 use log::debug;
 
-use delayline::amqp::{AmqpError, Browser, Delivery, Page, Place, Session, Turned, settle};
+use delayline_amqp::{AmqpError, Browser, Delivery, Page, Place, Session, Turned, settle};
 
 use super::paging::Paging;
 

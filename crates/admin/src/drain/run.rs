@@ -9,9 +9,9 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::{
-    Router,
-    amqp::{AmqpError, Delivery, Place, Session},
+use delayline_amqp::{AmqpError, Delivery, Place, Session};
+use delayline_client::Router;
+use delayline_core::{
     message::{self, Headers, Properties},
     topology::Queue,
 };
@@ -183,7 +183,7 @@ impl<'a> Drain<'a> {
     /// failure half-way is in the report.
     ///
     /// ```no_run
-    /// use delayline::topology::Topology;
+    /// use delayline_core::topology::Topology;
     /// use delayline_admin::drain::{Decision, Drain, Outgoing};
     /// use delayline_settings::Settings;
     ///

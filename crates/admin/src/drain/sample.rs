@@ -7,10 +7,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use delayline::{
-    amqp::{Delivery, v1::Foreign},
-    message::Properties,
-};
+use delayline_amqp::{Delivery, v1::Foreign};
+use delayline_core::message::Properties;
 
 use super::arrived;
 

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use crossbeam_channel::Select;
 
-use delayline::{
-    Message, Router,
-    amqp::{AmqpError, Delivery, Place},
-    codec::AppKey,
-    message::Quota,
+use delayline_amqp::{AmqpError, Delivery, Place};
+use delayline_client::{
+    Router,
     router::{Cause, Outcome, Pipeline},
 };
+use delayline_core::{Message, codec::AppKey, message::Quota};
 use delayline_settings::Settings;
 
 use super::Outgoing;

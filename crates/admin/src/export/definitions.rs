@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use delayline::topology::{Binding, Endpoint, Exchange, Queue};
+use delayline_core::topology::{Binding, Endpoint, Exchange, Queue};
 
 use super::{Export, kind};
 

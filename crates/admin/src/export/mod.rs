@@ -12,12 +12,12 @@ use crate::{
     apps::{AppSpec, Step, steps},
     management::{Permission, TopicPermission},
 };
-use delayline::topology::{Argument, Binding, Exchange, Queue, Topology};
+use delayline_core::topology::{Argument, Binding, Exchange, Queue, Topology};
 
 /// What is to be exported: what one vhost should have.
 ///
 /// ```
-/// use delayline::topology::{Topology, TopologySettings};
+/// use delayline_core::topology::{Topology, TopologySettings};
 /// use delayline_admin::Export;
 ///
 /// let topology = Topology::new(TopologySettings::default());
@@ -111,7 +111,8 @@ fn checksum(text: &str) -> u64 {
 mod tests {
     use super::*;
     use crate::{AppQueue, AppUser, Delivery, Target};
-    use delayline::{broker::Secret, codec::AppKey, topology::TopologySettings};
+    use delayline_amqp::broker::Secret;
+    use delayline_core::{codec::AppKey, topology::TopologySettings};
 
     /// An application whose user needs quoting, behind a landing queue.
     pub(super) fn spec() -> AppSpec {

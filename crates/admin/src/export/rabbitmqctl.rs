@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use delayline::shell::quoted;
+use delayline_core::shell::quoted;
 
 use super::Export;
 

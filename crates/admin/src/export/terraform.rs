@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::management::TopicPermission;
-use delayline::topology::{Binding, Endpoint};
+use delayline_core::topology::{Binding, Endpoint};
 
 use super::{Export, checksum, definitions::destination_type, tool_name};
 

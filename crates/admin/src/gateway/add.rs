@@ -10,7 +10,7 @@ use crate::{
     install::{declare, describe},
     observe_with,
 };
-use delayline::{
+use delayline_core::{
     codec::AppKeyError,
     topology::{ExchangeKind, Names, Object, Topology},
 };

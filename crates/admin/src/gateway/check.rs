@@ -6,7 +6,7 @@ use crate::{
     gateway::{list::names_among, stands},
     install::describe,
 };
-use delayline::topology::{ExchangeKind, Names, Topology};
+use delayline_core::topology::{ExchangeKind, Names, Topology};
 
 /// What harms messages now, or will: a gateway without a daemon does no harm while nothing waits.
 pub(crate) fn findings(topology: &Topology, observed: &Observed) -> Vec<Finding> {
@@ -84,7 +84,7 @@ pub(super) fn findings_of(topology: &Topology, observed: &Observed, gateway: &st
 mod tests {
     use super::*;
     use crate::management::{BindingInfo, ExchangeInfo, QueueInfo};
-    use delayline::topology::{Endpoint, Exchange, Object, TopologySettings};
+    use delayline_core::topology::{Endpoint, Exchange, Object, TopologySettings};
 
     fn bind(observed: &mut Observed, source: &str, destination: &str, key: &str) {
         observed.bindings.push(BindingInfo {

@@ -9,7 +9,7 @@ use crate::{
     management::{ManagementApi, ManagementError, QueueInfo},
     observe_with,
 };
-use delayline::topology::{Names, Topology};
+use delayline_core::topology::{Names, Topology};
 use delayline_settings::Settings;
 
 /// The gateways of a set.

@@ -13,7 +13,7 @@ pub use list::{GatewayEntry, GatewayList, gateway_names, list_gateways};
 pub use remove::{GatewayRemoved, remove_gateway};
 
 use crate::{compare::Observed, management::ManagementApi};
-use delayline::topology::Object;
+use delayline_core::topology::Object;
 use delayline_settings::Settings;
 
 use crate::AdminError;

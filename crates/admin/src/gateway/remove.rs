@@ -12,10 +12,8 @@ use crate::{
     install::declare,
     observe_with,
 };
-use delayline::{
-    amqp::{HAND_OVER, Session},
-    topology::{ExchangeKind, Names, Object, Topology},
-};
+use delayline_amqp::{HAND_OVER, Session};
+use delayline_core::topology::{ExchangeKind, Names, Object, Topology};
 use delayline_settings::Settings;
 
 /// What was removed, or would be.

@@ -21,8 +21,8 @@ use crate::{
     management::{ExchangeInfo, ManagementApi, Policy, PolicyKind},
     observe_with, unstick,
 };
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_core::{
     codec::Level,
     topology::{Object, Topology},
 };

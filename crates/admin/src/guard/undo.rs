@@ -11,7 +11,7 @@ use crate::{
     management::PolicyKind,
     observe_with,
 };
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::{api, plan::is_ours};

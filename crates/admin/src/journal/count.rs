@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::AtomicBool};
 use jiff::{RoundMode, Timestamp, ToSpan, Unit, ZonedRound, tz::TimeZone};
 use serde::Serialize;
 
-use delayline::{codec::AppKey, topology::Topology};
+use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::AdminError;

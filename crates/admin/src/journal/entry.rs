@@ -5,11 +5,11 @@ use std::{collections::HashSet, fmt};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use delayline::{
-    amqp::Delivery,
+use delayline_amqp::Delivery;
+use delayline_client::recall::MARGIN;
+use delayline_core::{
     codec::{AppKey, RoutingKey},
     message::{Handle, headers},
-    recall::MARGIN,
 };
 
 /// A message that was published for an application, as the journal has it.
@@ -92,7 +92,7 @@ impl Entry {
         if key.app != *app {
             return None;
         }
-        let number = |name: &str| delivery.headers.get(name).and_then(delayline::message::Value::as_i64);
+        let number = |name: &str| delivery.headers.get(name).and_then(delayline_core::message::Value::as_i64);
         let due = number(headers::DUE).and_then(|due| Timestamp::from_millisecond(due).ok());
         let attempt = number(headers::ATTEMPT).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0);
         Some(Self { key, due, attempt, bytes: delivery.body.len() })

@@ -6,7 +6,8 @@ use std::{ops::ControlFlow, sync::atomic::AtomicBool, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use delayline::{amqp::Delivery, codec::AppKey, topology::Topology};
+use delayline_amqp::Delivery;
+use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::AdminError;

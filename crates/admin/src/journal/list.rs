@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::{
+use delayline_core::{
     codec::{AppKey, MessageId},
     message::{Handle, Headers, Properties},
     topology::Topology,

@@ -8,11 +8,8 @@
 use std::{thread, time::Duration};
 
 use crate::management::QueueInfo;
-use delayline::{
-    amqp::{AmqpError, Session, StreamStart},
-    broker::Broker,
-    shell::quoted,
-};
+use delayline_amqp::{AmqpError, Session, StreamStart, broker::Broker};
+use delayline_core::shell::quoted;
 
 /// How long the broker takes at most to record its first stream. Of streams whose node was killed
 /// after 0.7 s, all were lost on 3.10.8, 4.0.5 and 4.3.6, and none after 2 s.

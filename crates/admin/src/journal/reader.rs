@@ -8,12 +8,8 @@ use std::{
 
 use serde::Serialize;
 
-use delayline::{
-    amqp::{AmqpError, Consumer, Delivery, Next, STREAM_OFFSET, Session, StreamStart},
-    codec::AppKey,
-    message::Value,
-    topology::Topology,
-};
+use delayline_amqp::{AmqpError, Consumer, Delivery, Next, STREAM_OFFSET, Session, StreamStart};
+use delayline_core::{codec::AppKey, message::Value, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{AdminError, doing, refuse_without_set};

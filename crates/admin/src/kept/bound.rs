@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value as Json;
 
 use crate::{AdminError, Kept, Layout, compare::Observed, management::BindingInfo, observe};
-use delayline::{
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     message::{Headers, Value},
     topology::{Topology, topic_matches},
@@ -122,7 +122,7 @@ fn equal(wanted: &Json, found: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::management::BindingInfo;
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     #[test]
     fn a_pattern_is_a_binding_too() {

@@ -8,8 +8,8 @@ use crate::{
     AdminError, connect, doing,
     drain::{Decision, Drain, DrainError, Drained, Progress, past},
 };
-use delayline::{
-    amqp::{Delivery, v1::Foreign},
+use delayline_amqp::{Delivery, v1::Foreign};
+use delayline_core::{
     codec::AppKey,
     topology::{Endpoint, Names, Topology},
 };

@@ -4,9 +4,9 @@
 use jiff::Timestamp;
 
 use crate::{Reason, drain::Outgoing};
-use delayline::{
-    amqp::Delivery,
-    gateway::{Remains, SetAside},
+use delayline_amqp::Delivery;
+use delayline_client::gateway::{Remains, SetAside};
+use delayline_core::{
     message::Headers,
     topology::{Names, Topology},
 };

@@ -1,10 +1,8 @@
 //! Why a message is in the queue of a guard, and its way on in the layout it came from: pure.
 
 use crate::{Diagnosis, Layout, Reason, drain::Outgoing};
-use delayline::{
-    amqp::Delivery,
-    topology::{Object, Queue, Topology},
-};
+use delayline_amqp::Delivery;
+use delayline_core::topology::{Object, Queue, Topology};
 
 use super::{Bound, WayOn, reason::below};
 
@@ -67,7 +65,7 @@ pub(super) fn way_on(layout: &Layout, bound: Option<&Bound>, delivery: &Delivery
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline::{codec::Delay, topology::TopologySettings};
+    use delayline_core::{codec::Delay, topology::TopologySettings};
 
     #[test]
     fn knows_why_a_message_is_here() {

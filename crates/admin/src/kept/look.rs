@@ -8,10 +8,8 @@ use crate::{
     AdminError,
     drain::{Decision, Drain, Drained, Group, Progress, Sample, count, past},
 };
-use delayline::{
-    amqp::{Delivery, v1::Foreign},
-    topology::Topology,
-};
+use delayline_amqp::{Delivery, v1::Foreign};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::{Kept, KeptCause, Seen, Selection};

@@ -21,8 +21,8 @@ use crate::{
     drain::{self, DrainError, Outgoing, arrived},
     refuse_without_set,
 };
-use delayline::{
-    amqp::{Delivery, v1::Foreign},
+use delayline_amqp::{Delivery, v1::Foreign};
+use delayline_core::{
     codec::{AppKey, MessageId, RoutingKey},
     message::{Headers, Value, headers},
     topology::{Queue, RecallSettings, Topology},

@@ -1,8 +1,8 @@
 //! Why a message is in the parked queue, and its way back to its application: pure.
 
 use crate::drain::Outgoing;
-use delayline::{
-    amqp::Delivery,
+use delayline_amqp::Delivery;
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     message::{Value, headers},
     topology::Names,

@@ -5,8 +5,8 @@ use std::{fmt, str::FromStr};
 use serde::{Serialize, Serializer};
 
 use crate::drain::Outgoing;
-use delayline::{
-    amqp::Delivery,
+use delayline_amqp::Delivery;
+use delayline_core::{
     codec::{Level, RoutingKey},
     topology::Names,
 };
@@ -147,7 +147,7 @@ impl Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline::codec::{AppKey, Delay};
+    use delayline_core::codec::{AppKey, Delay};
 
     fn key(seconds: u64) -> String {
         RoutingKey::new(Delay::from_seconds(seconds).unwrap(), AppKey::new("app").unwrap()).encode()

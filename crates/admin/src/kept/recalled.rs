@@ -1,8 +1,8 @@
 //! What is in the queue of recalled messages, and its way to the application after all: pure.
 
 use crate::drain::Outgoing;
-use delayline::{
-    amqp::Delivery,
+use delayline_amqp::Delivery;
+use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     topology::Names,
 };

@@ -23,10 +23,8 @@ use ureq::{
 };
 use url::Url;
 
-use delayline::{
-    shell::quoted,
-    tls::{Material, explained, provider},
-};
+use delayline_amqp::tls::{Material, explained, provider};
+use delayline_core::shell::quoted;
 use delayline_settings::Management;
 
 use super::{DeprecatedFeature, FeatureFlag, NodeInfo, Overview, silence};

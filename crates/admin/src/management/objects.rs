@@ -4,7 +4,7 @@ use super::{
     BindingInfo, ChannelInfo, ExchangeInfo, ManagementApi, ManagementError, QueueInfo,
     client::{properties_key, segment},
 };
-use delayline::topology::{Binding, Endpoint};
+use delayline_core::topology::{Binding, Endpoint};
 use serde_json::Value as Json;
 
 impl ManagementApi {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use delayline::broker::Secret;
+use delayline_amqp::broker::Secret;
 
 use super::{
     ManagementApi, ManagementError, Permission, TopicPermission, UserInfo,

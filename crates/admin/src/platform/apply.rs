@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use delayline::{
+use delayline_core::{
     codec::AppKey,
     topology::{Endpoint, Topology},
 };

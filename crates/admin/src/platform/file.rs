@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use delayline::{
-    broker::Secret,
+use delayline_amqp::broker::Secret;
+use delayline_core::{
     codec::AppKey,
     retry::Policies,
     topology::{ExchangeKind, QueueType, SetName, Topology, TopologySettings},

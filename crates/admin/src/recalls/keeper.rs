@@ -21,7 +21,7 @@ use crate::{
     journal::{JournalGlance, glance_at_journal},
     management::ManagementApi,
 };
-use delayline::{codec::AppKey, topology::Topology};
+use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
 /// How often it looks. Each time, the management API lists all recalls.

@@ -20,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use delayline::{
+use delayline_core::{
     codec::AppKey,
     message::Handle,
     topology::{Argument, Binding, Endpoint, Topology},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{AdminError, management::ManagementApi};
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 /// How often the counts of the levels are read, at most, to see each without messages on

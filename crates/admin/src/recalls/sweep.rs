@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::{GRACE, Recall, api, of_each, recalls_of, safe::postponed};
 use crate::{AdminError, connect, doing};
-use delayline::{amqp::Session, codec::RoutingKey, topology::Topology};
+use delayline_amqp::Session;
+use delayline_core::{codec::RoutingKey, topology::Topology};
 use delayline_settings::Settings;
 
 /// How to remove recalls that are over.
@@ -263,7 +264,7 @@ fn step(recall: &Recall, grace: Duration, topology: &Topology, now: Timestamp) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delayline::{codec::AppKey, topology::TopologySettings};
+    use delayline_core::{codec::AppKey, topology::TopologySettings};
 
     const KEY: &str = "delay.0000.0000.0000.0000.0000.0000.1010.billing.~.17";
 

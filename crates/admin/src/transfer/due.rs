@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use serde::Serialize;
 
-use delayline::{
+use delayline_core::{
     codec::{Delay, Level},
     message::{Headers, Value, headers},
 };

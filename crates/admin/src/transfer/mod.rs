@@ -22,8 +22,8 @@ use crate::{
     management::ManagementApi,
     unstick::without_limit,
 };
-use delayline::{
-    amqp::{Delivery, Session},
+use delayline_amqp::{Delivery, Session};
+use delayline_core::{
     codec::{Delay, Level, RoutingKey},
     message::headers::DUE,
     topology::Topology,
@@ -313,11 +313,11 @@ impl Run<'_> {
     fn read(&self, key: &str) -> Result<RoutingKey, String> {
         match self.source {
             TransferSource::Set => {
-                key.parse().map_err(|error: delayline::codec::RoutingKeyError| error.to_string())
+                key.parse().map_err(|error: delayline_core::codec::RoutingKeyError| error.to_string())
             }
             TransferSource::Layout(layout) => {
                 let read = layout.read(key).map_err(|error| error.to_string())?;
-                let app = delayline::codec::AppKey::new(read.destination);
+                let app = delayline_core::codec::AppKey::new(read.destination);
                 let app = app.map_err(|error| format!("its destination cannot be an app key: {error}"))?;
                 Ok(RoutingKey::new(read.delay, app))
             }

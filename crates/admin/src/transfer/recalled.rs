@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::{AdminError, recalls::recalled_keys};
-use delayline::{
+use delayline_core::{
     codec::{AppKey, RoutingKey},
     topology::Topology,
 };

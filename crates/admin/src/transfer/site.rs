@@ -9,8 +9,8 @@ use crate::{
     drain::DrainError,
     management::{ManagementApi, QueueInfo},
 };
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{Delay, Level},
     topology::{Endpoint, Queue, QueueType, Topology},
 };

@@ -14,7 +14,7 @@ use std::{
 use log::{Level, debug, info, warn};
 
 use crate::{AdminError, complaint::Complaint, management::ManagementApi};
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use crate::unstick::{

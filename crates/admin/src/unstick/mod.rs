@@ -26,7 +26,7 @@ use crate::{
     drain::DrainError,
     management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
 };
-use delayline::{
+use delayline_core::{
     codec::Level,
     topology::{Endpoint, Names, Topology},
 };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use delayline::backoff::Doubling;
+use delayline_core::backoff::Doubling;
 
 /// How long a queue must have had dead letters without any being seen to leave. It is more
 /// than one renewal of the broker's counts, every five seconds.

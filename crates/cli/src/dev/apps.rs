@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Deserialize;
 use toml::Table;
 
-use delayline::{broker::Secret, codec::AppKey, topology::Topology};
 use delayline_admin::{AppRequest, AppSpec};
+use delayline_amqp::broker::Secret;
+use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::read_text;
 
 use crate::Failure;
@@ -77,7 +78,7 @@ fn app(
 
 #[cfg(test)]
 mod tests {
-    use delayline::topology::TopologySettings;
+    use delayline_core::topology::TopologySettings;
 
     use super::*;
 

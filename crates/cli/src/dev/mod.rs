@@ -16,13 +16,9 @@ use std::{
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use delayline::{
-    codec::AppKey,
-    retry::{Service, SharedPolicies},
-    shell::quoted,
-    topology::Topology,
-};
 use delayline_admin::{self as admin, Applied};
+use delayline_client::retry::Service;
+use delayline_core::{codec::AppKey, retry::SharedPolicies, shell::quoted, topology::Topology};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 

@@ -9,11 +9,11 @@ use indicatif::ProgressBar;
 
 use jiff::Timestamp;
 
-use delayline::{
+use delayline_admin::{Kept, KeptReport, Selection, drain::Progress};
+use delayline_core::{
     codec::{AppKey, Delay},
     topology::Topology,
 };
-use delayline_admin::{Kept, KeptReport, Selection, drain::Progress};
 use delayline_settings::Settings;
 
 use crate::{Code, Failure, Output, again::Again, args, ending::on_signal, output};

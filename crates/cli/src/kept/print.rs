@@ -4,11 +4,11 @@ use jiff::{Timestamp, Unit};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use delayline::message::headers;
 use delayline_admin::{
     Kept, KeptMessage, KeptReport, ReplayReport,
     drain::{Drained, Sample},
 };
+use delayline_core::message::headers;
 
 use crate::{
     Code, Failure, Output, findings,

@@ -12,13 +12,9 @@ use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use delayline::{
-    codec::AppKey,
-    message::Handle,
-    recall::{Answer, MARGIN, RecallError, Recaller},
-    topology::Topology,
-};
 use delayline_admin::{self as admin, AdminError, Kept, drain::DrainError};
+use delayline_client::recall::{Answer, MARGIN, RecallError, Recaller};
+use delayline_core::{codec::AppKey, message::Handle, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{

@@ -7,14 +7,14 @@ use std::io::{self, BufRead, IsTerminal};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use delayline::{
-    codec::{AppKey, MessageId},
-    message::Handle,
-    topology::Topology,
-};
 use delayline_admin::{
     self as admin, PendingRecall, PendingRecalls, ScheduleFilter, ScheduleList, ScheduledMessage,
     SweepOptions, SweepReport,
+};
+use delayline_core::{
+    codec::{AppKey, MessageId},
+    message::Handle,
+    topology::Topology,
 };
 use delayline_settings::Settings;
 

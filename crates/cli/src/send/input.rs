@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de, de::IgnoredAny};
 use serde_json::{Map, Value as Json};
 
-use delayline::{
+use delayline_core::{
     Message,
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Headers, Properties, Quota, Value, When, headers},
@@ -245,9 +245,11 @@ fn text<'de, T: std::str::FromStr<Err: std::fmt::Display>, D: Deserializer<'de>>
 
 fn delay<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Delay>, D::Error> {
     field(json, |json: Json| match json {
-        Json::String(text) => text.parse().map_err(|error: delayline::codec::DelayError| error.to_string()),
+        Json::String(text) => {
+            text.parse().map_err(|error: delayline_core::codec::DelayError| error.to_string())
+        }
         Json::Number(number) => {
-            number.to_string().parse().map_err(|error: delayline::codec::DelayError| error.to_string())
+            number.to_string().parse().map_err(|error: delayline_core::codec::DelayError| error.to_string())
         }
         other => Err(format!("`delay` is {other}; write seconds (90) or text (\"90s\")")),
     })

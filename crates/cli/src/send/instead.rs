@@ -1,12 +1,12 @@
 //! Sending a message in the place of what waits with its id.
 
-use delayline::{
+use delayline_admin::{self as admin, ScheduleFilter, ScheduledMessage};
+use delayline_core::{
     Message,
     codec::{AppKey, MessageId},
     message::Handle,
     topology::Topology,
 };
-use delayline_admin::{self as admin, ScheduleFilter, ScheduledMessage};
 use delayline_settings::Settings;
 
 use crate::{

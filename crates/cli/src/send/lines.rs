@@ -130,7 +130,7 @@ pub(super) fn check(reader: impl BufRead, format: Format, template: &Template) -
 mod tests {
     use std::io::{BufReader, repeat};
 
-    use delayline::{codec::Tolerance, message::Quota, topology::Unit};
+    use delayline_core::{codec::Tolerance, message::Quota, topology::Unit};
 
     use super::{super::input::Past, *};
 

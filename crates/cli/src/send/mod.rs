@@ -20,12 +20,12 @@ use std::{
 use crossbeam_channel::RecvTimeoutError;
 use jiff::Timestamp;
 
-use delayline::{
+use delayline_amqp::{AmqpError, Session};
+use delayline_client::router::{Cause, Receipt, Router};
+use delayline_core::{
     Message,
-    amqp::{AmqpError, Session},
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, When},
-    router::{Cause, Receipt, Router},
     topology::Names,
 };
 use delayline_settings::Settings;

@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::router::{Cause, Outcome, Receipt};
+use delayline_client::router::{Cause, Outcome, Receipt};
 use delayline_settings::Settings;
 
 use crate::{

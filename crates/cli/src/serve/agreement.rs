@@ -14,8 +14,8 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use log::{error, info};
 
-use delayline::{codec::Level, topology::Topology};
 use delayline_admin::management::ManagementApi;
+use delayline_core::{codec::Level, topology::Topology};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 use delayline_watch::web::Check;
 

@@ -11,8 +11,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::topology::Topology;
 use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 

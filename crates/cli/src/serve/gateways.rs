@@ -14,11 +14,9 @@ use std::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use log::{info, warn};
 
-use delayline::{
-    gateway::{Gateway, GatewayCounters},
-    topology::Topology,
-};
 use delayline_admin::{gateway_names, management::ManagementApi};
+use delayline_client::gateway::{Gateway, GatewayCounters};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::TICK;

@@ -27,8 +27,9 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use delayline::retry::{Service, SharedPolicies};
 use delayline_admin::{Layout, Sweeper, Unsticker};
+use delayline_client::retry::Service;
+use delayline_core::retry::SharedPolicies;
 use delayline_settings::{Settings, WebSettings};
 use delayline_watch::{
     canary::Canary,

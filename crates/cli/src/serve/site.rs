@@ -5,8 +5,8 @@ use std::sync::{Arc, atomic::AtomicBool};
 use jiff::Timestamp;
 use serde_json::json;
 
-use delayline::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
 use delayline_admin::{Kept, RecallStats, UnstickStats};
+use delayline_client::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
 use delayline_settings::{Layout, Settings};
 use delayline_watch::{
     canary::{LayoutCanary, Watched},

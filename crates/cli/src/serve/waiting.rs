@@ -11,8 +11,9 @@ use std::{
 
 use log::{info, warn};
 
-use delayline::{amqp::Session, topology::Names};
 use delayline_admin::management::ManagementApi;
+use delayline_amqp::Session;
+use delayline_core::topology::Names;
 use delayline_settings::Settings;
 
 use super::TICK;

@@ -7,7 +7,7 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-use delayline::amqp::{AmqpError, Consumer, Next, Session};
+use delayline_amqp::{AmqpError, Consumer, Next, Session};
 use delayline_settings::Settings;
 
 use super::{BenchError, check, histogram, mark::Account};

@@ -23,8 +23,9 @@ mod sustain;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use delayline::{amqp::AmqpError, router::PublishError};
 use delayline_admin::AdminError;
+use delayline_amqp::AmqpError;
+use delayline_client::router::PublishError;
 
 pub use histogram::{Histograms, Late};
 pub use plan::{BenchPlan, PlanError};

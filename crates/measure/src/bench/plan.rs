@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::capacity::Distribution;
-use delayline::{codec::Delay, topology::Unit};
+use delayline_core::{codec::Delay, topology::Unit};
 
 use super::mark::MARK;
 

@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    Message, Router,
+use delayline_client::Router;
+use delayline_core::{
+    Message,
     codec::{self, AppKey, Delay},
     topology::Unit,
 };

@@ -8,8 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::{
-    amqp::Session,
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{AppKey, Delay},
     topology::SetName,
 };
@@ -78,7 +78,7 @@ pub fn run(
 ) -> Result<(Report, Histograms), BenchError> {
     plan.clone().checked()?;
     let observer = Observer::new(settings.management.as_ref(), &settings.broker.vhost);
-    let objects = delayline::topology::Topology::new(settings.topology.clone()).objects().len() as u64;
+    let objects = delayline_core::topology::Topology::new(settings.topology.clone()).objects().len() as u64;
     progress(Progress::Step { what: "installing".into(), total: objects });
     let name = name.unwrap_or_else(new_name);
     let site = Site::set_up(settings, name, plan.unit, || progress(Progress::Done(1)))?;

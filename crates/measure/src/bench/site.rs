@@ -2,12 +2,12 @@
 
 use log::warn;
 
-use delayline::{
-    amqp::Session,
+use delayline_admin::{self as admin, compare::Difference};
+use delayline_amqp::Session;
+use delayline_core::{
     codec::{AppKey, Level, RoutingKey},
     topology::{Binding, Endpoint, Queue, QueueType, SetName, Topology, Unit},
 };
-use delayline_admin::{self as admin, compare::Difference};
 use delayline_settings::Settings;
 
 use super::BenchError;

@@ -7,7 +7,8 @@ use std::{
 };
 
 use crate::capacity::Distribution;
-use delayline::{Router, topology::Unit};
+use delayline_client::Router;
+use delayline_core::topology::Unit;
 use delayline_settings::Settings;
 
 use super::{
@@ -97,7 +98,7 @@ impl Steady<'_> {
         let (mut sent, mut hops, mut confirmed) = (0, 0, None);
         // The router subtracts what a message has waited there, so it may pass through
         // others.
-        let mut note = |outcome: delayline::router::Outcome<()>| -> Result<(), BenchError> {
+        let mut note = |outcome: delayline_client::router::Outcome<()>| -> Result<(), BenchError> {
             hops += u64::from(outcome.result?.delay.hops());
             confirmed.get_or_insert_with(Instant::now);
             Ok(())

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use delayline::codec::{Delay, DelayError};
+use delayline_core::codec::{Delay, DelayError};
 
 /// Up to this many different delays are examined one by one; beyond, as many quantiles stand
 /// for all of them. The share of a bit is then off by less than 0.001.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use delayline::codec::{LEVELS, Level, Tolerance};
+use delayline_core::codec::{LEVELS, Level, Tolerance};
 
 use super::Distribution;
 

@@ -7,7 +7,7 @@
 //! those messages stays for 2^L s.
 //!
 //! ```
-//! use delayline::codec::Tolerance;
+//! use delayline_core::codec::Tolerance;
 //! use delayline_measure::capacity::{Distribution, Load};
 //!
 //! let delays: Distribution = "uniform:1s..60s".parse()?;

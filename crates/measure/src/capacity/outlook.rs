@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use delayline::codec::Tolerance;
+    use delayline_core::codec::Tolerance;
 
     fn figures() -> Figures {
         Figures {

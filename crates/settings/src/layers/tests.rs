@@ -2,7 +2,8 @@
 
 use std::{fs, num::NonZeroU8};
 
-use delayline::{broker::Credentials, topology::TopologySettings};
+use delayline_amqp::broker::Credentials;
+use delayline_core::topology::TopologySettings;
 use url::Url;
 
 use super::{super::RouterSettings, *};

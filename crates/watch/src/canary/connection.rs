@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::Select;
 
-use delayline::{
+use delayline_amqp::{AmqpError, Consumer, Next, Session};
+use delayline_client::{
     Router,
-    amqp::{AmqpError, Consumer, Next, Session},
+    router::{Outcome, Pipeline, Stats},
+};
+use delayline_core::{
     codec::{AppKey, Delay},
     message::Properties,
-    router::{Outcome, Pipeline, Stats},
     topology::{IF_MISSING, Names, Queue},
 };
 use delayline_settings::{Layout, Settings};

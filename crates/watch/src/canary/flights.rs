@@ -76,7 +76,7 @@ impl Flights {
 mod tests {
     use super::*;
     use crate::canary::{ProbePlan, SLOTS};
-    use delayline::codec::Delay;
+    use delayline_core::codec::Delay;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

@@ -245,7 +245,7 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::canary::flights::LANE;
-    use delayline::codec::Delay;
+    use delayline_core::codec::Delay;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use delayline::codec::{Delay, LEVELS};
+use delayline_core::codec::{Delay, LEVELS};
 use delayline_settings::CanarySettings;
 
 /// The highest level that is probed by default: 2^6 = 64 s.

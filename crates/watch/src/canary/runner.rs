@@ -11,10 +11,8 @@ use std::{
 
 use log::{debug, info, warn};
 
-use delayline::{
-    router::{Outcome, Pipeline, Stats},
-    topology::Unit,
-};
+use delayline_client::router::{Outcome, Pipeline, Stats};
+use delayline_core::topology::Unit;
 use delayline_settings::{Layout, Settings};
 
 use super::{

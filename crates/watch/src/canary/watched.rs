@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use log::{debug, info, warn};
 
-use delayline::histogram::{Counted, Histogram};
+use delayline_core::histogram::{Counted, Histogram};
 
 use super::{Arrival, Figures, Ledger, Probe, Received};
 

@@ -1,11 +1,11 @@
 //! Whose levels a canary's messages go through.
 
-use delayline::{
+use delayline_admin::layout_status;
+use delayline_core::{
     Message,
     codec::{AppKey, Delay, Level, RoutingKey},
     topology::{Binding, Endpoint, Names},
 };
-use delayline_admin::layout_status;
 use delayline_settings::{Layout, Settings};
 
 use super::CanaryError;
@@ -64,7 +64,7 @@ impl Way {
 
 #[cfg(test)]
 mod tests {
-    use delayline::{message::Wire, topology::Unit};
+    use delayline_core::{message::Wire, topology::Unit};
     use jiff::Timestamp;
 
     use super::*;

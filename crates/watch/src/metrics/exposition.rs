@@ -18,13 +18,13 @@ use crate::{
     canary::{LayoutCanary, Watched},
     picture::{Checkup, LayoutView, Level, Picture, RecallView},
 };
-use delayline::{
+use delayline_admin::{Layout, RecallStats, Severity, UnstickStats};
+use delayline_client::{
     gateway::{GatewayCounters, GatewayCounts},
-    histogram::Counted,
     retry::RetryStats,
     router::Stats,
 };
-use delayline_admin::{Layout, RecallStats, Severity, UnstickStats};
+use delayline_core::histogram::Counted;
 
 use super::{
     Kind,

@@ -9,17 +9,14 @@ use std::{
 use jiff::Timestamp;
 
 use crate::canary::Watched;
-use delayline::{
-    amqp::{AmqpError, Line, Session},
-    codec::LEVELS,
-    retry::RetryStats,
-    topology::Topology,
-};
 use delayline_admin::{
     AppBinding, FindingCode, Kept, RecallStats,
     handover::{Look, remembered},
     management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
 };
+use delayline_amqp::{AmqpError, Line, Session};
+use delayline_client::retry::RetryStats;
+use delayline_core::{codec::LEVELS, topology::Topology};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use super::{

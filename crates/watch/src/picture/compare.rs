@@ -7,8 +7,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::topology::Topology;
 use delayline_admin as admin;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::{BrokerView, SetView};

@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use delayline::codec::LEVELS;
 use delayline_admin::handover::{APART, Look, RECENT, Sign, begin};
+use delayline_core::codec::LEVELS;
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;

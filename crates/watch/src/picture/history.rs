@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use delayline::codec::{LEVELS, Level};
+use delayline_core::codec::{LEVELS, Level};
 
 /// The levels as an array has them.
 const COUNT: usize = LEVELS as usize;

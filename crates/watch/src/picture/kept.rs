@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::topology::Topology;
 use delayline_admin::{AdminError, Kept, KeptReport, Selection};
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 /// The most messages that are examined. They are taken out of the queue and put back, so for

@@ -12,8 +12,8 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline::codec;
 use delayline_admin::{Layout, LayoutLevel, LayoutStatus, layout_status};
+use delayline_core::codec;
 use delayline_settings::Settings;
 
 use crate::canary::LayoutCanary;

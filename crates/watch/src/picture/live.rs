@@ -11,8 +11,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline::topology::Topology;
 use delayline_admin::Kept;
+use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::{Collector, KeptView, Picture, SetView, Sources, kept};

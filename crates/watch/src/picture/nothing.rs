@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use delayline::{codec, topology::Topology};
+use delayline_core::{codec, topology::Topology};
 use delayline_settings::Settings;
 
 use super::{BrokerView, Level, Picture, Rates, SetView, Verdict};

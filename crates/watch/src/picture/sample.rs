@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use delayline::topology::Topology;
+use delayline_core::topology::Topology;
 use delayline_settings::{Layout, Settings};
 
 use super::{LayoutView, Level, Picture, Verdict};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use delayline::{codec::AppKey, topology::Names};
 use delayline_admin::{RecallCounts, management::QueueInfo};
+use delayline_core::{codec::AppKey, topology::Names};
 use delayline_settings::Settings;
 
 use super::{GatewayView, JournalView, RecallView};

@@ -8,8 +8,8 @@ use std::{
 use jiff::Timestamp;
 use log::debug;
 
-use delayline::amqp::Line;
 use delayline_admin::Kept;
+use delayline_amqp::Line;
 
 use super::{KeptView, Picture, Verdict, head::Head};
 

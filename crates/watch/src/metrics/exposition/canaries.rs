@@ -2,7 +2,7 @@
 
 use std::fmt::Error;
 
-use delayline::router::{Counts, Stats};
+use delayline_client::router::{Counts, Stats};
 
 use crate::canary::{CanaryState, ProbeFigures, Watched};
 

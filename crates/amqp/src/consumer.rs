@@ -1,0 +1,228 @@
+//! Receiving messages.
+
+use std::{cell::Cell, fmt, time::Duration};
+
+use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
+use crossbeam_channel::{Receiver, Select};
+
+use delayline_core::message::{Headers, Properties};
+
+use super::{AmqpError, convert::from_properties, first::first, inspect::Damage};
+
+/// How long the broker may take for the last acknowledgements.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// A message that arrived. The broker keeps it until it is acknowledged.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Delivery {
+    /// The exchange that routed it last.
+    pub exchange: String,
+    /// Its routing key.
+    pub routing_key: String,
+    /// Whether it was delivered before.
+    pub redelivered: bool,
+    /// The payload.
+    pub body: Vec<u8>,
+    /// Standard properties.
+    pub properties: Properties,
+    /// Headers.
+    pub headers: Headers,
+    /// Whether properties or headers contain something that cannot be represented here, such
+    /// as text that is not UTF-8 or a duplicate header. Then `properties` and `headers` are
+    /// empty, and sending the message on would lose them.
+    pub damaged: bool,
+    /// Needed to acknowledge it; the body has been moved out.
+    pub(super) inner: amiquip::Delivery,
+    /// The lane it arrived on.
+    lane: usize,
+}
+
+/// What a [`Consumer`] delivers next.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every value is a delivery")]
+pub enum Next {
+    /// A message.
+    Delivery(Delivery),
+    /// Nothing came in time.
+    Timeout,
+    /// The queue was deleted, the channel closed, or the connection lost.
+    Ended(Option<AmqpError>),
+}
+
+/// A consumer of one queue. Dropping it leaves unacknowledged messages to the broker, which
+/// delivers them again once the connection is closed.
+pub struct Consumer {
+    lanes: Vec<Lane>,
+    /// The lane to ask next.
+    turn: Cell<usize>,
+    damage: Damage,
+}
+
+/// A channel that consumes. The broker writes deliveries channel by channel, so a message
+/// that takes it seconds to write holds up only those behind it on the same channel.
+struct Lane {
+    channel: Channel,
+    messages: Receiver<ConsumerMessage>,
+}
+
+/// The result of starting to consume on a channel; the channel comes back so that the reason
+/// can be read from it.
+pub(super) enum Started {
+    Running(Consumer),
+    Failed(AmqpError, Channel),
+}
+
+impl Consumer {
+    pub(super) fn start(
+        channel: Channel,
+        queue: &str,
+        prefetch: u16,
+        options: ConsumerOptions,
+        damage: Damage,
+    ) -> Started {
+        // Messages that an earlier consumer left unread are delivered again, under other
+        // tags.
+        damage.forget(channel.channel_id());
+        let started = channel.qos(0, prefetch, false).and_then(|()| {
+            let consumer = channel.basic_consume(queue, options)?;
+            let messages = consumer.receiver().clone();
+            // The consumer borrows the channel, and its drop would cancel it. The channel is
+            // closed with the connection, which ends the consumer as well.
+            std::mem::forget(consumer);
+            Ok(messages)
+        });
+        match started {
+            Ok(messages) => {
+                let lanes = vec![Lane { channel, messages }];
+                Started::Running(Self { lanes, turn: Cell::default(), damage })
+            }
+            Err(error) => Started::Failed(error.into(), channel),
+        }
+    }
+
+    /// Adds another consumer of the same queue and connection as a further lane.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.lanes.append(&mut other.lanes);
+    }
+
+    /// Waits for the next message, for `limit` at most.
+    pub fn next(&self, limit: Duration) -> Next {
+        if self.lanes.is_empty() {
+            return Next::Ended(None);
+        }
+        let receivers = self.lanes.iter().map(|lane| &lane.messages);
+        let Some((number, message)) = first(receivers, self.turn.get(), limit) else { return Next::Timeout };
+        match message {
+            Some(ConsumerMessage::Delivery(inner)) => {
+                self.turn.set(number + 1);
+                let channel = self.lanes[number].channel.channel_id();
+                let damaged = self.damage.take(channel, inner.delivery_tag());
+                Next::Delivery(Delivery::new(inner, damaged, number))
+            }
+            Some(
+                ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
+            ) => Next::Ended(Some(error.into())),
+            Some(ConsumerMessage::ServerCancelled) => Next::Ended(Some(AmqpError::Channel {
+                code: 404,
+                text: "the queue was deleted, or its leader moved".into(),
+            })),
+            Some(_) => Next::Ended(None),
+            None => Next::Ended(Some(AmqpError::Lost { reason: "the connection ended".into() })),
+        }
+    }
+
+    /// Acknowledges a message: the broker deletes it.
+    ///
+    /// # Errors
+    /// The channel or the connection is gone; the broker delivers the message again.
+    pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
+        match self.lanes.get(delivery.lane) {
+            Some(lane) => Ok(delivery.inner.ack(&lane.channel)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Acknowledges a message and all that arrived before it on the same channel.
+    ///
+    /// # Errors
+    /// The channel or the connection is gone.
+    pub fn ack_up_to(&self, delivery: Delivery) -> Result<(), AmqpError> {
+        match self.lanes.get(delivery.lane) {
+            Some(lane) => Ok(delivery.inner.ack_multiple(&lane.channel)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Rejects a message: the broker dead-letters it as it is, or drops it if its queue has
+    /// no dead-letter exchange.
+    ///
+    /// # Errors
+    /// The channel or the connection is gone; the broker delivers the message again.
+    pub fn reject(&self, delivery: Delivery) -> Result<(), AmqpError> {
+        match self.lanes.get(delivery.lane) {
+            Some(lane) => Ok(delivery.inner.reject(&lane.channel, false)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets a `select` wake up when there may be something for
+    /// [`next`](Self::next).
+    // For the other crates of this workspace; nothing is promised about it.
+    #[doc(hidden)]
+    pub fn watch<'a>(&'a self, select: &mut Select<'a>) {
+        for lane in &self.lanes {
+            select.recv(&lane.messages);
+        }
+    }
+
+    /// Requeues unacknowledged messages once the broker has seen every acknowledgement. False
+    /// if that took too long.
+    pub fn finish(mut self, limit: Duration) -> bool {
+        let lanes = std::mem::take(&mut self.lanes);
+        self::settle();
+        let close = move || lanes.into_iter().all(|lane| lane.channel.close().is_ok());
+        super::connection::within(limit, close).unwrap_or(false)
+    }
+}
+
+/// Waits until the broker has most likely seen the last acknowledgements. It passes many of
+/// them to a quorum queue bit by bit, and drops the rest when the channel is closed.
+pub fn settle() {
+    std::thread::sleep(SETTLE);
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let lanes = std::mem::take(&mut self.lanes);
+        if !lanes.is_empty() {
+            // Closing a channel may hang while the broker is in alarm.
+            super::connection::within(super::connection::CLOSE_TIMEOUT, move || drop(lanes));
+        }
+    }
+}
+
+impl Delivery {
+    pub(super) fn new(mut inner: amiquip::Delivery, damaged: bool, lane: usize) -> Self {
+        let (properties, headers) = from_properties(&inner.properties);
+        // They are not needed a second time.
+        inner.properties = amiquip::AmqpProperties::default();
+        Self {
+            exchange: std::mem::take(&mut inner.exchange),
+            routing_key: std::mem::take(&mut inner.routing_key),
+            redelivered: inner.redelivered,
+            body: std::mem::take(&mut inner.body),
+            properties,
+            headers,
+            damaged,
+            inner,
+            lane,
+        }
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").finish_non_exhaustive()
+    }
+}

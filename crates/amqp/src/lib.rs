@@ -1,0 +1,50 @@
+//! The broker's AMQP side. No other module names the client library.
+//!
+//! `amiquip` is the only synchronous AMQP 0-9-1 client for Rust that still builds, and it has
+//! traps, which this module works around:
+//!
+//! - it resolves and connects without `TCP_NODELAY` and without time limits, so
+//!   `connection` makes the socket itself;
+//! - its helper that puts confirms in order reports some nacks as acks, so
+//!   `publisher` hands raw confirms on;
+//! - closing a connection or channel can block for ever while the broker is in
+//!   alarm, so both happen on a helper thread with a deadline;
+//! - it waits for answers without a limit, so `session` cuts the socket of a
+//!   connection that does not answer in time (`line`);
+//! - it logs the password, so it gets asterisks, and `login` replaces them on the way into
+//!   the socket;
+//! - it reads until nothing more comes and sends no heartbeat meanwhile, so a turn of
+//!   reading ends after a while (`turns`);
+//! - after the connection is lost, channels only say that it is gone; the cause
+//!   is fetched from the connection.
+
+pub mod broker;
+mod browse;
+mod connection;
+mod consumer;
+mod convert;
+mod error;
+mod first;
+mod inspect;
+mod line;
+mod login;
+mod outstanding;
+mod probe;
+mod publisher;
+mod session;
+pub mod tls;
+mod tls_stream;
+mod turns;
+pub mod v1;
+
+pub use browse::{Browser, Page, Place, Turned};
+pub use consumer::{Consumer, Delivery, Next, settle};
+pub use error::{AmqpError, CRASH};
+
+#[doc(hidden)]
+pub use inspect::frames;
+pub use line::Line;
+pub use outstanding::Outstanding;
+pub use probe::ProbeAnswer;
+pub use publisher::{Event, Publisher, Returned};
+pub use session::{HAND_OVER, QueueDepth, STREAM_OFFSET, Session, StreamStart};

@@ -1,0 +1,337 @@
+//! Publishing successors, and acknowledging a message only once its successor is confirmed.
+
+use std::{
+    cmp::Ordering,
+    collections::{BinaryHeap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::Select;
+use log::{debug, error, warn};
+
+use delayline_amqp::{CRASH, Consumer, Delivery};
+use delayline_core::Message;
+
+use crate::{
+    Router,
+    router::{Cause, Outcome, Pipeline, PublishError},
+};
+
+use super::{Published, SetAside, apart::Apart, consume::Failed};
+
+/// How long to wait before publishing again a message that the broker would not store just
+/// now.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The broker's words where a topic permission refuses one key, and not the exchange as a
+/// whole.
+const TOPIC_REFUSED: &str = "access to topic";
+
+/// What to do with a message that can never be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unsendable {
+    /// Reject it: the broker dead-letters it from the queue, unchanged.
+    Reject,
+    /// Keep it unacknowledged; its queue may have nowhere to dead-letter to.
+    Hold,
+}
+
+/// A successor that is not due yet.
+struct Early {
+    due: Instant,
+    counted: Arc<dyn Published>,
+    successor: Message,
+    delivery: Delivery,
+}
+
+impl Ord for Early {
+    /// The next one is the greatest, as a heap has it.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.due.cmp(&self.due)
+    }
+}
+
+impl PartialOrd for Early {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Early {
+    fn eq(&self, other: &Self) -> bool {
+        self.due == other.due
+    }
+}
+
+impl Eq for Early {}
+
+/// Messages whose successors are in flight.
+pub(crate) struct Forwarder<'r> {
+    pipeline: Pipeline<'r, Delivery>,
+    apart: Apart<'r>,
+    /// Successors to publish again, and when.
+    held: VecDeque<(Instant, Message, Delivery)>,
+    /// Successors that are not due yet, the next one first.
+    early: BinaryHeap<Early>,
+    unsendable: Unsendable,
+    /// Messages about which nothing can be done; the broker requeues them when the connection
+    /// is closed.
+    stuck: Vec<Delivery>,
+    /// How many messages the broker delivers at a time.
+    prefetch: usize,
+    stats: Option<&'r dyn SetAside>,
+    acknowledged: u64,
+}
+
+impl<'r> Forwarder<'r> {
+    pub(super) fn new(
+        (router, apart): (&'r Router, Apart<'r>),
+        unsendable: Unsendable,
+        stats: Option<&'r dyn SetAside>,
+        prefetch: usize,
+    ) -> Self {
+        Self {
+            pipeline: router.pipeline(),
+            apart,
+            held: VecDeque::new(),
+            early: BinaryHeap::new(),
+            unsendable,
+            stuck: Vec::new(),
+            prefetch,
+            stats,
+            acknowledged: 0,
+        }
+    }
+
+    /// Whether we hold no message.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_flight() == 0 && self.held.is_empty() && self.early.is_empty() && self.stuck.is_empty()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pipeline.in_flight() + self.apart.in_flight()
+    }
+
+    fn try_next(&mut self) -> Option<Outcome<Delivery>> {
+        self.pipeline.try_next().or_else(|| self.apart.try_next())
+    }
+
+    /// How long until a successor has to be published.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        let early = self.early.peek().map(|early| early.due);
+        let next = early.into_iter().chain(self.held.front().map(|(when, ..)| *when)).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// How many messages were acknowledged or rejected.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Acknowledges a message: it is processed, or its successor is confirmed.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(crate) fn acknowledge(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
+        self.acknowledged += 1;
+        Ok(consumer.ack(delivery).map_err(|error| error.to_string())?)
+    }
+
+    /// Lets a `select` wake up when there may be something to settle.
+    pub(crate) fn watch<'s>(&'s self, select: &mut Select<'s>) {
+        self.pipeline.watch(select);
+        self.apart.watch(select);
+    }
+
+    /// Publishes the successor of a message.
+    ///
+    /// # Errors
+    /// Why it makes no sense to continue; the broker keeps what is not acknowledged.
+    pub(crate) fn send(
+        &mut self,
+        consumer: &Consumer,
+        delivery: Delivery,
+        successor: Message,
+    ) -> Result<(), Failed> {
+        let outcome = match Apart::takes(&successor) {
+            // Each may cost a connection, and they must not take the places of others.
+            true if self.apart.has_crashed(&successor) && self.apart.in_flight() >= self.prefetch / 2 => {
+                let text = "not tried, as the broker crashes over such messages of the application".into();
+                let error = PublishError::new(Cause::Rejected { code: CRASH, text }, successor, false);
+                return self.set_aside(consumer, delivery, &error);
+            }
+            true => self.apart.push(delivery, successor),
+            false => self.pipeline.push(delivery, successor),
+        };
+        match outcome {
+            Some(outcome) => self.settle_one(consumer, outcome),
+            None => Ok(()),
+        }
+    }
+
+    /// Publishes the successor of a message, but not before this instant, and counts it when
+    /// that is done.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(crate) fn send_at(
+        &mut self,
+        (due, counted): (Instant, Arc<dyn Published>),
+        consumer: &Consumer,
+        delivery: Delivery,
+        successor: Message,
+    ) -> Result<(), Failed> {
+        let early = Early { due, counted, successor, delivery };
+        if due <= Instant::now() {
+            return self.send_early(consumer, early);
+        }
+        self.early.push(early);
+        Ok(())
+    }
+
+    fn send_early(&mut self, consumer: &Consumer, early: Early) -> Result<(), Failed> {
+        let Early { due, counted, successor, delivery } = early;
+        counted.published(due.elapsed());
+        self.send(consumer, delivery, successor)
+    }
+
+    /// Sets aside a message that cannot be understood, or cannot be published.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send), and if such messages now occupy all places.
+    pub(crate) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
+        match self.unsendable {
+            Unsendable::Reject => {
+                self.acknowledged += 1;
+                Ok(consumer.reject(delivery).map_err(|error| error.to_string())?)
+            }
+            Unsendable::Hold => {
+                self.stuck.push(delivery);
+                match self.stuck.len() >= self.prefetch {
+                    true => Err(Failed::Full(self.stuck.len())),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Acknowledges messages with confirmed successors, and publishes again those that are
+    /// due for it.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(crate) fn settle(&mut self, consumer: &Consumer) -> Result<(), Failed> {
+        while let Some(outcome) = self.try_next() {
+            self.settle_one(consumer, outcome)?;
+        }
+        while self.held.front().is_some_and(|(when, ..)| *when <= Instant::now()) {
+            if let Some((_, successor, delivery)) = self.held.pop_front() {
+                self.send(consumer, delivery, successor)?;
+            }
+        }
+        while self.early.peek().is_some_and(|early| early.due <= Instant::now()) {
+            if let Some(early) = self.early.pop() {
+                self.send_early(consumer, early)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_one(&mut self, consumer: &Consumer, outcome: Outcome<Delivery>) -> Result<(), Failed> {
+        let delivery = outcome.tag;
+        let error = match outcome.result {
+            Ok(_) => return self.acknowledge(consumer, delivery),
+            Err(error) => error,
+        };
+        let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
+        match error.cause() {
+            _ if self.is_everybodys(&error) => Err(error.to_string().into()),
+            Cause::Rejected { code: CRASH, .. } if error.message().journalled => {
+                warn!("without the journal: id={id}: {error}");
+                let mut successor = error.into_message();
+                successor.journalled = false;
+                self.send(consumer, delivery, successor)
+            }
+            Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
+                self.set_aside(consumer, delivery, &error)
+            }
+            // A message without a delay is refused by an application's own queue, for as
+            // long as that likes; it may wait, but must not take the places of others.
+            Cause::Nacked if error.message().goes_straight_to_an_application() && self.is_crowded() => {
+                self.set_aside(consumer, delivery, &error)
+            }
+            cause => {
+                debug!("message id={id} waits: {cause}");
+                self.held.push_back((Instant::now() + PAUSE, error.into_message(), delivery));
+                Ok(())
+            }
+        }
+    }
+
+    fn set_aside(
+        &mut self,
+        consumer: &Consumer,
+        delivery: Delivery,
+        error: &PublishError,
+    ) -> Result<(), Failed> {
+        let app = &error.message().app;
+        if matches!(error.cause(), Cause::Rejected { code: CRASH, .. }) {
+            self.apart.crashed(app);
+        }
+        let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
+        error!("set aside app={app} id={id}: {error}");
+        if let Some(stats) = self.stats {
+            stats.refused(app.as_str());
+        }
+        self.refuse(consumer, delivery)
+    }
+
+    /// Whether messages that wait to be published again take so many places that too few are
+    /// left for others. All messages of a worker belong to one application.
+    fn is_crowded(&self) -> bool {
+        self.unsendable == Unsendable::Reject && self.held.len() >= self.prefetch / 2
+    }
+
+    /// Whether the broker would refuse to everybody what it refused here: then all wait until
+    /// somebody fixes it. A topic permission refuses this message only, and others go on.
+    fn is_everybodys(&self, error: &PublishError) -> bool {
+        let through_the_entry = error.message().direct.is_none();
+        match error.cause() {
+            // All messages of a worker belong to one application.
+            Cause::Returned { .. } | Cause::Rejected { code: 403 | 404, .. }
+                if self.unsendable == Unsendable::Hold =>
+            {
+                true
+            }
+            Cause::Rejected { code: 404, .. } => through_the_entry,
+            Cause::Rejected { code: 403, text } => through_the_entry && !text.contains(TOPIC_REFUSED),
+            _ => false,
+        }
+    }
+
+    /// Waits until every published successor is confirmed and its message acknowledged, for
+    /// `limit` at most. Returns whether all are.
+    pub(crate) fn finish(mut self, consumer: &Consumer, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.in_flight() > 0 {
+            let mut select = Select::new();
+            self.watch(&mut select);
+            if select.ready_deadline(deadline).is_err() {
+                break;
+            }
+            while let Some(outcome) = self.try_next() {
+                match self.settle_one(consumer, outcome) {
+                    Ok(()) => {}
+                    // It is requeued with the rest.
+                    Err(Failed::Full(_)) => return false,
+                    Err(Failed::Session(reason) | Failed::Crashed { reason, .. }) => {
+                        warn!("{reason}");
+                        return false;
+                    }
+                }
+            }
+        }
+        self.in_flight() == 0 && self.held.is_empty()
+    }
+}

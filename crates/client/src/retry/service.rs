@@ -1,0 +1,145 @@
+//! The retry service: takes failed messages, and sends each back later or parks
+//! it.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use jiff::Timestamp;
+use log::{info, warn};
+
+use crate::{
+    relay::{Consuming, Failed, Forwarder},
+    router::RouterBuilder,
+};
+use delayline_amqp::{Consumer, Delivery};
+use delayline_core::topology::{IF_MISSING, Names};
+
+use super::{Decision, Failure, RetryStats, SharedPolicies};
+
+/// The retry service of one set. Several may run side by side, on one machine or
+/// many: they share the work.
+///
+/// ```no_run
+/// use std::sync::atomic::AtomicBool;
+/// use delayline::{broker::Broker, retry::{Policies, Policy, Service, SharedPolicies}};
+///
+/// let policies = SharedPolicies::new(Policies::new(Policy::default()));
+/// let stop = AtomicBool::new(false); // to be set by somebody else
+/// Service::new(Broker::from_url("amqp://localhost")?, policies).run(&stop);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Service {
+    router: RouterBuilder,
+    names: Names,
+    policies: SharedPolicies,
+    prefetch: u16,
+    stats: Arc<RetryStats>,
+}
+
+impl Service {
+    /// How many messages it holds at a time by default.
+    pub const PREFETCH: u16 = 256;
+
+    /// A service for the set of a router such as this, that decides by these policies. The
+    /// router's quota does not count here.
+    pub fn new(router: impl Into<RouterBuilder>, policies: SharedPolicies) -> Self {
+        let router = router.into();
+        let names = Names::new(router.set.clone());
+        Self { router, names, policies, prefetch: Self::PREFETCH, stats: Arc::default() }
+            .with_prefetch(Self::PREFETCH)
+    }
+
+    /// Holds this many messages at a time, 1 or more, and no more than the router's window.
+    /// Of large ones it holds fewer: their bodies have about 256 MiB together.
+    #[must_use]
+    pub fn with_prefetch(mut self, prefetch: u16) -> Self {
+        let window = u16::try_from(self.router.window).unwrap_or(u16::MAX);
+        self.prefetch = prefetch.clamp(1, window.max(1));
+        self
+    }
+
+    /// Counts its decisions where others can see it. What its routers do counts where
+    /// [`RouterBuilder::counting`] says.
+    #[must_use]
+    pub fn counting(mut self, stats: Arc<RetryStats>) -> Self {
+        self.stats = stats;
+        self
+    }
+
+    /// Runs until `stop` is set. Without a broker, or without the set, it waits
+    /// for them.
+    ///
+    /// At the end it waits for confirms; other messages that it holds go back to the queue.
+    /// Returns whether that was done in time: if not, some messages may be retried twice.
+    pub fn run(&self, stop: &AtomicBool) -> bool {
+        let queue = self.names.retry();
+        let stats = Some(Arc::clone(&self.stats) as _);
+        let consuming =
+            Consuming::service((&self.router, "retry"), (&queue, IF_MISSING), self.prefetch, stats);
+        consuming
+            .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
+            .unwrap_or(false)
+    }
+
+    fn handle(
+        &self,
+        consumer: &Consumer,
+        forwarder: &mut Forwarder<'_>,
+        mut delivery: Delivery,
+    ) -> Result<(), Failed> {
+        let now = Timestamp::now().as_millisecond();
+        let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
+        let id = id.escape_debug();
+        if delivery.damaged {
+            warn!(
+                "park key={:?} id={id}: its headers or properties cannot be read, so it is moved as it is",
+                delivery.routing_key
+            );
+            self.stats.damaged();
+            return forwarder.refuse(consumer, delivery);
+        }
+        let failure =
+            Failure::read(&delivery.headers, &delivery.exchange, &delivery.routing_key, &self.names, now);
+        let failure = match failure {
+            Ok(failure) => failure,
+            Err(error) => {
+                warn!("park id={id}: {error}; it is moved as it is");
+                self.stats.damaged();
+                return forwarder.refuse(consumer, delivery);
+            }
+        };
+        let policies = self.policies.current();
+        let policy = policies.get(&failure.app, &failure.reason);
+        let unit = self.router.unit;
+        let decision = Decision::new(policy, &failure, None, unit, now, fastrand::f64());
+        let (app, reason) = (&failure.app, failure.reason.escape_debug());
+        match decision {
+            Decision::Retry { attempt, delay } => {
+                self.stats.retry(app.as_str());
+                let attempts = policy.attempts;
+                info!("retry app={app} attempt={attempt}/{attempts} delay={delay} reason={reason} id={id}");
+            }
+            Decision::Park(why) => {
+                self.stats.park(app.as_str(), why);
+                let attempt = failure.history.attempt;
+                info!("park app={app} attempt={attempt} why={why} reason={reason} id={id}");
+            }
+        }
+        let parts = (
+            std::mem::take(&mut delivery.body),
+            delivery.properties.clone(),
+            std::mem::take(&mut delivery.headers),
+        );
+        let successor =
+            decision.successor(&failure, &self.names, self.router.broker.credentials.username(), parts);
+        forwarder.send(consumer, delivery, successor)
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("prefetch", &self.prefetch).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,553 @@
+//! The router against answers a real broker gives rarely, from a scripted one.
+
+mod scripted;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::Receiver;
+
+use super::{channel::ConfirmChannel, *};
+use delayline_amqp::{AmqpError, Event};
+use delayline_core::{
+    codec::AppKey,
+    message::{InvalidMessage, Wire},
+};
+
+use scripted::{Scripted, builder};
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(20);
+
+fn message(body: &str) -> Message {
+    Message::after(AppKey::new("app").unwrap(), Delay::from_seconds(5).unwrap(), body)
+}
+
+fn ack(tag: u64) -> Vec<Event> {
+    vec![Event::Ack { tag, multiple: false }]
+}
+
+#[test]
+fn confirms() {
+    let broker = Scripted::new(|_, tag, _| ack(tag));
+    let receipt = broker.router(LONG, 10).publish(message("a")).unwrap();
+    assert_eq!((receipt.delay.seconds(), receipt.publishes), (5, 1));
+}
+
+#[test]
+fn every_answer_settles_its_own_messages_once() {
+    // The order that trips the client library's own helper: nack(2), ack(3, multiple).
+    let broker = Scripted::new(|_, tag, _| match tag {
+        3 => vec![
+            Event::Nack { tag: 2, multiple: false },
+            Event::Ack { tag: 3, multiple: true },
+            Event::Ack { tag: 3, multiple: true },
+            Event::Ack { tag: 99, multiple: false },
+        ],
+        4 => ack(tag),
+        _ => vec![],
+    });
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
+    for tag in 1..=3 {
+        outcomes.extend(pipeline.push(tag, message("a")));
+    }
+    outcomes.extend(pipeline);
+    let mut results: Vec<_> = outcomes
+        .into_iter()
+        .map(|outcome| (outcome.tag, outcome.result.map_err(|e| e.cause().clone())))
+        .collect();
+    results.sort_by_key(|(tag, _)| *tag);
+    let publishes: Vec<_> = results.iter().map(|(_, result)| result.as_ref().unwrap().publishes).collect();
+    assert_eq!(publishes, [1, 2, 1], "only the nacked one is published again");
+}
+
+#[test]
+fn a_nack_of_a_due_message_gives_it_back_at_once() {
+    let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
+    let due = || Message::after(AppKey::new("app").unwrap(), Delay::ZERO, "mine");
+    let error = broker.router(LONG, 10).publish(due()).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(!error.maybe_delivered());
+    assert_eq!(error.into_message(), due());
+    assert_eq!(broker.bodies().len(), 1);
+}
+
+#[test]
+fn a_nack_of_a_delayed_message_is_tried_again_until_the_deadline() {
+    let broker = Scripted::new(|_, tag, _| match tag {
+        1 | 2 => vec![Event::Nack { tag, multiple: false }],
+        _ => ack(tag),
+    });
+    assert_eq!(broker.router(LONG, 10).publish(message("a")).unwrap().publishes, 3);
+
+    let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
+    let error = broker.router(SHORT, 10).publish(message("mine")).unwrap_err();
+    assert!(broker.bodies().len() > 1);
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(!error.maybe_delivered(), "the broker said that it has none of them");
+    assert_eq!(error.into_message(), message("mine"));
+}
+
+#[test]
+fn closing_waits_for_what_was_nacked() {
+    let broker = Scripted::new(|_, tag, _| match tag {
+        1 => vec![Event::Nack { tag, multiple: false }],
+        _ => ack(tag),
+    });
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    router.close(LONG).unwrap();
+    assert_eq!(broker.bodies(), ["a", "a"]);
+}
+
+#[test]
+fn a_return_finds_its_message_among_others() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.returned = |_, body| body == b"b";
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut results = Vec::new();
+    for (tag, body, header) in [(1, "a", 1.0), (2, "b", 2.0), (3, "b", 3.0), (4, "c", 4.0)] {
+        results.extend(pipeline.push(tag, message(body).with_header("x", header)));
+    }
+    results.extend(pipeline);
+    assert_eq!(results.len(), 4);
+    for outcome in results {
+        match outcome.result {
+            Ok(_) => assert!(matches!(outcome.tag, 1 | 4), "{}", outcome.tag),
+            Err(error) => {
+                assert!(matches!(outcome.tag, 2 | 3), "{}", outcome.tag);
+                assert!(matches!(error.cause(), Cause::Returned { code: 312, .. }), "{error}");
+                assert!(!error.maybe_delivered());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_return_finds_its_message_among_others_that_differ_in_the_exchange_alone() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.returned = |exchange, _| exchange == "unbound";
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
+    for exchange in ["bound", "unbound", "bound"] {
+        let message = Message::direct(AppKey::new("app").unwrap(), exchange.into(), "same");
+        // The broker may be quicker than we are.
+        outcomes.extend(pipeline.push(exchange, message));
+    }
+    outcomes.extend(pipeline);
+    assert_eq!(outcomes.len(), 3);
+    for outcome in outcomes {
+        assert_eq!(outcome.result.is_err(), outcome.tag == "unbound", "{}", outcome.tag);
+    }
+}
+
+#[test]
+fn a_lost_connection_publishes_again_and_says_so() {
+    let broker = Scripted::new(|number, tag, _| match (number, tag) {
+        (0, 1) => vec![],
+        (0, _) => vec![Event::Ended],
+        _ => ack(tag),
+    });
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
+    for (tag, body) in [(1, "a"), (2, "b")] {
+        outcomes.extend(pipeline.push(tag, message(body)));
+    }
+    outcomes.extend(pipeline);
+    let receipts: Vec<_> = outcomes.into_iter().map(|outcome| outcome.result.unwrap().publishes).collect();
+    assert_eq!(receipts, [2, 2]);
+    assert_eq!(broker.bodies(), ["a", "b", "a", "b"]);
+}
+
+/// A message with an id, and units so short that a wait changes the delay.
+fn recallable() -> (Message, RouterBuilder) {
+    (message("a").with_id("id".parse().unwrap()), builder().unit(Unit::from_millis(1).unwrap()))
+}
+
+#[test]
+fn the_key_of_a_message_with_an_id_stays_the_same_on_the_next_connection() {
+    let broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    let (with_id, how) = recallable();
+    let receipt = broker.start(how.clone()).publish(with_id).unwrap();
+    let keys = std::mem::take(&mut *broker.keys.lock().unwrap());
+    assert_eq!((receipt.publishes, keys.len()), (2, 2));
+    assert_eq!(keys[0], keys[1]);
+    let handle = receipt.handle.unwrap();
+    assert_eq!((handle.routing_key().encode(), handle.due()), (keys[0].clone(), Some(receipt.due)));
+    assert_eq!(handle.routing_key().delay, receipt.delay);
+    // Without an id, what is left of the delay counts.
+    broker.connections.store(0, Ordering::SeqCst);
+    let receipt = broker.start(how).publish(message("a")).unwrap();
+    let keys = broker.keys.lock().unwrap();
+    assert!(receipt.handle.is_none() && keys[0] != keys[1], "{keys:?}");
+}
+
+#[test]
+fn a_message_with_an_id_that_may_be_delivered_keeps_its_handle_when_it_is_published_again() {
+    let broker = Scripted::new(|number, tag, _| if number == 0 { vec![] } else { ack(tag) });
+    let (with_id, how) = recallable();
+    let error = broker.start(how.clone().publish_timeout(SHORT)).publish(with_id).unwrap_err();
+    let handle = error.handle().expect("it was sent").clone();
+    let receipt = broker.start(how.clone()).publish(error.into_message()).unwrap();
+    assert_eq!(receipt.handle, Some(handle));
+    // One that was never sent has none yet.
+    let mut broker = broker;
+    broker.refuse = |_| true;
+    let error = broker.start(how.publish_timeout(SHORT)).publish(recallable().0).unwrap_err();
+    assert!(error.handle().is_none() && !error.maybe_delivered());
+}
+
+#[test]
+fn keeps_trying_until_the_deadline_without_a_connection() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.refuse = |number| number < 3;
+    let router = broker.router(LONG, 10);
+    assert_eq!(router.publish(message("a")).unwrap().publishes, 1);
+
+    broker.refuse = |_| true;
+    let router = broker.router(SHORT, 10);
+    let started = Instant::now();
+    let error = router.publish(message("a")).unwrap_err();
+    assert!(matches!(error.cause(), Cause::NotConnected { reason } if reason.contains("down")), "{error}");
+    assert!(!error.maybe_delivered() && started.elapsed() >= SHORT);
+}
+
+#[test]
+fn no_answer_ends_at_the_deadline_in_doubt() {
+    let router = Scripted::new(|_, _, _| vec![]).router(SHORT, 10);
+    let error = router.publish(message("a")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Unconfirmed { waited: SHORT });
+    assert!(error.maybe_delivered());
+    assert!(error.to_string().contains("may still arrive"));
+}
+
+#[test]
+fn a_message_that_is_not_confirmed_in_time_is_published_again_elsewhere() {
+    // The first connection answers for one message and never for the other.
+    let broker = Scripted::new(|connection, tag, body| match (connection, body) {
+        (0, b"unlucky") => vec![],
+        _ => ack(tag),
+    });
+    let router = broker.start(builder().confirm_timeout(Duration::from_millis(200)));
+    assert_eq!(router.publish(message("lucky")).unwrap().publishes, 1);
+    assert_eq!(router.publish(message("unlucky")).unwrap().publishes, 2);
+    assert_eq!(broker.bodies(), ["lucky", "unlucky", "unlucky"]);
+}
+
+#[test]
+fn a_blocked_broker_gets_nothing_until_it_unblocks() {
+    let broker = Scripted::new(|_, tag, _| match tag {
+        1 => vec![Event::Ack { tag, multiple: false }, Event::Blocked("low on memory".into())],
+        _ => ack(tag),
+    });
+    let router = broker.router(SHORT, 10);
+    router.publish(message("a")).unwrap();
+    let error = router.publish(message("b")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Blocked { reason: "low on memory".into() });
+    assert!(!error.maybe_delivered());
+    assert_eq!(broker.bodies(), ["a"]);
+}
+
+#[test]
+fn a_refused_message_is_found_among_innocent_ones() {
+    let mut broker = Scripted::new(|_, tag, body| match body {
+        b"bad" => vec![Event::Ended],
+        b"slow" if tag < 3 => vec![],
+        _ => ack(tag),
+    });
+    broker.end = |_| AmqpError::Channel { code: 403, text: "ACCESS_REFUSED".into() };
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    let mut results = Vec::new();
+    for body in ["good", "bad", "good", "bad", "good"] {
+        results.extend(pipeline.push(body, message(body)));
+    }
+    results.extend(pipeline);
+    assert_eq!(results.len(), 5);
+    for outcome in results {
+        match (outcome.tag, outcome.result) {
+            ("good", Ok(_)) => {}
+            ("bad", Err(error)) => {
+                assert!(matches!(error.cause(), Cause::Rejected { code: 403, .. }), "{error}");
+                assert!(!error.maybe_delivered());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // All of it on one connection: the broker closed channels only.
+    assert_eq!(broker.connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_message_that_ends_the_connection_does_not_end_the_next_ones_too() {
+    let mut broker = Scripted::new(|_, tag, body| if body == b"bad" { vec![Event::Ended] } else { ack(tag) });
+    broker.end = |_| AmqpError::Closed { code: 501, text: "FRAME_ERROR".into() };
+    let router = broker.router(LONG, 10);
+    let error = router.publish(message("bad")).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Rejected { code: 501, .. }), "{error}");
+    router.publish(message("good")).unwrap();
+    assert_eq!(broker.bodies(), ["bad", "good"]);
+}
+
+#[test]
+fn a_broker_that_shuts_down_is_no_messages_fault() {
+    let mut broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    broker.end = |_| AmqpError::Closed { code: 320, text: "CONNECTION_FORCED".into() };
+    assert_eq!(broker.router(LONG, 10).publish(message("a")).unwrap().publishes, 2);
+}
+
+/// 200 innocent messages around a bad one, and how often each was published.
+fn beside_a_bad_one(broker: &Scripted) -> (Vec<u32>, PublishError) {
+    let router = broker.router(LONG, 300);
+    let mut pipeline = router.pipeline();
+    let mut outcomes = Vec::new();
+    for number in 0..201 {
+        let body = if number == 100 { "bad" } else { "good" };
+        outcomes.extend(pipeline.push(body, message(body)));
+    }
+    outcomes.extend(pipeline);
+    assert_eq!(outcomes.len(), 201);
+    let (good, mut bad): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|outcome| outcome.tag == "good");
+    let published = good.into_iter().map(|outcome| outcome.result.expect("it is innocent").publishes);
+    (published.collect(), bad.pop().unwrap().result.unwrap_err())
+}
+
+#[test]
+fn a_message_that_crashes_the_broker_is_found_after_the_first_repeat() {
+    let mut broker = Scripted::new(|_, tag, body| if body == b"bad" { vec![Event::Ended] } else { ack(tag) });
+    broker.end = |_| AmqpError::Closed { code: 541, text: "INTERNAL_ERROR".into() };
+    let (published, error) = beside_a_bad_one(&broker);
+    assert!(published.iter().all(|times| *times <= 2), "{published:?}");
+    assert_eq!(error.cause(), &Cause::Rejected { code: 541, text: "INTERNAL_ERROR".into() });
+    assert!(error.maybe_delivered(), "it may have been stored in one queue before the crash over another");
+    assert!(error.to_string().contains("crashes over this message"), "{error}");
+    assert_eq!(broker.connections.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_message_that_ends_connections_without_a_reason_is_found_as_well() {
+    let broker = Scripted::new(|_, tag, body| if body == b"bad" { vec![Event::Ended] } else { ack(tag) });
+    let (published, error) = beside_a_bad_one(&broker);
+    assert!(published.iter().all(|times| *times <= 4), "{published:?}");
+    assert!(matches!(error.cause(), Cause::Rejected { code: 0, text } if text.contains("alone")), "{error}");
+    assert!(error.maybe_delivered());
+}
+
+#[test]
+fn a_broker_that_crashes_once_blames_no_message() {
+    let mut broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    broker.end = |_| AmqpError::Closed { code: 541, text: "INTERNAL_ERROR".into() };
+    let receipt = broker.router(LONG, 10).publish(message("a")).unwrap();
+    assert_eq!(receipt.publishes, 2);
+}
+
+#[test]
+fn a_network_that_comes_and_goes_blames_no_message_and_connects_less_and_less_often() {
+    let broker = Scripted::new(|number, tag, _| if number < 4 { vec![Event::Ended] } else { ack(tag) });
+    assert_eq!(broker.router(LONG, 10).publish(message("a")).unwrap().publishes, 5);
+    // Each connection ends at once, so pauses of 0.1, 0.2, 0.4, 0.8 s and so on are between them.
+    let broker = Scripted::new(|_, _, _| vec![Event::Ended]);
+    let error = broker.router(Duration::from_secs(2), 10).publish(message("a")).unwrap_err();
+    assert!(matches!(error.cause(), Cause::NotConnected { .. }), "{error}");
+    let connections = broker.connections.load(Ordering::SeqCst);
+    assert!(connections <= 6, "{connections}");
+}
+
+#[test]
+fn nothing_is_sent_beside_a_suspect() {
+    let beside = Arc::new(AtomicU32::new(0));
+    let mut broker = Scripted::new({
+        let beside = Arc::clone(&beside);
+        move |number, tag, body| match number {
+            // All ten are in flight when it ends.
+            0 if body == b"9" => vec![Event::Ended],
+            0 => vec![],
+            // No answer for the first one: nothing may follow.
+            1 => {
+                beside.fetch_add(u32::from(tag > 1), Ordering::SeqCst);
+                vec![]
+            }
+            _ => ack(tag),
+        }
+    });
+    broker.end = |_| AmqpError::Closed { code: 541, text: "INTERNAL_ERROR".into() };
+    let confirm_timeout = Duration::from_millis(500);
+    let router = broker.start(builder().publish_timeout(LONG).confirm_timeout(confirm_timeout));
+    let mut pipeline = router.pipeline();
+    for number in 0..10 {
+        assert!(pipeline.push((), message(&number.to_string())).is_none());
+    }
+    assert_eq!(pipeline.filter(|outcome| outcome.result.is_ok()).count(), 10);
+    assert_eq!(beside.load(Ordering::SeqCst), 0);
+    assert!(broker.connections.load(Ordering::SeqCst) >= 3);
+}
+
+#[test]
+fn an_invalid_message_is_never_sent() {
+    let broker = Scripted::new(|_, tag, _| ack(tag));
+    let router = broker.router(LONG, 2);
+    let invalid = || {
+        let mut message = message("a");
+        message.properties.message_id = Some("x".repeat(256));
+        message
+    };
+    let error = router.publish(invalid()).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Invalid(InvalidMessage::PropertyTooLong { .. })));
+    // In a full pipeline its outcome comes beside the others'.
+    let mut pipeline = router.pipeline();
+    let mut tags = Vec::new();
+    for tag in 0..20 {
+        let message = if tag % 3 == 0 { invalid() } else { message("b") };
+        tags.extend(pipeline.push(tag, message).map(|outcome| (outcome.tag, outcome.result.is_ok())));
+    }
+    tags.extend(pipeline.map(|outcome| (outcome.tag, outcome.result.is_ok())));
+    tags.sort_unstable();
+    assert_eq!(tags, (0..20).map(|tag| (tag, tag % 3 != 0)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_window_bounds_what_is_in_flight() {
+    let most = Arc::new(AtomicU32::new(0));
+    let broker = {
+        let most = Arc::clone(&most);
+        let mut unconfirmed = 0;
+        Scripted::new(move |_, tag, _| {
+            unconfirmed += 1;
+            most.fetch_max(unconfirmed, Ordering::SeqCst);
+            if unconfirmed < 4 {
+                return vec![];
+            }
+            unconfirmed = 0;
+            vec![Event::Ack { tag, multiple: true }]
+        })
+    };
+    let router = broker.router(LONG, 4);
+    let mut pipeline = router.pipeline();
+    let mut confirmed = 0;
+    for tag in 0..400 {
+        confirmed += pipeline.push(tag, message("a")).iter().count();
+        assert!(pipeline.in_flight() <= 4);
+    }
+    confirmed += pipeline.count();
+    assert_eq!(confirmed, 400);
+    assert_eq!(most.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn many_threads_share_a_router() {
+    let router = Arc::new(Scripted::new(|_, tag, _| ack(tag)).router(LONG, 8));
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let router = Arc::clone(&router);
+            thread::spawn(move || (0..50).all(|_| router.publish(message("a")).is_ok()))
+        })
+        .collect();
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+}
+
+#[test]
+fn closing_finishes_what_is_in_flight_or_says_that_it_did_not() {
+    let broker = Scripted::new(|_, tag, _| ack(tag));
+    let router = broker.router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    router.close(LONG).unwrap();
+    assert_eq!(broker.bodies(), ["a"]);
+
+    let router = Scripted::new(|_, _, _| vec![]).router(LONG, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    let started = Instant::now();
+    assert!(router.close(SHORT).is_err());
+    assert!(started.elapsed() < LONG);
+}
+
+#[test]
+fn an_answer_after_a_lost_connection_leaves_a_doubt() {
+    let broker = Scripted::new(|number, tag, _| match number {
+        0 => vec![Event::Ended],
+        _ => vec![Event::Nack { tag, multiple: false }],
+    });
+    let error = broker.router(Duration::from_secs(1), 10).publish(message("a")).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(error.maybe_delivered(), "the first connection may have stored it");
+}
+
+#[test]
+fn messages_nobody_waits_for_any_more_keep_no_others_out() {
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.refuse = |_| true;
+    let router = broker.router(SHORT, 4);
+    let mut pipeline = router.pipeline();
+    let mut outcomes = 0;
+    for tag in 0..12 {
+        outcomes += pipeline.push(tag, message("a")).iter().count();
+    }
+    outcomes += pipeline.inspect(|outcome| assert!(outcome.result.is_err())).count();
+    assert_eq!(outcomes, 12);
+}
+
+#[test]
+fn closing_counts_what_nobody_waits_for() {
+    let broker = Scripted::new(|_, _, _| vec![]);
+    let router = broker.router(SHORT, 10);
+    let mut pipeline = router.pipeline();
+    pipeline.push((), message("a"));
+    drop(pipeline);
+    assert_eq!(router.close(LONG), Err(CloseError::Unconfirmed { count: 1 }));
+
+    let mut broker = Scripted::new(|_, tag, _| ack(tag));
+    broker.refuse = |_| true;
+    let started = Instant::now();
+    broker.router(LONG, 10).close(LONG).expect("there was nothing to confirm");
+    assert!(started.elapsed() < LONG, "nothing in flight, nothing to wait for");
+}
+
+#[test]
+fn a_message_that_waits_in_the_router_is_not_late_for_it() {
+    let broker = Scripted::new(|number, tag, _| if number == 0 { vec![Event::Ended] } else { ack(tag) });
+    let router = broker.start(builder().unit(Unit::from_millis(10).unwrap()).publish_timeout(LONG));
+    let receipt = router
+        .publish(Message::after(AppKey::new("app").unwrap(), Delay::from_seconds(1_000).unwrap(), ""))
+        .unwrap();
+    // Reconnecting took 100 ms at least, which are 10 units.
+    assert_eq!(receipt.publishes, 2);
+    assert!(receipt.delay.seconds() <= 990, "{receipt:?}");
+}
+
+#[test]
+fn what_is_never_confirmed_has_an_outcome_for_who_does_not_wait_too() {
+    let mut broker = Scripted::new(|_, _, _| vec![]);
+    for refuses in [false, true] {
+        broker.refuse = if refuses { |_| true } else { |_| false };
+        let router = broker.router(SHORT, 10);
+        let mut pipeline = router.pipeline();
+        let mut outcomes = Vec::new();
+        let mut note = |outcome: Outcome<_>| outcomes.push((outcome.tag, outcome.result.is_err()));
+        for tag in ["a", "b"] {
+            pipeline.push(tag, message(tag)).into_iter().for_each(&mut note);
+        }
+        let until = Instant::now() + LONG;
+        while pipeline.in_flight() > 0 && Instant::now() < until {
+            pipeline.try_next().into_iter().for_each(&mut note);
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(outcomes, [("a", true), ("b", true)]);
+        assert_eq!(pipeline.in_flight(), 0);
+    }
+}

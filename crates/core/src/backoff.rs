@@ -1,0 +1,53 @@
+//! Pauses between attempts: pure, but for the chance in one of them.
+
+use std::time::Duration;
+
+/// Pauses that double with each attempt that failed, up to a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Doubling {
+    first: Duration,
+    most: Duration,
+}
+
+impl Doubling {
+    /// Between attempts to connect to a broker: from 100 ms to 5 s.
+    pub const RECONNECT: Self = Self::new(Duration::from_millis(100), Duration::from_secs(5));
+
+    /// Pauses from `first` to `most`.
+    #[must_use]
+    pub const fn new(first: Duration, most: Duration) -> Self {
+        Self { first, most }
+    }
+
+    /// The pause after so many attempts have failed; the first one if none has.
+    #[must_use]
+    pub fn pause(self, failed: u32) -> Duration {
+        self.first.saturating_mul(2_u32.saturating_pow(failed)).min(self.most)
+    }
+
+    /// The same, half of it random, so that many clients do not come back at once.
+    #[must_use]
+    pub fn spread(self, failed: u32) -> Duration {
+        self.pause(failed).mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_up_to_the_limit() {
+        let pauses =
+            [0, 1, 2, 5, 6, 40, u32::MAX].map(|failed| Doubling::RECONNECT.pause(failed).as_millis());
+        assert_eq!(pauses, [100, 200, 400, 3_200, 5_000, 5_000, 5_000]);
+    }
+
+    #[test]
+    fn half_of_it_is_random() {
+        let pauses: Vec<_> = (0..100).map(|_| Doubling::RECONNECT.spread(3)).collect();
+        let (least, most) = (Duration::from_millis(400), Duration::from_millis(800));
+        assert!(pauses.iter().all(|pause| (least..=most).contains(pause)), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    }
+}
