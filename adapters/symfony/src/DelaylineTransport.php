@@ -1,0 +1,139 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Delayline\Messenger;
+
+use Symfony\Component\Messenger\Bridge\Amqp\Transport\AmqpReceivedStamp;
+use Symfony\Component\Messenger\Bridge\Amqp\Transport\AmqpStamp;
+use Symfony\Component\Messenger\Bridge\Amqp\Transport\AmqpTransport;
+use Symfony\Component\Messenger\Bridge\Amqp\Transport\Connection;
+use Symfony\Component\Messenger\Envelope;
+use Symfony\Component\Messenger\Exception\UnrecoverableExceptionInterface;
+use Symfony\Component\Messenger\Stamp\DelayStamp;
+use Symfony\Component\Messenger\Stamp\ErrorDetailsStamp;
+use Symfony\Component\Messenger\Stamp\NonSendableStampInterface;
+use Symfony\Component\Messenger\Transport\Serialization\SerializerInterface;
+use Symfony\Component\Messenger\Transport\TransportFactoryInterface;
+use Symfony\Component\Messenger\Transport\TransportInterface;
+
+/** The application that gets a message, if it is not our own, and the id by which it can be recalled. */
+final class DelaylineStamp implements NonSendableStampInterface
+{
+    public function __construct(public readonly ?string $appKey = null, public readonly ?string $recallId = null)
+    {
+    }
+}
+
+/**
+ * A transport whose delays wait in RabbitMQ, in the exchanges and queues of delayline.
+ *
+ * What fails is rejected, and comes back as the platform's policy says. What fails with an error that is not
+ * recoverable is parked, with the error's text.
+ */
+final class DelaylineTransport implements TransportInterface
+{
+    public const LONGEST = 2 ** 28 - 1;
+
+    private const HANDLE = '/^delay(?:\.[01]{4}){7}\.(.+)\.~\.[A-Za-z0-9_-]{1,64}$/D';
+
+    public function __construct(
+        private TransportInterface $delayed,
+        private TransportInterface $parked,
+        private Connection $connection,
+        private string $set,
+        private string $appKey,
+    ) {
+    }
+
+    /** The routing key for a delay, rounded up to seconds. With an id, it is the handle for a recall. */
+    public static function routingKey(float $milliseconds, string $appKey, ?string $recallId = null): string
+    {
+        $seconds = (int) ceil($milliseconds / 1000);
+        if ($seconds < 0 || $seconds > self::LONGEST) {
+            throw new \RangeException(sprintf('a delay is 0 to %d seconds, not %d', self::LONGEST, $seconds));
+        }
+        $words = implode('.', str_split(sprintf('%028b', $seconds), 4));
+
+        return "delay.$words.$appKey".(null === $recallId ? '' : ".~.$recallId");
+    }
+
+    public function send(Envelope $envelope): Envelope
+    {
+        $delay = $envelope->last(DelayStamp::class)?->getDelay() ?? 0;
+        $stamp = $envelope->last(DelaylineStamp::class);
+        $key = self::routingKey($delay, $stamp?->appKey ?? $this->appKey, $stamp?->recallId);
+        $this->delayed->send(self::anew($envelope, $key, []));
+
+        return $envelope;
+    }
+
+    public function get(): iterable
+    {
+        return $this->delayed->get();
+    }
+
+    public function ack(Envelope $envelope): void
+    {
+        $this->delayed->ack($envelope);
+    }
+
+    public function reject(Envelope $envelope): void
+    {
+        $error = $envelope->last(ErrorDetailsStamp::class);
+        if (null === $error || !is_a($error->getExceptionClass(), UnrecoverableExceptionInterface::class, true)) {
+            $this->delayed->reject($envelope);
+
+            return;
+        }
+        $headers = ['delayline-failure' => $error->getExceptionMessage()];
+        $this->parked->send(self::anew($envelope->withoutAll(ErrorDetailsStamp::class), $this->appKey, $headers));
+        $this->delayed->ack($envelope);
+    }
+
+    /** Recalls a message that has an id and is not due yet. */
+    public function recall(string $handle): void
+    {
+        if (!preg_match(self::HANDLE, $handle, $found)) {
+            throw new \InvalidArgumentException("not the handle of a message with an id: $handle");
+        }
+        $queue = new \AMQPQueue($this->connection->channel());
+        $queue->setName("$this->set.recalled.$found[1]");
+        $queue->bind("$this->set.recall.$found[1]", $handle);
+    }
+
+    /** What the broker wrote into a received message, such as `x-death`, is not sent again. */
+    private static function anew(Envelope $envelope, string $key, array $headers): Envelope
+    {
+        $attributes = ['headers' => $headers, 'message_id' => bin2hex(random_bytes(16))];
+
+        return $envelope->withoutAll(DelayStamp::class)->withoutAll(AmqpReceivedStamp::class)
+            ->with(new AmqpStamp($key, \AMQP_MANDATORY, $attributes));
+    }
+}
+
+/** Makes transports of DSNs such as `delayline+amqp://user:password@host/vhost` with the option `app_key`. */
+final class DelaylineTransportFactory implements TransportFactoryInterface
+{
+    public function createTransport(string $dsn, array $options, SerializerInterface $serializer): TransportInterface
+    {
+        ['app_key' => $appKey, 'queue' => $queue, 'set' => $set] =
+            $options + ['queue' => $options['app_key'], 'set' => 'delay'];
+        $make = static fn (string $exchange): Connection => Connection::fromDsn(substr($dsn, \strlen('delayline+')), [
+            // Both exist, and we may not declare them. Without the time limit, what is refused counts as sent.
+            'auto_setup' => false,
+            'confirm_timeout' => 10,
+            'exchange' => ['name' => $exchange],
+            'queues' => [$queue => null],
+        ]);
+        $delayed = $make($set);
+        $parked = new AmqpTransport($make("$set.parked"), $serializer);
+
+        return new DelaylineTransport(new AmqpTransport($delayed, $serializer), $parked, $delayed, $set, $appKey);
+    }
+
+    public function supports(string $dsn, array $options): bool
+    {
+        return str_starts_with($dsn, 'delayline+amqp');
+    }
+}
