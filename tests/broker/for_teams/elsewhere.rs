@@ -1,23 +1,26 @@
 //! The programs of the other pages, with the credentials that `delayline app add` gives.
 
-use std::process::Command;
+use std::{process::Command, sync::atomic::AtomicBool};
+
+use delayline_admin::{Kept, Selection};
 
 use super::{
     clients::{self, example},
     pages::snippets,
     team::{Receiver, served, served_once, user_of},
 };
-use crate::common::run_in_time;
+use crate::common::{Inbox, PATIENCE, run_in_time, topology};
 
 const README: &str = include_str!("../../../README.md");
 const RETRIES: &str = include_str!("../../../docs/retries.md");
 
 /// Pages, and words of the code in them that is run here, or by the tests of the wire contract and of recall.
-pub(super) const RUN: [(&str, &str); 10] = [
+pub(super) const RUN: [(&str, &str); 11] = [
     ("README.md", "channel.basic_publish("),
     ("README.md", "channel.consume(\"billing\")"),
     ("README.md", "fn main() -> Result"),
     ("retries.md", "channel.consume(\"billing-in\")"),
+    ("retries.md", "def park("),
     ("recall.md", "def publish_with_id("),
     ("recall.md", "def publish_journalled("),
     ("recall.md", "async function publishWithId("),
@@ -69,4 +72,45 @@ fn what_is_rejected_as_the_page_on_retries_says_comes_back() {
     for line in ["tried 1", "tried 2", "tried 3", "done"] {
         assert_eq!(receiver.next(), line);
     }
+}
+
+#[test]
+fn what_must_not_be_retried_is_parked_by_its_application_and_by_no_other() {
+    let settings = served();
+    let address = user_of(&settings, "billing", "billing-in");
+    user_of(&settings, "shop", "shop-in");
+    let program = "import os, pika\n\
+                  connection = pika.BlockingConnection(pika.URLParameters(os.environ['AMQP_URL']))\n\
+                  channel = connection.channel()\n\
+                  channel.confirm_delivery()\n\
+                  mine = pika.BasicProperties(message_id='4711', headers={'mine': 'kept', 'x-own': 'not kept'})\n\
+                  channel.basic_publish('delay', 'delay' + '.0000' * 7 + '.billing', b'invoice 17', mine)\n\
+                  method, properties, body = next(channel.consume('billing-in'))\n\
+                  park(channel, properties, body, 'billing', 'the card is stolen')\n\
+                  channel.basic_ack(method.delivery_tag)\n\
+                  for exchange, key in [('delay.parked', 'shop'), ('delay.parked', '#'), ('delay.retry', 'billing')]:\n    \
+                  channel = connection.channel()\n    channel.confirm_delivery()\n    \
+                  try: channel.basic_publish(exchange, key, b'x')\n    \
+                  except pika.exceptions.ChannelClosedByBroker as error: print(error.reply_code, flush=True)\n    \
+                  else: print('sent', flush=True)\n";
+    let receiver = python(&format!("import pika\n{}{program}", code(RETRIES, "def park(")), &address);
+    for _ in 0..3 {
+        assert_eq!(receiver.next(), "403");
+    }
+    let all = Selection::default();
+    let mut seen = Vec::new();
+    Kept::Parked.messages(&settings, &topology(&settings), &all, (10, 100), |it| seen.push(it)).unwrap();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    let (cause, sample) = (&seen[0].cause, &seen[0].sample);
+    assert_eq!((cause.app.as_deref(), &*cause.reason), (Some("billing"), "gave-up"));
+    assert_eq!(cause.detail.as_deref(), Some("the card is stolen"));
+    assert_eq!(sample.body.as_deref(), Some("invoice 17"));
+    assert_eq!(sample.headers["mine"], "kept");
+    assert!(!sample.headers.contains_key("x-own"), "{sample:?}");
+    // It starts over.
+    let inbox = Inbox::open(&settings, "billing");
+    let stop = AtomicBool::new(false);
+    Kept::Parked.replay(&settings, &topology(&settings), &all, true, &stop, |_| {}).unwrap().unwrap();
+    let back = inbox.next(PATIENCE).expect("it comes back");
+    assert!(!back.headers.contains_key("delayline-failure"), "{back:?}");
 }

@@ -16,7 +16,10 @@ use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use crate::{
     AdminError,
-    apps::{AppSpec, AppUser, limits, rights::NOTHING},
+    apps::{
+        AppSpec, AppUser, limits,
+        rights::{NOTHING, may_park},
+    },
     doing,
     journal::lost::lost,
     observe_with, refuse_without_set,
@@ -279,9 +282,9 @@ impl Checking<'_> {
         for exchange in levels.chain([names.dispatch(), names.unroutable()]).chain(of_recall) {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
-        for exchange in [names.retry(), names.parked()] {
+        for (exchange, may) in [(names.retry(), user.may_retry), (names.parked(), may_park(spec, user))] {
             let what = format!("publish its own key to `{exchange}`");
-            self.publish(&exchange, spec.app.as_str(), what, user.may_retry)?;
+            self.publish(&exchange, spec.app.as_str(), what, may)?;
             self.publish(&exchange, garbage, format!("publish another key to `{exchange}`"), false)?;
         }
         let level = names.level_queue(Level::LOWEST);

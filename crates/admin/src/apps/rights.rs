@@ -64,8 +64,8 @@ pub(super) fn rights(
     let keys = format!(r"delay{}\.{keys}", delays(user.max_delay));
     let keys = format!(r"^{}\z", alternatives(journals.into_iter().chain([keys])));
     let mut topics = vec![topic(entry, keys, NOTHING.into()), topic(dispatch, NOTHING.into(), binding_keys)];
-    if user.may_retry {
-        for exchange in [names.retry(), names.parked()] {
+    for (exchange, may) in [(names.retry(), user.may_retry), (names.parked(), may_park(spec, user))] {
+        if may {
             write.push(exchange.clone());
             topics.push(topic(exchange, format!(r"^{}\z", any_of([spec.app.as_str()])), NOTHING.into()));
         }
@@ -77,6 +77,11 @@ pub(super) fn rights(
         read: names_pattern(&read),
     };
     (permission, topics)
+}
+
+/// Whether a user may park messages of its application itself: those that must not be retried.
+pub(super) fn may_park(spec: &AppSpec, user: &AppUser) -> bool {
+    user.may_retry || spec.is_retried()
 }
 
 /// The pattern for exactly these queue and exchange names.
@@ -277,9 +282,23 @@ mod tests {
         assert_eq!(topics[0].write, r"^delay(\.[01]{4}){7}\.(billing|eu\.orders)\z");
         assert_eq!(topics[1].read, r"^delay(\.\*){7}\.billing\z");
         assert_eq!(topics[2].write, r"^billing\z");
+        assert_eq!(
+            topics.iter().map(|topic| &*topic.exchange).collect::<Vec<_>>()[2..],
+            ["delay.retry", "delay.parked"]
+        );
         let binds = Regex::new(&topics[1].read).unwrap();
         assert!(binds.is_match(&RoutingKey::binding_pattern(&AppKey::new("billing").unwrap())));
         assert!(!binds.is_match("#") && !binds.is_match("#.billing"));
+    }
+
+    #[test]
+    fn an_application_with_retries_may_park_its_own_messages() {
+        let queue = AppQueue { retry: true, ..AppQueue::new("billing-in") };
+        let spec = AppSpec { delivery: Delivery::Direct(queue), ..spec("billing", user("svc")) };
+        let (permission, topics) = of(&spec);
+        assert_eq!(permission.write, r"^(delay|delay\.parked)\z");
+        assert_eq!((&*topics[2].exchange, &*topics[2].write), ("delay.parked", r"^billing\z"));
+        assert_eq!(topics.len(), 3);
     }
 
     #[test]

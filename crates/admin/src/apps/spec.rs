@@ -53,7 +53,8 @@ pub struct AppQueue {
     pub name: String,
     /// Whether it must exist already, with any arguments. If not, it is declared.
     pub existing: bool,
-    /// Whether it is declared so that what it rejects goes to the retry service.
+    /// Whether it is declared so that what it rejects goes to the retry service. Then the
+    /// application may also park messages itself.
     pub retry: bool,
     /// How it is declared to make what comes back to it wait, if it does. Only RabbitMQ 4.3 or
     /// later can.
@@ -166,6 +167,14 @@ impl AppSpec {
         match &self.delivery {
             Delivery::Direct(queue) | Delivery::Landing(Target::Queue(queue)) => queue.native_retry,
             _ => None,
+        }
+    }
+
+    /// Whether what its queue rejects is retried.
+    pub(crate) fn is_retried(&self) -> bool {
+        match &self.delivery {
+            Delivery::Direct(queue) | Delivery::Landing(Target::Queue(queue)) => queue.retry,
+            _ => false,
         }
     }
 

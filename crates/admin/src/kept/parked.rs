@@ -14,6 +14,9 @@ use super::{KeptCause, Seen, WayOn, unexpired};
 /// as it was.
 const UNREADABLE: &str = "unreadable";
 
+/// The reason for a message that its application does not want to try again.
+const GAVE_UP: &str = "gave-up";
+
 /// Headers that a message does not take with it when it starts over.
 const USED_UP: [&str; 6] = [
     headers::ATTEMPT,
@@ -29,8 +32,11 @@ pub(super) fn cause(seen: &Seen<'_>) -> KeptCause {
         Some(Value::Text(text)) => Some(text.clone()),
         _ => None,
     };
-    let reason = text(headers::REASON).unwrap_or_else(|| UNREADABLE.into());
-    KeptCause::new(app(seen.routing_key).map(|app| app.to_string()), reason, text(headers::FAILURE))
+    let failure = text(headers::FAILURE);
+    // An application that parks a message itself need not say more than why.
+    let default = if failure.is_some() { GAVE_UP } else { UNREADABLE };
+    let reason = text(headers::REASON).unwrap_or_else(|| default.into());
+    KeptCause::new(app(seen.routing_key).map(|app| app.to_string()), reason, failure)
 }
 
 pub(super) fn way_on(names: &Names, delivery: &Delivery) -> WayOn {
