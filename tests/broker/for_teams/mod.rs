@@ -3,6 +3,7 @@
 
 mod clients;
 mod elsewhere;
+mod frameworks;
 mod pages;
 mod team;
 

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{Arc, OnceLock, atomic::AtomicBool, mpsc},
     thread,
 };
@@ -237,8 +237,13 @@ fn address(settings: &Settings, user: &str) -> String {
 
 /// Registers an application, and returns the address for its user.
 pub(super) fn user_of(settings: &Settings, app: &str, queue: &str) -> String {
+    user_with(settings, app, &["--queue", queue])
+}
+
+/// The same, with other arguments.
+pub(super) fn user_with(settings: &Settings, app: &str, arguments: &[&str]) -> String {
     let user = format!("{app}-of-{}", settings.broker.vhost);
-    add(settings, &[app, "--user", &user, "--queue", queue], "python");
+    add(settings, &[&[app, "--user", &user], arguments].concat(), "python");
     address(settings, &user)
 }
 
@@ -300,10 +305,15 @@ impl Receiver {
 
     /// Tells it to end, and it does.
     pub(crate) fn stop(&mut self) {
+        assert_eq!(self.terminate().code(), Some(self.ended));
+    }
+
+    /// The same, and how it ended.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let ended = eventually_seen("it ends", || self.child.try_wait().unwrap(), Option::is_some);
-        assert_eq!(ended.unwrap().code(), Some(self.ended));
         let _ = std::io::stdout().flush();
+        ended.expect("it has ended")
     }
 }
 

@@ -1,0 +1,68 @@
+# The frameworks of docs/for-teams/frameworks, in their current versions. Sourced, after
+# setup.sh. They are kept where the brokers are, for the next clone. A folder with the file
+# `ready` is complete; what cannot be had has none, and its tests say so.
+
+need_frameworks() {
+    export TEST_FRAMEWORKS="${XDG_CACHE_HOME:-$HOME/.cache}/delayline/clients/frameworks"
+    mkdir -p "$TEST_FRAMEWORKS"
+    local each
+    for each in python node moleculer java go php; do
+        framework_is_ready "$each" && continue
+        say "installing frameworks into $TEST_FRAMEWORKS/$each"
+        "frameworks_of_$each" && framework_versions "$each" >"$TEST_FRAMEWORKS/$each/ready" || true
+    done
+}
+
+# What is installed is named in `ready`: another version is installed anew.
+framework_is_ready() {
+    framework_versions "$1" | cmp -s - "$TEST_FRAMEWORKS/$1/ready" 2>/dev/null
+}
+
+framework_versions() {
+    case "$1" in
+    python) printf '%s\n' 'celery==5.7.0' 'dramatiq==2.2.1' 'faststream[rabbit,cli]==0.7.8' 'taskiq==0.13.0' \
+        'taskiq-aio-pika==0.6.1' 'pika==1.4.4' 'pytest==9.2.0' 'mypy==2.4.1' ;;
+    node) printf '%s\n' '@golevelup/nestjs-rabbitmq@9.0.2' '@nestjs/core@11.2.10' '@nestjs/common@11.2.10' \
+        'reflect-metadata@0.2.2' 'rxjs@7.8.2' 'rascal@21.0.1' 'amqplib@2.3.1' 'typescript@7.0.2' '@types/node@20' ;;
+    moleculer) printf '%s\n' 'moleculer@0.15.2' 'amqplib@0.10.9' ;;
+    java) cat scripts/lib/frameworks.pom.xml ;;
+    go) cat adapters/watermill/go.sum ;;
+    php) echo "Symfony of Debian" ;;
+    esac
+}
+
+frameworks_of_python() {
+    local venv="$TEST_FRAMEWORKS/python"
+    python3 -m venv "$venv" || { debian_packages python3 python3-venv && python3 -m venv "$venv"; }
+    framework_versions python | xargs "$venv/bin/pip" install --quiet --disable-pip-version-check
+}
+
+frameworks_of_node() { npm_packages node; }
+frameworks_of_moleculer() { npm_packages moleculer; }
+npm_packages() {
+    if ! { command -v node && command -v npm; } >/dev/null; then debian_packages nodejs npm; fi
+    framework_versions "$1" | xargs npm install --silent --no-fund --no-audit --prefix "$TEST_FRAMEWORKS/$1"
+}
+
+# All of Maven's, for one list of classes.
+frameworks_of_java() {
+    command -v mvn >/dev/null || debian_packages maven default-jdk-headless || return 1
+    mkdir -p "$TEST_FRAMEWORKS/java"
+    mvn -q -B -f scripts/lib/frameworks.pom.xml dependency:build-classpath \
+        -Dmdep.outputFile="$TEST_FRAMEWORKS/java/jars" || return 1
+    # With the programs themselves, and for `-cp @file`.
+    printf '".:%s"\n' "$(cat "$TEST_FRAMEWORKS/java/jars")" >"$TEST_FRAMEWORKS/java/classpath"
+}
+
+# The proxy has what go.sum names; Debian's Go 1.19 is too old for it.
+frameworks_of_go() {
+    command -v go >/dev/null || return 1
+    mkdir -p "$TEST_FRAMEWORKS/go"
+    (cd adapters/watermill && go mod download && go build ./... && go vet ./...)
+}
+
+frameworks_of_php() {
+    local packages=(php-cli php-amqp phpunit php-symfony-framework-bundle php-symfony-amqp-messenger php-symfony-yaml)
+    dpkg -s "${packages[@]}" >/dev/null 2>&1 || debian_packages "${packages[@]}" || return 1
+    mkdir -p "$TEST_FRAMEWORKS/php"
+}
