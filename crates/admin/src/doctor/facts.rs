@@ -30,6 +30,7 @@ use delayline_settings::Settings;
 use crate::doctor::{
     DoctorOptions,
     copies::{self, Copies},
+    requeues,
     walk::{End, targets},
 };
 
@@ -142,6 +143,14 @@ pub(super) fn gather(
         };
         known.journals = journals(settings, topology, &known.observed, options, &mut unchecked);
         known.lost_journals = lost_journals(settings, topology, &known.observed, options, &mut unchecked);
+        let rates = api.redeliveries(vhost, requeues::PERIOD);
+        let rates = or_unchecked(rates, "how fast messages are redelivered", &mut unchecked);
+        for QueueInfo { name, message_stats, .. } in rates.into_iter().flatten() {
+            for queue in known.observed.queues.iter_mut().filter(|queue| queue.name == name) {
+                queue.message_stats.redeliver_details = message_stats.redeliver_details.clone();
+                queue.message_stats.ack_details = message_stats.ack_details.clone();
+            }
+        }
         known.dead_letters = dead_letters(&api, vhost, topology, &known.observed)?;
         known.left_behind = lasting(|| left_behind(&api, vhost, &known.observed.queues));
         let copies = copies::count(&api, vhost, topology, &known.observed);

@@ -386,6 +386,12 @@ mod tests {
             found(&topology, &facts)
         };
         let none = || serde_json::json!({});
+        // The rate of this moment is 0 in most moments.
+        let mut facts = facts(&topology);
+        let queue = facts.observed.queues.iter_mut().find(|queue| queue.name == "app").unwrap();
+        queue.message_stats.redeliver_details.avg_rate = 100.0;
+        let findings = found(&topology, &facts);
+        assert!(findings[0].what.contains("100 messages a second"), "{findings:#?}");
         // A consumer that restarts, and one that does more than comes back.
         assert_eq!(codes(&with(9.0, 0.0, none(), "4.3.6")), []);
         assert_eq!(codes(&with(500.0, 600.0, none(), "4.3.6")), []);

@@ -15,21 +15,22 @@ use crate::{
 /// the likely reason.
 const MANY: f64 = 10.0;
 
+/// The period that is looked back at, in seconds. The rate of one moment is 0 in most moments:
+/// brokers count redeliveries every 5 s.
+pub(super) const PERIOD: u32 = 20;
+
 /// Checks every queue that an application consumes.
 pub(super) fn check(targets: &[Route<'_>], version: Option<&str>) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     let mut findings = Vec::new();
     for target in targets {
         if let End::Queue(queue) = &target.end
-            && comes_back(queue)
+            && let Some((again, done)) = comes_back(queue)
             && seen.insert(&queue.name)
         {
-            let stats = &queue.message_stats;
             let what = format!(
-                "{:.0} messages a second are delivered that were delivered before, and {:.0} are acknowledged; \
-                 {}",
-                stats.redeliver_details.rate,
-                stats.ack_details.rate,
+                "{again:.0} messages a second are delivered that were delivered before, and {done:.0} are \
+                 acknowledged; {}",
                 effect(queue, version)
             );
             let advice = "let the application reject what fails without requeue, so that the retry service \
@@ -42,11 +43,13 @@ pub(super) fn check(targets: &[Route<'_>], version: Option<&str>) -> Vec<Finding
     findings
 }
 
-/// Whether more comes back than is done. What a consumer that restarts leaves behind comes back
-/// once.
-fn comes_back(queue: &QueueInfo) -> bool {
-    let (again, done) = (queue.message_stats.redeliver_details.rate, queue.message_stats.ack_details.rate);
-    again >= MANY && again > done
+/// How many messages a second come back, and how many are acknowledged, if more come back: now,
+/// or on average. Messages that a restarted consumer leaves behind come back once.
+fn comes_back(queue: &QueueInfo) -> Option<(f64, f64)> {
+    let (again, done) = (&queue.message_stats.redeliver_details, &queue.message_stats.ack_details);
+    [(again.rate, done.rate), (again.avg_rate, done.avg_rate)]
+        .into_iter()
+        .find(|(again, done)| *again >= MANY && again > done)
 }
 
 /// What becomes of messages that are requeued.

@@ -216,6 +216,9 @@ pub struct Rate {
     /// The growth per second.
     #[serde(deserialize_with = "lenient")]
     pub rate: f64,
+    /// The average over the time that was asked for; 0 unless a time was.
+    #[serde(deserialize_with = "lenient")]
+    pub avg_rate: f64,
     /// Its values over time, if asked for.
     samples: Json,
 }

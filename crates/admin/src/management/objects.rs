@@ -167,6 +167,17 @@ impl ManagementApi {
         Ok((queues, self.get(&format!("exchanges/{vhost}?{over}"))?))
     }
 
+    /// How fast messages of each queue of a vhost were redelivered and acknowledged over the last
+    /// `age` seconds. The answers contain nothing else but names.
+    ///
+    /// # Errors
+    /// See [`ManagementError`].
+    pub fn redeliveries(&self, vhost: &str, age: u32) -> Result<Vec<QueueInfo>, ManagementError> {
+        let columns = "name,message_stats.redeliver_details,message_stats.ack_details";
+        let over = format!("msg_rates_age={age}&msg_rates_incr=5");
+        self.get(&format!("queues/{}?columns={columns}&{over}", segment(vhost)))
+    }
+
     /// All channels of a vhost. Needs the tag `monitoring`.
     ///
     /// # Errors
