@@ -44,7 +44,7 @@ fn a_program_that_logs() {
     router.publish(Message::after(app("app"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
     assert!(inbox.next(PATIENCE).is_some());
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
-    api.create_user("another", &Secret::new(MARK)).unwrap();
+    api.create_user("another", &Secret::new(MARK), "").unwrap();
     api.delete_user("another").unwrap();
     // Refused.
     let mut wrong = settings.broker.clone();

@@ -6,9 +6,11 @@ use std::{
     process::{Command as Process, Stdio},
 };
 
+use delayline_admin::management::ManagementApi;
 use delayline_amqp::{Next, Session, broker::Broker};
 use delayline_client::Router;
 use delayline_core::{Message, codec::Delay, message::Value};
+use delayline_settings::Layers;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
@@ -52,6 +54,14 @@ fn applications_of_a_file_delay_and_retry_and_are_gone_at_the_end() {
         assert_eq!(delivery.headers.get("delayline-attempt").and_then(Value::as_i64), attempt);
         consumer.reject(delivery).unwrap();
     }
+    // What a team asks the management API with its own credentials works, too.
+    let its = Layers::new()
+        .set("url", ready["apps"][0]["url"].as_str().unwrap())
+        .set("management_url", ready["management_url"].as_str().unwrap())
+        .build()
+        .unwrap();
+    let api = ManagementApi::new(its.management.as_ref().unwrap()).unwrap();
+    assert!(api.queue(&its.broker.vhost, "billing-in").unwrap().is_some());
     // Ctrl-C ends it, and the node with it.
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -54,6 +54,7 @@ pub use apps::{
     AppSpec, AppSpecError, AppUser, AppUserEntry, ByteSize, ByteSizeError, Delivery, DiscardReport,
     DiscardedFrom, JournalEntry, LandingEntry, Probe, RecallEntry, RemoveOptions, RemoveRefusal,
     RemoveReport, Target, add_app, check_app, discard_app, list_apps, queue_of_app, remove_app,
+    show_management,
 };
 pub use contents::Waiting;
 pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_layout};

@@ -396,9 +396,10 @@ fn add(args: &Add, settings: &Settings, topology: &Topology, output: &mut Output
         queue: spec.queue_name().map(str::to_owned),
         exchange: topology.names().entry(),
     };
+    let unlimited = spec.user.as_ref().is_some_and(|user| user.max_delay.is_none());
     let user = spec.user.map(|user| user.name);
     let handout = Handout::new(names, user, &settings.broker, &args.wanted);
-    app_show::added(&report, &handout, output)
+    app_show::added(&report, &handout, unlimited, output)
 }
 
 fn check(

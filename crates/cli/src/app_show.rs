@@ -16,7 +16,13 @@ use crate::{
     table::table,
 };
 
-pub(super) fn added(report: &AddReport, handout: &Handout, output: &mut Output) -> Result<Code, Failure> {
+/// What `app add` did. `unlimited`: its user may publish the longest of all delays.
+pub(super) fn added(
+    report: &AddReport,
+    handout: &Handout,
+    unlimited: bool,
+    output: &mut Output,
+) -> Result<Code, Failure> {
     let code = match report.outcome {
         // Adding needs the set, as publishing does.
         Applied::Conflict if report.no_set => Code::Broker,
@@ -38,6 +44,13 @@ pub(super) fn added(report: &AddReport, handout: &Handout, output: &mut Output) 
     }
     for warning in &report.warnings {
         output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
+    }
+    if unlimited {
+        output.line(
+            "hint: its user may publish delays of up to 8.5 years. A mistake in the unit is stored for as long: \
+             1,800,000, meant as milliseconds (30 minutes), is 20.8 days. With --max-delay, such as --max-delay 7d, \
+             the broker refuses longer delays",
+        )?;
     }
     if report.outcome != Applied::DryRun {
         output.line("for its team (docs/for-teams):")?;

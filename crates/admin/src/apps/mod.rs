@@ -32,6 +32,7 @@ pub(crate) use steps::{Step, steps};
 pub(crate) use unbound::{Unbound, unbound};
 
 use crate::{compare::forgery, management::ManagementApi};
+use delayline_amqp::broker::Secret;
 use delayline_settings::Settings;
 
 use crate::AdminError;
@@ -39,6 +40,14 @@ use crate::AdminError;
 /// The management API, without which permissions and bindings cannot be seen.
 pub(crate) fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
     crate::api(settings, "shows bindings and permissions")
+}
+
+/// Gives a user the tag `management`: it may ask the management API about its vhosts.
+///
+/// # Errors
+/// If the management API refuses it.
+pub fn show_management(settings: &Settings, user: &str, password: &Secret) -> Result<(), AdminError> {
+    Ok(api(settings)?.create_user(user, password, "management")?)
 }
 
 /// What every user can do on a broker of this version, whatever its permissions.

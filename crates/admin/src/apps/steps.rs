@@ -266,7 +266,7 @@ impl Step {
             }
             Self::Queue(queue) => session.declare_queue(queue).map_err(doing(format!("declaring {self}")))?,
             Self::Binding(binding) => session.bind(binding).map_err(doing(format!("making the {self}")))?,
-            Self::User(name, Some(password)) => api.create_user(name, password)?,
+            Self::User(name, Some(password)) => api.create_user(name, password, "")?,
             Self::User(_, None) => {}
             Self::Topic(topic) => api.set_topic_permission(vhost, topic)?,
             Self::Permission(permission) => api.set_permission(vhost, permission)?,

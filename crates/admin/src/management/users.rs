@@ -43,13 +43,13 @@ impl ManagementApi {
         self.get(&format!("vhosts/{}/topic-permissions", segment(vhost)))
     }
 
-    /// Creates a user with a password and no tags; an existing user gets this password. Needs
-    /// the tag `administrator`.
+    /// Creates a user with a password and tags, separated by commas; an existing user gets this
+    /// password and these tags. Needs the tag `administrator`.
     ///
     /// # Errors
     /// See [`ManagementError`].
-    pub fn create_user(&self, name: &str, password: &Secret) -> Result<(), ManagementError> {
-        let body = json!({ "password": password.expose(), "tags": "" });
+    pub fn create_user(&self, name: &str, password: &Secret, tags: &str) -> Result<(), ManagementError> {
+        let body = json!({ "password": password.expose(), "tags": tags });
         self.send(&format!("users/{}", segment(name)), &Change::Put(body))
     }
 

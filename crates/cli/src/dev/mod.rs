@@ -17,6 +17,7 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use delayline_admin::{self as admin, Applied};
+use delayline_amqp::broker::Secret;
 use delayline_client::retry::Service;
 use delayline_core::{codec::AppKey, retry::SharedPolicies, shell::quoted, topology::Topology};
 use delayline_node::{NodeOptions, PrivateNode};
@@ -151,6 +152,8 @@ fn set_up(
                 report.conflicts.join("; ")
             )));
         }
+        // So that what a team runs with its own credentials in production works here.
+        admin::show_management(settings, user, &Secret::new(password))?;
         registered.push(Registered {
             app: spec.app.to_string(),
             user: user.clone(),
