@@ -282,7 +282,7 @@ fn the_documents_snippet_is_journalled_with_the_rights_that_app_add_gives() {
     let user = &spec.user.as_ref().unwrap().name;
     let url = format!("amqp://{user}:{user}@127.0.0.1:{}/{}", tenant.broker.port, tenant.broker.vhost);
     let program = format!(
-        "import secrets\nimport time\nimport pika\n{}\n\
+        "import math\nimport secrets\nimport time\nimport pika\nUNIT_MS = 1000\n{}\n\
          channel = pika.BlockingConnection(pika.URLParameters({url:?})).channel()\n\
          channel.confirm_delivery()\n\
          print(*publish_journalled(channel, 3600, 'billing', 'by-hand', b'pay!'), sep='@')\n",

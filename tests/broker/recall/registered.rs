@@ -447,7 +447,12 @@ fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
          channel.confirm_delivery()\n\
          handle, due = publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'pika', b'gone')\n\
          print(handle, due, recall(channel, handle, due))\n\
-         publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'pika', b'kept')\n",
+         publish_with_id(channel, {GOOD_TIME}, 'eu.billing', 'pika', b'kept')\n\
+         for wrong in (lambda: publish_with_id(channel, 2**28, 'eu.billing', 'pika', b'too far'),\n    \
+                       lambda: recall(channel, handle + '!', due), lambda: recall(channel, handle[1:], due)):\n    \
+             try: wrong()\n    \
+             except ValueError: continue\n    \
+             raise SystemExit('it is not refused')\n",
         snippet("python")
     );
     let javascript = format!(
@@ -458,6 +463,13 @@ fn the_documents_snippets_recall_with_the_rights_that_app_add_gives() {
            const message = await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'amqplib', 'gone');\n\
            const inTime = await recall(channel, message);\n\
            await publishWithId(channel, {GOOD_TIME}, 'eu.billing', 'amqplib', 'kept');\n\
+           const bad = [() => publishWithId(channel, 2 ** 28, 'eu.billing', 'amqplib', 'too far'),\n\
+             () => recall(channel, {{ ...message, handle: message.handle + '!' }}),\n\
+             () => recall(channel, {{ ...message, handle: message.handle.slice(1) }})];\n\
+           for (const call of bad) {{\n\
+             const refused = await call().then(() => false, (error) => error instanceof RangeError);\n\
+             if (!refused) throw new Error('it is not refused');\n\
+           }}\n\
            console.log(message.handle, message.due, inTime ? 'True' : 'False');\n\
            await connection.close();\n\
          }})();\n",
