@@ -7,15 +7,36 @@ need_frameworks() {
     mkdir -p "$TEST_FRAMEWORKS"
     local each
     for each in python node moleculer java go php; do
-        framework_is_ready "$each" && continue
-        say "installing frameworks into $TEST_FRAMEWORKS/$each"
-        "frameworks_of_$each" && framework_versions "$each" >"$TEST_FRAMEWORKS/$each/ready" || true
+        framework_is_ready "$each" || alone clients install_frameworks "$each" || true
     done
+    current_clients
+}
+install_frameworks() {
+    framework_is_ready "$1" && return
+    say "installing frameworks into $TEST_FRAMEWORKS/$1"
+    rm -f "$TEST_FRAMEWORKS/$1/ready"
+    "frameworks_of_$1" && framework_versions "$1" >"$TEST_FRAMEWORKS/$1/ready"
+}
+
+# Java's and Go's current clients, instead of Debian's, where they came with the frameworks.
+current_clients() {
+    local jar java="$TEST_FRAMEWORKS/java" go="$TEST_FRAMEWORKS/go"
+    if [ -e "$java/ready" ] && [ -n "${TEST_JAVA_CLASSPATH-}" ]; then
+        jar=$(tr ':' '\n' <"$java/jars" | grep '/com/rabbitmq/amqp-client/')
+        TEST_JAVA_CLASSPATH="$jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar"
+    fi
+    if [ -e "$go/ready" ]; then TEST_GOPATH="$go/path"; fi
 }
 
 # What is installed is named in `ready`: another version is installed anew.
 framework_is_ready() {
-    framework_versions "$1" | cmp -s - "$TEST_FRAMEWORKS/$1/ready" 2>/dev/null
+    framework_versions "$1" | cmp -s - "$TEST_FRAMEWORKS/$1/ready" 2>/dev/null && case "$1" in
+    # Of the system; the rest is in these folders.
+    node | moleculer) command -v node >/dev/null ;;
+    java) command -v javac >/dev/null ;;
+    go) command -v go >/dev/null ;;
+    php) command -v phpunit >/dev/null && [ -e /usr/share/php/Symfony/Component/Messenger/autoload.php ] ;;
+    esac
 }
 
 framework_versions() {
@@ -48,7 +69,7 @@ npm_packages() {
 frameworks_of_java() {
     command -v mvn >/dev/null || debian_packages maven default-jdk-headless || return 1
     mkdir -p "$TEST_FRAMEWORKS/java"
-    mvn -q -B -f scripts/lib/frameworks.pom.xml dependency:build-classpath \
+    mvn -q -B -Dmaven.repo.local="$TEST_FRAMEWORKS/java/repository" -f scripts/lib/frameworks.pom.xml dependency:build-classpath \
         -Dmdep.outputFile="$TEST_FRAMEWORKS/java/jars" || return 1
     # With the programs themselves, and for `-cp @file`.
     printf '".:%s"\n' "$(cat "$TEST_FRAMEWORKS/java/jars")" >"$TEST_FRAMEWORKS/java/classpath"
@@ -58,7 +79,12 @@ frameworks_of_java() {
 frameworks_of_go() {
     command -v go >/dev/null || return 1
     mkdir -p "$TEST_FRAMEWORKS/go"
-    (cd adapters/watermill && go mod download && go build ./... && go vet ./...)
+    export GOMODCACHE="$TEST_FRAMEWORKS/go/mod"
+    (cd adapters/watermill && go mod download && go build ./...) || return 1
+    # The client alone, for programs without a module.
+    local client=github.com/rabbitmq/amqp091-go
+    mkdir -p "$TEST_FRAMEWORKS/go/path/src/${client%/*}"
+    ln -sfn "$(cd adapters/watermill && go list -m -f '{{.Dir}}' "$client")" "$TEST_FRAMEWORKS/go/path/src/$client"
 }
 
 frameworks_of_php() {

@@ -71,7 +71,7 @@ need_chromium() {
         { [ -n "$(fc-list Inter)" ] || debian_packages fonts-inter; }
 }
 
-PYTHON_CLIENTS=(pika==1.3.2 kombu==5.7.0 aio-pika==10.0.1 celery==5.6.0)
+PYTHON_CLIENTS=(pika==1.4.4 kombu==5.7.0 aio-pika==10.0.1 celery==5.7.0)
 NODE_CLIENTS=(amqplib@2.3.1 rhea@3.0.4)
 # Libraries for the delayed-message plugin. The tests of one that cannot be had say so.
 PYTHON_PLUGIN_CLIENTS=(taskiq==0.13.0 taskiq-aio-pika==0.6.1)

@@ -48,9 +48,13 @@ pub(super) fn served() -> Settings {
 
 /// The same, shared by all tests that name their applications themselves.
 pub(super) fn served_once() -> Settings {
+    served_on().1.clone()
+}
+
+/// That one, and its node.
+pub(super) fn served_on() -> &'static (Arc<PrivateNode>, Settings) {
     static SERVED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
-    let (_, settings) = SERVED.get_or_init(|| (shared_node(), served()));
-    settings.clone()
+    SERVED.get_or_init(|| (shared_node(), served()))
 }
 
 pub(super) struct Team {
