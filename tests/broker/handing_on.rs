@@ -52,7 +52,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
     let mut session = Session::open(&settings.broker).unwrap();
     receives(&mut session, "busy");
     let mut collector = Collector::new(settings.clone(), Sources::default());
-    let (mut most, mut all) = (0, 0);
+    let (mut most, mut all, mut told) = (0, 0, 0);
     // The broker counts every 5 s, and a small burst can be over in between. One that falls due
     // as slowly as it was published never piles up, so all of it falls due in one second.
     for burst in [15_000, 30_000, 60_000, 120_000] {
@@ -66,8 +66,12 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
             assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
             most = most.max(sum(&status, |level| level.handing_on));
             let picture = collector.look();
-            assert_eq!(picture.stuck, Some(0), "{:?}", picture.levels);
-            assert!(picture.verdict.severity.is_none(), "{:?}", picture.verdict);
+            // A busy broker may not answer in time; then nothing is said.
+            if let Some(stuck) = picture.stuck {
+                assert_eq!(stuck, 0, "{:?}", picture.levels);
+                assert!(picture.verdict.severity.is_none(), "{:?}", picture.verdict);
+                told += 1;
+            }
             let now = arrived(&mut session);
             if now == all {
                 break;
@@ -82,6 +86,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
         }
     }
     assert!(most > 100, "no burst was seen on its way: {most}");
+    assert!(told > 0, "the collector never learned it");
     println!("{most} messages were seen being handed on");
     let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
     assert!(doctor.findings.iter().all(|it| it.code != FindingCode::StuckDeadLetters), "{doctor:#?}");

@@ -56,7 +56,7 @@ fn a_vhost_becomes_what_the_file_says_and_stays_so() {
     let text = many(&settings, 3);
     let dry = difference(&settings, &text);
     assert_eq!(dry.outcome, Applied::DryRun, "{dry:?}");
-    assert_eq!((dry.sets[0].install.created.len(), differing(&dry).len()), (63, 3 * 5 + 2));
+    assert_eq!((dry.sets[0].install.created.len(), differing(&dry).len()), (63, 3 * 5 + 2 * 2));
     let untouched = difference(&settings, &text);
     assert_eq!(untouched.sets[0].install.created.len(), 63, "a dry run changed something");
 

@@ -43,7 +43,7 @@ mod replace;
 
 /// Its Rust examples are compiled with ours.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/recall.md")]
+#[doc = include_str!("../../../../docs/recall.md")]
 mod document {}
 
 use std::{

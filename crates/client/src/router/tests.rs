@@ -190,7 +190,9 @@ fn the_key_of_a_message_with_an_id_stays_the_same_on_the_next_connection() {
     assert_eq!(handle.routing_key().delay, receipt.delay);
     // Without an id, what is left of the delay counts.
     broker.connections.store(0, Ordering::SeqCst);
-    let receipt = broker.start(how).publish(message("a")).unwrap();
+    let minutes = Delay::from_seconds(1_000).unwrap();
+    let receipt =
+        broker.start(how).publish(Message::after(AppKey::new("app").unwrap(), minutes, "a")).unwrap();
     let keys = broker.keys.lock().unwrap();
     assert!(receipt.handle.is_none() && keys[0] != keys[1], "{keys:?}");
 }
