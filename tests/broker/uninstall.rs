@@ -230,7 +230,7 @@ fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
         not_tested("what to do when no set can be installed: this broker does not say why");
     } else {
         assert!(says.contains("cluster_not_formed"), "{says}");
-        assert!(says.contains("rabbitmq-upgrade drain"), "{says}");
+        assert!(says.contains("dead-lettering-ended"), "{says}");
     }
     node.tell(&["eval", crate::tenant::mend()]).unwrap();
     install(&settings);

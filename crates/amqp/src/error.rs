@@ -102,6 +102,16 @@ impl AmqpError {
         }
     }
 
+    /// Whether the broker could not start a quorum queue.
+    ///
+    /// Three causes are known: its node is overloaded; a queue of another vhost has the same
+    /// internal name, as `b_c` in vhost `a` has with `c` in vhost `a_b`; or the node's dead-letter
+    /// workers have given up.
+    #[must_use]
+    pub fn has_not_started(&self) -> bool {
+        matches!(self, Self::Closed { code: CRASH, text } if text.contains("cluster_not_formed"))
+    }
+
     /// The reply code of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<u16> {

@@ -23,6 +23,10 @@ use super::{
 /// AMQP's reply code for an object that does not exist.
 const NOT_FOUND: u16 = 404;
 
+/// How often a queue is declared that did not start. A node has five seconds for it, which are not
+/// enough now and then while it is busy.
+const STARTS: u32 = 3;
+
 /// How long passing on a message from one queue to the next takes at most, unless the broker is
 /// overloaded or the next one refuses.
 ///
@@ -72,6 +76,8 @@ impl QueueDepth {
 /// [`request_timeout`](Broker::request_timeout) ends the connection, and with it the
 /// session.
 pub struct Session {
+    broker: Broker,
+    purpose: &'static str,
     connection: Option<Connection>,
     channel: Option<Channel>,
     line: Line,
@@ -97,6 +103,7 @@ impl Session {
     pub fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
         let damage = Damage::default();
         let limit = broker.request_timeout;
+        let us = broker.clone();
         open_within(broker, purpose, Some(damage.clone()), move |Opened { mut connection, line }| {
             let blocked = connection.listen_for_connection_blocked()?;
             let [server_version, cluster_name] = ["version", "cluster_name"].map(|property| match connection
@@ -107,7 +114,18 @@ impl Session {
                 _ => None,
             });
             let (connection, damage) = (Some(connection), damage.clone());
-            Ok(Self { connection, channel: None, line, limit, blocked, server_version, cluster_name, damage })
+            Ok(Self {
+                broker: us.clone(),
+                purpose,
+                connection,
+                channel: None,
+                line,
+                limit,
+                blocked,
+                server_version,
+                cluster_name,
+                damage,
+            })
         })
     }
 
@@ -230,11 +248,25 @@ impl Session {
         self.call(|channel| channel.exchange_declare(kind, exchange.name.as_str(), options).map(drop))
     }
 
-    /// Declares a durable queue; no change if it exists with the same arguments.
+    /// Declares a durable queue; no change if it exists with the same arguments. If a quorum queue
+    /// does not start, it is declared again on a new connection, three times in all.
     ///
     /// # Errors
-    /// 406 if it exists with other arguments, 403 without the permission.
+    /// 406 if it exists with other arguments, 403 without the permission; see
+    /// [`AmqpError::has_not_started`].
     pub fn declare_queue(&mut self, queue: &Queue) -> Result<(), AmqpError> {
+        let mut declared = self.declare_once(queue);
+        for _ in 1..STARTS {
+            if !declared.as_ref().is_err_and(AmqpError::has_not_started) {
+                break;
+            }
+            *self = Self::open_for(&self.broker.clone(), self.purpose)?;
+            declared = self.declare_once(queue);
+        }
+        declared
+    }
+
+    fn declare_once(&mut self, queue: &Queue) -> Result<(), AmqpError> {
         let options = QueueDeclareOptions {
             durable: true,
             arguments: argument_table(&queue.arguments),
