@@ -12,7 +12,7 @@ use delayline_amqp::{AmqpError, Session, StreamStart, broker::Broker};
 use delayline_core::shell::quoted;
 
 /// How long the broker takes at most to record its first stream. Of streams whose node was killed
-/// after 0.7 s, all were lost on 3.10.8, 4.0.5 and 4.3.6, and none after 2 s.
+/// after 0.7 s, all were lost on 3.10.8 and 4.3.6, and none after 2 s.
 pub(crate) const RECORDED: Duration = Duration::from_secs(3);
 
 /// How often a journal is tried before it counts as lost, and the pause between: a stream that
