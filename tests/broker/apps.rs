@@ -356,41 +356,8 @@ fn what_is_printed_does_the_same() {
     let mut spec = spec(&settings, "o'b.$x", Delivery::Landing(target));
     spec.user.as_mut().unwrap().may_retry = true;
     let topology = topology(&settings);
-    // The shell takes the lines apart; a node of our own carries them out.
-    let lines = Export::new(vhost).with_app(&topology, &spec).rabbitmqctl().join("\n");
-    let script = format!(
-        r#"rabbitmqctl() {{
-            case $1 in
-                -q) ;;
-                import_definitions) cat >definitions ;;
-                add_user) printf '%s\0' "$@" "$(cat)" >>calls; echo >>calls ;;
-                *) printf '%s\0' "$@" >>calls; echo >>calls ;;
-            esac
-        }}
-        {lines}
-"#
-    );
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("password"), PASSWORD).unwrap();
-    let status = std::process::Command::new("sh")
-        .arg("-c")
-        .arg(script)
-        .env("APP_PASSWORD_FILE", "password")
-        .current_dir(&directory)
-        .status()
-        .unwrap();
-    assert!(status.success());
-    let definitions = std::fs::read_to_string(directory.path().join("definitions")).unwrap();
-    api("POST", &format!("definitions/{vhost}"), &serde_json::from_str(&definitions).unwrap());
-    let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
-    for call in calls.split("\0\n").filter(|call| !call.is_empty()) {
-        let words: Vec<_> = call.split('\0').collect();
-        common::shared_node().tell(&words).unwrap();
-    }
-    let report = add(&settings, &spec);
-    assert!(report.steps.iter().all(|step| step.stood), "{report:?}");
-
-    // And the fragment, after everything but the user is gone.
+    add(&settings, &spec);
+    // Everything but the user.
     remove(&settings, &spec, RemoveOptions::default()).unwrap();
     api("POST", "definitions", &Export::new(vhost).with_app(&topology, &spec).definitions());
     let report = add(&settings, &spec);

@@ -396,7 +396,7 @@ fn others(walk: &mut Walk) {
 fn offline(walk: &mut Walk) {
     let directory = tempfile::tempdir().unwrap();
     let written = directory.path().to_str().unwrap();
-    for format in ["definitions", "rabbitmqctl", "terraform", "kubernetes"] {
+    for format in ["definitions", "terraform"] {
         walk.run("export", &["--format", format]);
     }
     let key = walk.run("key", &["90s", "1.billing"]);

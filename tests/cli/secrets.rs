@@ -108,7 +108,7 @@ fn no_output_holds_the_password_of_an_application() {
             ("DELAYLINE_APP_PASSWORD", MARK),
         ];
         search(&["app", "add", "secretive"], &variables);
-        search(&["app", "add", "secretive", "--print", "rabbitmqctl"], &variables);
+        search(&["app", "add", "secretive", "--print", "definitions"], &variables);
         search(&["app", "list", "--json"], &variables);
         search(&["app", "check", "secretive", "--json"], &variables);
         search(&["app", "check", "secretive", "--user", "guest"], &variables);

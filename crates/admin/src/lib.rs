@@ -111,14 +111,14 @@ pub enum AdminError {
         /// The cause.
         source: AmqpError,
     },
-    /// The broker can declare no queue with at-least-once dead-lettering.
+    /// The broker did not start a queue.
     #[error(
-        "{doing}: {reason}. The dead-letter workers of a node have given up; until they run again, no queue \
-         led by that node passes on messages that are due, in any set. A command in docs/doctor.md \
-         (dead-lettering-ended) starts them. Unless a forged header ended them, restarting that node starts \
-         them too: rabbitmq-upgrade drain, then stop and start it. Nothing is lost (docs/compatibility.md)"
+        "{doing}: {reason}. The broker could not start this queue. Three causes are known: the node is \
+         overloaded, then repeat the command; another vhost has a queue of the same internal name, as `b_c` in \
+         vhost `a` has with `c` in vhost `a_b`; or the node's dead-letter workers have given up, which \
+         docs/doctor.md (dead-lettering-ended) tells how to recognise and mend"
     )]
-    WorkersGone {
+    NotStarted {
         /// What was being done.
         doing: String,
         /// What the broker said.
@@ -213,12 +213,10 @@ fn refuse_without_set(session: &mut Session, topology: &Topology) -> Result<(), 
 
 /// Adds what was being done to an AMQP error.
 fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
-    /// The reply text of an internal error of the broker.
-    const INTERNAL_ERROR: u16 = 541;
     move |source| {
         let doing = what.into();
-        match source.code() == Some(INTERNAL_ERROR) && source.to_string().contains("cluster_not_formed") {
-            true => AdminError::WorkersGone { doing, reason: source },
+        match source.has_not_started() {
+            true => AdminError::NotStarted { doing, reason: source },
             false => AdminError::Amqp { doing, source },
         }
     }
@@ -266,12 +264,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_to_do_when_the_dead_letter_workers_are_gone() {
+    fn says_what_is_known_when_a_queue_does_not_start() {
         let error =
             |text: &str| doing("declaring queue `q`")(AmqpError::Closed { code: 541, text: text.into() });
         let gone = error("INTERNAL_ERROR - Cannot declare a queue 'q': cluster_not_formed").to_string();
         assert!(gone.starts_with("declaring queue `q`: the broker closed the connection with 541"), "{gone}");
-        assert!(gone.contains("dead-lettering-ended") && gone.contains("rabbitmq-upgrade drain"), "{gone}");
-        assert!(!error("INTERNAL_ERROR").to_string().contains("drain"));
+        assert!(gone.contains("overloaded") && gone.contains("dead-lettering-ended"), "{gone}");
+        assert!(!error("INTERNAL_ERROR").to_string().contains("overloaded"));
     }
 }

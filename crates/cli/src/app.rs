@@ -68,7 +68,7 @@ Examples:
   delayline app add billing --recall --journal 90d --journal-bytes 10GB
   delayline app add billing --to-exchange billing.events --to-key invoice.due --queue invoices
   delayline app add shop --publish-only --may-publish billing,orders --may-recall mail
-  delayline app add billing --print rabbitmqctl > billing.sh
+  delayline app add billing --print terraform > billing.tf.json
 
 The user gets permission to publish the application's own key and to consume its queue,
 and nothing else. A user that does not exist is created with the password in
@@ -248,8 +248,6 @@ struct Add {
     #[arg(long, value_name = "FORMAT", conflicts_with = "dry_run")]
     print: Option<export::Format>,
     #[command(flatten)]
-    target: export::Target,
-    #[command(flatten)]
     wanted: Wanted,
     /// Only show what would be done
     #[arg(long)]
@@ -388,7 +386,7 @@ fn add(args: &Add, settings: &Settings, topology: &Topology, output: &mut Output
     spec.check(topology).map_err(Failure::usage)?;
     if let Some(format) = args.print {
         let export = Export::new(&settings.broker.vhost).with_app(topology, &spec);
-        return export::print(&export, format, &args.target, output);
+        return export::print(&export, format, output);
     }
     let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
     let names = Names {

@@ -239,7 +239,7 @@ Examples:
     Status(status::Args),
     /// Watch a set: what waits where, what flows, what is stuck
     Top(top::Args),
-    /// Print the set for Terraform, Kubernetes and other tools
+    /// Print the set for Terraform or as definitions to import
     Export(export::Args),
     /// Print the routing key for a delay and an application
     Key(key::Args),

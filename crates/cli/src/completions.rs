@@ -1,13 +1,9 @@
 //! `delayline completions`
 
 use clap::ValueEnum;
-use clap_complete::{
-    Generator, aot,
-    env::{self, EnvCompleter},
-};
-use clap_complete_nushell::Nushell;
+use clap_complete::env::{self, EnvCompleter};
 
-use crate::{Code, Failure, Output, args, complete};
+use crate::{Code, Failure, Output, complete};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -15,13 +11,11 @@ Examples:
   delayline completions bash | sudo tee /etc/bash_completion.d/delayline
   delayline completions zsh > ~/.zfunc/_delayline
   delayline completions fish > ~/.config/fish/completions/delayline.fish
-  delayline completions nushell > delayline.nu
-  delayline completions powershell >> $PROFILE
 
-The packages for Debian and Red Hat install those for bash, zsh and fish. In these three
-shells, names are completed, too: applications, gateways and sets on the broker, brokers in
-the settings file. The broker is asked for one second at most, with the settings in force
-and the flags typed so far; if it does not answer, there are no names.")]
+The packages for Debian and Red Hat install them. Names are completed, too: applications,
+gateways and sets on the broker, brokers in the settings file. The broker is asked for one
+second at most, with the settings in force and the flags typed so far; if it does not answer,
+there are no names.")]
 pub(super) struct Args {
     /// The shell
     #[arg(value_name = "SHELL")]
@@ -34,9 +28,6 @@ pub(super) enum Shell {
     Bash,
     Zsh,
     Fish,
-    Nushell,
-    #[value(name = "powershell")]
-    Pwsh,
 }
 
 impl Shell {
@@ -46,8 +37,6 @@ impl Shell {
             Self::Bash => asking(&env::Bash),
             Self::Zsh => format!("{}{AUTOLOADED}", asking(&env::Zsh)),
             Self::Fish => asking(&env::Fish),
-            Self::Nushell => script(Nushell),
-            Self::Pwsh => script(aot::PowerShell),
         }
     }
 }
@@ -65,15 +54,6 @@ fn asking(shell: &impl EnvCompleter) -> String {
     let name = "delayline";
     // Writing to memory does not fail.
     let _ = shell.write_registration(complete::VARIABLE, name, name, name, &mut script);
-    String::from_utf8_lossy(&script).into_owned()
-}
-
-/// A script that has all commands and flags in it.
-fn script(shell: impl Generator) -> String {
-    let mut command = args::command();
-    let name = command.get_name().to_owned();
-    let mut script = Vec::new();
-    aot::generate(shell, &mut command, name, &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
@@ -95,11 +75,7 @@ mod tests {
     fn every_shell_learns_commands_and_flags_or_asks() {
         for shell in Shell::value_variants() {
             let script = shell.script();
-            let words: &[&str] = match shell {
-                Shell::Bash | Shell::Zsh | Shell::Fish => &[complete::VARIABLE, "delayline --"],
-                Shell::Nushell | Shell::Pwsh => &["unroutable", "replay", "management-url"],
-            };
-            for word in words {
+            for word in [complete::VARIABLE, "delayline --"] {
                 let script = script.replace('"', "");
                 assert!(script.contains(word), "{shell:?} does not know {word}: {script}");
             }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use serde_json::Value as Json;
 
 use delayline_admin::{Export, Platform};
 use delayline_core::topology::Topology;
@@ -16,8 +15,6 @@ use crate::{Code, Failure, Output};
 Examples:
   delayline export > definitions.json           then: rabbitmqctl import_definitions definitions.json
   delayline export --format terraform > delayline.tf.json
-  delayline export --format kubernetes --cluster rabbit | kubectl apply -f -
-  delayline export --format rabbitmqctl --url amqp://broker/orders > install.sh
   delayline export --file platform.toml         with its applications
 
 Prints the set of the settings (--set, --queue-type, --replicas) for their vhost. No broker
@@ -31,8 +28,6 @@ pub(super) struct Args {
     /// The sets and applications of this platform file instead
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    #[command(flatten)]
-    target: Target,
 }
 
 /// A tool that can make what we would make.
@@ -40,26 +35,14 @@ pub(super) struct Args {
 pub(super) enum Format {
     /// A definitions fragment to import
     Definitions,
-    /// Commands to run in a shell on the broker's machine
-    Rabbitmqctl,
     /// Resources for the provider cyrilgdn/rabbitmq, as *.tf.json
     Terraform,
-    /// Objects for RabbitMQ's topology operator
-    Kubernetes,
 }
 
 impl Format {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
-}
-
-/// What a format needs to know besides.
-#[derive(Debug, clap::Args)]
-pub(super) struct Target {
-    /// Name of the RabbitmqCluster, for the format kubernetes
-    #[arg(long, value_name = "NAME", default_value = "rabbitmq")]
-    cluster: String,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
@@ -74,24 +57,13 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         }
         None => nothing.with_set(&Topology::new(settings.topology.clone())),
     };
-    print(&export, args.format, &args.target, output)
+    print(&export, args.format, output)
 }
 
-pub(super) fn print(
-    export: &Export,
-    format: Format,
-    target: &Target,
-    output: &mut Output,
-) -> Result<Code, Failure> {
+pub(super) fn print(export: &Export, format: Format, output: &mut Output) -> Result<Code, Failure> {
     let document = match format {
         Format::Definitions => export.definitions(),
         Format::Terraform => export.terraform(),
-        Format::Kubernetes => export.kubernetes(&target.cluster),
-        Format::Rabbitmqctl if output.json => Json::from(export.rabbitmqctl()),
-        Format::Rabbitmqctl => {
-            export.rabbitmqctl().iter().try_for_each(|line| output.line(line))?;
-            return Ok(Code::Done);
-        }
     };
     match output.json {
         true => output.json(&serde_json::json!({ "format": format.name(), "document": document }))?,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::management::TopicPermission;
 use delayline_core::topology::{Binding, Endpoint};
 
-use super::{Export, checksum, definitions::destination_type, tool_name};
+use super::{Export, definitions::destination_type};
 
 impl Export {
     /// The resources. Users must exist.
@@ -111,8 +111,26 @@ fn template(text: &str) -> String {
     text.replace("${", "$${").replace("%{", "%%{")
 }
 
+/// A name of letters, digits, dashes, and underscores for dots. A name that cannot be kept gets a
+/// checksum, so that different names stay different.
 fn id(name: &str) -> String {
-    tool_name(name, "_", |c| c.is_ascii_alphanumeric())
+    const LONGEST: usize = 180;
+    let keeps = |c: char| c.is_ascii_alphanumeric();
+    let word = |word: &str| {
+        word.starts_with(keeps) && word.ends_with(keeps) && word.chars().all(|c| c == '-' || keeps(c))
+    };
+    let letter = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if letter && name.len() <= LONGEST && name.split('.').all(word) {
+        return name.replace('.', "_");
+    }
+    let kept: String = name.chars().take(LONGEST).map(|c| if keeps(c) { c } else { '-' }).collect();
+    format!("x-{}-{:016x}", kept.trim_matches('-'), checksum(name))
+}
+
+/// FNV-1a, which is the same everywhere and for ever; a standard hasher need not be.
+fn checksum(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// A binding has no name; its place in the list would change with the list.
@@ -162,5 +180,21 @@ mod tests {
         assert_eq!(template("${var.x} %{if} $5"), "$${var.x} %%{if} $5");
         let export = Export::new("${path.root}").with_app(&topology(), &spec());
         assert!(export.terraform().to_string().contains("$${path.root}"));
+    }
+
+    #[test]
+    fn different_names_stay_different() {
+        assert_eq!(id("delay.level.27"), "delay_level_27");
+        assert_eq!(id("svc-billing"), "svc-billing");
+        let odd = ["a_b", "a.b", "a-b", "A.b", "-a", "a-", "a..b", "käse", "7", "a b", "a", &"a".repeat(250)];
+        let names: std::collections::BTreeSet<_> = odd.iter().map(|odd| id(odd)).collect();
+        assert_eq!(names.len(), odd.len());
+        for name in names {
+            assert!(
+                name.len() <= 200 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+                "{name}"
+            );
+            assert!(name.starts_with(|c: char| c.is_ascii_alphabetic()), "{name}");
+        }
     }
 }
