@@ -1,4 +1,4 @@
-//! What is being handed on is not stuck, and what does not move is.
+//! Messages on their way between queues are not stuck, and messages that do not move are.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -53,11 +53,11 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
     receives(&mut session, "busy");
     let mut collector = Collector::new(settings.clone(), Sources::default());
     let (mut most, mut all, mut told) = (0, 0, 0);
-    // The broker counts every 5 s, and a small burst can be over in between. One that falls due
-    // as slowly as it was published never piles up, so all of it falls due in one second.
+    // The broker counts every 5 s, and a small burst can be over in between. A burst that falls
+    // due as slowly as it was published never piles up, so all of it falls due in one second.
     for burst in [15_000, 30_000, 60_000, 120_000] {
         publish(&settings, "busy", 12, burst);
-        // What arrives is seen when it is there: the counts of what is on its way are old.
+        // Arrivals are counted in their queue, since the counts of messages on their way are old.
         all += burst;
         let arrived = |session: &mut Session| u64::from(session.queue_depth("busy").unwrap().unwrap().ready);
         let (mut last, mut until) = (0, Instant::now() + PATIENCE);
@@ -66,7 +66,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
             assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
             most = most.max(sum(&status, |level| level.handing_on));
             let picture = collector.look();
-            // A busy broker may not answer in time; then nothing is said.
+            // A busy broker may not answer in time; then the picture has no count.
             if let Some(stuck) = picture.stuck {
                 assert_eq!(stuck, 0, "{:?}", picture.levels);
                 assert!(picture.verdict.severity.is_none(), "{:?}", picture.verdict);

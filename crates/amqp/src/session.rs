@@ -249,7 +249,8 @@ impl Session {
     }
 
     /// Declares a durable queue; no change if it exists with the same arguments. If a quorum queue
-    /// does not start, it is declared again on a new connection, three times in all.
+    /// does not start, the broker closes the connection, and the queue is declared again on a new
+    /// one, three times in all. Consumers and own queues end with the old one.
     ///
     /// # Errors
     /// 406 if it exists with other arguments, 403 without the permission; see
