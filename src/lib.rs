@@ -1,12 +1,34 @@
 //! Delayed delivery for RabbitMQ.
 //!
-//! One set of exchanges and queues is installed once per vhost. An application publishes to
-//! its entry exchange with a routing key that spells the delay in 28 bits, four to a word;
-//! the message waits 2^n seconds in the queue of each set bit, and then the dispatch exchange
-//! routes it to the queue that is bound for its app key. There is no plugin and no daemon on
-//! the way: the broker does it all, in replicated queues, at least once.
+//! One set of exchanges and queues is installed once per vhost. An application publishes to its
+//! entry exchange with a routing key that contains the delay as 28 bits, four to a word. The
+//! message waits 2^n seconds in the queue of each set bit. Then the dispatch exchange routes it to
+//! the queue that is bound for its app key. No plugin or daemon is involved: the broker itself
+//! moves the message through replicated queues, at least once.
 //!
 //! # A tour
+//!
+//! The [`Router`] publishes, and returns once the broker has confirmed:
+//!
+//! ```no_run
+//! use delayline::{Message, Router, Target};
+//!
+//! let router = Router::builder(Target::from_url("amqp://localhost")?).connect()?;
+//! let message = Message::after("billing".parse()?, "90s".parse()?, "invoice 17")
+//!     .with_header("customer", "C-4");
+//! match router.publish(message) {
+//!     Ok(receipt) => println!("due at {}", receipt.due),
+//!     Err(error) => eprintln!("{error}; not sent: {:?}", error.message()),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Router::publish_all`] and a [`pipeline`](Router::pipeline) keep many messages in flight, and
+//! code that takes an `impl `[`router::Publish`] can be tested with a
+//! [`Recorder`](router::testing::Recorder).
+//!
+//! A [`retry::Worker`] consumes an application's queue and retries failed messages. A
+//! [`recall::Recaller`] takes back messages that were published with an id.
 //!
 //! The [`codec`] turns delays into routing keys. No broker is needed:
 //!
@@ -23,50 +45,67 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The [`Router`] publishes, and returns once the broker has confirmed:
-//!
-//! ```no_run
-//! use delayline::{Message, Router, broker::Broker, codec::AppKey};
-//!
-//! let router = Router::builder(Broker::from_url("amqp://localhost")?).connect()?;
-//! let message = Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17")
-//!     .with_header("customer", "C-4");
-//! match router.publish(message) {
-//!     Ok(receipt) => println!("due at {}", receipt.due),
-//!     Err(error) => eprintln!("{error}; not sent: {:?}", error.message()),
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! A [`pipeline`](Router::pipeline) keeps many messages in flight, and code that
-//! takes an `impl `[`router::Publish`] can be tested with a
-//! [`Recorder`](router::testing::Recorder).
-//!
 //! # From async code
 //!
-//! The router blocks its caller, and one connection serves all threads. A task hands a message
-//! to a thread that may block, as with `tokio::task::spawn_blocking`:
+//! [`Router::send`] returns at once, with a future of the confirm. It works in any runtime and
+//! needs none: the router has its own thread. A router is a handle, so each task can have a clone.
 //!
-//! ```ignore
-//! let router = std::sync::Arc::new(Router::builder(broker).connect()?);
-//! let receipt = tokio::task::spawn_blocking(move || router.publish(message)).await??;
+//! ```no_run
+//! # use delayline::{Message, Router, router::PublishError};
+//! async fn remind(router: Router) -> Result<(), Box<dyn std::error::Error>> {
+//!     let message = Message::after("billing".parse()?, "90s".parse()?, "invoice 17");
+//!     let receipt = router.send(message).await?;
+//!     println!("due at {}", receipt.due);
+//!     Ok(())
+//! }
 //! ```
 //!
-//! If you have an asynchronous client already, [`Wire::at`](message::Wire::at) gives you the
-//! routing key, the properties and the headers to publish with it. The example `tokio_lapin`
-//! does that with `lapin`.
+//! All other calls block: connecting, closing a router, and recalling. With tokio, run them in
+//! `tokio::task::spawn_blocking`.
 //!
-//! A [`Topology`](topology::Topology) is the wanted state of a vhost as data. Installing and
-//! verifying it, and everything else that a platform team does, is in the crate
-//! `delayline-admin` and the command `delayline`.
+//! # What is stable
 //!
-//! # Layout
-//!
-//! Each module may use those before it: [`codec`], [`topology`] and [`message`] are pure;
-//! [`broker`] says where one is; [`amqp`] is the only one that talks to it;
-//! [`router`], [`recall`], [`retry`] and [`gateway`] are behaviour on top.
+//! All items of this crate. The crates behind it, such as `delayline-core`, also serve the command
+//! `delayline` and change with it.
 
-pub use delayline_amqp as amqp;
-pub use delayline_amqp::{broker, tls};
-pub use delayline_client::{Router, gateway, recall, retry, router};
-pub use delayline_core::{Message, backoff, codec, histogram, message, percent, shell, topology};
+pub use delayline_client::{Router, Target, recall, router};
+pub use delayline_core::{
+    Message,
+    topology::{SetName, SetNameError, Unit, UnitError},
+};
+
+/// The address of a broker, and the credentials for it.
+pub mod broker {
+    pub use delayline_amqp::{
+        AmqpError,
+        broker::{Broker, Credentials, Secret, Tls, UrlError},
+    };
+}
+
+/// Delays, app keys and routing keys: the wire contract as pure functions.
+pub mod codec {
+    pub use delayline_core::codec::{
+        AppKey, AppKeyError, Delay, DelayError, Level, LevelError, MessageId, MessageIdError, RoutingKey,
+        RoutingKeyError, Tolerance, ToleranceError,
+    };
+}
+
+/// The contents of a message, and which messages are refused.
+pub mod message {
+    pub use delayline_core::message::{
+        Handle, HandleError, Headers, InvalidMessage, MaxDelay, MaxDelayError, Message, Properties, Quota,
+        Value, When, headers,
+    };
+}
+
+pub mod retry {
+    //! Consuming an application's queue, with retries.
+    //!
+    //! A [`Policy`] determines when a failed message is tried again and when it is parked.
+    //! [`Policies`] hold a policy for each application and reason of failure. A [`Worker`] carries
+    //! them out. Applications without a worker reject messages that they could not process, and the
+    //! retry service of the platform does the same for them.
+
+    pub use delayline_client::retry::{Ended, Handled, Job, StopHandle, Worker};
+    pub use delayline_core::retry::{Backoff, Jitter, Policies, Policy, SharedPolicies, Step};
+}

@@ -1,5 +1,5 @@
-//! Everything that is tested on RabbitMQ nodes that the tests start themselves, as one program:
-//! it is linked once, and its tests share nodes and sets.
+//! All tests that need RabbitMQ nodes, which the tests start themselves. They are a single program,
+//! which is linked once and whose tests share nodes and sets.
 
 mod common;
 
@@ -9,13 +9,10 @@ mod broker;
 mod browser;
 #[path = "cli/main.rs"]
 mod cli;
-#[path = "compare/main.rs"]
-mod compare;
 #[path = "faults/judged.rs"]
 mod judged;
 
-// Helpers of one part that its modules, and other parts, use.
+// Helpers that several modules use.
 use broker::{for_teams, others, proxy, tenant, tls, uncarried, unstick};
 use cli::{daemon, delayline, document, exit_codes, json, on, schemas, secrets, stdout, terminal};
-use compare::suite;
 use judged::{help, ledger};

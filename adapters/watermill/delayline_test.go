@@ -50,7 +50,7 @@ func TestADelayIsRoundedUpAndHasARange(t *testing.T) {
 	}
 }
 
-// start runs a router that handles the messages of the queue, and returns a publisher and what came.
+// start runs a router that handles the messages of the queue, and returns a publisher and the arrived messages.
 func start(t *testing.T, handler func(*message.Message) error) (message.Publisher, <-chan string) {
 	t.Helper()
 	url, logger := os.Getenv("AMQP_URL"), watermill.NopLogger{}
@@ -130,7 +130,7 @@ func TestMessagesAreDelayedAndRetried(t *testing.T) {
 	send(t, publisher, must(Topic(2*time.Second, "billing")), "invoice 17")
 	comes(t, came, "invoice 17")
 	comes(t, came, "invoice 17")
-	// What is not ours is refused, and the next one is sent all the same.
+	// A message for another application is refused, and the next one is still sent.
 	message := message.NewMessage("id", []byte("not ours"))
 	if err := publisher.Publish(must(Topic(0, "stranger")), message); err == nil {
 		t.Fatal("it was sent")

@@ -1,7 +1,7 @@
 // Answers conformance cases: one JSON object a line in, one a line out. The questions are flat
 // objects of texts and numbers, which a pattern reads; a program of yours has a JSON library.
 //
-//     delayline conformance java conformance/runners/Runner.java
+//     delayline-bench conformance java conformance/runners/Runner.java
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;

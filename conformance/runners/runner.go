@@ -1,6 +1,6 @@
 // Answers conformance cases: one JSON object a line in, one a line out.
 //
-//	delayline conformance go run conformance/runners/runner.go
+//	delayline-bench conformance go run conformance/runners/runner.go
 package main
 
 import (

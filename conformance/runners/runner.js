@@ -1,6 +1,6 @@
 // Answers conformance cases: one JSON object a line in, one a line out.
 //
-//     delayline conformance node conformance/runners/runner.js
+//     delayline-bench conformance node conformance/runners/runner.js
 "use strict";
 
 const LONGEST = 2 ** 28 - 1;

@@ -1,7 +1,7 @@
 <?php
 // Answers conformance cases: one JSON object a line in, one a line out.
 //
-//     delayline conformance php conformance/runners/runner.php
+//     delayline-bench conformance php conformance/runners/runner.php
 const LONGEST = 2 ** 28 - 1;
 
 function check_app(string $app): string

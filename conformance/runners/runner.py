@@ -1,6 +1,6 @@
 """Answers conformance cases: one JSON object a line in, one a line out.
 
-    delayline conformance python3 conformance/runners/runner.py
+    delayline-bench conformance python3 conformance/runners/runner.py
 """
 import json
 import math

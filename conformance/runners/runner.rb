@@ -1,6 +1,6 @@
 # Answers conformance cases: one JSON object a line in, one a line out.
 #
-#     delayline conformance ruby conformance/runners/runner.rb
+#     delayline-bench conformance ruby conformance/runners/runner.rb
 require "json"
 
 LONGEST = 2**28 - 1

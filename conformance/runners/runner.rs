@@ -1,7 +1,7 @@
 //! Answers conformance cases with this library: one JSON object a line in, one a line out.
 //!
-//!     cargo build --example conformance_runner
-//!     delayline conformance target/debug/examples/conformance_runner
+//!     cargo build --package delayline-bench --example conformance_runner
+//!     delayline-bench conformance target/debug/examples/conformance_runner
 
 use std::{
     error::Error,
@@ -17,7 +17,7 @@ use delayline_core::{
 };
 use serde_json::{Value, json};
 
-fn answer(question: &Value) -> Result<Value, Box<dyn Error>> {
+pub(crate) fn answer(question: &Value) -> Result<Value, Box<dyn Error>> {
     let text = |name: &str| question[name].as_str().ok_or("not a text");
     let names = Names::new(SetName::default());
     let key = || -> Result<RoutingKey, Box<dyn Error>> {

@@ -1,18 +1,37 @@
 //! Declares and binds the queue.
 
-use delayline::{
-    amqp::Session,
-    broker::Broker,
-    codec::AppKey,
-    topology::{Topology, TopologySettings},
+use lapin::{
+    Connection, ConnectionProperties,
+    options::{QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable},
 };
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let app = AppKey::new("billing")?;
-    let topology = Topology::new(TopologySettings::named("delay".parse()?));
-    let mut session = Session::open(&Broker::from_url(&std::env::var("AMQP_URL")?)?)?;
-    // What is rejected goes to the retry service, and the broker keeps it until it is there.
-    session.declare_queue(&topology.app_queue(&app, "billing-in", true))?;
-    session.bind(&topology.app_binding(&app, "billing-in"))?;
-    Ok(())
+const APP: &str = "billing";
+const QUEUE: &str = "billing-in";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> lapin::Result<()> {
+    let address = std::env::var("AMQP_URL").expect("AMQP_URL is set");
+    let connection = Connection::connect(&address, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let mut arguments = FieldTable::default();
+    for (name, value) in [
+        ("x-queue-type", "quorum"),
+        ("x-queue-leader-locator", "balanced"),
+        // Rejected messages go to the retry service. The broker keeps each until it is there.
+        ("x-dead-letter-exchange", "delay.retry"),
+        ("x-dead-letter-routing-key", APP),
+        ("x-dead-letter-strategy", "at-least-once"),
+        ("x-overflow", "reject-publish"),
+    ] {
+        arguments.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(QUEUE.into(), options, arguments).await?;
+    let key = format!("delay.{}{APP}", "*.".repeat(7));
+    let nothing = FieldTable::default();
+    channel
+        .queue_bind(QUEUE.into(), "delay.dispatch".into(), key.into(), QueueBindOptions::default(), nothing)
+        .await?;
+    connection.close(200, "done".into()).await
 }

@@ -1,19 +1,18 @@
-//! Consumes, and retries what fails.
+//! Consumes, and retries failed messages.
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Mutex, PoisonError},
+    thread,
 };
 
 use delayline::{
-    Router,
-    broker::Broker,
-    codec::AppKey,
-    retry::{Backoff, Handled, Job, Policies, Policy, SharedPolicies, Worker},
+    Target,
+    retry::{Backoff, Handled, Job, Policy, Worker},
 };
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
-    flag,
+    iterator::Signals,
 };
 
 const APP: &str = "billing";
@@ -28,15 +27,15 @@ fn work(body: &[u8], attempt: u32) -> Result<(), String> {
 }
 
 fn handle(job: &Job<'_>, done: &Mutex<HashSet<String>>) -> Handled {
-    let mut done = done.lock().expect("nobody panics with it");
+    let done = || done.lock().unwrap_or_else(PoisonError::into_inner);
     let id = job.properties.message_id.clone();
-    if id.as_ref().is_some_and(|id| done.contains(id)) {
+    if id.as_ref().is_some_and(|id| done().contains(id)) {
         println!("skipped, done before: {}", id.unwrap_or_default());
         return Handled::Done;
     }
     match work(job.body, job.attempt) {
         Ok(()) => {
-            done.extend(id);
+            done().extend(id);
             Handled::Done
         }
         Err(reason) => {
@@ -47,16 +46,13 @@ fn handle(job: &Job<'_>, done: &Mutex<HashSet<String>>) -> Handled {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        flag::register(signal, Arc::clone(&stop))?;
-    }
-    let router = Router::builder(Broker::from_url(&std::env::var("AMQP_URL")?)?).set("delay".parse()?);
-    let policies =
-        Policies::new(Policy::new(Backoff::List(vec!["10s".parse()?, "1m".parse()?, "5m".parse()?])));
-    // The ids of what is done. Keep them where your work is kept, and write both in one transaction.
+    let target = Target::from_url(&std::env::var("AMQP_URL")?)?.with_set("delay".parse()?);
+    let policy = Policy::new(Backoff::List(vec!["10s".parse()?, "1m".parse()?, "5m".parse()?]));
+    let worker = Worker::new(target, QUEUE, APP.parse()?, policy).concurrency(8);
+    let (stop, mut signals) = (worker.stop_handle(), Signals::new([SIGTERM, SIGINT])?);
+    thread::spawn(move || signals.forever().next().map(|_| stop.stop()));
+    // The ids of processed messages. Store them with your work, and write both in one transaction.
     let done = Mutex::new(HashSet::new());
-    Worker::new(router, QUEUE, AppKey::new(APP)?, SharedPolicies::new(policies))
-        .run(&stop, |job| handle(job, &done))?;
+    println!("{}", worker.run(|job| handle(job, &done)));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Consumes, and rejects what fails.
+//! Consumes, and rejects failed messages.
 
 use std::collections::HashSet;
 
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut messages = channel
         .basic_consume(QUEUE.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
-    // The ids of what is done. Keep them where your work is kept, and write both in one transaction.
+    // The ids of processed messages. Store them with your work, and write both in one transaction.
     let mut done = HashSet::new();
     let mut terminated = signal(SignalKind::terminate())?;
     loop {
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             message = messages.next() => handle(message.ok_or("the queue is gone")??, &mut done).await?,
         }
     }
-    // What was delivered but not processed returns to the queue.
+    // Messages that were delivered but not processed return to the queue.
     connection.close(200, "done".into()).await?;
     Ok(())
 }

@@ -26,7 +26,7 @@ async fn send(channel: &Channel, seconds: f64, body: &[u8]) -> Result<(), Box<dy
     let key = routing_key(seconds, APP)?;
     match channel.basic_publish("delay".into(), key.into(), options, body, properties).await?.await? {
         Confirmation::Ack(None) => Ok(()),
-        // A message that no queue took is acknowledged all the same.
+        // A message that no queue took is also acknowledged.
         Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
             Err(format!("no queue took the message: {}", returned.reply_text).into())
         }

@@ -1,5 +1,5 @@
-"""What goes wrong with retries that are built by hand: common approaches, and what
-each of them loses. Use a broker that nobody else uses.
+"""Common ways to build retries by hand, and the messages that each of them loses.
+Run it on a broker of its own.
 
     python by_hand.py amqp://guest:guest@localhost/
 """
@@ -18,7 +18,7 @@ def queue(name, **arguments):
 
 
 def take(name, count, patience=15):
-    """Messages, each with the time it came."""
+    """Messages, each with the time of its arrival."""
     found, until = [], time.time() + patience
     while len(found) < count and time.time() < until:
         method, properties, _ = channel.basic_get(name, auto_ack=True)

@@ -46,15 +46,15 @@ take_versions() {
     done
 }
 
-# What brokers_at_hand says, of those in a list such as "4.0,4.3.6"; of all if the list is empty.
-# Fails with 2, wrong usage, if one of them is not at hand.
+# The output of brokers_at_hand for a list such as "4.0,4.3.6"; for all brokers if the list is empty.
+# Fails with 2, wrong usage, if any of them is not available.
 brokers_chosen() {
     local all wanted chosen=
     all=$(brokers_at_hand)
     [ -n "$1" ] || chosen=$all
     for wanted in ${1//,/ }; do
         chosen+=$(awk -F '\t' -v wanted="$wanted" 'index($1 ".", wanted ".") == 1' <<<"$all" | grep .) || {
-            echo "RabbitMQ $wanted is not at hand; there are: $(cut -f 1 <<<"$all" | paste -sd ' ')." \
+            echo "RabbitMQ $wanted is not available; there are: $(cut -f 1 <<<"$all" | paste -sd ' ')." \
                 "scripts/brokers makes others" >&2
             return 2
         }
@@ -64,7 +64,7 @@ brokers_chosen() {
     sort -uV <<<"$chosen" | grep .
 }
 
-# Makes one of them, unless it is there.
+# Makes a broker's directory, unless it exists.
 make_broker() {
     local version=$1 release=${BROKER_RELEASE[$1]-} root partial
     [ -n "$release" ] || { echo "there is no RabbitMQ $version here; there are ${BROKERS[*]}" >&2; return 1; }

@@ -17,7 +17,7 @@ nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
 lock = tomllib.loads(pathlib.Path("Cargo.lock").read_text())
 checksums = {(it["name"], it["version"]): it.get("checksum") for it in lock["package"]}
 
-# What is linked into the program: neither what builds it nor what tests it.
+# The crates that are linked into the program, without those that only build or test it.
 program = next(id for id, package in packages.items() if package["name"] == "delayline-cli")
 linked, next_ones = set(), [program]
 while next_ones:

@@ -1,6 +1,6 @@
 # The frameworks of docs/for-teams/frameworks, in their current versions. Sourced, after
 # setup.sh. They are kept where the brokers are, for the next clone. A folder with the file
-# `ready` is complete; what cannot be had has none, and its tests say so.
+# `ready` is complete. A framework that cannot be installed has none, and its tests report that.
 
 need_frameworks() {
     export TEST_FRAMEWORKS="${XDG_CACHE_HOME:-$HOME/.cache}/delayline/clients/frameworks"
@@ -28,14 +28,17 @@ current_clients() {
     if [ -e "$go/ready" ]; then TEST_GOPATH="$go/path"; fi
 }
 
-# What is installed is named in `ready`: another version is installed anew.
+SYMFONY=(php-cli php-amqp phpunit php-symfony-framework-bundle php-symfony-amqp-messenger php-symfony-console
+    php-symfony-serializer php-symfony-yaml)
+
+# `ready` names the installed version: another version is installed anew.
 framework_is_ready() {
     framework_versions "$1" | cmp -s - "$TEST_FRAMEWORKS/$1/ready" 2>/dev/null && case "$1" in
     # Of the system; the rest is in these folders.
     node | moleculer) command -v node >/dev/null ;;
     java) command -v javac >/dev/null ;;
     go) command -v go >/dev/null ;;
-    php) command -v phpunit >/dev/null && [ -e /usr/share/php/Symfony/Component/Messenger/autoload.php ] ;;
+    php) dpkg -s "${SYMFONY[@]}" >/dev/null 2>&1 ;;
     esac
 }
 
@@ -62,7 +65,7 @@ frameworks_of_node() { npm_packages node; }
 frameworks_of_moleculer() { npm_packages moleculer; }
 npm_packages() {
     if ! { command -v node && command -v npm; } >/dev/null; then debian_packages nodejs npm; fi
-    framework_versions "$1" | xargs npm install --silent --no-fund --no-audit --prefix "$TEST_FRAMEWORKS/$1"
+    framework_versions "$1" | xargs npm install --silent --no-fund --no-audit --fetch-retries 1 --fetch-retry-mintimeout 1000 --prefix "$TEST_FRAMEWORKS/$1"
 }
 
 # All of Maven's, for one list of classes.
@@ -88,7 +91,6 @@ frameworks_of_go() {
 }
 
 frameworks_of_php() {
-    local packages=(php-cli php-amqp phpunit php-symfony-framework-bundle php-symfony-amqp-messenger php-symfony-yaml)
-    dpkg -s "${packages[@]}" >/dev/null 2>&1 || debian_packages "${packages[@]}" || return 1
+    debian_packages "${SYMFONY[@]}" || return 1
     mkdir -p "$TEST_FRAMEWORKS/php"
 }

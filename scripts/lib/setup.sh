@@ -4,7 +4,7 @@
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/delayline"
 clients="$cache/clients"
 
-# Says what is being done, apart from what the tools print.
+# Announces a step, apart from the output of the tools.
 say() { printf '\n== %s\n' "$*"; }
 
 # Runs a command as root.
@@ -61,7 +61,7 @@ need_rabbitmq() { [ -n "${RABBITMQ_HOME:-}" ] || need /usr/lib/rabbitmq/bin/rabb
 # What tests run beside the broker: ps; ip and unshare for networks and roots of their own;
 # shells that complete what is typed; a library that moves a process's clock; Prometheus.
 need_commands() {
-    need ps=procps ip=iproute2 unshare=util-linux zsh=zsh fish=fish \
+    need git=git ps=procps ip=iproute2 unshare=util-linux zsh=zsh fish=fish \
         '/usr/lib/*/faketime/libfaketimeMT.so.1=libfaketime' prometheus=prometheus promtool=prometheus
 }
 
@@ -73,7 +73,7 @@ need_chromium() {
 
 PYTHON_CLIENTS=(pika==1.4.4 kombu==5.7.0 aio-pika==10.0.1 celery==5.7.0)
 NODE_CLIENTS=(amqplib@2.3.1 rhea@3.0.4)
-# Libraries for the delayed-message plugin. The tests of one that cannot be had say so.
+# Libraries for the delayed-message plugin. If a library cannot be installed, its tests report that.
 PYTHON_PLUGIN_CLIENTS=(taskiq==0.13.0 taskiq-aio-pika==0.6.1)
 NODE_PLUGIN_CLIENTS=(rascal@21.0.1)
 
@@ -94,7 +94,7 @@ python_plugin_packages() { python_packages "$@"; }
 node_packages() {
     local folder=$1
     shift
-    npm install --silent --no-fund --no-audit --prefix "$folder" "$@"
+    npm install --silent --no-fund --no-audit --fetch-retries 1 --fetch-retry-mintimeout 1000 --prefix "$folder" "$@"
 }
 node_plugin_packages() { node_packages "$@"; }
 
@@ -113,10 +113,11 @@ need_node() {
 }
 
 # The clients of docs/for-teams in other languages: Python's from PyPI, JavaScript's from npm, the
-# rest from Debian. Where one cannot be had, its variable is empty, and its tests say so.
+# rest from Debian. Where one cannot be had, its variable is empty or it is not in its folder, and its
+# tests say so. Only pika and rhea must be there: most tests publish with them.
 need_clients() {
-    alone clients need_python
-    alone clients need_node
+    alone clients need_python || "$TEST_PYTHON" -c 'import pika' || tests_need pika
+    alone clients need_node || [ -e "$TEST_NODE_PATH/rhea" ] || tests_need rhea
     local jars=/usr/share/java php=/usr/share/php/PhpAmqpLib/autoload.php gopath=/usr/share/gocode
     local go="$gopath/src/github.com/rabbitmq/amqp091-go" bunny='/usr/share/rubygems-integration/*/specifications/bunny-*.gemspec'
     need "$jars/amqp-client.jar=librabbitmq-client-java" javac=default-jdk-headless \
@@ -131,13 +132,18 @@ need_clients() {
     if [ -e "$go" ] && command -v go >/dev/null; then TEST_GOPATH=$gopath; fi
 }
 
+tests_need() {
+    echo "$1 cannot be installed here, and most tests need it: connect this machine to the network once" >&2
+    return 1
+}
+
 need_plugin_libraries() {
     installed "$clients/python" python_plugin_packages "${PYTHON_PLUGIN_CLIENTS[@]}" || true
     installed "$clients/node" node_plugin_packages "${NODE_PLUGIN_CLIENTS[@]}" || true
 }
 
-# A tool of our own that cargo runs; nobody's ~/.cargo is touched. It runs for some seconds,
-# which is not worth minutes of optimizing it.
+# A tool of our own that cargo runs; ~/.cargo is not touched. It runs for some seconds, which is not
+# worth minutes of optimizing it.
 need_cargo_tool() {
     export PATH="$cache/tools/bin:$PATH"
     command -v "$1" >/dev/null && return

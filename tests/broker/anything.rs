@@ -1,5 +1,5 @@
-//! Random messages of many publishers, through the router and through retries: each is delivered
-//! as promised, or its own publisher gets the reason.
+//! Random messages of many publishers, published through the router and through retries. Each
+//! message is delivered as promised, or its publisher gets the reason.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,13 +7,16 @@ use std::{
     thread,
 };
 
-use delayline::{
-    Message, Router,
-    amqp::Session,
-    codec::Delay,
-    message::{Headers, Properties, Value, is_forbidden},
+use delayline_amqp::Session;
+use delayline_client::{
+    Router,
     retry::{Service, SharedPolicies},
     router::{Cause, PublishError, Receipt},
+};
+use delayline_core::{
+    Message,
+    codec::Delay,
+    message::{Headers, Properties, Quota, Value, is_forbidden},
     topology::{Binding, Endpoint, Exchange, ExchangeKind},
 };
 use delayline_settings::Settings;
@@ -22,20 +25,20 @@ use fastrand::Rng;
 use super::culprits::{Stopping, crashes, marker, parked, stream};
 use crate::common::{Arrival, Inbox, PATIENCE, app, installed};
 
-/// How many messages there are; `RANDOM_MESSAGES` sets another number.
+/// The number of messages; `RANDOM_MESSAGES` overrides it.
 const MESSAGES: usize = 1_000;
 
-/// How many publishers there are, each with an application of its own.
+/// The number of publishers; each has its own application.
 const PUBLISHERS: usize = 10;
 
-/// The publisher whose application has a stream bound to the entry.
+/// The publisher whose application has a stream bound to the entry exchange.
 const STREAMED: usize = 3;
 
-/// What must become of a message.
+/// The expected result of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Promise {
     Delivered,
-    /// It is not sent.
+    /// The router does not send it.
     Invalid,
     /// The broker refuses it with this code.
     Refused(u16),
@@ -55,7 +58,7 @@ impl Maker {
         (0..length).map(|_| self.random.choice(['\0', '\n', 'a', '~', 'ü', '€', '😀']).unwrap()).collect()
     }
 
-    /// A value of any type. `simple` leaves out what a stream may crash over.
+    /// A value of any type. If `simple` is set, the value cannot crash a stream.
     fn value(&mut self, depth: usize, simple: bool) -> Value {
         let random = &mut self.random;
         match random.u8(0..if depth > 4 { 16 } else { 18 }) {
@@ -120,7 +123,7 @@ impl Maker {
         properties
     }
 
-    /// A message of a publisher, and what becomes of it.
+    /// A message of a publisher, and its expected result.
     fn message(&mut self, publisher: usize, id: String) -> (Message, Promise) {
         let simple = publisher == STREAMED || self.retries && is_apart(publisher);
         let delay = Delay::from_seconds(self.random.choice([0, 1, 5, 30]).unwrap()).unwrap();
@@ -155,8 +158,8 @@ impl Maker {
     }
 }
 
-/// Whether what a publisher sends to be retried has nothing over which a stream may crash, so that
-/// it never shares a connection with what does.
+/// Whether this publisher's retried messages contain nothing that may crash a stream. Such messages
+/// never share a connection with messages that may.
 fn is_apart(publisher: usize) -> bool {
     publisher.is_multiple_of(2)
 }
@@ -165,10 +168,10 @@ fn key(publisher: usize) -> String {
     format!("p{publisher}")
 }
 
-/// What became of the messages of one publisher.
+/// The results of one publisher's messages.
 type Outcomes = Vec<(Message, Promise, Result<Receipt, PublishError>)>;
 
-/// Messages by their bodies: how often each may come, and whether it must.
+/// Messages by body, with the maximum number of arrivals, and whether the message must arrive.
 type Arriving = BTreeMap<String, (Message, u32, bool)>;
 
 /// Publishes random messages from many threads through one router.
@@ -189,7 +192,7 @@ fn publish(router: &Router, seed: u64, each: usize, crashes: &[(Properties, Head
                         );
                     }
                     results.extend(pipeline.map(|outcome| (outcome.tag, outcome.result)));
-                    assert_eq!(results.len(), each, "each has one outcome");
+                    assert_eq!(results.len(), each, "each message has one outcome");
                     let result = |number| results.remove(&number).unwrap();
                     let outcomes = sent.into_iter().zip((0..each).map(result));
                     outcomes.map(|((message, promise), result)| (message, promise, result)).collect()
@@ -200,8 +203,8 @@ fn publish(router: &Router, seed: u64, each: usize, crashes: &[(Properties, Head
     })
 }
 
-/// Checks that each message of a publisher had the outcome that was promised. Returns what
-/// arrives.
+/// Checks that each message of a publisher had the expected result. Returns the messages that may
+/// arrive.
 fn promised(outcomes: Outcomes) -> Arriving {
     let mut arriving = Arriving::new();
     for (message, promise, result) in outcomes {
@@ -219,8 +222,9 @@ fn promised(outcomes: Outcomes) -> Arriving {
                 let reason = if crashed { "INTERNAL_ERROR" } else { "PRECONDITION_FAILED" };
                 assert!(*code == promised && text.contains(reason), "{error}");
                 if crashed {
-                    // The broker may have stored it in its level before the stream crashed: with
-                    // others, over which it may close the channel as well, and alone.
+                    // The level may have stored the message before the stream crashed. The router
+                    // sends it again together with others, and then alone, so several copies may
+                    // arrive.
                     assert!(error.maybe_delivered());
                     arriving.insert(id, (message, 5, false));
                 }
@@ -231,8 +235,8 @@ fn promised(outcomes: Outcomes) -> Arriving {
     arriving
 }
 
-/// Checks that these messages arrive unchanged, at most as often as they may, and that nothing
-/// else arrives.
+/// Checks that these messages arrive unchanged, not more often than allowed, and that no other
+/// message arrives.
 fn arrive(settings: &Settings, inbox: &Inbox, publisher: usize, expected: &Arriving) {
     let mut times: HashMap<String, u32> = HashMap::new();
     let mut check = |arrival: Arrival| {
@@ -269,19 +273,22 @@ fn random_messages_are_delivered_as_promised_or_refused_to_their_own_publisher()
     let inboxes: Vec<_> = (0..PUBLISHERS).map(|publisher| Inbox::open(&settings, &key(publisher))).collect();
     stream(&settings, "delay", &key(STREAMED));
 
-    // Through the router.
-    let router = settings.router().window(100).publish_timeout(PATIENCE);
+    // First through the router.
+    let router = settings.router().window(100).publish_timeout(PATIENCE).quota(Quota::forwarding());
     let outcomes = publish(&router.clone().connect().unwrap(), seed, each, &crashes);
     for (publisher, outcomes) in outcomes.into_iter().enumerate() {
         arrive(&settings, &inboxes[publisher], publisher, &promised(outcomes));
     }
 
-    // Through a retry, as messages that failed.
+    // Then through a retry, as failed messages.
     let mut session = Session::open(&settings.broker).unwrap();
     session.declare_exchange(&Exchange::new("fill", ExchangeKind::Fanout)).unwrap();
     let destination = Endpoint::Exchange("delay.retry".into());
     session.bind(&Binding { source: "fill".into(), destination, key: String::new() }).unwrap();
-    let fill = router.clone().set("fill".parse().unwrap()).connect().unwrap();
+    let mut filling = settings.clone();
+    filling.topology.set = "fill".parse().unwrap();
+    let fill = filling.router().window(100).publish_timeout(PATIENCE).quota(Quota::forwarding());
+    let fill = fill.connect().unwrap();
     let failed = publish(&fill, !seed, each, &[]);
     let crashing = (0..5 * crashes.len()).map(|number| {
         let (properties, headers) = crashes[number % crashes.len()].clone();
@@ -300,7 +307,7 @@ fn random_messages_are_delivered_as_promised_or_refused_to_their_own_publisher()
         for (publisher, outcomes) in failed.into_iter().enumerate() {
             let mut arriving = promised(outcomes);
             if !is_apart(publisher) {
-                // Messages in flight beside a crash are sent once more.
+                // Messages in flight during a crash are sent again.
                 arriving.values_mut().for_each(|(_, most, _)| *most *= 2);
             }
             if publisher == STREAMED {

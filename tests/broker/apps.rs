@@ -1,4 +1,4 @@
-//! Registering applications, and taking them out again.
+//! Registering and removing applications.
 
 mod removing;
 mod unbound;
@@ -13,16 +13,16 @@ use delayline_amqp::{
 };
 use delayline_core::{
     codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Topology},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue, Rejected, Topology},
 };
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-use crate::common::{self, PATIENCE, app, raw};
+use crate::common::{self, NO_SIGNAL, PATIENCE, app, raw};
 
 const PASSWORD: &str = "of-an-app";
 
-/// An application whose user has a name that no other test uses.
+/// An application with a user name that no other test uses.
 fn spec(settings: &Settings, key: &str, delivery: Delivery) -> AppSpec {
     let name = format!("{key}-of-{}", settings.broker.vhost);
     let user = AppUser { name, password: Some(Secret::new(PASSWORD)), ..AppUser::default() };
@@ -46,7 +46,7 @@ fn added(settings: &Settings, spec: &AppSpec) {
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
 }
 
-/// What stands in the way, if anything; and nothing was changed.
+/// The conflicts of an application. They must prevent all changes.
 fn conflicts(settings: &Settings, spec: &AppSpec) -> Vec<String> {
     let before = picture(settings);
     let report = add(settings, spec);
@@ -62,7 +62,7 @@ fn remove(
 ) -> Result<RemoveReport, RemoveRefusal> {
     let user = spec.user.as_ref().map(|user| user.name.clone());
     let options = RemoveOptions { user, ..options };
-    admin::remove_app(settings, &topology(settings), &spec.app, &options).unwrap()
+    admin::remove_app(settings, &topology(settings), &spec.app, &options, &NO_SIGNAL).unwrap()
 }
 
 fn api(method: &str, path: &str, body: &Json) -> Json {
@@ -137,7 +137,7 @@ fn adding_again_changes_nothing_and_removing_leaves_nothing() {
 }
 
 #[test]
-fn what_is_in_the_way_is_named_and_nothing_changes() {
+fn conflicts_are_named_and_nothing_changes() {
     let settings = common::installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let named = |found: &[String], words: &[&str]| {
@@ -161,13 +161,13 @@ fn what_is_in_the_way_is_named_and_nothing_changes() {
     let found = conflicts(&settings, &root);
     assert!(found.iter().any(|conflict| conflict.contains("administrator")), "{found:?}");
 
-    // A second place for the same key would receive copies.
+    // A second queue for the same app key would receive copies.
     let binding = topology(&settings).app_binding(&app("app"), "taken");
     session.bind(&binding).unwrap();
     named(&conflicts(&settings, &direct(&settings, "app")), &["bound to queue `taken`", "copy"]);
     session.unbind(&binding).unwrap();
 
-    // Other permissions than it would give are kept, unless they are to go.
+    // Other permissions are kept, unless `--replace-permissions` is given.
     let spec = direct(&settings, "app");
     let user = spec.user.as_ref().unwrap().name.clone();
     let path = format!("permissions/{}/{user}", settings.broker.vhost);
@@ -218,7 +218,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     let tried = |what: &str| found.probes.iter().any(|probe| probe.what.contains(what));
     assert!(tried("publish the key `orders`") && tried("consume or purge `orders`"), "{found:?}");
 
-    // It is more than an application without these flags may do.
+    // An application without these flags should have fewer rights.
     let wrong = |user: &AppUser| -> Vec<String> {
         check(user).probes.iter().filter(|probe| !probe.passed()).map(|probe| probe.what.clone()).collect()
     };
@@ -232,11 +232,11 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
         ]
         .map(|what| what.replace("8y 26w 1h 33m 35s", &Delay::MAX.to_string()))
     );
-    // And with all permissions, nearly everything is wrong.
+    // With all permissions, nearly every check fails.
     let path = |kind: &str| format!("{kind}/{}/{}", settings.broker.vhost, user.name);
     api("PUT", &path("permissions"), &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
     api("DELETE", &path("topic-permissions"), &json!(null));
-    // The broker remembers for a moment what a connection may do, not what a user may.
+    // The broker caches the rights of a connection for a moment, but not those of a user.
     let wrong = wrong(&user);
     for what in [
         "publish the key `orders`",
@@ -248,7 +248,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     ] {
         assert!(wrong.iter().any(|wrong| wrong.starts_with(what)), "{what} in {wrong:?}");
     }
-    // What a tag gives cannot be tried, but it can be seen.
+    // The rights of a tag cannot be tried, but the tag is visible.
     api("PUT", &format!("users/{}", user.name), &json!({ "password": PASSWORD, "tags": "policymaker" }));
     let found = check(&user);
     let probe = found.probes.iter().find(|probe| probe.what.contains("policymaker")).unwrap();
@@ -256,7 +256,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     let spec = direct(&settings, "billing");
     let report = add(&settings, &spec);
     assert!(report.conflicts.iter().any(|it| it.contains("tag policymaker")), "{report:?}");
-    // None of it has left anything behind.
+    // The checks have left nothing behind.
     let after = picture(&settings);
     for kind in ["queues", "bindings"] {
         assert_eq!(after[kind], before[kind]);
@@ -266,7 +266,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
         assert_eq!(session.queue_depth(queue).unwrap().unwrap().ready, 0, "{queue}");
     }
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
-    // Of a user from whom the broker takes any name, nothing can be learnt like this.
+    // If the broker lets a user publish in any name, this check cannot learn anything.
     api("PUT", &format!("users/{}", user.name), &json!({ "password": PASSWORD, "tags": "impersonator" }));
     let found = check(&user);
     assert!(found.probes.is_empty() && found.unchecked.iter().any(|it| it.contains("user_id")), "{found:?}");
@@ -301,8 +301,8 @@ fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
 
     let delayed = |app_key: &str| RoutingKey::new(Delay::from_seconds(1).unwrap(), app(app_key)).encode();
     let message = |app_key: &str, n: usize| raw::message("delay", &delayed(app_key), n, &json!({}));
-    // More than a level's dead-letter worker holds: without the landing queue, nothing
-    // would leave level 0 any more.
+    // More messages than a level's dead-letter worker holds: without the landing queue, level 0
+    // would be stuck.
     raw::publish(&settings, (0..200).map(|n| message("full", n)));
     raw::publish(&settings, ["choosy", "plain"].iter().flat_map(|app| (0..50).map(|n| message(app, n))));
     for (queue, routing_key) in [("chosen", "invoice.due"), ("plain", "plain")] {
@@ -323,33 +323,33 @@ fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
         assert_eq!(bodies.len(), 50);
     }
     let waiting = common::eventually_seen(
-        "the rest waits in the landing queue",
+        "the remaining messages wait in the landing queue",
         || {
             let list = admin::list_apps(&settings, &topology(&settings)).unwrap();
             let full = list.apps.into_iter().find(|entry| entry.app.as_deref() == Some("full")).unwrap();
-            full.landing.unwrap().messages + full.messages.unwrap_or(0)
+            full.landing.unwrap().messages.unwrap_or(0) + full.messages.unwrap_or(0)
         },
         |&messages| messages == 200,
     );
     assert_eq!(waiting, 200);
-    // Neither the application nor the set goes while they wait.
+    // While these messages wait, neither the application nor the set can be removed.
     let refusal = remove(&settings, &full, RemoveOptions::default()).unwrap_err();
     assert!(refusal.waiting.iter().any(|it| it.queue == "delay.landing.full"), "{refusal:?}");
-    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
+    let refusal = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap_err();
     assert!(refusal.landing.contains(&"delay.landing.plain".to_owned()), "{refusal:?}");
     assert!(refusal.waiting.iter().any(|it| it.queue == "delay.landing.full"), "{refusal}");
     let options = RemoveOptions { force: true, ..RemoveOptions::default() };
     let report = remove(&settings, &full, options).unwrap();
     assert!(report.left.iter().any(|left| left.contains("`full`")), "{report:?}");
     assert!(report.discarded.iter().any(|it| it.queue == "delay.landing.full"), "{report:?}");
-    let report = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+    let report = admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
     assert!(report.removed.contains(&"queue `delay.landing.plain`".to_owned()), "{report:?}");
     assert!(session.queue_depth("delay.landing.choosy").unwrap().is_none());
     assert!(session.queue_depth("chosen").unwrap().is_some());
 }
 
 #[test]
-fn what_is_printed_does_the_same() {
+fn exported_definitions_register_the_same_application() {
     let settings = common::installed(1_000);
     let vhost = &settings.broker.vhost;
     let target = Target::Queue(AppQueue::new("o'b"));
@@ -357,7 +357,7 @@ fn what_is_printed_does_the_same() {
     spec.user.as_mut().unwrap().may_retry = true;
     let topology = topology(&settings);
     add(&settings, &spec);
-    // Everything but the user.
+    // The user is kept.
     remove(&settings, &spec, RemoveOptions::default()).unwrap();
     api("POST", "definitions", &Export::new(vhost).with_app(&topology, &spec).definitions());
     let report = add(&settings, &spec);
@@ -379,30 +379,33 @@ fn a_user_that_may_bind_can_lead_its_messages_back_into_a_level_and_verify_finds
     let all = Binding { key: "#".into(), ..own.clone() };
     assert_eq!(session.bind(&all).unwrap_err().code(), Some(403));
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
-    // What docs/security.md says of --may-bind.
+    // The risk of `--may-bind` that docs/explanation/security.md describes.
     session.bind(&Binding { destination: Endpoint::Exchange("delay".into()), ..own }).unwrap();
     let findings = admin::verify(&settings, &topology(&settings)).unwrap().findings;
     assert!(findings.iter().any(|finding| finding.subject.contains("exchange `delay`")), "{findings:?}");
 }
 
 #[test]
-fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
+fn a_queue_without_a_dead_letter_exchange_is_a_conflict_with_advice() {
     let settings = common::installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let name = "it's.billing";
     let arguments = [("x-queue-type".to_owned(), "quorum".into())];
     session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
-    let delivery = |existing, retry| Delivery::Direct(AppQueue { existing, retry, ..AppQueue::new(name) });
+    let delivery = |existing: bool| {
+        let rejected = (!existing).then_some(Rejected::Retried);
+        Delivery::Direct(AppQueue { existing, rejected, ..AppQueue::new(name) })
+    };
     let alone = |delivery| AppSpec { user: None, ..spec(&settings, "billing", delivery) };
-    let said = conflicts(&settings, &alone(delivery(false, true)));
+    let said = conflicts(&settings, &alone(delivery(false)));
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("x-dead-letter-exchange") && said[0].contains("--existing"), "{said:?}");
-    // The same for who takes it as it is.
+    // With `existing`, the queue is accepted as it is, but with a warning.
     let before =
-        admin::add_app(&settings, &topology(&settings), &alone(delivery(true, false)), false, true).unwrap();
+        admin::add_app(&settings, &topology(&settings), &alone(delivery(true)), false, true).unwrap();
     assert!(before.warnings.iter().any(|text| text.contains("has no dead-letter exchange")), "{before:?}");
 
-    // What it says is what a shell makes of it, and helps.
+    // A shell understands the suggested command, and the command helps.
     let (_, command) = said[0].split_once("rabbitmqctl ").unwrap();
     let (arguments, _) = command.split_once(" (only one policy").unwrap();
     let taken_apart = std::process::Command::new("sh")
@@ -411,8 +414,8 @@ fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
         .unwrap();
     let arguments = String::from_utf8(taken_apart.stdout).unwrap();
     common::shared_node().tell(&arguments.lines().collect::<Vec<_>>()).unwrap();
-    added(&settings, &alone(delivery(true, false)));
-    let after = add(&settings, &alone(delivery(true, false)));
+    added(&settings, &alone(delivery(true)));
+    let after = add(&settings, &alone(delivery(true)));
     assert!(!after.warnings.iter().any(|text| text.contains("dead-letter")), "{after:?}");
     raw::publish(&settings, [raw::message("", name, "x", &json!({}))]);
     let consumer = session.consume(name, 1).unwrap();
@@ -420,7 +423,7 @@ fn a_queue_without_a_dead_letter_exchange_is_met_with_what_to_do() {
         Next::Delivery(delivery) => consumer.reject(delivery).unwrap(),
         other => panic!("{other:?}"),
     }
-    common::eventually("what it rejects is there to be retried", || {
+    common::eventually("the rejected message is in the retry queue", || {
         session.queue_depth("delay.retry").unwrap().unwrap().ready == 1
     });
 }

@@ -1,4 +1,4 @@
-//! One application that does not take its messages, and what it does to the others.
+//! How an application that does not take its messages affects the other applications.
 
 use delayline_admin::{self as admin, DoctorOptions, FindingCode};
 use delayline_amqp::Session;
@@ -20,7 +20,7 @@ fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {
     session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
-/// A queue that refuses from the second message on.
+/// A queue that refuses all messages after the first.
 fn small(session: &mut Session, name: &str) {
     queue(session, name, &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
 }
@@ -42,7 +42,7 @@ fn send(settings: &Settings, key: &str, count: usize, units: u64) {
 }
 
 #[test]
-fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
+fn ten_thousand_refused_behind_a_landing_queue_delay_no_application() {
     let settings = installed(100);
     let topology = topology(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
@@ -51,7 +51,7 @@ fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
     session.declare_queue(&landing).unwrap();
     session.bind(&binding("greedy", Endpoint::Queue(landing.name.clone()))).unwrap();
     let inbox = Inbox::open(&settings, "app");
-    // Through every one of the lower levels, before and after they fall due.
+    // These messages pass all of the lower levels, before and after the other messages fall due.
     send(&settings, "greedy", 10_000, 16);
     for units in 1..=50 {
         send(&settings, "app", 1, units);
@@ -61,23 +61,24 @@ fn ten_thousand_that_are_refused_behind_a_landing_queue_hold_up_nobody() {
     assert_eq!(arrivals.len(), 50);
     assert!(arrivals.iter().all(|arrival| arrival.late_ms() >= 0));
 
-    // They are all there, and in no level.
+    // All messages are behind the dispatch exchange, and no level holds any.
     let kept = || {
-        let queues = delayline_admin::management::ManagementApi::new(settings.management.as_ref().unwrap())
+        let queues = delayline_broker::ManagementApi::new(settings.management.as_ref().unwrap())
             .unwrap()
             .queues(&settings.broker.vhost)
             .unwrap();
-        let of =
-            |name: &str| queues.iter().find(|queue| queue.name == name).map_or(0, |queue| queue.messages);
+        let of = |name: &str| {
+            queues.iter().find(|queue| queue.name == name).and_then(|queue| queue.messages).unwrap_or(0)
+        };
         let levels: u64 = (0..28).map(|level| of(&format!("delay.level.{level:02}"))).sum();
         (of(&landing.name) + of("full"), levels)
     };
-    eventually_seen("all are behind dispatch", kept, |&kept| kept == (10_000, 0));
+    eventually_seen("all messages are behind the dispatch exchange", kept, |&kept| kept == (10_000, 0));
 }
 
 #[test]
 fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
-    // The broker tries again every 3 minutes by default.
+    // By default, the broker tries again every 3 minutes.
     let node = PrivateNode::start(NodeOptions {
         rabbit: vec!["{dead_letter_worker_publisher_confirm_timeout, 2000}".into()],
         ..NodeOptions::default()
@@ -89,7 +90,8 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     let inbox = Inbox::open(&settings, "app");
     let stalled = |settings: &Settings| {
         send(settings, "app", 1, 1);
-        // What goes past level 0, and is due long after, comes; what waits in it does not.
+        // A message that bypasses level 0 arrives, although it is due much later. A message in
+        // level 0 does not arrive.
         let past = Message::after(app("app"), Delay::from_seconds(4).unwrap(), "past it");
         settings.router().connect().unwrap().publish(past).unwrap();
         assert_eq!(inbox.next(PATIENCE).unwrap().body, b"past it", "level 0 is not stalled");
@@ -99,23 +101,23 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     send(&settings, "app", 1, 1);
     flows();
 
-    // A full queue that refuses: unbinding it makes its messages unroutable.
+    // A full queue that refuses messages: after unbinding it, its messages become unroutable.
     small(&mut session, "full");
     let greedy = binding("greedy", Endpoint::Queue("full".into()));
     session.bind(&greedy).unwrap();
     send(&settings, "greedy", 100, 1);
     stalled(&settings);
     let look = || admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
-    let report = eventually_seen("doctor finds it", look, |report| {
+    let report = eventually_seen("doctor finds the stuck level", look, |report| {
         report.findings.iter().any(|finding| finding.code == FindingCode::StuckDeadLetters)
     });
     assert_eq!(report.findings[0].apps, ["greedy"], "{report:#?}");
     session.unbind(&greedy).unwrap();
     flows();
     let full = session.queue_depth("full").unwrap().unwrap().ready;
-    eventually("the rest is unroutable", || unroutable(&mut session) >= 100 - full);
+    eventually("the remaining messages are unroutable", || unroutable(&mut session) >= 100 - full);
 
-    // The same, and it is consumed.
+    // The same, but the queue gets a consumer.
     session.delete_queue("full").unwrap();
     small(&mut session, "full");
     session.bind(&greedy).unwrap();
@@ -134,7 +136,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     flows();
     drop((consumer, other));
 
-    // An exchange that leads to no queue: binding one lets them go on.
+    // An exchange without a queue: after binding a queue to it, the messages are delivered.
     let void = Exchange::new("void", ExchangeKind::Topic);
     session.declare_exchange(&void).unwrap();
     session.bind(&binding("lost", Endpoint::Exchange("void".into()))).unwrap();
@@ -144,5 +146,5 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     let destination = Endpoint::Queue("found".into());
     session.bind(&Binding { source: "void".into(), destination, key: "#".into() }).unwrap();
     flows();
-    eventually("all were delivered", || session.queue_depth("found").unwrap().unwrap().ready >= 100);
+    eventually("all messages were delivered", || session.queue_depth("found").unwrap().unwrap().ready >= 100);
 }

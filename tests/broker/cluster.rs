@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delayline_admin::{
-    self as admin, DoctorOptions, FindingCode, compare::Difference, management::ManagementApi,
-};
+use delayline_admin::{self as admin, DoctorOptions, FindingCode};
+use delayline_broker::{Difference, ManagementApi};
 use delayline_core::{Message, codec::Delay, message::Properties};
 use delayline_node::{ClusterOptions, PrivateCluster};
 
@@ -40,7 +39,7 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
     }
     let canary = Running::start(&settings);
     eventually("a canary's messages come back", || canary.watched.figures().total(|it| it.arrived) > 10);
-    // The node that the router, the administration and the canary talk to.
+    // The router, the administration and the canary use this node.
     cluster.node(0).kill();
     for id in 50..100 {
         router.publish(message(id, 10)).unwrap();
@@ -55,7 +54,7 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         report.findings.iter().map(|finding| finding.code).collect()
     };
     assert!(codes().contains(&FindingCode::ReplicaOffline), "{:?}", codes());
-    // Some may come twice, and must not stand for those that do not come.
+    // Some messages may come twice, and the copies must not hide missing messages.
     let mut arrived = BTreeSet::new();
     while arrived.len() < 100 {
         let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {} of 100 came", arrived.len()));
@@ -63,18 +62,18 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         arrived.insert(arrival.id);
     }
 
-    // The canary's queue takes messages while the node is down. Messages that were with a level's
-    // leader are tried again after up to 180 s, so some may still be overdue.
+    // The canary's queue takes messages while the node is down. Messages in hand-over at the killed
+    // leader of a level are tried again after up to 180 s, so some may still be overdue.
     let arrived = || canary.watched.figures().total(|it| it.arrived);
     let before = arrived();
     eventually("the canary's messages come back without the node", || arrived() > before + 10);
 
     cluster.node(0).restart().unwrap();
-    eventually_seen("all is well again", differences, Vec::is_empty);
-    // Its application's inbox has a consumer and is empty, so there is nothing else.
-    eventually_seen("doctor says so too", codes, BTreeSet::is_empty);
+    eventually_seen("no replica is missing", differences, Vec::is_empty);
+    // The application's inbox has a consumer and is empty, so there is no other finding.
+    eventually_seen("doctor reports nothing either", codes, BTreeSet::is_empty);
 
-    // A queue that lost a replica for good.
+    // A queue that has lost a replica for good.
     let name = cluster.nodes()[2].name().to_owned();
     let shrunk = cluster.nodes()[0].queues_tool(&["delete_member", "delay.level.05", &name]).unwrap();
     assert!(shrunk.status.success(), "{}", String::from_utf8_lossy(&shrunk.stderr));

@@ -1,5 +1,5 @@
-//! The snippets of the wire contract give the keys of the codec, and refuse what is no delay;
-//! what clients without that check send is kept.
+//! The snippets of the wire contract produce the codec's routing keys and refuse invalid delays.
+//! Messages from clients without that check become unroutable.
 
 use std::process::Command;
 
@@ -7,8 +7,9 @@ use delayline_core::codec::{Delay, RoutingKey};
 
 use crate::common::{app, eventually, installed, raw, status};
 
-const CONTRACT: &str = include_str!("../../docs/wire-contract.md");
+const CONTRACT: &str = include_str!("../../docs/reference/wire-contract.md");
 const README: &str = include_str!("../../README.md");
+const TEAMS: &str = include_str!("../../docs/for-teams/README.md");
 
 /// The code blocks of a language that define this function.
 fn snippets(document: &'static str, language: &str, function: &str) -> Vec<&'static str> {
@@ -17,13 +18,13 @@ fn snippets(document: &'static str, language: &str, function: &str) -> Vec<&'sta
     blocks.filter(|block| block.contains(function)).collect()
 }
 
-/// Delays at the edges of bits, words and the whole range.
+/// Delays at the limits of bits, words and the whole range.
 fn delays() -> Vec<u64> {
     let edges = (0..28).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
     edges.chain([90, (1 << 28) - 1]).filter(|&seconds| seconds < 1 << 28).collect()
 }
 
-/// Runs a program that prints a line for each delay, and one for each of what is no delay.
+/// Runs a program that prints a line for each delay and for each refusal.
 fn check(command: &mut Command, refusals: usize) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -36,8 +37,8 @@ fn check(command: &mut Command, refusals: usize) {
 #[test]
 fn the_python_helpers_give_the_keys_of_the_codec_and_refuse_the_rest() {
     let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
-    let helpers = [CONTRACT, README].map(|document| snippets(document, "python", "def routing_key("));
-    assert_eq!(helpers.each_ref().map(Vec::len), [1, 1]);
+    let helpers = [CONTRACT, README, TEAMS].map(|document| snippets(document, "python", "def routing_key("));
+    assert_eq!(helpers.each_ref().map(Vec::len), [1, 1, 1]);
     for snippet in helpers.concat() {
         let start = snippet.find("def routing_key(").unwrap();
         let helper = snippet[start..].split("\n\n").next().unwrap();
@@ -71,7 +72,7 @@ fn a_delay_of_too_many_bits_is_unroutable_at_once() {
     let settings = installed(1_000);
     let zeros = "0000.".repeat(6);
     let keys = [
-        // 2^28 and more, with four bits to a word from the right.
+        // 2^28 and more; the bits are split into words of four from the right.
         format!("delay.1.{zeros}0000.billing"),
         format!("delay.10000.{zeros}billing"),
         format!("delay.11111.{}billing", "1111.".repeat(6)),
@@ -83,5 +84,5 @@ fn a_delay_of_too_many_bits_is_unroutable_at_once() {
     ];
     let messages = keys.iter().map(|key| raw::message("delay", key, "x", &serde_json::json!({})));
     raw::publish(&settings, messages);
-    eventually("all of them are unroutable", || status(&settings).unroutable == Some(keys.len() as u64));
+    eventually("all messages are unroutable", || status(&settings).unroutable == Some(keys.len() as u64));
 }

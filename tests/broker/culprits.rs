@@ -1,4 +1,4 @@
-//! A message over which the broker closes the connection harms no other one.
+//! A message that makes the broker close a connection does no harm to other messages.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,22 +9,24 @@ use std::{
     thread,
 };
 
-use delayline::{
-    Message,
-    amqp::{Event, Next, Publisher, Session},
-    codec::{Delay, RoutingKey},
-    message::{Headers, InvalidMessage, Properties, Value, headers},
+use delayline_admin::{Kept, Selection};
+use delayline_amqp::{Event, Next, Publisher, Session};
+use delayline_client::{
     retry::{RetryStats, Service, SharedPolicies},
     router::{Cause, Stats},
+};
+use delayline_core::{
+    Message,
+    codec::{Delay, RoutingKey},
+    message::{Headers, InvalidMessage, Properties, Quota, Value, headers},
     topology::{Binding, Endpoint, JournalSettings, Object, Queue},
 };
-use delayline_admin::{Kept, Selection};
 use delayline_settings::Settings;
 
 use super::retry::faults::dead_letters;
 use crate::common::{Inbox, PATIENCE, app, eventually, installed, topology};
 
-/// What the streams of this broker crash over, in messages that the router sends.
+/// Contents that crash the streams of this broker, and that a forwarding router sends.
 pub(crate) fn crashes(settings: &Settings) -> Vec<(Properties, Headers)> {
     let one = |name: &str, value: Value| (Properties::default(), Headers::from([(name.to_owned(), value)]));
     let mut crashes = vec![one("price", Value::Decimal { scale: 2, value: 125 })];
@@ -45,7 +47,7 @@ pub(crate) fn crashes(settings: &Settings) -> Vec<(Properties, Headers)> {
     crashes
 }
 
-/// Binds a new stream to an exchange for each message of an application.
+/// Binds a new stream to an exchange for all messages of an application.
 pub(crate) fn stream(settings: &Settings, exchange: &str, key: &str) {
     let mut session = Session::open(&settings.broker).unwrap();
     let name = format!("stream.{key}");
@@ -64,16 +66,16 @@ fn soon(key: &str, body: impl Into<Vec<u8>>) -> Message {
     Message::after(app(key), Delay::from_seconds(1).unwrap(), body)
 }
 
-/// Puts a message straight behind all others in the queue of an inbox.
+/// Publishes a message directly into the queue of an inbox, behind all others.
 pub(crate) fn marker(settings: &Settings, key: &str, body: &str) {
     let mut publisher = Publisher::open(&settings.broker).unwrap();
     let (properties, headers) = Default::default();
-    publisher.publish("", format!("in.{key}"), &properties, &headers, body.as_bytes());
-    assert!(matches!(publisher.events().recv_timeout(PATIENCE), Ok(Event::Ack { .. })));
+    publisher.publish("", format!("in.{key}"), properties, headers, body.as_bytes());
+    assert!(matches!(publisher.next_within(PATIENCE), Some(Event::Ack { .. })));
     publisher.close(PATIENCE);
 }
 
-/// How often each body came.
+/// The number of arrivals of each body.
 fn counted(inbox: &Inbox, settings: &Settings, key: &str, count: usize) -> BTreeMap<Vec<u8>, u32> {
     let mut bodies: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let mut come = |body| *bodies.entry(body).or_default() += 1;
@@ -94,7 +96,7 @@ fn a_message_that_crashes_the_broker_fails_alone_and_with_its_reason() {
     stream(&settings, "delay", "streamed");
     let inbox = Inbox::open(&settings, "good");
     let stats = Arc::<Stats>::default();
-    let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
+    let router = settings.router().counting(Arc::clone(&stats)).quota(Quota::forwarding()).connect().unwrap();
     let crashes = crashes(&settings);
     let mut pipeline = router.pipeline();
     let mut outcomes = Vec::new();
@@ -126,7 +128,7 @@ fn a_message_that_crashes_the_broker_fails_alone_and_with_its_reason() {
 }
 
 #[test]
-fn a_number_that_no_broker_takes_never_leaves_the_router() {
+fn numbers_that_end_all_dead_lettering_never_leave_the_router() {
     let settings = installed(10);
     let inbox = Inbox::open(&settings, "good");
     let stats = Arc::<Stats>::default();
@@ -134,8 +136,11 @@ fn a_number_that_no_broker_takes_never_leaves_the_router() {
     let mut pipeline = router.pipeline();
     let mut refused = 0;
     let mut outcomes = Vec::new();
+    let decimal = || Value::Decimal { scale: 2, value: 125 };
     for number in 0..200_u32 {
         let odd = match number {
+            25 => decimal(),
+            75 => Value::Table(Headers::from([("in".into(), Value::Array(vec![decimal()]))])),
             50 => Value::F64(f64::NAN),
             100 => Value::F32(f32::NEG_INFINITY),
             150 => {
@@ -150,31 +155,39 @@ fn a_number_that_no_broker_takes_never_leaves_the_router() {
         match outcome.result {
             Ok(receipt) => assert_eq!(receipt.publishes, 1),
             Err(error) => {
-                let cause = error.cause();
-                assert!(
-                    matches!(cause, Cause::Invalid(InvalidMessage::NotFinite { name, .. }) if name == "odd")
-                );
-                assert!(!error.maybe_delivered() && [50, 100, 150].contains(&outcome.tag));
+                let Cause::Invalid(cause) = error.cause() else { panic!("{error}") };
+                match outcome.tag {
+                    25 | 75 => assert_eq!(*cause, InvalidMessage::Decimal { name: "odd".into() }),
+                    50 | 100 | 150 => assert!(matches!(cause, InvalidMessage::NotFinite { .. }), "{cause}"),
+                    other => panic!("{other}: {cause}"),
+                }
+                assert!(error.to_string().contains("`odd`") && !error.maybe_delivered(), "{error}");
                 refused += 1;
             }
         }
     }
-    assert_eq!((refused, stats.counts().lost, stats.counts().rejected), (3, 0, 0));
-    assert_eq!(counted(&inbox, &settings, "good", 197).values().max(), Some(&1));
+    assert_eq!((refused, stats.counts().lost, stats.counts().rejected), (5, 0, 0));
+    assert_eq!(counted(&inbox, &settings, "good", 195).values().max(), Some(&1));
 }
 
-/// Puts failed messages into the retry queue, as an application that publishes there itself.
+/// Publishes failed messages to the retry queue, as an application may do itself.
 fn failed(settings: &Settings, key: &str, contents: &[(Properties, Headers)]) {
     let mut publisher = Publisher::open(&settings.broker).unwrap();
     for (number, (properties, headers)) in contents.iter().enumerate() {
         let body = format!("{key} {number}");
-        publisher.publish("delay.retry", key.to_owned(), properties, headers, body.as_bytes());
-        assert!(matches!(publisher.events().recv_timeout(PATIENCE), Ok(Event::Ack { .. })));
+        publisher.publish(
+            "delay.retry",
+            key.to_owned(),
+            properties.clone(),
+            headers.clone(),
+            body.as_bytes(),
+        );
+        assert!(matches!(publisher.next_within(PATIENCE), Some(Event::Ack { .. })));
     }
     publisher.close(PATIENCE);
 }
 
-/// Retries while something is done; returns what the service's routers did.
+/// Runs the retry service while `during` runs. Returns the statistics of its routers.
 fn retrying(settings: &Settings, during: impl FnOnce(&RetryStats)) -> Arc<Stats> {
     let policies = delayline_settings::parse_policies("[default]\nfixed = '1s'\nattempts = 1\n").unwrap();
     let (retries, stats) = (Arc::<RetryStats>::default(), Arc::<Stats>::default());
@@ -183,14 +196,14 @@ fn retrying(settings: &Settings, during: impl FnOnce(&RetryStats)) -> Arc<Stats>
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| service.run(&stop));
-        // Also when it panics, or the scope would wait for ever.
+        // Also stops the service after a panic; otherwise the scope would never end.
         let _stopping = Stopping(&stop);
         during(&retries);
     });
     stats
 }
 
-/// Stops a service also if the test fails.
+/// Stops a service, even if the test fails.
 pub(crate) struct Stopping<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -221,13 +234,13 @@ fn a_tenant_that_calls_its_message_journalled_harms_no_retries() {
     let stats = retrying(&settings, |_| {
         let arrived = counted_ids(&good, &settings, "good", 199);
         assert_eq!(arrived.values().max(), Some(&1), "{arrived:?}");
-        // Its own are retried as well, without the journal.
+        // The tenant's own messages are retried as well, without the journal.
         assert_eq!(counted(&tenant, &settings, "tenant", contents.len()).values().max(), Some(&1));
     });
     assert_eq!((stats.counts().lost, stats.counts().rejected), (0, 0));
 }
 
-/// How often each message id came.
+/// The number of arrivals of each message id.
 fn counted_ids(inbox: &Inbox, settings: &Settings, key: &str, count: usize) -> HashMap<String, u32> {
     let mut ids: HashMap<String, u32> = HashMap::new();
     while ids.len() < count {
@@ -241,7 +254,7 @@ fn counted_ids(inbox: &Inbox, settings: &Settings, key: &str, count: usize) -> H
     ids
 }
 
-/// So it is for a journal that is bound for every message of its application.
+/// The same for a journal that is bound for every message of its application.
 #[test]
 fn retries_that_crash_a_stream_harm_their_own_application_alone() {
     let settings = installed(10);
@@ -258,13 +271,13 @@ fn retries_that_crash_a_stream_harm_their_own_application_alone() {
             parked.iter().all(|(key, body)| key == "tenant" && body.starts_with("tenant ")),
             "{parked:?}"
         );
-        eventually("they are counted", || {
+        eventually("the messages are counted", || {
             retries.by_app()["tenant"].parked.get("refused") == Some(&(contents.len() as u64))
         });
     });
 }
 
-/// The keys and bodies of so many parked messages.
+/// The keys and bodies of `count` parked messages.
 pub(crate) fn parked(settings: &Settings, count: usize) -> Vec<(String, String)> {
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("delay.parked", 100).unwrap();
@@ -286,15 +299,15 @@ fn a_replay_goes_on_behind_messages_that_crash_the_broker() {
     let settings = installed(10);
     let topology = topology(&settings);
     let mut publisher = Publisher::open(&settings.broker).unwrap();
-    // More in a row than a replay takes for a refusal of everything.
+    // A replay that gets this many refusals in a row would stop.
     let crash = crashes(&settings).remove(0);
     let plain = (Properties::default(), Headers::new());
     for (key, (properties, headers)) in
         std::iter::repeat_n(("streamed", &crash), 12).chain(std::iter::repeat_n(("good", &plain), 3))
     {
         let key = RoutingKey::new(Delay::ZERO, app(key)).encode();
-        publisher.publish("delay", key, properties, headers, b"kept");
-        assert!(matches!(publisher.events().recv_timeout(PATIENCE), Ok(Event::Ack { .. })));
+        publisher.publish("delay", key, properties.clone(), headers.clone(), b"kept");
+        assert!(matches!(publisher.next_within(PATIENCE), Some(Event::Ack { .. })));
     }
     publisher.close(PATIENCE);
     stream(&settings, "delay.dispatch", "streamed");

@@ -5,22 +5,22 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
+use delayline_amqp::{AmqpError, Event, ProbeAnswer, Publisher, Session};
+use delayline_client::router::{Cause, Stats};
+use delayline_core::{
     Message,
-    amqp::{AmqpError, ProbeAnswer, Session},
     codec::Delay,
-    message::Properties,
-    router::{Cause, Stats},
+    message::{Headers, Properties},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_node::PrivateNode;
 
 use crate::{
-    common::{app, disturbed_node, eventually, vhost, vhost_on},
+    common::{PATIENCE, app, disturbed_node, eventually, vhost, vhost_on},
     proxy::{Valve, proxy},
 };
 
-/// A session that waits for a moment only, and whose connection would live on.
+/// A session with a short request timeout. Its long heartbeat would keep the connection open.
 fn impatient(node: &PrivateNode) -> Session {
     let settings = node.settings().set("request_timeout", "3s").set("heartbeat", "600");
     Session::open(&settings.build().unwrap().broker).unwrap()
@@ -39,10 +39,10 @@ fn a_broker_that_falls_silent_is_given_up() {
     node.pause();
     let error = counting.queue_depth("nothing").unwrap_err();
     assert!(is_silent(&error) && error.to_string().contains("overloaded or stopped"), "{error}");
-    // This one needs another channel first.
+    // This session must open another channel first.
     let error = consuming.consume(&queue, 1).unwrap_err();
     assert!(is_silent(&error), "{error}");
-    // It is given up for good.
+    // The session stays closed.
     assert!(matches!(counting.queue_depth("nothing"), Err(AmqpError::Lost { .. })));
     node.resume();
     eventually("another session works", || {
@@ -57,16 +57,16 @@ fn a_broker_in_alarm_is_named() {
     let alarm = |call: &str| node.tell(&["eval", &format!("rabbit_alarm:{call}.")]).unwrap();
     alarm("set_alarm({{resource_limit, memory, node()}, []})");
     let mut session = impatient(node);
-    // The broker blocks who publishes, after the first message.
+    // The broker blocks a publisher only after its first message.
     let error = (0..3).find_map(|_| session.probe_publish("", "nothing").err()).expect("no answer");
     assert!(is_silent(&error) && error.to_string().contains("low on memory"), "{error}");
     alarm("clear_alarm({resource_limit, memory, node()})");
-    eventually("it takes messages again", || {
+    eventually("the broker takes messages again", || {
         impatient(node).probe_publish("", "nothing").is_ok_and(|verdict| verdict == ProbeAnswer::Allowed)
     });
 }
 
-/// After a refusal, the router needs another channel, and the broker reads nothing until its alarm
+/// After a refusal, the router needs another channel, but the broker reads nothing until its alarm
 /// ends.
 #[test]
 fn a_refusal_during_an_alarm_leaves_the_router_at_work() {
@@ -85,17 +85,17 @@ fn a_refusal_during_an_alarm_leaves_the_router_at_work() {
     let message = || Message::after(app("app"), Delay::from_seconds(1).unwrap(), "x");
     router.publish(message()).unwrap();
     let mut pipeline = router.pipeline();
-    // The broker takes the message, and finds only later that it refuses it.
+    // The broker reads the message, and refuses it only later.
     eval("[sys:suspend(C) || C <- rabbit_channel:list()].");
     let properties = Properties { user_id: Some("nobody".into()), ..Properties::default() };
     assert!(pipeline.push("refused", message().with_properties(properties)).is_none());
-    eventually("the broker has read it", || {
+    eventually("the broker has read the message", || {
         eval("[element(2, process_info(C, message_queue_len)) || C <- rabbit_channel:list()].").trim()
             != "[0]"
     });
     eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).");
     assert!(pipeline.push("innocent", message()).is_none());
-    eventually("the broker reads nothing more", || {
+    eventually("the broker has stopped reading", || {
         node.tell(&["list_connections", "state"]).unwrap().lines().any(|line| line.trim() == "blocked")
     });
     eval("[sys:resume(C) || C <- rabbit_channel:list()].");
@@ -113,18 +113,41 @@ fn a_refusal_during_an_alarm_leaves_the_router_at_work() {
 }
 
 #[test]
-fn a_login_that_nobody_answers_is_no_wrong_password() {
+fn a_channel_that_the_broker_does_not_open_is_given_up() {
     let settings = vhost().build().unwrap();
     let valve = Arc::new(Valve::default());
-    // From the password on.
-    valve.hold_answers_after.store(9, Ordering::SeqCst);
-    let mut slow = settings.broker.clone();
-    slow.port = proxy(slow.port, &valve);
-    slow.connect_timeout = Duration::from_secs(2);
-    let error = Session::open(&slow).unwrap_err();
+    let mut broker = settings.broker.clone().with_heartbeat(600);
+    broker.port = proxy(broker.port, &valve);
+    let mut publisher = Publisher::open(&broker).unwrap();
+    publisher.publish("nowhere", "key".into(), Properties::default(), Headers::new(), b"x");
+    assert!(matches!(publisher.next_within(PATIENCE), Some(Event::Ended)));
+    assert_eq!(publisher.end(PATIENCE).code(), Some(404));
+    valve.hold_from_broker.store(true, Ordering::SeqCst);
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(publisher.reopen()));
+    let error = ended.recv_timeout(PATIENCE).expect("it never returned").unwrap_err();
+    assert!(matches!(error, AmqpError::Silent { .. }), "{error}");
+    assert!(error.to_string().contains("opened no other channel"), "{error}");
+}
+
+#[test]
+fn an_unanswered_login_is_not_a_wrong_password() {
+    let settings = vhost().build().unwrap();
+    let late = |seconds| {
+        let valve = Arc::new(Valve::default());
+        // Answers are held from the password on.
+        valve.hold_answers_after.store(9, Ordering::SeqCst);
+        let mut slow = settings.broker.clone();
+        slow.port = proxy(slow.port, &valve);
+        slow.connect_timeout = Duration::from_secs(seconds);
+        let error = Session::open(&slow).unwrap_err();
+        // If the machine is too busy to send the password in time, the test tries again.
+        (valve.written.load(Ordering::SeqCst) >= 9).then_some(error)
+    };
+    let error = [2, 10, 60].into_iter().find_map(late).expect("the password is sent");
     assert!(error.is_connection() && error.to_string().contains("has not answered the login"), "{error}");
     let mut wrong = settings.broker.clone();
-    wrong.credentials = delayline::broker::Credentials::plain("guest", "wrong");
+    wrong.credentials = delayline_amqp::broker::Credentials::plain("guest", "wrong");
     wrong.connect_timeout = Duration::from_secs(60);
     let error = Session::open(&wrong).unwrap_err();
     assert!(

@@ -20,13 +20,13 @@ fn message(id: usize, delay: u64) -> Message {
         .with_properties(properties)
 }
 
-/// A router that a broker may keep waiting as long as a test does: what it sends again arrives
-/// twice.
+/// A router that waits for the broker as long as the test. If it sent a message again, the message
+/// would arrive twice.
 fn patient_router(settings: &Settings) -> Router {
     settings.router().confirm_timeout(PATIENCE).publish_timeout(PATIENCE).connect().unwrap()
 }
 
-/// Publishes through a pipeline, and returns when each message was due.
+/// Publishes through a pipeline, and returns the due time of each message.
 fn publish(router: &Router, messages: impl Iterator<Item = (usize, u64)>) -> HashMap<String, Timestamp> {
     let mut due = HashMap::new();
     let mut pipeline = router.pipeline();
@@ -40,10 +40,10 @@ fn publish(router: &Router, messages: impl Iterator<Item = (usize, u64)>) -> Has
     due
 }
 
-/// Every confirmed message exactly once, none early.
+/// Checks that every confirmed message arrived exactly once, and that none was early.
 fn check(arrivals: &[Arrival], due: &HashMap<String, Timestamp>) {
     let ids: HashSet<_> = arrivals.iter().map(|arrival| &arrival.id).collect();
-    assert_eq!((arrivals.len(), ids.len()), (due.len(), due.len()), "each arrives once");
+    assert_eq!((arrivals.len(), ids.len()), (due.len(), due.len()), "each message arrives once");
     for arrival in arrivals {
         let due = due[&arrival.id];
         assert_eq!(arrival.headers["delayline-due"].as_i64(), Some(due.as_millisecond()));
@@ -57,12 +57,12 @@ fn ten_thousand_random_delays_arrive_once_and_none_early() {
     let inbox = Inbox::open(&settings, "app");
     let router = patient_router(&settings);
     let mut random = fastrand::Rng::with_seed(1);
-    // Units of 1 ms up to 8.2 s: levels 0 to 12.
+    // Units of 1 ms, up to 8.2 s: levels 0 to 12.
     let delays = (0..10_000).map(|id| (id, random.u64(0..8_192)));
     let collecting = thread::spawn(move || (inbox.collect(10_000, PATIENCE), inbox));
     let due = publish(&router, delays);
     let (mut arrivals, inbox) = collecting.join().unwrap();
-    // Nothing comes twice: through every level, behind whatever is still there.
+    // A last message through every level, behind all others, to show that no message comes twice.
     let last = Delay::from_seconds(8_191).unwrap();
     router.publish(Message::after(app("app"), last, "the last")).unwrap();
     arrivals.extend(inbox.until("the last"));
@@ -84,8 +84,8 @@ fn two_hundred_real_delays_arrive_once_and_none_early() {
 
 #[test]
 fn every_level_hands_on_to_the_right_one() {
-    // A single bit and its neighbours, as high as a unit of 1 ms lets a test
-    // wait.
+    // Delays of a single bit, and one unit more or less, as long as a test can wait with a unit of
+    // 1 ms.
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let router = patient_router(&settings);
@@ -120,8 +120,8 @@ fn an_instant_is_not_missed_by_more_than_its_rounding() {
 
 #[test]
 fn a_tolerance_saves_hops() {
-    // Units that are long beside what a message may wait in a busy router: the
-    // receipt tells what was left when it was sent.
+    // Units that are long compared to the time that a message may wait in a busy router: the
+    // receipt shows the rest of the delay.
     let settings = installed(200);
     let inbox = Inbox::open(&settings, "app");
     let router = patient_router(&settings);
@@ -136,8 +136,8 @@ fn large_and_empty_bodies_arrive_whole() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let router = patient_router(&settings);
-    // Together more than the router keeps in flight, and than the client
-    // library buffers.
+    // Together, these are more than the router keeps in flight, and more than the client library
+    // buffers.
     let bodies: Vec<Vec<u8>> =
         (0..30).map(|n: u8| vec![n; 1 << 20]).chain([vec![], vec![0xff; 12 << 20]]).collect();
     let mut pipeline = router.pipeline();

@@ -1,13 +1,15 @@
-//! Each finding of `doctor`, provoked.
+//! Provokes each finding of `doctor`.
 
 mod rights;
 
-use std::collections::BTreeSet;
-
-use delayline_admin::{
-    self as admin, DoctorOptions, DoctorReport, Finding, FindingCode, management::ManagementApi,
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader},
 };
+
+use delayline_admin::{self as admin, DoctorOptions, DoctorReport, Finding, FindingCode};
 use delayline_amqp::Session;
+use delayline_broker::ManagementApi;
 use delayline_core::{
     Message,
     codec::{Delay, RoutingKey},
@@ -18,8 +20,8 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, http, install, new_set, not_tested::not_tested, raw,
-    shared_node, topology, vhost,
+    self, Inbox, PATIENCE, app, eventually, eventually_seen, http, install, new_set, not_tested::not_tested,
+    raw, shared_node, topology, vhost,
 };
 
 fn look_with(settings: &Settings, options: &DoctorOptions) -> DoctorReport {
@@ -34,16 +36,16 @@ fn codes(report: &DoctorReport) -> BTreeSet<FindingCode> {
     report.findings.iter().map(|finding| finding.code).collect()
 }
 
-/// The findings of one code, once there are some.
+/// The findings with this code, once there are some.
 fn found(settings: &Settings, code: FindingCode) -> Vec<Finding> {
     let report = eventually_seen(code.as_str(), || look(settings), |report| codes(report).contains(&code));
     report.findings.into_iter().filter(|finding| finding.code == code).collect()
 }
 
-/// Looks until all of these are found; returns the findings of each.
+/// Looks until there are findings with all of these codes, and returns them by code.
 fn found_all<const N: usize>(settings: &Settings, wanted: [FindingCode; N]) -> [Vec<Finding>; N] {
     let all = |report: &DoctorReport| wanted.iter().all(|code| codes(report).contains(code));
-    let report = eventually_seen("all are found", || look(settings), all);
+    let report = eventually_seen("all codes are found", || look(settings), all);
     wanted.map(|code| report.findings.iter().filter(|finding| finding.code == code).cloned().collect())
 }
 
@@ -57,7 +59,7 @@ fn bind(session: &mut Session, source: &str, destination: Endpoint, key: &str) {
     session.bind(&Binding { source: source.into(), destination, key: key.into() }).unwrap();
 }
 
-/// Binds what receives an application's messages.
+/// Binds a queue or exchange for an application.
 fn receives(session: &mut Session, key: &str, destination: Endpoint) {
     bind(session, "delay.dispatch", destination, &RoutingKey::binding_pattern(&app(key)));
 }
@@ -75,7 +77,7 @@ fn put(settings: &Settings, what: &str, name: &str, body: Json) {
 
 #[test]
 fn a_clean_set_has_no_finding() {
-    // On a node that no other test has made anything on.
+    // This node has no objects of other tests.
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "100").build().unwrap();
     let report = look(&settings);
@@ -88,34 +90,34 @@ fn a_clean_set_has_no_finding() {
         let report = look_with(&settings, &options);
         assert!(report.findings.is_empty() && report.unchecked.is_empty(), "{report:#?}");
     }
-    // But with less traffic it would be worth nothing to say this.
+    // With less traffic, `doctor` does not report the prefetch count.
     let busy = DoctorOptions { busy_rate: 0.01, ..DoctorOptions::default() };
     let look = || {
         send(&settings, "app", 5);
         look_with(&settings, &busy)
     };
     let report =
-        eventually_seen("the rate shows", look, |r| codes(r).contains(&FindingCode::DeadLetterPrefetch));
+        eventually_seen("the rate is known", look, |r| codes(r).contains(&FindingCode::DeadLetterPrefetch));
     assert!(report.findings[0].advice.contains("{dead_letter_worker_consumer_prefetch, 512}"), "{report:#?}");
 }
 
-/// The command in the document that asks the broker what holds dead letters.
+/// The documented command that asks the broker which queues hold dead letters.
 fn who_holds() -> &'static str {
-    let document = include_str!("../../docs/doctor.md");
+    let document = include_str!("../../docs/runbook/stuck.md");
     let (_, rest) = document.split_once("rabbitmqctl eval '").expect("the command is in the document");
     rest.split_once('\'').unwrap().0
 }
 
 #[test]
-fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
-    // Whole seconds: what waited longer in a busy router than it is delayed would be due
-    // at once, and the full queue would refuse it to its publisher's face.
+fn a_full_queue_that_refuses_is_found_with_the_queues_that_it_blocks() {
+    // Whole seconds: otherwise, a message that waits in a busy router could be due when it is sent,
+    // and the full queue would refuse it while it is published.
     let settings = new_set(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let limits = json!({"x-queue-type": "quorum", "x-max-length": 3, "x-overflow": "reject-publish"});
     queue(&mut session, "small", limits.clone());
     receives(&mut session, "greedy", Endpoint::Queue("small".into()));
-    // Behind a landing queue the same is nobody else's trouble.
+    // A landing queue limits the damage to its application.
     queue(&mut session, "also-small", limits);
     let landing = Names::new(settings.topology.set.clone()).landing(&app("guarded"));
     queue(
@@ -131,7 +133,7 @@ fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
     assert_eq!(
         found(&settings, FindingCode::TargetCanRefuse).iter().map(|f| &f.subject).collect::<Vec<_>>(),
         ["queue `small`"],
-        "what a landing queue guards is no finding"
+        "a queue behind a landing queue is no finding"
     );
 
     send(&settings, "guarded", 60);
@@ -142,7 +144,7 @@ fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
     };
     let stuck = |report: &DoctorReport, queue: &str| of(report, FindingCode::StuckDeadLetters, queue);
     let report = eventually_seen(
-        "what is stuck is found",
+        "the stuck queues are found",
         || look(&settings),
         |report| {
             let full = of(report, FindingCode::TargetRefuses, "small").is_some();
@@ -157,12 +159,12 @@ fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
     let behind = stuck(&report, &landing).unwrap();
     assert!(behind.apps == ["guarded"] && behind.what.contains("only this application"), "{behind:#?}");
 
-    // What the document says to ask the broker.
+    // The documented command answers who holds them.
     let text = shared_node().tell(&["eval", who_holds()]).unwrap().replace(char::is_whitespace, "");
     let key = RoutingKey::new(Delay::from_seconds(1).unwrap(), app("greedy")).encode();
     assert!(text.contains(&format!("{{<<\"delay.level.00\">>,[<<\"{key}\">>],[<<\"small\">>]}}")), "{text}");
 
-    // And what to do about it helps.
+    // The documented remedy helps.
     receives_no_more(&mut session, "greedy", "small");
     session.delete_queue("small").unwrap();
     let others = |report: &DoctorReport| {
@@ -171,7 +173,7 @@ fn a_full_queue_that_refuses_is_named_with_what_it_holds_up() {
             .iter()
             .any(|finding| finding.subject == "queue `small`" || finding.code == FindingCode::TargetRefuses)
     };
-    eventually_seen("the queue is no finding any more", || look(&settings), others);
+    eventually_seen("the queue is no longer a finding", || look(&settings), others);
 }
 
 fn receives_no_more(session: &mut Session, key: &str, queue: &str) {
@@ -202,7 +204,7 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     receives(&mut session, "fleeting", Endpoint::Queue("fleeting".into()));
     queue(&mut session, "asleep", quorum());
     receives(&mut session, "asleep", Endpoint::Queue("asleep".into()));
-    // An exchange of the application's own that leads on, and one that does not.
+    // An exchange of the application that leads to a queue, and another that does not.
     let exchange = |session: &mut Session, name: &str| {
         let exchange = Exchange::new(name, ExchangeKind::Topic);
         session.declare_exchange(&exchange).unwrap();
@@ -213,11 +215,11 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     bind(&mut session, "events", Endpoint::Queue("behind-events".into()), "delay.#");
     exchange(&mut session, "void");
     receives(&mut session, "lost", Endpoint::Exchange("void".into()));
-    // And one that leads back to the beginning.
+    // An exchange that leads back to the entry exchange.
     exchange(&mut session, "again");
     receives(&mut session, "round", Endpoint::Exchange("again".into()));
     bind(&mut session, "again", Endpoint::Exchange("delay".into()), "#");
-    // Two patterns: one that catches an application that is bound, and one that does not.
+    // Two patterns: the first matches an application that is bound, and the second matches none.
     queue(&mut session, "orders", quorum());
     bind(&mut session, "delay.dispatch", Endpoint::Queue("orders".into()), "#.old");
     bind(&mut session, "delay.dispatch", Endpoint::Queue("orders".into()), "delay.#.yet-to-come");
@@ -253,25 +255,25 @@ fn targets_and_bindings_that_would_hurt_are_found() {
     only(&wildcard, "yet-to-come", "can catch", &[]);
     assert_eq!((can_refuse.len(), dead_end.len(), collision.len(), wildcard.len()), (1, 1, 1, 1));
 
-    // It is as it says: what goes to such an exchange stays between the queues.
+    // As the finding says, messages for such an exchange get stuck.
     send(&settings, "lost", 5);
     let stuck = found(&settings, StuckDeadLetters);
     assert_eq!(
         (stuck[0].subject.as_str(), stuck[0].apps.as_slice()),
         ("queue `delay.level.00`", &["lost".to_owned()][..])
     );
-    assert!(stuck[0].what.contains("5 dead letters go nowhere"), "{stuck:#?}");
+    assert!(stuck[0].what.contains("5 dead letters are stuck"), "{stuck:#?}");
 }
 
 #[test]
-fn what_is_unroutable_is_found_with_whom_it_is_for() {
+fn unroutable_messages_are_found_with_their_application() {
     let settings = new_set(100);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     let history = || {
         let queue = api.queue_history(&settings.broker.vhost, "delay.unroutable", 600).unwrap();
         queue.map(|queue| queue.history()).unwrap_or_default()
     };
-    eventually_seen("the broker keeps count", history, |history| !history.is_empty());
+    eventually_seen("the broker has counted the queue", history, |history| !history.is_empty());
     send(&settings, "nobody", 3);
     http(
         &shared_node(),
@@ -280,32 +282,33 @@ fn what_is_unroutable_is_found_with_whom_it_is_for() {
         &json!({"properties": {}, "routing_key": "delay.1111.oops", "payload": "x", "payload_encoding": "string"}),
     );
     use FindingCode::*;
-    // At once, although the management API does not show them for some seconds.
+    // The finding appears at once, although the management API shows the messages only after some
+    // seconds.
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("it is there", || session.queue_depth("delay.unroutable").unwrap().unwrap().ready > 0);
+    eventually("a message is there", || session.queue_depth("delay.unroutable").unwrap().unwrap().ready > 0);
     assert!(codes(&look(&settings)).contains(&MalformedMessages));
     let [nobody, malformed, growing] =
         found_all(&settings, [NobodyBound, MalformedMessages, UnroutableGrowing]);
     let settled = || found(&settings, NobodyBound);
-    eventually_seen("all three are there", settled, |nobody| {
+    eventually_seen("all three messages are there", settled, |nobody| {
         nobody[0].what.contains("3 messages for it are unroutable")
     });
     assert!(nobody[0].subject == "app key `nobody`" && nobody[0].apps == ["nobody"], "{nobody:#?}");
     assert!(malformed[0].what.contains("1 message has a malformed routing key"), "{malformed:#?}");
     assert!(growing[0].what.contains("it grew from 0 to"), "{growing:#?}");
 
-    // Somebody is bound now; but what was kept before must be sent on.
+    // A queue is bound now, but the messages that were kept before must be sent on.
     queue(&mut session, "late", json!({"x-queue-type": "quorum"}));
     receives(&mut session, "nobody", Endpoint::Queue("late".into()));
     let report =
-        eventually_seen("the binding shows", || look(&settings), |r| !codes(r).contains(&NobodyBound));
+        eventually_seen("the binding is known", || look(&settings), |r| !codes(r).contains(&NobodyBound));
     let waiting = report.findings.iter().find(|finding| finding.code == UnroutableWaiting).unwrap();
     assert!(waiting.what.contains("3 messages are kept for applications that are bound now"), "{waiting:#?}");
 
-    // Without a sample there is the count.
+    // Without a sample, `doctor` reports only the number.
     let cheap = DoctorOptions { sample: 0, ..DoctorOptions::default() };
     let cheap = eventually_seen(
-        "all are counted",
+        "all messages are counted",
         || look_with(&settings, &cheap),
         |report| report.findings.iter().any(|finding| finding.what.starts_with("4 messages are kept")),
     );
@@ -339,7 +342,7 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
         let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
         api.overview().unwrap().rabbitmq_version
     };
-    // Only versions that know of deprecation know this line; 4.3 needs it.
+    // Only versions that know deprecated features accept this line, and 4.3 needs it.
     let old = version.starts_with("3.1") && !version.starts_with("3.13");
     let config = if old { "" } else { "deprecated_features.permit.transient_nonexcl_queues = true\n" };
     let node = PrivateNode::start(NodeOptions {
@@ -361,7 +364,7 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
     };
     alarm("set_alarm({{resource_limit, disk, node()}, []})");
     let report = eventually_seen(
-        "the alarm shows",
+        "the alarm is reported",
         || look(&settings),
         |report| {
             codes(report).contains(&FindingCode::BrokerAlarm)
@@ -392,7 +395,7 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
     if old {
         assert_eq!(of(FindingCode::BrokerUnsuitable).count(), 1, "{report:#?}");
         assert!(of(FindingCode::FeatureFlagOff).count() >= 3, "{report:#?}");
-        // What it says to do helps.
+        // The advice helps.
         node.tell(&["enable_feature_flag", "all"]).unwrap();
     }
     alarm("clear_alarm({resource_limit, disk, node()})");
@@ -401,14 +404,14 @@ fn a_broker_that_is_short_of_something_or_out_of_date_is_found() {
         node.tell(&["enable_feature_flag", "all"]).unwrap();
     }
     install(&settings);
-    eventually_seen("all is well", || look(&settings), |report| report.findings.is_empty());
+    eventually_seen("there is no finding", || look(&settings), |report| report.findings.is_empty());
 }
 
 #[test]
 fn messages_that_come_back_to_their_consumer_over_and_over_are_found() {
     let settings = new_set(1);
     let mut session = Session::open(&settings.broker).unwrap();
-    // Of a kind that never stops handing them out.
+    // A classic queue delivers messages again without a limit.
     queue(&mut session, "loop", json!({"x-queue-type": "classic"}));
     receives(&mut session, "billing", Endpoint::Queue("loop".into()));
     raw::publish(&settings, (0..50).map(|n| raw::message("", "loop", n, &json!({}))));
@@ -422,19 +425,50 @@ fn messages_that_come_back_to_their_consumer_over_and_over_are_found() {
     };
     let is_loop = |finding: &&Finding| finding.code == FindingCode::HotLoop;
     let report =
-        eventually_seen("it is found", looping, |report| report.findings.iter().any(|it| is_loop(&it)));
+        eventually_seen("doctor finds it", looping, |report| report.findings.iter().any(|it| is_loop(&it)));
     let finding = report.findings.iter().find(is_loop).unwrap();
     assert_eq!((finding.subject.as_str(), &finding.apps[..]), ("queue `loop`", &["billing".to_owned()][..]));
     assert!(finding.what.contains("0 are acknowledged"), "{finding:#?}");
-    // And by every look, although brokers count only every 5 s.
+    // Every look finds it, although the broker counts only every 5 s.
     for _ in 0..6 {
         std::thread::sleep(std::time::Duration::from_secs(1));
         let report = looping();
         assert!(codes(&report).contains(&FindingCode::HotLoop), "{report:#?}");
     }
     eventually_seen(
-        "it is over",
+        "the finding is gone",
         || look(&settings),
         |report| !codes(report).contains(&FindingCode::HotLoop),
     );
+}
+
+#[test]
+fn clients_with_small_frames_are_found_where_the_broker_takes_them() {
+    const CLIENT: &str = "import sys, pika\n\
+        connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))\n\
+        print('connected', flush=True)\n\
+        sys.stdin.read()";
+    let settings = new_set(1_000);
+    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika");
+    let url = format!("{}?frame_max=4096&heartbeat=0", common::url(&settings));
+    let mut client = std::process::Command::new(python)
+        .args(["-c", CLIENT, &url])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut connected = String::new();
+    BufReader::new(client.stdout.take().unwrap()).read_line(&mut connected).unwrap();
+    if connected.is_empty() {
+        // From 4.1 on, the broker refuses less than 8,192 bytes.
+        assert!(!client.wait().unwrap().success());
+        assert!(!codes(&look(&settings)).contains(&FindingCode::SmallFrames));
+        return;
+    }
+    let [finding] = &found(&settings, FindingCode::SmallFrames)[..] else { panic!("one finding") };
+    assert!(finding.what.contains("`guest`"), "{finding:#?}");
+    drop(client.stdin.take());
+    client.wait().unwrap();
+    eventually("the finding is gone", || !codes(&look(&settings)).contains(&FindingCode::SmallFrames));
 }

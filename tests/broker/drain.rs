@@ -1,4 +1,4 @@
-//! Queues that keep messages: looking changes nothing, and nothing is lost.
+//! Queues that hold messages: looking changes nothing, and no message is lost.
 
 use std::{
     collections::HashSet,
@@ -43,7 +43,7 @@ fn holding(count: usize) -> (Settings, Session) {
     let mut session = Session::open(&settings.broker).unwrap();
     session.declare_queue(&kept()).unwrap();
     raw::publish(&settings, (0..count).map(|n| raw::message("", "kept", n, &json!({}))));
-    eventually("all are in the queue", || ready(&mut session, "kept") as usize == count);
+    eventually("all messages are in the queue", || ready(&mut session, "kept") as usize == count);
     (settings, session)
 }
 
@@ -51,19 +51,20 @@ fn ready(session: &mut Session, queue: &str) -> u32 {
     session.queue_depth(queue).unwrap().unwrap().ready
 }
 
-/// The numbers in a queue, in order.
+/// The numbers of the messages in a queue, in order.
 fn look(settings: &Settings, queue: &Queue) -> Vec<usize> {
     keeping::look(Drain::new(settings, queue)).1
 }
 
 #[test]
 fn looking_takes_nothing_away_however_often() {
-    // More than two pages, and more looks than the 20 deliveries of RabbitMQ 4.
+    // More than two pages, and more looks than the 20 deliveries that RabbitMQ 4 allows.
     let (settings, mut session) = holding(2_500);
     let all: Vec<_> = (0..2_500).collect();
     for _ in 0..3 {
         assert_eq!(look(&settings, &kept()), all);
-        eventually("all are back", || ready(&mut session, "kept") == 2_500);
+        // The next command finds all of them.
+        assert_eq!(ready(&mut session, "kept"), 2_500);
     }
     let mut progress = Vec::new();
     for _ in 0..25 {
@@ -72,13 +73,13 @@ fn looking_takes_nothing_away_however_often() {
             .run(|_| Decision::Keep, |at| progress.push(at))
             .unwrap();
         assert_eq!((report.examined, report.unexamined()), (10, 2_490));
-        eventually("all are back", || ready(&mut session, "kept") == 2_500);
+        assert_eq!(ready(&mut session, "kept"), 2_500);
     }
     assert!(progress.iter().all(|at| at.total == 10) && progress.last().unwrap().settled == 10);
 }
 
 #[test]
-fn what_is_selected_goes_and_the_rest_stays_in_order() {
+fn selected_messages_are_sent_on_and_others_stay_in_order() {
     let (settings, mut session) = holding(2_500);
     session.declare_queue(&queue("target", &[])).unwrap();
     let report = Drain::new(&settings, &kept())
@@ -100,20 +101,20 @@ fn what_is_selected_goes_and_the_rest_stays_in_order() {
         ..Drained::default()
     };
     assert_eq!(report, expected);
-    eventually("the rest is back", || ready(&mut session, "kept") == 1_000);
+    eventually("the remaining messages are back", || ready(&mut session, "kept") == 1_000);
     let stayed: Vec<_> = (0..2_500).filter(|n| n % 5 > 2).collect();
     assert_eq!(look(&settings, &kept()), stayed);
     let sent: HashSet<_> = look(&settings, &queue_unlimited("target")).into_iter().collect();
     assert_eq!(sent, (0..2_500).filter(|n| matches!(n % 5, 1 | 2)).collect());
 }
 
-/// A queue on a broker whose quorum queues have no limit unless told.
+/// A queue without a delivery limit in its arguments.
 fn queue_unlimited(name: &str) -> Queue {
     Queue::new(name)
 }
 
 #[test]
-fn what_comes_back_is_not_sent_round_and_round() {
+fn messages_that_come_back_are_not_sent_in_circles() {
     let (settings, mut session) = holding(300);
     let mut origins = 0;
     let report = Drain::new(&settings, &kept())
@@ -126,8 +127,8 @@ fn what_comes_back_is_not_sent_round_and_round() {
         )
         .unwrap();
     assert_eq!((report.sent, report.examined, origins), (300, 300, 0));
-    // More only if the broker forgot acknowledgements when the run ended.
-    eventually("all came back", || ready(&mut session, "kept") >= 300);
+    // There are more only if the broker lost acknowledgements at the end of the run.
+    eventually("all messages came back", || ready(&mut session, "kept") >= 300);
     let mut samples = Vec::new();
     let keep = |delivery: &Delivery| {
         samples.push(Sample::new(delivery, 1));
@@ -143,14 +144,15 @@ fn what_comes_back_is_not_sent_round_and_round() {
 }
 
 #[test]
-fn what_is_refused_stays_and_the_others_go() {
+fn refused_messages_stay_and_others_are_sent_on() {
     let (settings, mut session) = holding(50);
     session.declare_queue(&queue("target", &[])).unwrap();
     let decide = |delivery: &Delivery| {
         let mut outgoing = Outgoing::of(delivery, "", "target");
         match number(delivery) {
-            // Comes back; cannot be written; closes the channel, with everything
-            // in flight; is another user's.
+            // In order: a message that is returned; one that cannot be written; one that closes the
+            // channel with all messages in flight; one with a routing key that is too long; and one
+            // in another user's name, which is sent without it.
             5 => outgoing.routing_key = "nowhere".into(),
             15 => outgoing.headers = [("x".repeat(256), Value::Void)].into(),
             25 => outgoing.exchange = "no such exchange".into(),
@@ -164,12 +166,12 @@ fn what_is_refused_stays_and_the_others_go() {
     };
     let report = Drain::new(&settings, &kept()).run(decide, |_| {}).unwrap();
     assert_eq!((report.sent, report.refused, &report.failure), (46, 4, &None), "{report:?}");
-    eventually("they are back", || ready(&mut session, "kept") == 4);
+    eventually("the refused messages are back", || ready(&mut session, "kept") == 4);
     assert_eq!(look(&settings, &kept()), [5, 15, 25, 35]);
     let arrived: HashSet<_> = look(&settings, &queue_unlimited("target")).into_iter().collect();
-    assert_eq!(arrived.len(), 46, "each at least once");
+    assert_eq!(arrived.len(), 46, "each message arrives at least once");
 
-    // Where nothing is taken it ends instead of trying each.
+    // If no message is accepted, the run ends instead of trying all of them.
     let mut refused = 0;
     let report = Drain::new(&settings, &kept())
         .run(
@@ -182,30 +184,30 @@ fn what_is_refused_stays_and_the_others_go() {
         .unwrap();
     assert_eq!((report.sent, report.refused, refused), (0, 4, 4));
     assert!(report.refusal.unwrap().contains("routes it to no queue"));
-    eventually("they are back", || ready(&mut session, "kept") == 4);
+    eventually("the messages are back", || ready(&mut session, "kept") == 4);
 }
 
 #[test]
-fn where_nothing_is_taken_it_ends_and_tells_of_all_it_sent() {
+fn a_run_ends_if_every_message_is_refused_and_counts_all_of_them() {
     let (settings, mut session) = holding(30);
     let report = Drain::new(&settings, &kept())
         .run(|delivery| Decision::Send(Outgoing::of(delivery, "", "nowhere").into()), |_| {})
         .unwrap();
     assert!(report.failure.as_ref().unwrap().contains("10 messages in a row"), "{report:?}");
     assert!(report.refused >= 10 && report.sent == 0, "{report:?}");
-    // What it had sent and had no answer for is in doubt, and none is forgotten.
+    // Messages that were sent and not answered are in doubt, and all of them are counted.
     assert_eq!(report.refused + report.in_doubt, report.examined, "{report:?}");
-    eventually("they are back", || ready(&mut session, "kept") == 30);
+    eventually("the messages are back", || ready(&mut session, "kept") == 30);
 }
 
 #[test]
-fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
+fn messages_in_flight_are_in_doubt_when_the_connection_is_lost() {
     const LAST: usize = 50;
     let (mut settings, mut session) = holding(100);
-    // Nobody gets in again, however long it is tried.
+    // No login works later, so the run must not try for long.
     settings.router.publish_timeout = Duration::from_secs(5);
     session.declare_queue(&queue("target", &[])).unwrap();
-    // As a user who can be locked out.
+    // A user that can be locked out.
     let (vhost, node) = (settings.broker.vhost.clone(), &shared_node());
     let user = format!("sender-of-{vhost}");
     let password = |password: &str| {
@@ -233,7 +235,8 @@ fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
     let report = Drain::new(&settings, &kept())
         .run(
             |delivery| {
-                // Sent into a connection that is closed already, and no other can be opened.
+                // The message is sent into a closed connection, and no other connection can be
+                // opened.
                 if number(delivery) == LAST {
                     cut_off();
                 }
@@ -244,17 +247,17 @@ fn what_was_sent_when_the_way_out_is_lost_is_in_doubt() {
         .unwrap();
     assert!(report.failure.is_some() && report.in_doubt > 0, "{report:?}");
     assert_eq!(report.sent + report.in_doubt, report.examined, "{report:?}");
-    eventually("what was not confirmed is back", || {
+    eventually("the messages that were not confirmed are back", || {
         u64::from(ready(&mut session, "kept")) == 100 - report.sent
     });
 }
 
 #[test]
-fn a_look_that_ends_early_says_so() {
+fn a_look_that_ends_early_reports_its_failure() {
     let settings = installed(1_000);
     raw::publish(&settings, (0..2_500).map(|n| raw::message("delay", "garbage", n, &json!({}))));
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("all are unroutable", || ready(&mut session, "delay.unroutable") == 2_500);
+    eventually("all messages are unroutable", || ready(&mut session, "delay.unroutable") == 2_500);
     let mut gone = false;
     let report = Kept::Unroutable
         .list(&settings, &topology(&settings), 10_000, |_| {
@@ -286,7 +289,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
         .unwrap();
     assert!(report.interrupted && report.in_doubt == 0, "{report:?}");
     assert_eq!((report.sent, report.examined), (700, 700));
-    eventually("the rest is back", || ready(&mut session, "kept") == 1_300);
+    eventually("the remaining messages are back", || ready(&mut session, "kept") == 1_300);
     let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
     assert_eq!(Drain::new(&settings, &kept()).run(send, |_| {}).unwrap().sent, 1_300);
     assert_eq!(look(&settings, &queue_unlimited("target")), (0..2_000).collect::<Vec<_>>());
@@ -297,19 +300,19 @@ fn a_queue_that_counts_looks_is_not_touched() {
     let settings = vhost().build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let error = |settings: &Settings, queue: &Queue| {
-        Drain::new(settings, queue).run(|_| panic!("it was read"), |_| {}).unwrap_err()
+        Drain::new(settings, queue).run(|_| panic!("the queue was read"), |_| {}).unwrap_err()
     };
     assert!(matches!(error(&settings, &kept()), DrainError::Missing { .. }));
     session.declare_queue(&queue("kept", &[("x-delivery-limit", 3.into())])).unwrap();
     raw::publish(&settings, [raw::message("", "kept", 0, &json!({}))]);
-    eventually("the API has seen it", || {
+    eventually("the API shows the queue", || {
         matches!(error(&settings, &kept()), DrainError::DeliveryLimit { limit: 3, .. })
     });
-    // Without the management API, its arguments say so.
+    // Without the management API, the limit is unknown.
     let mut blind = settings.clone();
     blind.management = None;
     assert!(matches!(error(&blind, &kept()), DrainError::UnknownLimit { .. }));
-    // And by policy.
+    // The same limit by policy.
     session.delete_queue("kept").unwrap();
     session.declare_queue(&kept()).unwrap();
     raw::publish(&settings, [raw::message("", "kept", 0, &json!({}))]);

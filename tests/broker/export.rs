@@ -1,17 +1,21 @@
-//! What is exported, in the hands of the broker itself.
+//! The exported definitions, imported by the broker itself.
 
 use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, Export};
-use delayline_core::topology::{JournalSettings, RecallSettings};
+use delayline_core::topology::{JournalSettings, RecallSettings, Rejected};
 
 use crate::common::{app, http, shared_node, topology, vhost};
 
-/// Imports by one of the broker's two ways, and expects what `install` would have made.
+/// Imports the definitions through one of the broker's two interfaces, and expects the same set as
+/// `install` makes.
 fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
     let settings = vhost().set("queue_type", queue_type).build().unwrap();
     let (vhost, topology) = (&settings.broker.vhost, topology(&settings));
     let spec = AppSpec {
         app: app("billing"),
-        delivery: Delivery::Direct(AppQueue { retry: true, ..AppQueue::new("billing") }),
+        delivery: Delivery::Direct(AppQueue {
+            rejected: Some(Rejected::Retried),
+            ..AppQueue::new("billing")
+        }),
         user: None,
         recall: Some(RecallSettings::default().with_journal(JournalSettings::default())),
     };
@@ -20,7 +24,7 @@ fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
     assert!(answer.get("error").is_none(), "{answer}");
     let report = admin::verify(&settings, &topology).unwrap();
     assert!(report.findings.is_empty(), "{report:?}");
-    // Nor is anything left to do.
+    // `install` has nothing left to do.
     let report = admin::install(&settings, &topology, false, || {}).unwrap();
     assert_eq!(
         (report.outcome, report.created, report.created_bindings),
@@ -31,7 +35,7 @@ fn imported(path: impl Fn(&str) -> String, queue_type: &str) {
 }
 
 #[test]
-fn imported_definitions_are_what_install_makes() {
+fn imported_definitions_equal_an_installed_set() {
     imported(|_| "definitions".into(), "quorum");
 }
 
@@ -46,7 +50,7 @@ fn a_set_of_classic_queues_is_exported_alike() {
 }
 
 #[test]
-fn import_leaves_what_stands_and_verify_finds_it() {
+fn import_keeps_existing_objects_and_verify_finds_them() {
     let settings = vhost().build().unwrap();
     let vhost = &settings.broker.vhost;
     let queue = format!("queues/{vhost}/delay.level.05");

@@ -1,4 +1,4 @@
-//! Nothing that was confirmed is lost, whatever happens to the broker.
+//! No confirmed message is lost, whatever happens to the broker.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -46,7 +46,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
     let mut confirmed: HashSet<String> = HashSet::new();
     let mut pipeline = router.pipeline();
     for id in 0..5_000 {
-        // Due in 5 to 20 s: they wait while the node is down.
+        // Due in 5 to 20 s, so that the messages wait while the node is down.
         confirmed.extend(pipeline.push(id, message(id, 500 + id % 1_500)).map(|o| {
             o.result.unwrap();
             o.tag.to_string()
@@ -58,7 +58,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
     }));
     assert_eq!(confirmed.len(), 5_000);
 
-    // A second thread publishes all the while, one confirmed message at a time.
+    // A second thread publishes all the time, one confirmed message after the other.
     let router = Arc::new(router);
     let stop = Arc::new(AtomicBool::new(false));
     let publisher = {
@@ -75,13 +75,13 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
     };
     let publishes = |more: u64| {
         let before = stats.counts().confirmed;
-        eventually("it publishes", || stats.counts().confirmed >= before + more);
+        eventually("the router publishes", || stats.counts().confirmed >= before + more);
     };
     publishes(10);
     node.write_down_queues().unwrap();
-    // In the middle of one that the broker does not get to confirm.
+    // The node is killed while it has a message that it cannot confirm.
     node.pause();
-    eventually("one is on its way", || {
+    eventually("a message is on its way", || {
         let counts = stats.counts();
         counts.published > counts.confirmed
     });
@@ -91,13 +91,13 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
     publishes(10);
     stop.store(true, Ordering::Relaxed);
     let receipts = publisher.join().unwrap();
-    assert!(receipts.values().any(|&publishes| publishes > 1), "the router carried on over the restart");
+    assert!(receipts.values().any(|&publishes| publishes > 1), "the router went on after the restart");
     confirmed.extend(receipts.into_keys());
 
     let mut arrived: HashMap<String, u32> = HashMap::new();
     let mut early = 0;
-    // Usually seconds. But the broker can lose sight of a hand-over that was under way
-    // between two levels as it started, for three minutes.
+    // It usually takes seconds. But a broker that starts can lose track of a hand-over between two
+    // levels, and then it takes three minutes.
     let mut patience = Duration::from_secs(40);
     let mut helps = 0;
     loop {
@@ -113,7 +113,7 @@ fn a_killed_node_loses_nothing_that_was_confirmed() {
         early += u32::from(arrival.late_ms() < 0);
         *arrived.entry(arrival.id).or_default() += 1;
         if confirmed.iter().all(|id| arrived.contains_key(id)) {
-            // All are there; now only what comes twice.
+            // All messages have arrived; now the test waits only for duplicates.
             patience = Duration::from_secs(2);
         }
     }
@@ -143,9 +143,10 @@ fn a_memory_alarm_blocks_and_releases() {
         node.tell(&["eval", &format!("rabbit_alarm:{call}.")]).unwrap();
     };
     alarm(true);
-    // The broker tells its connections a moment later, and says so only when something is
-    // published. So the first that fails may be in doubt; the second is certainly not sent.
-    let first = (0..1_000).find_map(|_| router.publish(message(1, 1)).err()).expect("it is blocked");
+    // The broker informs its connections a moment later, and only when something is published. So
+    // the first failed message may be in doubt, but the second was certainly not sent.
+    let first =
+        (0..1_000).find_map(|_| router.publish(message(1, 1)).err()).expect("the connection is blocked");
     assert!(matches!(first.cause(), Cause::Blocked { .. } | Cause::Unconfirmed { .. }), "{first}");
     let second = router.publish(message(2, 1)).unwrap_err();
     assert!(matches!(second.cause(), Cause::Blocked { .. }), "{second}");
@@ -156,7 +157,7 @@ fn a_memory_alarm_blocks_and_releases() {
     while !(ids.contains("0") && ids.contains("3")) {
         ids.insert(inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {ids:?} came")).id);
     }
-    // Behind what should not be there.
+    // This message would arrive after the message that must not arrive.
     router.publish(Message::after(app("app"), Delay::from_seconds(31).unwrap(), "the last")).unwrap();
     ids.extend(inbox.until("the last").into_iter().map(|arrival| arrival.id));
     assert!(!ids.contains("2"), "{ids:?}");
@@ -192,15 +193,15 @@ fn a_silent_node_is_given_up_and_found_again() {
     node.pause();
     thread::scope(|scope| {
         let publishing = scope.spawn(|| router.publish(message(1, 1)));
-        // Heartbeats every second; the connection is given up after two.
-        eventually("the connection is given up", || stats.counts().lost > 0);
-        assert_eq!(stats.counts().confirmed, 1, "a node that stands still has confirmed a message");
+        // With heartbeats every second, the connection is closed after two.
+        eventually("the connection is closed", || stats.counts().lost > 0);
+        assert_eq!(stats.counts().confirmed, 1, "a paused node has confirmed a message");
         node.resume();
         publishing.join().unwrap().unwrap()
     });
     assert!(stats.counts().reconnects > 0, "{:?}", stats.counts());
     inbox.reopen();
-    while inbox.next(PATIENCE).expect("what was published again").id != "1" {}
+    while inbox.next(PATIENCE).expect("the message that was published again").id != "1" {}
 }
 
 #[test]
@@ -221,11 +222,11 @@ fn closed_connections_are_opened_again() {
         });
         for _ in 0..3 {
             let before = confirmed.load(Ordering::Relaxed);
-            eventually("it publishes", || confirmed.load(Ordering::Relaxed) > before + 10);
+            eventually("the router publishes", || confirmed.load(Ordering::Relaxed) > before + 10);
             node.tell(&["close_all_connections", "--vhost", &settings.broker.vhost, "test"]).unwrap();
         }
         let before = confirmed.load(Ordering::Relaxed);
-        eventually("it publishes again", || confirmed.load(Ordering::Relaxed) > before + 10);
+        eventually("the router publishes again", || confirmed.load(Ordering::Relaxed) > before + 10);
         stop.store(true, Ordering::Relaxed);
     });
     assert!(stats.counts().reconnects >= 3, "{:?}", stats.counts());

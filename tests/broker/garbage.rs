@@ -8,8 +8,7 @@ use crate::common::{
     Inbox, PATIENCE, app, eventually, http, installed, lateness, shared_node, status, topology,
 };
 
-/// Publishes straight to an exchange, past the router, as a client with a bug
-/// would.
+/// Publishes directly to an exchange without the router, as a faulty client would.
 fn publish_raw(vhost: &str, routing_key: &str) {
     let body = serde_json::json!({
         "properties": {"delivery_mode": 2}, "routing_key": routing_key, "payload": "garbage", "payload_encoding": "string",
@@ -18,7 +17,7 @@ fn publish_raw(vhost: &str, routing_key: &str) {
 }
 
 #[test]
-fn garbage_is_kept_counted_and_in_nobodys_way() {
+fn garbage_is_kept_and_counted_and_blocks_no_application() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let zeros = |n: usize| vec!["0000"; n].join(".");
@@ -61,7 +60,7 @@ fn garbage_is_kept_counted_and_in_nobodys_way() {
             router.publish(Message::after(app("app"), Delay::from_seconds(3).unwrap(), "x")).unwrap();
         }
     }
-    eventually("all garbage is in unroutable", || status(&settings).unroutable == Some(expected));
+    eventually("all garbage is unroutable", || status(&settings).unroutable == Some(expected));
     let good = inbox.join().unwrap();
     assert_eq!(good.len(), expected.div_ceil(4) as usize);
     println!("beside {expected} garbage messages: {}", lateness(&good));
@@ -69,8 +68,8 @@ fn garbage_is_kept_counted_and_in_nobodys_way() {
 }
 
 #[test]
-fn an_app_nobody_binds_delays_nobody_else() {
-    // Without the alternate exchange, 32 of these stop a level for everybody.
+fn an_unbound_app_delays_no_other_app() {
+    // Without the alternate exchange, 32 such messages block a level for all applications.
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app").collecting(50, PATIENCE);
     let router = settings.router().connect().unwrap();
@@ -83,7 +82,7 @@ fn an_app_nobody_binds_delays_nobody_else() {
     }
     let good = inbox.join().unwrap();
     assert_eq!(good.len(), 50);
-    println!("beside 200 messages for nobody: {}", lateness(&good));
+    println!("beside 200 unroutable messages: {}", lateness(&good));
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("200 are unroutable", || {
         session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 200
@@ -91,9 +90,9 @@ fn an_app_nobody_binds_delays_nobody_else() {
 }
 
 #[test]
-fn ten_thousand_for_nobody_delay_nobody_else() {
-    // The same 50 messages alone, beside as many for an app that is bound, and
-    // beside those for nobody; the figures are printed.
+fn ten_thousand_unroutable_messages_delay_no_other_message() {
+    // The same 50 messages three times: alone, beside 10,000 messages for a bound application, and
+    // beside 10,000 unroutable ones. The test prints the figures.
     let settings = installed(100);
     let inbox = Inbox::open(&settings, "app");
     let router = settings.router().connect().unwrap();
@@ -121,8 +120,8 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
     assert_eq!(somebody.join().unwrap().len(), 10_000);
     let unbound = beside("nobody");
     println!("alone: {}", lateness(&alone));
-    println!("beside 10,000 for an app that is bound: {}", lateness(&bound));
-    println!("beside 10,000 for nobody: {}", lateness(&unbound));
+    println!("beside 10,000 for a bound application: {}", lateness(&bound));
+    println!("beside 10,000 unroutable messages: {}", lateness(&unbound));
     assert_eq!((alone.len(), bound.len(), unbound.len()), (50, 50, 50));
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("10,000 are unroutable", || {
@@ -131,10 +130,11 @@ fn ten_thousand_for_nobody_delay_nobody_else() {
 }
 
 #[test]
-fn without_the_alternate_exchange_they_would_delay_everybody() {
-    // What the test above guards against is real: the same set, with a dispatch
-    // exchange that keeps nothing. Whole seconds, so that no message waits longer in a
-    // busy router than it is delayed: it would go to dispatch at once, and come back.
+fn without_the_alternate_exchange_they_would_delay_every_app() {
+    // Proves that the tests above guard against a real problem: the dispatch exchange has no
+    // alternate exchange here. With whole seconds, no message waits in a busy router for longer
+    // than its delay. If one did, it would be published to the dispatch exchange at once, and be
+    // returned.
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let topology = topology(&settings);
@@ -155,7 +155,8 @@ fn without_the_alternate_exchange_they_would_delay_everybody() {
         router.publish(Message::after(app("nobody"), one, "x")).unwrap();
     }
     router.publish(Message::after(app("app"), one, "behind them")).unwrap();
-    // What goes past level 0, and is due long after, comes; what waits in it does not.
+    // A message that bypasses level 0 arrives, although it is due much later. A message in level 0
+    // does not arrive.
     let past = Delay::from_seconds(4).unwrap();
     router.publish(Message::after(app("app"), past, "past it")).unwrap();
     assert_eq!(inbox.next(PATIENCE).unwrap().body, b"past it", "level 0 is not stalled");
@@ -170,7 +171,7 @@ fn an_app_key_is_matched_exactly() {
     for key in ["orders", "eu.orders", "x.eu.orders", "orders.eu"] {
         router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), key)).unwrap();
     }
-    // The two that nobody is bound for have gone past dispatch, and so have the others.
+    // The two unroutable messages have passed the dispatch exchange, and so have the other two.
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("two are unroutable", || session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 2);
     for (inbox, key) in [(&orders, "orders"), (&eu_orders, "eu.orders")] {

@@ -1,4 +1,4 @@
-//! A gateway as publishers and consumers of the delayed-message plugin meet it.
+//! A gateway, from the point of view of publishers and consumers of the delayed-message plugin.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,8 +14,7 @@ use delayline_admin::{self as admin, Applied, DoctorOptions, Kept, Selection};
 use delayline_amqp::{Consumer, Delivery, Next, Session};
 use delayline_client::gateway::{Gateway, GatewayStats};
 use delayline_core::{
-    Message,
-    message::{Properties, Value},
+    message::{Properties, Value, direct},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
@@ -24,9 +23,7 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    PATIENCE, app,
-    daemon::{Daemon, serve_as},
-    eventually, http, install, installed, raw, shared_node, topology,
+    NO_SIGNAL, PATIENCE, app, daemon::Daemon, eventually, install, installed, raw, topology,
 };
 
 const NAME: &str = "orders.delayed";
@@ -40,7 +37,7 @@ fn unroutable(settings: &Settings) -> u32 {
     session.queue_depth("delay.unroutable").unwrap().map_or(0, |depth| depth.ready)
 }
 
-/// The service, on a thread of this process.
+/// The service on its own thread.
 struct Serving {
     stop: Arc<AtomicBool>,
     stats: Arc<GatewayStats>,
@@ -68,7 +65,7 @@ impl Drop for Serving {
     }
 }
 
-/// An application's queue, bound as it was with the plugin.
+/// An application's queue, bound in the same way as with the plugin.
 struct Orders {
     consumer: Consumer,
     _session: Session,
@@ -86,7 +83,7 @@ impl Orders {
     }
 
     fn next(&self) -> (i64, Delivery) {
-        // A broker that was killed may keep what was refused on the way for three minutes.
+        // A broker that was killed may hold a refused message for three minutes.
         match self.consumer.next(2 * PATIENCE) {
             Next::Delivery(delivery) => (Timestamp::now().as_millisecond(), delivery),
             other => panic!("nothing came: {other:?}"),
@@ -101,7 +98,7 @@ fn order(delay: impl Into<Json>, id: &str) -> Json {
 }
 
 #[test]
-fn what_goes_in_comes_out_as_it_was_and_never_early() {
+fn messages_leave_the_gateway_unchanged_and_never_early() {
     let settings = installed(1_000);
     let added = add(&settings, ExchangeKind::Topic);
     assert_eq!(added.outcome, Applied::Installed, "{added:?}");
@@ -149,31 +146,30 @@ fn what_goes_in_comes_out_as_it_was_and_never_early() {
 }
 
 #[test]
-fn what_cannot_be_sent_on_is_unroutable_and_the_rest_goes_on() {
+fn messages_that_cannot_be_sent_on_are_unroutable_and_others_go_on() {
     let settings = installed(10);
     add(&settings, ExchangeKind::Direct);
     let orders = Orders::open(&settings, "order.good");
     let serving = Serving::start(&settings);
-    // A delay that nobody can read, one that no level can hold, and keys that nobody is bound
-    // for, with and without a delay.
+    // An invalid delay, a delay beyond the range, and unbound keys with and without a delay.
     let bad = [order("soon", "text"), order(i64::MAX, "never"), order(20, "lost"), order(0, "lost-too")];
     raw::publish(&settings, bad.into_iter().chain([order(50, "good")]));
     assert_eq!(orders.next().1.body, b"good");
-    eventually("all others are unroutable", || unroutable(&settings) == 4);
+    eventually("all other messages are unroutable", || unroutable(&settings) == 4);
     let counts = serving.stats.counts();
     assert_eq!((counts.taken, counts.set_aside), (5, 4), "{counts:?}");
     assert!(serving.stop());
 }
 
 #[test]
-fn what_expired_while_no_daemon_ran_is_delivered_all_the_same() {
+fn messages_that_expired_without_a_daemon_are_still_delivered() {
     let settings = installed(10);
     add(&settings, ExchangeKind::Fanout);
     let orders = Orders::open(&settings, "");
     let properties = json!({ "message_id": "1", "expiration": "1", "headers": { "x-delay": 30 } });
     raw::publish(&settings, [raw::message("orders.delayed.in", "the.key", "expired", &properties)]);
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("it has left the queue of incoming messages", || {
+    eventually("the message has left the queue of incoming messages", || {
         session.queue_depth("delay.gateway-due.orders.delayed").unwrap().is_some_and(|depth| depth.ready == 1)
     });
     let serving = Serving::start(&settings);
@@ -192,7 +188,7 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
     let refused = add(&settings, ExchangeKind::Topic);
     assert_eq!(refused.outcome, Applied::Conflict);
     assert!(refused.conflicts[0].contains("`type` should be topic, but is headers"), "{refused:?}");
-    assert!(!session.exchange_exists("orders.delayed.in").unwrap(), "nothing was changed");
+    assert!(!session.exchange_exists("orders.delayed.in").unwrap(), "an exchange was created");
     assert_eq!(add(&settings, ExchangeKind::Headers).outcome, Applied::Installed);
     let again = add(&settings, ExchangeKind::Headers);
     assert_eq!(again.outcome, Applied::Unchanged);
@@ -201,23 +197,27 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
 
     let listed = || admin::list_gateways(&settings, &topology).unwrap().gateways.remove(0);
     let found = listed();
-    assert_eq!((found.gateway.as_str(), found.kind.as_deref(), found.channels), (NAME, Some("headers"), 0));
+    assert_eq!(
+        (found.gateway.as_str(), found.kind.as_deref(), found.channels),
+        (NAME, Some("headers"), Some(0))
+    );
     assert!(found.problems.iter().any(|problem| problem.contains("run `delayline serve`")), "{found:?}");
     session.delete_exchange("orders.delayed.in").unwrap();
     let broken = listed();
     assert!(broken.problems[0].contains("exchange `orders.delayed.in`"), "{broken:?}");
     add(&settings, ExchangeKind::Headers);
 
-    let remove = |force| admin::remove_gateway(&settings, &topology, NAME, force, false).unwrap();
+    let remove =
+        |force| admin::remove_gateway(&settings, &topology, NAME, (force, false), &NO_SIGNAL).unwrap();
     raw::publish(&settings, [order(5_000, "waits")]);
     let refused = remove(false).unwrap_err();
     assert_eq!(
         (refused.waiting[0].queue.as_str(), refused.waiting[0].messages),
-        ("delay.gateway.orders.delayed", 1)
+        ("delay.gateway.orders.delayed", Some(1))
     );
     assert!(session.exchange_exists("orders.delayed.in").unwrap());
     let removed = remove(true).unwrap();
-    assert_eq!(removed.discarded[0].messages, 1);
+    assert_eq!(removed.discarded[0].messages, Some(1));
     assert!(session.exchange_exists(NAME).unwrap(), "consumers are bound to it");
     assert!(admin::list_gateways(&settings, &topology).unwrap().gateways.is_empty());
     let report = admin::verify(&settings, &topology).unwrap();
@@ -225,14 +225,14 @@ fn adding_again_changes_nothing_and_removing_loses_nothing() {
 }
 
 #[test]
-fn what_was_set_aside_is_sent_on_once_somebody_is_bound() {
+fn unroutable_messages_are_sent_on_once_a_queue_is_bound() {
     let settings = installed(10);
     let topology = topology(&settings);
     add(&settings, ExchangeKind::Topic);
     let serving = Serving::start(&settings);
-    // The second has been in the levels.
+    // The second message has passed the levels.
     raw::publish(&settings, [order(0, "now"), order(700, "later"), order("soon", "text")]);
-    eventually("all are unroutable", || unroutable(&settings) == 3);
+    eventually("all messages are unroutable", || unroutable(&settings) == 3);
     assert_eq!(serving.stats.counts().delayed, 1);
     assert!(serving.stop());
 
@@ -248,9 +248,12 @@ fn what_was_set_aside_is_sent_on_once_somebody_is_bound() {
     assert_eq!(keys, ["order.later", "order.now", "order.text"]);
     let doctor = || admin::doctor(&settings, &topology, &DoctorOptions::default()).unwrap().findings;
     let found = doctor();
-    let nobody = found.iter().find(|it| it.code.as_str() == "nobody-bound").expect("it is found");
+    let nobody = found.iter().find(|it| it.code.as_str() == "nobody-bound").expect("doctor finds it");
     assert_eq!(nobody.subject, format!("gateway `{NAME}`"));
-    assert!(nobody.advice.contains("replay --app gateway.orders.delayed"), "{nobody:?}");
+    assert!(
+        nobody.advice.contains("held replay --kind unroutable --app gateway.orders.delayed"),
+        "{nobody:?}"
+    );
     assert!(found.iter().any(|it| it.code.as_str() == "gateway-unbound"), "{found:?}");
 
     let replay = || {
@@ -262,7 +265,7 @@ fn what_was_set_aside_is_sent_on_once_somebody_is_bound() {
         let report = replay();
         assert_eq!((report.drained.sent, report.hopeless), (0, 1), "{report:?}");
         assert_eq!(report.unbound, [("gateway.orders.delayed".to_owned(), 2)].into());
-        eventually("they are back", || unroutable(&settings) == 3);
+        eventually("the messages are back", || unroutable(&settings) == 3);
     }
     let orders = Orders::open(&settings, "order.#");
     let report = replay();
@@ -278,7 +281,7 @@ fn what_was_set_aside_is_sent_on_once_somebody_is_bound() {
         assert!(!delivery.headers.contains_key("delayline-gateway"), "{delivery:?}");
         orders.consumer.ack(delivery).unwrap();
     }
-    eventually("the malformed one stays", || unroutable(&settings) == 1);
+    eventually("the malformed message stays", || unroutable(&settings) == 1);
 }
 
 #[test]
@@ -297,7 +300,7 @@ fn names_that_clash_are_refused_and_bindings_past_the_delay_are_found() {
     admin::add_gateway(&settings, &topology, "y.in", ExchangeKind::Fanout, false).unwrap().unwrap();
     assert!(refused("y").contains("there is a gateway `y.in`"));
     let list = || admin::list_gateways(&settings, &topology).unwrap().gateways;
-    assert_eq!(list().len(), 2, "nothing was made");
+    assert_eq!(list().len(), 2, "a gateway was created");
 
     let _orders = Orders::open(&settings, "");
     let mut session = Session::open(&settings.broker).unwrap();
@@ -309,16 +312,16 @@ fn names_that_clash_are_refused_and_bindings_past_the_delay_are_found() {
     assert!(problem.contains("bind it to exchange `orders.delayed`"), "{found:?}");
 }
 
-/// A daemon that serves gateways, which it finds by itself, and nothing else.
+/// A daemon that only serves gateways, which it finds automatically.
 fn daemon(settings: &Settings) -> Daemon {
     Daemon::start(settings, &["--no-canary", "--no-web", "--no-retry"])
 }
 
-/// Two that take messages of the gateway.
+/// Two daemons that serve the gateway.
 fn two_daemons(settings: &Settings) -> [Daemon; 2] {
     let daemons = [daemon(settings), daemon(settings)];
     for daemon in &daemons {
-        eventually("it works for the gateway", || daemon.log().matches("taking messages").count() == 2);
+        eventually("the daemon serves the gateway", || daemon.log().matches("taking messages").count() == 2);
     }
     daemons
 }
@@ -367,22 +370,23 @@ fn properties(number: u32) -> Properties {
     }
 }
 
-/// How many milliseconds it is to wait: up to six seconds, and up to twenty in the long form.
+/// The delay in milliseconds: up to six seconds, or up to twenty in the long form.
 fn delay(number: u32) -> i64 {
     let longest = if messages() > MESSAGES { 20_000 } else { 6_000 };
     i64::from(1 + number.wrapping_mul(7_919) % longest)
 }
 
-/// How many messages go through a gateway whose daemon and node are killed.
+/// The number of messages through a gateway whose daemon and node are killed.
 const MESSAGES: u32 = 3_000;
 
-/// The long form: `GATEWAY_MESSAGES=100000 scripts/test --test system broker::gateway::a_killed_node`
+/// The number of messages; the long form is `GATEWAY_MESSAGES=100000 scripts/test --test system
+/// broker::gateway::a_killed_node`.
 fn messages() -> u32 {
     std::env::var("GATEWAY_MESSAGES").map_or(MESSAGES, |text| text.parse().expect("a number of messages"))
 }
 
-/// Publishes some five hundred a second, through all that happens to the broker. Each body is
-/// when it is due.
+/// Publishes about five hundred messages a second, whatever happens to the broker. Each body is the
+/// due time.
 fn publish(settings: &Settings, count: u32) {
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
@@ -393,36 +397,13 @@ fn publish(settings: &Settings, count: u32) {
         );
         let due = Timestamp::now().as_millisecond() + delay(number);
         let (entry, key) = (format!("{NAME}.in"), format!("order.{number}"));
-        let message = Message::keyed(app("shop"), entry, key, due.to_string())
+        let message = direct::keyed(app("shop"), entry, key, due.to_string())
             .with_header("x-delay", delay(number))
             .with_header("mine", "kept")
             .with_properties(properties(number));
         assert!(pipeline.push((), message).is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
-}
-
-#[test]
-fn a_daemon_needs_the_rights_that_the_page_gives_it() {
-    let settings = installed(1_000);
-    add(&settings, ExchangeKind::Topic);
-    let orders = Orders::open(&settings, "order.#");
-    let page = include_str!("../../docs/gateway.md");
-    let row =
-        page.lines().find(|line| line.starts_with("| `delayline serve` |")).unwrap().replace(r"\|", "\u{1}");
-    let rights: Vec<_> =
-        row.split('|').skip(2).map(|it| it.trim().trim_matches('`').replace('\u{1}', "|")).collect();
-    let (node, user) = (&shared_node(), "gateway-daemon");
-    http(node, "PUT", &format!("users/{user}"), &json!({ "password": user, "tags": "monitoring" }));
-    let rights = json!({ "configure": "^$", "write": rights[0], "read": rights[1] });
-    http(node, "PUT", &format!("permissions/{}/{user}", settings.broker.vhost), &rights);
-    let mut serve = serve_as(user, &settings);
-    serve.args(["--no-canary", "--no-web", "--no-retry", "--no-unstick", "--no-sweep"]);
-    let daemon = Daemon::with(tempfile::tempdir().unwrap(), serve);
-    raw::publish(&settings, [order(1_100, "1")]);
-    let (_, delivery) = orders.next();
-    orders.consumer.ack(delivery).unwrap();
-    assert!(!daemon.log().contains("refused"), "{}", daemon.log());
 }
 
 #[test]
@@ -436,7 +417,7 @@ fn of_large_messages_a_daemon_takes_fewer_at_a_time() {
     let router = settings.router().connect().unwrap();
     for number in 0..COUNT {
         let (entry, key) = (format!("{NAME}.in"), format!("order.{number}"));
-        let message = Message::keyed(app("shop"), entry, key, vec![b'x'; BODY]);
+        let message = direct::keyed(app("shop"), entry, key, vec![b'x'; BODY]);
         router.publish(message.with_header("x-delay", 1 + i64::from(number) * 100)).unwrap();
     }
     let mut seen = HashSet::new();
@@ -446,8 +427,8 @@ fn of_large_messages_a_daemon_takes_fewer_at_a_time() {
         seen.insert(delivery.routing_key.clone());
         orders.consumer.ack(delivery).unwrap();
     }
-    // Of both queues, so that those which it holds have 256 MiB each time.
-    eventually("the log says it", || daemon.log().matches(", 64 at a time").count() >= 2);
+    // Once for each of the two queues, so that the messages held from each take at most 256 MiB.
+    eventually("the log shows the limit", || daemon.log().matches(", 64 at a time").count() >= 2);
     assert_eq!(unroutable(&settings), 0);
 }
 
@@ -455,7 +436,7 @@ fn of_large_messages_a_daemon_takes_fewer_at_a_time() {
 fn a_killed_node_and_a_killed_daemon_lose_nothing() {
     let count = messages();
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
-    // Longer than any start takes.
+    // Longer than any start of the node.
     let settings = node.settings().set("publish_timeout", "1h").build().unwrap();
     install(&settings);
     add(&settings, ExchangeKind::Topic);
@@ -481,7 +462,7 @@ fn a_killed_node_and_a_killed_daemon_lose_nothing() {
             orders.consumer.ack(delivery).unwrap();
         }
     };
-    // At any moment of the first two thirds.
+    // At random moments of the first two thirds.
     let kills = [0, 1].map(|third| fastrand::u32(count * third / 3 + 1..=count * (third + 1) / 3));
     println!("the daemon is killed after {} arrivals, the node after {}", kills[0], kills[1]);
     take(&orders, kills[0] as usize);

@@ -1,5 +1,5 @@
-//! The delays of others stall, and a guard cures that. The broker of these tests tries again
-//! by itself only after an hour: what moves, moves because of the guard.
+//! Foreign layouts get stuck, and a guard frees them. The broker of these tests tries again only
+//! after an hour, so messages move only because of the guard.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -13,8 +13,8 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    common::{eventually_seen, http, topology, vhost_on},
-    others::{bound, kombu, nservicebus, publish},
+    common::{NO_SIGNAL, eventually_seen, http, topology, vhost_on},
+    others::{accumulated, bound, classic_kombu, kombu, nservicebus, nservicebus_v1, publish},
     unstick::{node, policies, stuck},
 };
 
@@ -26,7 +26,7 @@ fn empty() -> (Settings, Session) {
 
 fn options() -> GuardOptions {
     let mut options = GuardOptions::default();
-    // Long, so that it is the dead letters that end the looking, and not the time.
+    // The wait is long, so that it ends because no dead letter is left.
     options.wait = Duration::from_secs(120);
     options
 }
@@ -37,7 +37,7 @@ fn guard(settings: &Settings, layout: &Layout, options: &GuardOptions) -> GuardR
 
 fn holds(session: &mut Session, queue: &str, count: u32) {
     let depth = || session.queue_depth(queue).unwrap().map_or(0, |depth| depth.ready);
-    eventually_seen("they are there", depth, |&ready| ready == count);
+    eventually_seen("the messages are there", depth, |&ready| ready == count);
 }
 
 fn replay(settings: &Settings, layout: &Layout) -> ReplayReport {
@@ -46,7 +46,7 @@ fn replay(settings: &Settings, layout: &Layout) -> ReplayReport {
     kept.replay(settings, &topology(settings), &all, true, &stop, |_| {}).unwrap().unwrap()
 }
 
-/// Names, types and arguments of all exchanges and queues, and all bindings.
+/// The names, types and arguments of all exchanges and queues, and all bindings.
 fn objects(settings: &Settings) -> Vec<Json> {
     let ask = |what: &str| http(node(), "GET", &format!("{what}/{}", settings.broker.vhost), &Json::Null);
     let mut all = Vec::new();
@@ -104,7 +104,7 @@ fn a_stall_of_nservicebus_is_cured_and_nothing_is_lost() {
     publish(&settings, &layout, "Gone", 1, 0..40);
     stuck(&settings, "nsb.v2.delay-level-00", 40);
     publish(&settings, &layout, "Sales", 3, 0..20);
-    // Nothing leaves level 0 any more, for anybody.
+    // Level 0 is stuck for every endpoint.
     stuck(&settings, "nsb.v2.delay-level-00", 60);
     assert_eq!(session.queue_depth("Sales").unwrap().unwrap().ready, 0);
 
@@ -122,10 +122,10 @@ fn a_stall_of_nservicebus_is_cured_and_nothing_is_lost() {
     assert_eq!((report.policies[0].exchanges.len(), report.missing.len()), (29, 0));
     let released = report.released.unwrap();
     let level = released.touched.iter().find(|queue| queue.queue == "nsb.v2.delay-level-00").unwrap();
-    assert_eq!((level.dead_letters, level.left), (60, Some(0)), "{level:?}");
+    assert_eq!((level.dead_letters, level.left), (Some(60), Some(0)), "{level:?}");
     holds(&mut session, "Sales", 20);
     holds(&mut session, &layout.kept(), 40);
-    // And what is published from now on stalls nothing.
+    // Messages that are published from now on block nothing.
     publish(&settings, &layout, "Gone", 1, 40..80);
     publish(&settings, &layout, "Sales", 1, 20..25);
     holds(&mut session, "Sales", 25);
@@ -137,22 +137,58 @@ fn a_stall_of_nservicebus_is_cured_and_nothing_is_lost() {
     assert_eq!((group.cause.app.as_deref(), group.cause.reason.as_str()), (Some("Gone"), "nobody-bound"));
     assert_eq!((group.group.count, group.bound), (80, Some(false)));
     assert_eq!(replay(&settings, &layout).unbound, [("Gone".to_owned(), 80)].into());
-    let undone = admin::unguard(&settings, &topology(&settings), &layout, true).unwrap();
-    assert_eq!(undone.kept.unwrap().messages, 80);
+    let undone = admin::unguard(&settings, &topology(&settings), &layout, true, &NO_SIGNAL).unwrap();
+    assert_eq!(undone.kept.unwrap().messages, Some(80));
     bound(&mut session, &layout, "Gone");
     assert_eq!(replay(&settings, &layout).drained.sent, 80);
     holds(&mut session, "Gone", 80);
 
     session.delete_queue("Gone").unwrap();
-    let undone = admin::unguard(&settings, &topology(&settings), &layout, false).unwrap();
+    let undone = admin::unguard(&settings, &topology(&settings), &layout, false, &NO_SIGNAL).unwrap();
     assert_eq!((undone.policies.len(), undone.removed.len()), (1, 2), "{undone:#?}");
     assert_eq!((objects(&settings), policies(&settings)), (before, policies_before));
-    let nothing = admin::unguard(&settings, &topology(&settings), &layout, false).unwrap();
+    let nothing = admin::unguard(&settings, &topology(&settings), &layout, false, &NO_SIGNAL).unwrap();
     assert!(nothing.policies.is_empty() && nothing.removed.is_empty(), "{nothing:#?}");
 }
 
 #[test]
-fn policies_that_stand_are_merged_or_the_guard_gives_way() {
+fn older_layouts_are_guarded_as_they_are() {
+    let (settings, mut session) = empty();
+    let (nsb, celery) = (nservicebus_v1(&mut session, 10), classic_kombu(&mut session, 10));
+    let doctor = |layout: &Layout| {
+        admin::doctor_layout(&settings, &topology(&settings), layout, &DoctorOptions::default())
+            .unwrap()
+            .findings
+    };
+    for layout in [&nsb, &celery] {
+        let findings = doctor(layout);
+        let [open] = &findings[..] else { panic!("{findings:#?}") };
+        assert_eq!(open.code, FindingCode::Unguarded);
+        assert!(open.what.contains("classic queues") && open.what.contains("dropped silently"), "{open:#?}");
+        let report = guard(&settings, layout, &options());
+        assert_eq!((report.outcome, report.missing.len()), (Applied::Installed, 0), "{report:#?}");
+        assert_eq!(doctor(layout), []);
+    }
+    publish(&settings, &nsb, "Gone", 1, 0..3);
+    // Tasks that were retried before.
+    for (retries, first) in [(0, 0), (1, 2), (3, 4)] {
+        publish(&settings, &celery, &accumulated(&celery, retries, "tasks"), 1, first..first + 2);
+    }
+    for (layout, app, count) in [(&nsb, "Gone", 3), (&celery, "tasks", 6)] {
+        holds(&mut session, &layout.kept(), count);
+        let kept =
+            Kept::Guarded(layout.clone()).list(&settings, &topology(&settings), 1_000, |_| {}).unwrap();
+        let [group] = &kept.groups[..] else { panic!("{kept:#?}") };
+        assert_eq!((group.cause.app.as_deref(), group.group.count), (Some(app), u64::from(count)));
+        bound(&mut session, layout, app);
+        assert_eq!(replay(&settings, layout).drained.sent, u64::from(count));
+        holds(&mut session, app, count);
+        holds(&mut session, &layout.kept(), 0);
+    }
+}
+
+#[test]
+fn existing_policies_are_merged_or_the_guard_gives_way() {
     let (settings, mut session) = empty();
     let topology = topology(&settings);
     let missing = admin::guard(&settings, &topology, &Layout::nservicebus(), &options());
@@ -166,12 +202,21 @@ fn policies_that_stand_are_merged_or_the_guard_gives_way() {
     put("theirs", "^nsb", 3, json!({"max-length": 1_000_000}));
     let before = policies(&settings);
     let delivery = layout.delivery();
-    eventually_seen("it applies", || applies(&settings, &delivery), |policy| *policy == "theirs");
+    eventually_seen(
+        "the other policy applies",
+        || applies(&settings, &delivery),
+        |policy| *policy == "theirs",
+    );
     let report = guard(&settings, &layout, &options());
     assert_eq!(report.policies[0].merged_with.as_deref(), Some("theirs"), "{report:#?}");
     let ours = "delayline-guard-nservicebus+theirs";
-    eventually_seen("ours applies", || applies(&settings, &delivery), |policy| *policy == ours);
-    // What they change is not followed until the guard is set again, and that is found.
+    eventually_seen(
+        "the policy of the guard applies",
+        || applies(&settings, &delivery),
+        |policy| *policy == ours,
+    );
+    // A later change of the other policy has no effect until the guard is set again. `doctor` finds
+    // that.
     let stale = || {
         let report = admin::doctor_layout(&settings, &topology, &layout, &DoctorOptions::default()).unwrap();
         report.findings.into_iter().find(|finding| finding.code == FindingCode::GuardStale)
@@ -179,22 +224,26 @@ fn policies_that_stand_are_merged_or_the_guard_gives_way() {
     assert_eq!(stale(), None);
     put("theirs", "^nsb", 3, json!({"max-length": 2_000_000}));
     let found = stale().unwrap();
-    assert!(found.what.contains("`theirs`") && found.advice.contains("guard nservicebus"), "{found:?}");
+    assert!(found.what.contains("`theirs`") && found.advice.contains("guard add nservicebus"), "{found:?}");
     assert_eq!(guard(&settings, &layout, &options()).outcome, Applied::Installed);
     assert_eq!(stale(), None);
     put("theirs", "^nsb", 3, json!({"max-length": 1_000_000}));
     guard(&settings, &layout, &options());
-    // Theirs still applies to the queues, and what nobody is bound for is kept.
+    // The other policy still applies to the queues, and unroutable messages are kept.
     publish(&settings, &layout, "Gone", 1, 0..40);
     holds(&mut session, &layout.kept(), 40);
     session.purge_queue(&layout.kept()).unwrap();
     eventually_seen(
-        "it is empty",
-        || admin::unguard(&settings, &topology, &layout, false).unwrap(),
+        "the guard is removed",
+        || admin::unguard(&settings, &topology, &layout, false, &NO_SIGNAL).unwrap(),
         |undone| undone.kept.is_none(),
     );
     assert_eq!(policies(&settings), before);
-    eventually_seen("theirs applies again", || applies(&settings, &delivery), |policy| *policy == "theirs");
+    eventually_seen(
+        "the other policy applies again",
+        || applies(&settings, &delivery),
+        |policy| *policy == "theirs",
+    );
 
     put("aside", "delivery$", 4, json!({"alternate-exchange": "amq.fanout"}));
     let (objects_before, before) = (objects(&settings), policies(&settings));
@@ -226,8 +275,9 @@ fn a_stall_of_kombu_is_cured_and_nothing_is_lost() {
     holds(&mut session, "gone", 40);
 }
 
-/// kombu has messages go on to the exchange of the tasks. If that leads nowhere, the exchange
-/// behind the levels has routed them all the same, and its alternate does not count.
+/// Due messages of kombu go on to the exchange of the tasks. If no queue is bound there, the
+/// alternate exchange of the layout's last exchange does not help, because that exchange has routed
+/// the messages.
 #[test]
 fn kombu_also_stalls_at_the_exchange_of_the_tasks() {
     let (settings, mut session) = empty();
@@ -257,7 +307,7 @@ fn kombu_also_stalls_at_the_exchange_of_the_tasks() {
     let report = guard(&settings, &layout, &all);
     assert_eq!((left(&report), report.uncovered.len()), (Some(0), 0), "{report:#?}");
     holds(&mut session, &layout.kept(), 40);
-    // A later run does not take that back.
+    // A later run without `targets` keeps this policy.
     assert_eq!(guard(&settings, &layout, &options()).outcome, Applied::Unchanged);
     publish(&settings, &layout, "direct", 1, 0..5);
     holds(&mut session, "direct", 5);

@@ -1,4 +1,4 @@
-//! Messages on their way between queues are not stuck, and messages that do not move are.
+//! Messages on their way between queues are not stuck, but messages that do not move are.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -26,8 +26,8 @@ fn receives(session: &mut Session, key: &str) {
     session.bind(&Binding { source, destination, key: RoutingKey::binding_pattern(&app(key)) }).unwrap();
 }
 
-/// Publishes messages that fall due together, so many seconds from now, however long it takes to
-/// publish them; but not before a second has passed.
+/// Publishes messages that fall due together, this many seconds after the first is published. Each
+/// delay is at least one second.
 fn publish(settings: &Settings, key: &str, seconds: u64, count: u64) {
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
@@ -41,8 +41,9 @@ fn publish(settings: &Settings, key: &str, seconds: u64, count: u64) {
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
 }
 
+/// A busy broker may not answer in time. An unknown count adds nothing.
 fn sum(status: &Picture, of: fn(&Level) -> Option<u64>) -> u64 {
-    status.levels.iter().map(|level| of(level).unwrap()).sum()
+    status.levels.iter().filter_map(of).sum()
 }
 
 #[test]
@@ -53,11 +54,11 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
     receives(&mut session, "busy");
     let mut collector = Collector::new(settings.clone(), Sources::default());
     let (mut most, mut all, mut told) = (0, 0, 0);
-    // The broker counts every 5 s, and a small burst can be over in between. A burst that falls
-    // due as slowly as it was published never piles up, so all of it falls due in one second.
+    // The broker counts every 5 s, and a small burst may be gone by then. A burst that falls due as
+    // slowly as it was published never piles up, so the whole burst falls due in one second.
     for burst in [15_000, 30_000, 60_000, 120_000] {
         publish(&settings, "busy", 12, burst);
-        // Arrivals are counted in their queue, since the counts of messages on their way are old.
+        // Arrivals are counted in their queue, because the counts of messages on their way are old.
         all += burst;
         let arrived = |session: &mut Session| u64::from(session.queue_depth("busy").unwrap().unwrap().ready);
         let (mut last, mut until) = (0, Instant::now() + PATIENCE);
@@ -66,7 +67,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
             assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
             most = most.max(sum(&status, |level| level.handing_on));
             let picture = collector.look();
-            // A busy broker may not answer in time; then the picture has no count.
+            // A busy broker may not answer in time. Then the picture has no count.
             if let Some(stuck) = picture.stuck {
                 assert_eq!(stuck, 0, "{:?}", picture.levels);
                 assert!(picture.verdict.severity.is_none(), "{:?}", picture.verdict);
@@ -79,38 +80,41 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
             if now > last {
                 (last, until) = (now, Instant::now() + PATIENCE);
             }
-            assert!(Instant::now() < until, "it does not arrive: {status:?}");
+            assert!(Instant::now() < until, "the burst does not arrive: {status:?}");
         }
         if most > 100 {
             break;
         }
     }
     assert!(most > 100, "no burst was seen on its way: {most}");
-    assert!(told > 0, "the collector never learned it");
+    assert!(told > 0, "the collector never had a count");
     println!("{most} messages were seen being handed on");
     let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
     assert!(doctor.findings.iter().all(|it| it.code != FindingCode::StuckDeadLetters), "{doctor:#?}");
 }
 
 #[test]
-fn what_does_not_move_is_stuck_in_every_answer() {
+fn stuck_messages_are_reported_everywhere() {
     let settings = new_set(1_000);
     let topology = topology(&settings);
     refusing(&settings, "full");
     let mut collector = Collector::new(settings.clone(), Sources::default());
     publish(&settings, "full", 1, 9);
     let status = eventually_seen(
-        "status says so",
+        "status reports the stuck messages",
         || status(&settings),
         |status| sum(status, |level| level.stuck) > 0,
     );
     let (stuck, due) = (sum(&status, |level| level.stuck), sum(&status, |level| level.handing_on));
     assert_eq!(stuck, due, "{:?}", status.levels);
-    // Who looks once has what the broker remembers; who watches, what it saw.
+    // A single look uses the broker's history; a collector also uses its own earlier looks.
     let once = Collector::new(settings.clone(), Sources::default()).look().clone();
     assert_eq!((once.stuck, once.verdict.severity), (Some(stuck), Some(Severity::Problem)), "{once:?}");
-    let watched =
-        eventually_seen("who watches says so", || collector.look().clone(), |it| it.stuck == Some(stuck));
+    let watched = eventually_seen(
+        "the collector reports the stuck messages",
+        || collector.look().clone(),
+        |it| it.stuck == Some(stuck),
+    );
     assert!(watched.verdict.headline.starts_with("Level 00 is stuck: "), "{:?}", watched.verdict);
     assert!(watched.levels.iter().any(|level| level.level == 0 && level.stuck_since.is_some()));
     let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
@@ -121,14 +125,18 @@ fn what_does_not_move_is_stuck_in_every_answer() {
 #[test]
 fn a_count_that_is_not_renewed_says_nothing() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    // A queue that is busy counts late. Here all do, every 40 s instead of every 5.
+    // A busy queue counts late. Here, all queues count every 40 s instead of every 5 s.
     node.tell(&["eval", "application:set_env(rabbit, quorum_tick_interval, 40000)."]).unwrap();
     let settings = node.settings().set("unit_ms", "1000").build().unwrap();
     install(&settings);
     refusing(&settings, "full");
     publish(&settings, "full", 1, 9);
     let mut collector = Collector::new(settings.clone(), Sources::default());
-    eventually_seen("the broker counts", || status(&settings), |it| sum(it, |level| level.handing_on) == 9);
+    eventually_seen(
+        "the broker has counted the messages",
+        || status(&settings),
+        |it| sum(it, |level| level.handing_on) == 9,
+    );
     let path = format!("queues/{}/delay.level.00", percent::encode(&settings.broker.vhost));
     let path = format!("{path}?lengths_age=60&lengths_incr=5&data_rates_age=60&data_rates_incr=5");
     let shown = || {
@@ -142,15 +150,15 @@ fn a_count_that_is_not_renewed_says_nothing() {
             .collect();
         (nines, renewed.len())
     };
-    // It is shown time and again, and that alone does not make it true any longer.
-    eventually("it is shown often enough to be believed", || {
+    // The API shows the same old count again and again, which is no evidence.
+    eventually("the API has shown the count often enough", || {
         let status = status(&settings);
         assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
         let picture = collector.look();
         assert_eq!((picture.stuck, picture.verdict.severity), (Some(0), None), "{:?}", picture.levels);
         let (nines, counts) = shown();
-        // And was counted three times at most, with the first one that saw nothing.
-        assert!(counts < 4, "it was counted {counts} times");
+        // The broker counted at most three times, including the first count, which was zero.
+        assert!(counts < 4, "the broker counted {counts} times");
         nines >= 5
     });
     let doctor = admin::doctor(&settings, &topology(&settings), &Default::default()).unwrap();

@@ -1,17 +1,20 @@
-//! Sending kept messages on while the broker is in alarm.
+//! Sending held messages on during an alarm of the broker.
 
 use std::{sync::atomic::AtomicBool, thread};
 
-use delayline::{
-    amqp::{Delivery, Session},
-    topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT},
+use delayline_admin::{
+    self as admin, FindingCode,
+    drain::{Decision, Drain, Outgoing},
 };
-use delayline_admin::drain::{Decision, Drain, Outgoing};
+use delayline_amqp::{Delivery, Session};
+use delayline_core::topology::{Argument, Queue, UNREACHABLE_DELIVERY_LIMIT};
 use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-use crate::common::{PATIENCE, disturbed_node, eventually, eventually_seen, http, raw, vhost_on};
+use crate::common::{
+    PATIENCE, disturbed_node, eventually, eventually_seen, http, install, raw, status, topology, vhost_on,
+};
 
 const ALARM: &str = "{resource_limit, memory, node()}";
 
@@ -26,7 +29,7 @@ fn eval(node: &PrivateNode, expression: &str) {
     node.tell(&["eval", expression]).unwrap();
 }
 
-/// The names of the connections that kept messages are sent on by, and what they are doing.
+/// The names and states of the connections that send held messages on.
 fn senders(node: &PrivateNode) -> Vec<(String, String)> {
     let all = http(node, "GET", "connections", &json!(null));
     let purpose = |one: &Json| one["client_properties"]["information"].to_string().contains("(router)");
@@ -36,11 +39,11 @@ fn senders(node: &PrivateNode) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
-    // An alarm is the whole node's.
+fn an_alarm_is_forgotten_with_the_connection_that_it_blocked() {
+    // An alarm affects the whole node.
     let node = disturbed_node();
     let mut settings: Settings = vhost_on(&node).build().unwrap();
-    // It waits for as long as all that is done meanwhile.
+    // The run waits for as long as the rest of the test takes.
     settings.router.publish_timeout = 10 * PATIENCE;
     let mut session = Session::open(&settings.broker).unwrap();
     for name in ["kept", "target"] {
@@ -48,7 +51,7 @@ fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
     }
     raw::publish(&settings, (0..20).map(|n| raw::message("", "kept", n, &json!({}))));
     let mut ready = |name: &str| session.queue_depth(name).unwrap().unwrap().ready;
-    eventually("all are in the queue", || ready("kept") == 20);
+    eventually("all messages are in the queue", || ready("kept") == 20);
     eval(&node, &format!("rabbit_alarm:set_alarm({{{ALARM}, []}})."));
 
     let stop = AtomicBool::new(false);
@@ -58,13 +61,28 @@ fn an_alarm_is_forgotten_with_the_connection_that_was_told_of_it() {
             Drain::new(&settings, &queue("kept")).until(&stop).run(send, |_| {})
         });
         let blocked = |all: &Vec<(String, String)>| all.iter().any(|(_, state)| state == "blocked");
-        let (first, _) = eventually_seen("it is told of the alarm", || senders(&node), blocked).remove(0);
+        let (first, _) =
+            eventually_seen("the connection is blocked by the alarm", || senders(&node), blocked).remove(0);
         let path = first.replace(' ', "%20").replace('>', "%3E");
         http(&node, "DELETE", &format!("connections/{path}"), &json!(null));
-        eventually("it has connected again", || senders(&node).iter().any(|(name, _)| *name != first));
+        eventually("the run has a new connection", || senders(&node).iter().any(|(name, _)| *name != first));
         eval(&node, &format!("rabbit_alarm:clear_alarm({ALARM})."));
         run.join().unwrap().unwrap()
     });
     assert_eq!((report.sent, report.refused, &report.failure), (20, 0, &None), "{report:?}");
-    eventually("all have arrived", || ready("target") == 20);
+    eventually("all messages have arrived", || ready("target") == 20);
+}
+
+#[test]
+fn an_alarm_is_shown() {
+    let node = disturbed_node();
+    let settings: Settings = vhost_on(&node).build().unwrap();
+    install(&settings);
+    eval(&node, &format!("rabbit_alarm:set_alarm({{{ALARM}, []}})."));
+    let seen = status(&settings);
+    let doctor = admin::doctor(&settings, &topology(&settings), &admin::DoctorOptions::default()).unwrap();
+    eval(&node, &format!("rabbit_alarm:clear_alarm({ALARM})."));
+    assert!(seen.verdict.headline.starts_with("The broker accepts no messages: alarm on "), "{seen:?}");
+    assert!(doctor.findings.iter().any(|it| it.code == FindingCode::BrokerAlarm), "{doctor:#?}");
+    eventually("the alarm is over", || status(&settings).broker.alarms == Some(Vec::new()));
 }

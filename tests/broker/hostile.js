@@ -1,6 +1,6 @@
-// A tenant with valid credentials that tries to do harm over AMQP 1.0, one attempt a line of
-// standard input; the answer is a JSON line. The password comes with the first line, so that
-// it is in no process list.
+// A tenant with valid credentials that tries to do harm over AMQP 1.0. Each line of standard
+// input names an attempt, and each answer is a line of JSON. The password is in the first line,
+// so that no process list shows it.
 const rhea = require(process.env.TEST_NODE_PATH + "/rhea");
 const types = rhea.types;
 
@@ -13,8 +13,8 @@ const header = (h) => ({ application_properties: { h } });
 const data = (bytes) => rhea.message.data_section(Buffer.from(bytes));
 const int = types.wrap_long;
 
-// An attempt is what it opens on a connection of its own, and by event what it does next;
-// what is returned there, if anything, is what came of it.
+// An attempt: what it opens on its own connection, and its reaction to each event. If a
+// reaction returns a value, that is the result.
 const publish = (target, message = {}) => ({
   open: (connection) => { connection.open_sender({ target }); },
   sendable: ({ sender }) => { sender.send({ durable: true, body: data("harm"), ...message }); },
@@ -27,7 +27,7 @@ const consume = (source) => ({
   receiver_open: ({ receiver }) => (receiver.source?.address ? null : undefined),
 });
 
-// One request to the broker's management node, which is a pair of links of one name.
+// A request to the broker's management node, over a pair of links with the same name.
 const manage = (method, path, body = null) => {
   const settings = {
     name: "manager", properties: { paired: true }, snd_settle_mode: 1, credit_window: 0,
@@ -39,7 +39,7 @@ const manage = (method, path, body = null) => {
     sender_open: ({ connection }) => { connection.open_receiver(settings); },
     receiver_open: ({ receiver }) => {
       receiver.add_credit(1);
-      // Once that has been written.
+      // After the credit has been written.
       setImmediate(() => sender.send({ message_id: "1", subject: method, to: path, reply_to: "$me", body }));
     },
     message: ({ message }) => (message.subject < "400" ? null : `HTTP ${message.subject} ${message.body}`),
@@ -54,7 +54,7 @@ const segment = (source, destination, routingKey, kind = "dstq") =>
   `/bindings/src=${source};${kind}=${destination};key=${coded(routingKey)};args=`;
 
 const attempts = (own, victim) => {
-  // One for each of the three lowest levels.
+  // A key for each of the three lowest levels.
   const copies = [0, 1, 2].map((level) => key(own, 1 << level));
   const steal = { "x-dead-letter-exchange": "delay", "x-dead-letter-routing-key": key(victim) };
   const one = to("delay", key(own, 1));
@@ -194,7 +194,7 @@ const attempts = (own, victim) => {
   };
 };
 
-// What the broker said against it, or null.
+// The broker's refusal, or null.
 const trying = (setup, attempt) => new Promise((resolve) => {
   const container = rhea.create_container();
   let connection, said;

@@ -1,6 +1,6 @@
-"""A tenant with valid credentials that tries to do harm, one attempt a line of
-standard input; the answer is a JSON line. The password comes with the first line,
-so that it is in no process list."""
+"""A tenant with valid credentials that tries to do harm. Each line of standard input names
+an attempt, and each answer is a line of JSON. The password is in the first line, so that
+no process list shows it."""
 
 import base64
 import json
@@ -88,7 +88,7 @@ def management(method, path, body=None):
     return attempt
 
 
-# One for each of the three lowest levels, its own all of them.
+# A key for each of the three lowest levels, all of the tenant's own application.
 COPIES = [key(OWN, 1 << level) for level in range(3)]
 DEATH = [{"queue": "delay.level.00", "reason": "expired", "count": 7, "exchange": "delay", "routing-keys": ["x"]}]
 STEAL = {"x-dead-letter-exchange": "delay", "x-dead-letter-routing-key": key(VICTIM)}
@@ -140,7 +140,7 @@ ATTEMPTS = {
     "publish another key to the parked exchange": publish("delay.parked", VICTIM),
     "publish in another user's name (`user_id`)": publish("delay", key(OWN), user_id="guest"),
     "publish with a forged `x-death`": publish("delay", key(OWN), headers={"x-death": DEATH, "x-delivery-count": 99}),
-    # They stay in a level that nothing else here uses.
+    # The messages stay in a level that no other attempt uses.
     "publish 40 messages with the `x-death` of an earlier journey": again,
     "publish with forged `delayline-` headers": publish(
         "delay",
@@ -264,7 +264,7 @@ ATTEMPTS = {
         f"permissions/{setup['vhost']}/{setup['user']}",
         {"configure": ".*", "write": ".*", "read": ".*"},
     ),
-    # The last one: where it is no harm to nobody, no delay runs any more.
+    # The last attempt: if the broker does not resist it, all delays of the node end.
     "publish with an `x-death` that no broker writes": publish("delay", key(OWN, 1), headers={"x-death": [1, 2]}),
 }
 
@@ -273,7 +273,7 @@ def attempt(connection, name):
     try:
         channel = connection.channel()
         ATTEMPTS[name](channel)
-        # What has no answer of its own has been read once this is answered.
+        # The broker answers this request after it has read requests without an answer.
         channel.basic_qos(prefetch_count=1)
         channel.close()
         return None

@@ -25,36 +25,35 @@ use crate::{
     tenant::{key, mend},
 };
 
-const DOCUMENT: &str = include_str!("../../docs/security.md");
+const ATTEMPTS: &str = include_str!("../../docs/reference/tenant-attempts.tsv");
 const PASSWORD: &str = "tenant's own";
 
-/// What tries it, and where the document says what comes of it.
-const OVER_0_9_1: (&str, &str) = ("hostile.py", "## A hostile tenant");
-const OVER_1_0: (&str, &str) = ("hostile.js", "### Over AMQP 1.0");
+/// The program that makes the attempts, and its protocol in the document.
+const OVER_0_9_1: (&str, &str) = ("hostile.py", "AMQP 0-9-1");
+const OVER_1_0: (&str, &str) = ("hostile.js", "AMQP 1.0");
 
-/// What the document promises below a heading, by attempt, for the series of a broker.
-fn promised(heading: &str, version: &str) -> BTreeMap<String, String> {
+/// For each attempt over a protocol, the documented result on this version of the broker.
+fn promised(protocol: &str, version: &str) -> BTreeMap<String, String> {
     let series: Vec<u32> = version.split('.').filter_map(|part| part.parse().ok()).take(2).collect();
     let column = match series.as_slice() {
-        [..=3, ..] => 1,
-        [4, ..=2] => 2,
-        _ => 3,
+        [..=3, ..] => 2,
+        [4, ..=2] => 3,
+        _ => 4,
     };
-    let section = DOCUMENT.split(heading).nth(1).unwrap().split("\n##").next().unwrap();
-    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
-    rows.map(|row| {
-        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
-        assert_eq!(cells.len(), 4, "{row}");
-        assert!(
-            cells[1..].iter().all(|cell| ["refused", "harmless", "limit", "off"].contains(cell)),
-            "{row}"
-        );
-        (cells[0].to_owned(), cells[column].to_owned())
-    })
-    .collect()
+    let rows = ATTEMPTS.lines().skip(1).map(|row| row.split('\t').collect::<Vec<_>>());
+    rows.filter(|cells| cells[0] == protocol)
+        .map(|cells| {
+            assert_eq!(cells.len(), 5, "{cells:?}");
+            assert!(
+                cells[2..].iter().all(|cell| ["refused", "harmless", "limit", "off"].contains(cell)),
+                "{cells:?}"
+            );
+            (cells[1].to_owned(), cells[column].to_owned())
+        })
+        .collect()
 }
 
-/// The tenant: a process that tries what it is told, and says what the broker said.
+/// The tenant: a process that makes the requested attempts, and prints the broker's answers.
 struct Tenant {
     child: Child,
     input: ChildStdin,
@@ -68,7 +67,7 @@ impl Tenant {
         node: &PrivateNode,
         settings: &Settings,
         version: &str,
-        (program, heading): (&str, &str),
+        (program, protocol): (&str, &str),
     ) -> Self {
         let variable = if program.ends_with(".py") { "TEST_PYTHON" } else { "TEST_NODE_PATH" };
         let place = std::env::var(variable).expect("scripts/test sets TEST_PYTHON and TEST_NODE_PATH");
@@ -90,11 +89,14 @@ impl Tenant {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let attempts: Vec<String> = serde_json::from_str(&line).unwrap();
-        let promised = promised(heading, version);
+        let promised = promised(protocol, version);
         let documented: Vec<_> = promised.keys().cloned().collect();
         let mut sorted = attempts.clone();
         sorted.sort();
-        assert_eq!(sorted, documented, "docs/security.md lists other attempts than {program}");
+        assert_eq!(
+            sorted, documented,
+            "docs/reference/tenant-attempts.tsv lists other attempts than {program}"
+        );
         Self { child, input, output, promised, attempts }
     }
 
@@ -102,7 +104,7 @@ impl Tenant {
         &self.promised[attempt]
     }
 
-    /// What the broker said against it, if anything.
+    /// Makes an attempt. Returns the broker's refusal, if there was one.
     fn tries(&mut self, attempt: &str) -> Option<String> {
         writeln!(self.input, "{attempt}").unwrap();
         let mut line = String::new();
@@ -134,8 +136,9 @@ fn register(settings: &Settings, app: &str, max_delay: Option<&str>) {
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
 }
 
-/// Whether the broker refused because the tenant may not, or because it does not offer that,
-/// and not for want of something or because of something that is wrong with the attempt.
+/// Whether the broker refused because of missing permissions, or because it does not support the
+/// operation. A refusal for another reason does not count, such as a missing object or a mistake in
+/// the attempt.
 fn denied(attempt: &str, refusal: &str) -> bool {
     let precondition =
         ["publish 17 MiB in one message", "publish in another user's name (`user_id`)"].contains(&attempt);
@@ -155,7 +158,7 @@ fn denied(attempt: &str, refusal: &str) -> bool {
         "publish another key in the annotation `CC`",
         "write another application's journal by the annotation `BCC`",
     ];
-    // RabbitMQ 4 fails to format its refusal if the key has a `~` (rabbit_amqp_util).
+    // If the key contains `~`, RabbitMQ 4 fails to format its refusal (rabbit_amqp_util).
     let unsaid = attempt == "publish another application's key with an id"
         && refusal.starts_with("amqp:internal-error badarg")
         && refusal.contains("refused for user");
@@ -164,8 +167,7 @@ fn denied(attempt: &str, refusal: &str) -> bool {
         || unsaid
 }
 
-/// What came of an attempt for others: messages in their queues or the set's, or
-/// anything about the set that is not as it was.
+/// The harm that an attempt has done: messages in other queues, or changes to the set.
 fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
     let topology = common::topology(settings);
     let mut harm: Vec<_> =
@@ -190,7 +192,7 @@ fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
     harm
 }
 
-/// How many messages the other one's journal has.
+/// The number of messages in the other application's journal.
 fn journalled(settings: &Settings) -> u64 {
     let topology = common::topology(settings);
     let all = admin::ScheduleFilter::default();
@@ -200,8 +202,8 @@ fn journalled(settings: &Settings) -> u64 {
 }
 
 #[test]
-fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() {
-    // One of its own: what is tried can end all delays of a node.
+fn attempts_of_a_tenant_are_refused_or_harmless_or_documented_limits() {
+    // This test needs its own node, because the attempts can end all delays of a node.
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     common::http(&node, "PUT", "vhosts/shared", &json!({}));
     let settings = node.settings().set("url", format!("{}/shared", node.url())).build().unwrap();
@@ -227,7 +229,7 @@ fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() 
         let refusal = tenant.tries(attempt);
         let outcome = match (tenant.promised(attempt), &refusal) {
             ("refused", Some(refusal)) if denied(attempt, refusal) => continue,
-            // The broker closes the connection before anybody logs in.
+            // The broker closes the connection before a login.
             ("off", Some(refusal)) if refusal.starts_with("not spoken") => continue,
             ("limit", None) => {
                 for queue in ["orders", "billing"] {
@@ -246,7 +248,8 @@ fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() 
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // And delays run, by themselves or by what the documents say where that is a limit.
+    // Delays still work. If an attempt is a documented limit, they work after the documented
+    // command.
     let message = raw::message("delay", &key(3, "orders"), "good", &json!({}));
     raw::publish(&settings, [message]);
     if old.promised(forged) == "limit" {
@@ -256,18 +259,18 @@ fn what_a_tenant_tries_is_refused_or_harmless_or_a_limit_that_is_written_down() 
         node.tell(&["eval", mend()]).unwrap();
     }
     let mut arrived = || session.queue_depth("orders").unwrap().unwrap().ready;
-    common::eventually("the other one's message comes", || arrived() == 1);
+    common::eventually("the other application's message arrives", || arrived() == 1);
     common::http(&node, "DELETE", "queues/shared/orders/contents", &json!(null));
-    // What only the header BCC can write, where the broker does not check it.
+    // Where the broker does not check the header BCC, an attempt can write to the journal.
     let by_header =
         ["CC", "BCC"].map(|header| format!("write another application's journal by the header {header}"));
     let written = by_header.iter().filter(|attempt| old.promised(attempt) == "limit").count();
     assert_eq!(journalled(&settings), written as u64);
-    // Nothing that was refused has left a trace either.
+    // The refused attempts have left nothing behind.
     assert_eq!(harm(&settings, &mut session), Vec::<String>::new());
 }
 
-/// Why `app add` never gives `configure`: with it, the rules on keys mean nothing.
+/// The reason why `app add` never grants `configure`: a user with it can evade the rules on keys.
 #[test]
 fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     let settings = common::installed(1_000);
@@ -283,7 +286,7 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     let mut session = Session::open(&settings.broker.clone().with_credentials(credentials)).unwrap();
     let stolen = RoutingKey::new(Delay::ZERO, common::app("orders")).encode();
 
-    // By a queue that dead-letters under the other's key.
+    // First way: a queue that dead-letters with the other application's key.
     let exchange = |name: &str, arguments: &[(&str, &str)]| {
         Exchange::new(name, ExchangeKind::Fanout)
             .with_arguments(arguments.iter().map(|&(key, value)| (key.to_owned(), value.into())))
@@ -298,10 +301,10 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     let binding =
         Binding { source: "mine".into(), destination: Endpoint::Queue("mine".into()), key: String::new() };
     session.bind(&binding).unwrap();
-    // By an exchange that has the entry behind it.
+    // Second way: an exchange with the entry exchange as its alternate.
     session.declare_exchange(&exchange("mine.too", &[("alternate-exchange", "delay")])).unwrap();
     let harm = [("mine", "any"), ("mine.too", stolen.as_str())];
     raw::publish(&settings, harm.map(|(exchange, key)| raw::message(exchange, key, "harm", &json!({}))));
     let mut root = Session::open(&settings.broker).unwrap();
-    common::eventually("both are there", || root.queue_depth("orders").unwrap().unwrap().ready == 2);
+    common::eventually("both messages are there", || root.queue_depth("orders").unwrap().unwrap().ready == 2);
 }

@@ -1,15 +1,20 @@
-use std::thread;
+use std::{num::NonZeroU8, thread};
 
-use delayline_admin::{self as admin, Applied, compare::Difference, management::ManagementApi};
+use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery};
 use delayline_amqp::Session;
+use delayline_broker::{Difference, ManagementApi};
 use delayline_core::{
     codec::{Delay, Level},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
+use serde_json::json;
 
-use crate::common::{Inbox, PATIENCE, app, eventually, install, installed, raw, topology, vhost};
+use crate::common::{
+    Inbox, NO_SIGNAL, PATIENCE, app, as_user, eventually, eventually_seen, http, install, installed, permit,
+    raw, shared_node, topology, vhost,
+};
 
-/// Of a whole set.
+/// The number of bindings in a set.
 const BINDINGS: usize = 598;
 
 #[test]
@@ -30,7 +35,7 @@ fn a_dry_run_touches_nothing() {
     let settings = vhost().build().unwrap();
     let topology = topology(&settings);
     for _ in 0..2 {
-        let report = admin::install(&settings, &topology, true, || panic!("nothing is declared")).unwrap();
+        let report = admin::install(&settings, &topology, true, || panic!("an object was declared")).unwrap();
         assert_eq!(
             (report.outcome, report.created.len(), report.created_bindings),
             (Applied::DryRun, 63, Some(BINDINGS))
@@ -55,12 +60,12 @@ fn many_may_install_at_once() {
 }
 
 #[test]
-fn says_that_bindings_went_with_the_dispatch_exchange() {
+fn bindings_lost_with_the_dispatch_exchange_are_reported() {
     let settings = installed(1_000);
     Session::open(&settings.broker).unwrap().delete_exchange("delay.dispatch").unwrap();
     for dry_run in [true, false] {
         let report = admin::install(&settings, &topology(&settings), dry_run, || {}).unwrap();
-        let of_dispatch = |warning: &&String| warning.contains("`delayline apply`");
+        let of_dispatch = |warning: &&String| warning.contains("`delayline apply FILE`");
         assert_eq!(report.warnings.iter().filter(of_dispatch).count(), 1, "{:?}", report.warnings);
     }
     let again = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
@@ -68,7 +73,7 @@ fn says_that_bindings_went_with_the_dispatch_exchange() {
 }
 
 #[test]
-fn repairs_what_is_missing() {
+fn missing_objects_are_repaired() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_queue("delay.level.05").unwrap();
@@ -99,7 +104,8 @@ fn names_every_conflict_and_changes_nothing() {
         session.declare_exchange(&Exchange::new("delay.dispatch", ExchangeKind::Fanout)).unwrap();
 
         let report =
-            admin::install(&settings, &topology(&settings), false, || panic!("nothing is declared")).unwrap();
+            admin::install(&settings, &topology(&settings), false, || panic!("an object was declared"))
+                .unwrap();
         assert_eq!(report.outcome, Applied::Conflict);
         let mut conflicts: Vec<_> = report
             .conflicts
@@ -114,6 +120,95 @@ fn names_every_conflict_and_changes_nothing() {
         assert_eq!(session.queue_depth("delay.level.04").unwrap(), None);
         assert!(!session.exchange_exists("delay").unwrap());
     }
+}
+
+#[test]
+fn a_limit_on_queues_is_named_before_anything_is_made() {
+    let settings = vhost().build().unwrap();
+    let (node, vhost) = (shared_node(), &settings.broker.vhost);
+    let limit = |most: i64| {
+        http(&node, "PUT", &format!("vhost-limits/{vhost}/max-queues"), &json!({ "value": most }));
+    };
+    limit(20);
+    let report =
+        admin::install(&settings, &topology(&settings), false, || panic!("an object was declared")).unwrap();
+    assert_eq!(report.outcome, Applied::Unsuitable, "{report:?}");
+    let text = report.unsuitable[0].to_string();
+    assert!(text.contains("may have 20 queues, has 0, and 31 more are needed"), "{text}");
+    assert!(text.contains("set_vhost_limits"), "{text}");
+    // The advice helps, but leaves no room for an application.
+    limit(31);
+    install(&settings);
+    let spec = AppSpec::new(app("billing"), Delivery::Direct(AppQueue::new("billing")));
+    let report = admin::add_app(&settings, &topology(&settings), &spec, false, false).unwrap();
+    assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
+    assert!(report.conflicts[0].contains("has 31, and 1 more"), "{report:?}");
+}
+
+#[test]
+fn a_refusal_on_the_way_names_what_was_made_and_the_commands_that_continue_or_remove_it() {
+    let settings = vhost().build().unwrap();
+    let (vhost, user) = (&settings.broker.vhost, format!("half-of-{}", settings.broker.vhost));
+    permit(vhost, &user, [r"^delay(\.level\..+|\.unroutable)?\z", ".*", ".*"]);
+    let theirs = as_user(&settings, &user);
+    let error = admin::install(&theirs, &topology(&theirs), false, || {}).unwrap_err().to_string();
+    assert!(error.contains("made before this failed, and stay"), "{error}");
+    for words in ["`delayline install` continues", "`delayline uninstall` removes them", "delay."] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    assert!(error.ends_with("ACCESS_REFUSED") || error.contains("403"), "{error}");
+    install(&settings);
+}
+
+#[test]
+fn the_number_of_replicas_in_effect_is_accepted_and_another_is_one_conflict() {
+    let settings = installed(1_000);
+    let mut asked = settings.clone();
+    let replicas = |number| NonZeroU8::new(number);
+    asked.topology.replicas = replicas(1);
+    let report = eventually_seen(
+        "the broker reports the members of its queues",
+        || admin::install(&asked, &topology(&asked), false, || {}).unwrap(),
+        |report| report.outcome == Applied::Unchanged,
+    );
+    assert_eq!(report.conflicts, []);
+    assert_eq!(admin::verify(&asked, &topology(&asked)).unwrap().findings, []);
+    asked.topology.replicas = replicas(3);
+    let report =
+        admin::install(&asked, &topology(&asked), false, || panic!("an object was declared")).unwrap();
+    let [conflict] = report.conflicts.as_slice() else { panic!("{report:?}") };
+    let text = conflict.to_string();
+    assert!(text.contains("and 28 more: `replicas` should be 3, but is 1; leave out"), "{text}");
+    // The different number does not prevent a removal, either.
+    assert!(admin::uninstall(&asked, &topology(&asked), false, &NO_SIGNAL).unwrap().is_ok());
+}
+
+#[test]
+fn a_policy_for_all_queues_is_named_with_one_that_protects_the_set() {
+    let settings = vhost().build().unwrap();
+    let (node, vhost) = (shared_node(), &settings.broker.vhost);
+    let catch_all =
+        json!({ "pattern": ".*", "definition": { "max-length": 1_000 }, "apply-to": "all", "priority": 7 });
+    for kind in ["policies", "operator-policies"] {
+        http(&node, "PUT", &format!("{kind}/{vhost}/all"), &catch_all);
+    }
+    let report = admin::install(&settings, &topology(&settings), true, || {}).unwrap();
+    let found: Vec<_> = report.warnings.iter().filter(|it| it.contains("max-length")).collect();
+    assert_eq!(found.len(), 1, "{:#?}", report.warnings);
+    install(&settings);
+    let verified = || admin::verify(&settings, &topology(&settings)).unwrap().findings;
+    assert!(!verified().is_empty());
+    let protections =
+        report.warnings.iter().filter_map(|warning| warning.split_once("nothing itself: rabbitmqctl "));
+    let protections: Vec<_> = protections.collect();
+    assert_eq!(protections.len(), 2, "{:#?}", report.warnings);
+    for (_, command) in protections {
+        let script = format!("printf '%s\\n' {command}");
+        let words = std::process::Command::new("sh").args(["-c", &script]).output().unwrap().stdout;
+        let words = String::from_utf8(words).unwrap();
+        node.tell(&words.lines().collect::<Vec<_>>()).unwrap();
+    }
+    assert_eq!(verified(), []);
 }
 
 #[test]
@@ -158,7 +253,7 @@ fn asks_for_replicas() {
     let settings = replicas("1");
     install(&settings);
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
-    // The broker would make one replica on one node and say nothing.
+    // The broker would silently create one replica on one node.
     let settings = replicas("3");
     let report = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
     assert_eq!(report.outcome, Applied::Unsuitable);
@@ -177,8 +272,8 @@ fn a_missing_vhost_and_wrong_credentials_are_refusals() {
     assert!(error.contains("nobody") && !error.contains("hunter2"), "{error}");
 }
 
-/// Puts the bindings of a set of an earlier version in the place of today's: one bit to a
-/// word, for the lowest levels and for an application.
+/// Replaces the bindings of the set with those of an earlier version: one bit per word, for the
+/// lowest levels and for an application.
 fn make_it_an_earlier_set(settings: &delayline_settings::Settings) {
     let names = topology(settings).names().clone();
     let mut session = Session::open(&settings.broker).unwrap();
@@ -225,7 +320,8 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     };
     let before = bindings();
     for dry_run in [true, false] {
-        let report = admin::install(&settings, &topology, dry_run, || panic!("nothing is declared")).unwrap();
+        let report =
+            admin::install(&settings, &topology, dry_run, || panic!("an object was declared")).unwrap();
         assert_eq!(report.outcome, Applied::EarlierVersion);
         assert!(report.earlier.unwrap().to_string().contains("this is a set of an earlier version"));
     }
@@ -233,19 +329,21 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
         [Difference::EarlierVersion { bindings: 7 }] => {}
         other => panic!("{other:?}"),
     }
-    assert_eq!(bindings(), before, "something was changed");
+    assert_eq!(bindings(), before, "a binding was changed");
 
-    // What waits in it is safe from `uninstall`, and arrives.
-    // 16 s: a busy machine has the answer of `uninstall` before that.
+    // While a message waits in the old set, `uninstall` refuses to remove it, and the message
+    // arrives. The delay of 16 s gives `uninstall` enough time on a busy machine.
     let key = format!("delay.{}1.0.0.0.0.billing", "0.".repeat(23));
     raw::publish(&settings, [raw::message("delay", &key, "of old", &serde_json::json!({}))]);
-    let refusal = admin::uninstall(&settings, &topology, false).unwrap().unwrap_err();
+    let refusal = admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().unwrap_err();
     assert!(!refusal.waiting.is_empty(), "{refusal}");
-    assert_eq!(bindings(), before, "something was changed");
+    assert_eq!(bindings(), before, "a binding was changed");
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("it arrives", || session.queue_depth("billing").unwrap().unwrap().ready == 1);
-    // Once it is empty it can go, and today's takes its place.
-    eventually("its levels are empty", || admin::uninstall(&settings, &topology, false).unwrap().is_ok());
+    eventually("the message arrives", || session.queue_depth("billing").unwrap().unwrap().ready == 1);
+    // The empty old set can be removed, and the current version can be installed.
+    eventually("its levels are empty", || {
+        admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().is_ok()
+    });
     let report = admin::install(&settings, &topology, false, || {}).unwrap();
     assert_eq!((report.outcome, report.created.len()), (Applied::Installed, 63));
 }

@@ -1,4 +1,5 @@
-//! Kept messages that are many, large, slow to come, held by others, or unreadable.
+//! Kept messages in special cases: very many, large, slow to arrive, held by another consumer, or
+//! unreadable.
 
 use std::{
     io::Write,
@@ -34,13 +35,13 @@ fn kept() -> Queue {
     Queue::new("kept").with_arguments(arguments)
 }
 
-/// A vhost with a queue `kept` that holds so many messages with these bodies.
+/// A vhost with a queue `kept` that holds `count` messages with these bodies.
 fn holding(count: usize, body: impl Fn(usize) -> String) -> (Settings, Session) {
     let settings = vhost().build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     session.declare_queue(&kept()).unwrap();
     raw::publish(&settings, (0..count).map(|n| raw::message("", "kept", body(n), &json!({}))));
-    eventually("all are in the queue", || ready(&mut session, "kept") == count);
+    eventually("all messages are in the queue", || ready(&mut session, "kept") == count);
     (settings, session)
 }
 
@@ -50,15 +51,15 @@ fn ready(session: &mut Session, queue: &str) -> usize {
 
 #[test]
 fn more_pages_than_a_connection_has_channels() {
-    // Brokers allow 2,047.
+    // Brokers allow 2,047 channels.
     const COUNT: usize = 2_500;
     let (settings, mut session) = holding(COUNT, |n| n.to_string());
-    // Twice: what is kept is given back in its order.
+    // Twice, because kept messages must return in their order.
     for _ in 0..2 {
         let (report, numbers) = look(Drain::new(&settings, &kept()).in_pages(1, u64::MAX));
         assert_eq!(report.kept, COUNT as u64, "{report:?}");
         assert_eq!(numbers, (0..COUNT).collect::<Vec<_>>());
-        eventually("all are back", || ready(&mut session, "kept") == COUNT);
+        eventually("all messages are back", || ready(&mut session, "kept") == COUNT);
     }
 }
 
@@ -69,7 +70,7 @@ fn some_go_and_the_others_stay_in_order_over_many_pages() {
     session.declare_queue(&Queue::new("target").with_arguments(kept().arguments)).unwrap();
     let mut decide = |delivery: &Delivery| match number(delivery) % 7 {
         0 => Decision::Discard,
-        // Comes back, and is kept when others behind it are decided.
+        // This message is returned, and is kept after later messages have been decided.
         1 if number(delivery) % 700 == 1 => Decision::Send(Outgoing::of(delivery, "", "nowhere").into()),
         1 | 2 => Decision::Send(Outgoing::of(delivery, "", "target").into()),
         _ => Decision::Keep,
@@ -77,7 +78,7 @@ fn some_go_and_the_others_stay_in_order_over_many_pages() {
     let report = Drain::new(&settings, &kept()).in_pages(90, u64::MAX).run(&mut decide, |_| {}).unwrap();
     assert_eq!((report.refused, report.withheld, &report.failure), (5, 0, &None), "{report:?}");
     let stay: Vec<_> = (0..COUNT).filter(|n| n % 7 > 2 || n % 700 == 1).collect();
-    eventually("the rest is back", || ready(&mut session, "kept") == stay.len());
+    eventually("the remaining messages are back", || ready(&mut session, "kept") == stay.len());
     let (_, numbers) = look(Drain::new(&settings, &kept()));
     assert_eq!(numbers, stay);
     assert_eq!(ready(&mut session, "target") as u64, report.sent);
@@ -92,7 +93,7 @@ fn large_bodies_are_taken_a_few_at_a_time() {
         .in_pages(1_000, 4 * MIB as u64)
         .run(
             |_| {
-                // Handed out and not decided yet, this one with it.
+                // The number of messages that are delivered but not decided, including this one.
                 most = most.max(COUNT - ready(&mut session, "kept") - seen);
                 seen += 1;
                 if seen % 2 == 0 { Decision::Discard } else { Decision::Keep }
@@ -102,11 +103,11 @@ fn large_bodies_are_taken_a_few_at_a_time() {
         .unwrap();
     assert_eq!((report.kept, report.discarded, &report.failure), (12, 12, &None), "{report:?}");
     assert!((2..=4).contains(&most), "{most} bodies of 1 MiB at once");
-    eventually("the rest is back", || ready(&mut session, "kept") == 12);
+    eventually("the remaining messages are back", || ready(&mut session, "kept") == 12);
 }
 
 #[test]
-fn what_somebody_else_holds_is_said_to_be_withheld() {
+fn messages_that_another_consumer_holds_are_reported_as_withheld() {
     let (settings, session) = holding(20, |n| n.to_string());
     drop(session);
     let mut other = Session::open(&settings.broker).unwrap();
@@ -127,10 +128,10 @@ fn what_somebody_else_holds_is_said_to_be_withheld() {
     assert_eq!(report, expected);
 }
 
-/// Publishes messages that cannot be read: to an exchange, with a key, so many.
+/// Publishes unreadable messages: for each entry, an exchange, a routing key and a number.
 fn unreadable(settings: &Settings, messages: &[(&str, &str, usize)]) {
-    let python =
-        std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika; scripts/test sets it");
+    let python = std::env::var("TEST_PYTHON")
+        .expect("TEST_PYTHON is the path of a Python with pika; scripts/test sets it");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/unreadable.py");
     let mut child = Command::new(python).args([script, &url]).stdin(Stdio::piped()).spawn().unwrap();
@@ -143,7 +144,7 @@ fn unreadable(settings: &Settings, messages: &[(&str, &str, usize)]) {
 }
 
 #[test]
-fn what_cannot_be_read_is_counted_shown_and_discarded_by_app() {
+fn unreadable_messages_are_counted_shown_and_discarded_by_app() {
     let settings = installed(1_000);
     let topology = topology(&settings);
     let key = |name: &str| RoutingKey::new(Delay::ZERO, app(name)).encode();
@@ -161,7 +162,7 @@ fn what_cannot_be_read_is_counted_shown_and_discarded_by_app() {
         ],
     );
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("all are kept", || {
+    eventually("all messages are kept", || {
         ready(&mut session, "delay.parked") == 25 && ready(&mut session, "delay.unroutable") == 12
     });
 
@@ -185,14 +186,14 @@ fn what_cannot_be_read_is_counted_shown_and_discarded_by_app() {
 
     let stop = AtomicBool::new(false);
     let of = Selection { app: Some(app("billing")), ..Selection::default() };
-    eventually("all are back", || ready(&mut session, "delay.parked") == 25);
+    eventually("all parked messages are back", || ready(&mut session, "delay.parked") == 25);
     let gone = Kept::Parked.discard(&settings, &topology, &of, &stop, |_| {}).unwrap();
     assert_eq!((gone.discarded, gone.kept, gone.withheld), (23, 2, 0), "{gone:?}");
     let of = Selection { app: Some(app("billing")), ..Selection::default() };
-    eventually("all are back", || ready(&mut session, "delay.unroutable") == 12);
+    eventually("all unroutable messages are back", || ready(&mut session, "delay.unroutable") == 12);
     let gone = Kept::Unroutable.discard(&settings, &topology, &of, &stop, |_| {}).unwrap();
     assert_eq!((gone.discarded, gone.kept, gone.withheld), (10, 2, 0), "{gone:?}");
-    eventually("the others stay", || {
+    eventually("the other messages stay", || {
         ready(&mut session, "delay.parked") == 2 && ready(&mut session, "delay.unroutable") == 2
     });
 }
@@ -210,7 +211,7 @@ fn a_time_that_a_quorum_queue_would_wait_for_is_never_sent_on() {
     raw::publish(&settings, (0..2).map(|n| raw::message("delay.parked", "billing", n, &held(n))));
     raw::publish(&settings, [raw::message("delay.parked", "mail", "x", &json!({}))]);
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("all are kept", || {
+    eventually("all messages are kept", || {
         ready(&mut session, "delay.parked") == 3 && ready(&mut session, "delay.unroutable") == 4
     });
 
@@ -227,7 +228,7 @@ fn a_time_that_a_quorum_queue_would_wait_for_is_never_sent_on() {
     let inbox = Inbox::open(&settings, "billing");
     let stop = AtomicBool::new(false);
     let all = Selection::default();
-    eventually("all are back", || {
+    eventually("all messages are back", || {
         ready(&mut session, "delay.parked") == 3 && ready(&mut session, "delay.unroutable") == 4
     });
     Kept::Unroutable.replay(&settings, &topology, &all, false, &stop, |_| {}).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What a program shows that uses the library and has its log wide open.
+//! The output of a program that uses the library with all logging enabled.
 
 use std::{
     path::Path,
@@ -6,8 +6,9 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use delayline_admin::{self as admin, management::ManagementApi};
+use delayline_admin as admin;
 use delayline_amqp::{Session, broker::Secret};
+use delayline_broker::ManagementApi;
 use delayline_core::{Message, codec::Delay};
 use delayline_node::PrivateNode;
 use delayline_settings::Layers;
@@ -20,11 +21,11 @@ use crate::{
 
 const MARK: &str = "hunter2-marked-password";
 
-/// The user that has it.
+/// The user with this password.
 const USER: &str = "marked";
 
 #[test]
-#[ignore = "run by the next test, with its log wide open"]
+#[ignore = "the next test runs it with all logging enabled"]
 fn a_program_that_logs() {
     env_logger::init();
     let variable = |name: &str| std::env::var(name).unwrap();
@@ -46,14 +47,14 @@ fn a_program_that_logs() {
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     api.create_user("another", &Secret::new(MARK), "").unwrap();
     api.delete_user("another").unwrap();
-    // Refused.
+    // A refused login.
     let mut wrong = settings.broker.clone();
     wrong.vhost = "nowhere".into();
     println!("{:?}", Session::open(&wrong).unwrap_err());
     println!("{settings:?}");
 }
 
-/// Runs that program, and returns what it printed.
+/// Runs the program, and returns its output.
 fn printed(node: &PrivateNode, url: &str, ca_file: Option<&Path>, level: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -72,14 +73,14 @@ fn printed(node: &PrivateNode, url: &str, ca_file: Option<&Path>, level: &str) -
     text
 }
 
-/// All forms that bytes are printed in.
+/// All forms in which bytes are printed.
 fn forms() -> Vec<String> {
     let list = |text: String| text.trim_matches(['[', ']']).to_owned();
     let bytes = MARK.as_bytes();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut forms = vec![MARK.to_owned(), list(format!("{bytes:?}")), list(format!("{bytes:x?}")), hex];
-    // What base64 makes of it depends on where among three bytes it begins; the first and
-    // the last letters also hold bits of the neighbours.
+    // The base64 form depends on the position of the first byte in a group of three. The first and
+    // the last characters also contain bits of neighbouring bytes.
     forms.extend((0..3).map(|before| {
         let encoded = BASE64_STANDARD.encode([&b"\0\0"[..before], bytes].concat());
         encoded[4..encoded.len() - 4].to_owned()
@@ -98,10 +99,10 @@ fn a_program_that_logs_everything_never_shows_the_password() {
     for level in ["debug", "trace"] {
         for (url, ca_file) in [(node.url(), None), (node.tls_url(), Some(ca_file.as_path()))] {
             let text = printed(&node, &url, ca_file, level);
-            // The client library has said what it logged in with.
+            // The client library has logged its login.
             let said = text.lines().find(|line| line.contains("amiquip") && line.contains("StartOk"));
             let stars = format!("{USER}\\0{}", "*".repeat(MARK.len()));
-            let said = said.unwrap_or_else(|| panic!("nothing of it at {level}:\n{text}"));
+            let said = said.unwrap_or_else(|| panic!("no login in the log at {level}:\n{text}"));
             assert!(said.contains(&stars), "{said}");
             for form in forms() {
                 let shown = text.lines().find(|line| line.contains(&form));

@@ -1,18 +1,20 @@
-//! Behaviour that a broker decides, against nodes that these tests start.
+//! Tests of everything that depends on a broker. They run on nodes that they start themselves.
 
 mod anything;
 mod apps;
-mod bench;
 mod bulkhead;
 pub(crate) mod canary;
+mod clash;
 mod cluster;
 mod contents;
 mod contract;
+mod copied;
 mod culprits;
 mod deadlines;
 mod delivery;
 mod doctor;
 mod drain;
+mod examples;
 mod export;
 mod faults;
 pub(crate) mod for_teams;
@@ -24,7 +26,6 @@ mod held_up;
 mod hostile;
 mod install;
 mod kept;
-mod lapin;
 mod logging;
 mod message;
 mod node;
@@ -41,11 +42,15 @@ mod refusals;
 mod retry;
 mod returned;
 mod roles;
+mod rotated;
+mod shortcuts;
+mod signals;
 mod suitable;
 pub(crate) mod tenant;
 pub(crate) mod tls;
 mod transfer;
 pub(crate) mod uncarried;
+mod uncounted;
 mod uninstall;
 pub(crate) mod unstick;
 mod verify;

@@ -1,12 +1,12 @@
 use delayline_core::{
     Message,
     codec::Delay,
-    message::{MAX_PROPERTIES_BYTES, Properties, Value},
+    message::{MAX_PROPERTIES_BYTES, Properties, Quota, Value},
 };
 
 use crate::common::{Inbox, PATIENCE, all_headers, app, installed};
 
-/// A delay that passes three queues, so that nothing is lost on the way either.
+/// This delay passes three queues, so the test also covers the hops between them.
 fn message() -> Message {
     Message::after(app("app"), Delay::from_seconds(7).unwrap(), "body")
 }
@@ -15,7 +15,7 @@ fn message() -> Message {
 fn every_header_type_and_property_survives() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
-    let router = settings.router().connect().unwrap();
+    let router = settings.router().quota(Quota::forwarding()).connect().unwrap();
     let mut headers = all_headers();
     headers.insert("x".repeat(255), Value::Bool(false));
     let properties = Properties {
@@ -43,14 +43,14 @@ fn every_header_type_and_property_survives() {
 }
 
 #[test]
-fn what_would_move_the_message_is_not_sent() {
+fn properties_that_would_move_the_message_are_not_sent() {
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let copy = Inbox::open(&settings, "copy");
     let router = settings.router().connect().unwrap();
     let target = Value::Array(vec!["delay.0000.0000.0000.0000.0000.0000.0000.copy".into()]);
     let mut sent = message().with_header("CC", target.clone()).with_header("BCC", target);
-    // Far shorter than the delay: as a property it would cut the delay short.
+    // Far shorter than the delay: as a property, it would expire the message in a level.
     sent.properties.expiration = Some("1".into());
     sent.when = delayline_core::message::When::After(Delay::from_seconds(1_500).unwrap());
     let receipt = router.publish(sent).unwrap();
@@ -65,17 +65,18 @@ fn what_would_move_the_message_is_not_sent() {
 
 #[test]
 fn a_message_that_arrived_can_be_sent_again_and_again() {
-    // With the `x-death` it arrives with, brokers up to 3.13 drop it the second
-    // time: they take it for a dead-letter cycle.
+    // With its old `x-death`, a message would be dropped by brokers up to 3.13 the second time, as
+    // a dead-letter cycle.
     let settings = installed(1);
     let inbox = Inbox::open(&settings, "app");
     let router = settings.router().connect().unwrap();
-    // Long enough that the router does not find it due when it is written, and sends it past the levels.
+    // The delay is long enough that it has not expired when the router writes the message.
+    // Otherwise, the message would bypass the levels.
     let mut next = Message::after(app("app"), Delay::from_seconds(255).unwrap(), "body");
     for round in 0..20 {
         router.publish(next.clone()).unwrap();
         let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("lost in round {round}"));
-        assert!(arrival.headers.contains_key("x-death"), "the broker's own header is there to be copied");
+        assert!(arrival.headers.contains_key("x-death"), "the arrival has the broker's own header");
         next.headers = arrival.headers;
         next.properties = arrival.properties;
     }

@@ -1,4 +1,4 @@
-//! The private node that everything else here runs on.
+//! The private node that all these tests use.
 
 use std::{
     fs, io,
@@ -13,15 +13,15 @@ use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::shared_node;
 
-/// Waits until a node has made up its mind where to listen, takes its port before it does,
-/// and leads whoever connects there to another server.
+/// Waits until a node has chosen its port, takes the port before the node does, and forwards
+/// connections to another server.
 fn take_port(place: &Path, line: &str, server: SocketAddr) -> u16 {
     let port = loop {
         let files = fs::read_dir(place).unwrap().flatten().map(|entry| entry.path().join("rabbitmq.conf"));
         let texts: Vec<_> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
         let port = |text: &String| {
             let (_, rest) = text.split_once(line)?;
-            // The line is there as a whole.
+            // The line must be complete.
             rest.split_once('\n')?.0.parse::<u16>().ok()
         };
         match texts.iter().find_map(port) {
@@ -62,7 +62,7 @@ fn a_node_whose_port_is_taken_meanwhile_starts_on_another() {
             PrivateNode::start(NodeOptions { place, without_management, ..NodeOptions::default() }).unwrap();
         let taken = format!(":{}", taken.join().unwrap());
         assert!(!node.authority().ends_with(&taken) && !node.management_url().ends_with(&taken), "{node:?}");
-        // What answers is the node itself, not the one that is reached through its port.
+        // The answers come from the node itself, not from the server behind the taken port.
         let mut session = Session::open(&node.settings().build().unwrap().broker).unwrap();
         let queue = session.declare_own_queue().unwrap();
         let listed = node.tell(&["list_queues", "name"]).unwrap();
@@ -73,26 +73,26 @@ fn a_node_whose_port_is_taken_meanwhile_starts_on_another() {
 #[test]
 fn commands_wait_for_a_node_that_takes_connections_and_has_not_started_yet() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    // As at the end of its start, but for longer.
+    // The last state before the node has started, held for ten seconds.
     let starting = "rabbit_boot_state:set(core_started),
         spawn(fun() -> timer:sleep(10000), rabbit_boot_state:set(ready) end).";
     node.tell(&["eval", starting]).unwrap();
     node.tell(&["add_user", "operator", "unused"]).unwrap();
     assert!(node.tell(&["list_users"]).unwrap().contains("operator"));
-    // What is refused for another reason is refused, and says why.
+    // Other refusals are reported with their reason.
     let error = node.tell(&["add_user", "operator", "unused"]).unwrap_err().to_string();
     assert!(error.contains("already exists"), "{error}");
 }
 
 #[test]
-fn what_ends_for_another_reason_is_not_tried_again() {
+fn a_node_that_ends_for_another_reason_is_not_started_again() {
     let options = NodeOptions { config: "no.such.setting = 1\n".into(), ..NodeOptions::default() };
     let error = PrivateNode::start(options).unwrap_err().to_string();
-    assert!(error.contains("it ended") && !error.contains("took one of its ports"), "{error}");
+    assert!(error.contains("it ended") && !error.contains("another program uses its port"), "{error}");
 }
 
 #[test]
-fn a_node_keeps_its_files_where_it_is_told_to_and_takes_them_along() {
+fn a_node_keeps_its_files_in_the_given_place_and_removes_them() {
     let place = tempfile::tempdir().unwrap();
     let options = NodeOptions { place: Some(place.path().to_owned()), ..NodeOptions::default() };
     let node = PrivateNode::start(options).unwrap();

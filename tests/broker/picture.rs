@@ -1,9 +1,10 @@
-//! A picture is what the broker says, and what follows from it.
+//! The picture of a set: the broker's numbers, and the conclusions from them.
 
 use std::net::TcpListener;
 
-use delayline_admin::{Kept, Selection, Severity, management::ManagementApi};
+use delayline_admin::{Kept, Selection, Severity};
 use delayline_amqp::{Next, Session};
+use delayline_broker::ManagementApi;
 use delayline_client::Router;
 use delayline_core::{Message, codec::Delay};
 use delayline_node::{NodeOptions, PrivateNode};
@@ -18,7 +19,7 @@ use crate::common::{
     topology, vhost,
 };
 
-/// Publishes, and leaves the connection open for as long as it is kept.
+/// Publishes messages, and returns the router, which keeps the connection open.
 fn send(settings: &Settings, key: &str, units: u64, count: usize) -> Router {
     let router = settings.router().connect().unwrap();
     let delay = Delay::from_seconds(units).unwrap();
@@ -36,8 +37,8 @@ fn level(picture: &Picture, level: u8) -> &delayline_watch::picture::Level {
 fn brokers_count_what_is_published_and_not_what_they_move() {
     let settings = new_set(1);
     let inbox = Inbox::open(&settings, "billing");
-    // 2^10 and 2^9 ms: however slow the machine, what is published goes into the first.
-    // The broker may forget what a channel published that is closed within seconds.
+    // 2^10 and 2^9 ms, so that all messages enter at the first of the two levels, even on a slow
+    // machine. The broker may lose the count of a channel that is closed within seconds.
     let _open = send(&settings, "billing", 3 << 9, 60);
     assert_eq!(inbox.collect(60, PATIENCE).len(), 60);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
@@ -47,38 +48,35 @@ fn brokers_count_what_is_published_and_not_what_they_move() {
         let entry = api.exchange(&settings.broker.vhost, "delay").unwrap().unwrap();
         (of("delay.level.10"), of("delay.level.09"), entry.message_stats.publish_in)
     };
-    eventually_seen("what was published is counted where it went in", published, |seen| *seen == (60, 0, 60));
+    eventually_seen("messages are counted at the level where they entered", published, |seen| {
+        *seen == (60, 0, 60)
+    });
 }
 
 #[test]
-fn depths_rates_and_bounds_follow_from_what_waits() {
+fn rates_and_estimates_follow_from_the_counts_of_the_broker() {
     let settings = new_set(1_000);
     send(&settings, "billing", 1 << 14, 40);
     send(&settings, "billing", 1 << 5, 64);
     let mut collector = Collector::new(settings.clone(), Sources::default());
     let picture = collector.look().clone();
     assert!(picture.broker.reachable && picture.verified.ok == Some(true), "{picture:?}");
-    assert_eq!(picture.verdict.headline, "Nothing is held up.");
+    assert_eq!(picture.verdict.headline, "No message is stuck.");
     assert_eq!(level(&picture, 14).ready, Some(40));
-    // 32 s and 31 s of lower bits at most, so it is due within the hour; 4.6 h is not sure
-    // within it, and sure within a day.
+    // The forecast counts messages only if they are certainly due. Level 5 holds them for 32 s, and
+    // lower levels for at most 31 s more, so they are due within the hour. Those with 4.6 h are
+    // certainly due within a day.
     let [minute, hour, day] = &picture.forecast[..] else { panic!("{picture:?}") };
     let short = level(&picture, 5).ready.unwrap();
     assert_eq!((minute.at_least, hour.at_least, day.at_least), (0, short, short + 40));
-    assert_eq!(day.at_most, short + 40);
-    // Once all have gone that came before it was watched, what came in and what went out
-    // are what was there.
-    let seen = eventually_seen(
-        "32 s later, what went out is known",
-        || collector.look().clone(),
-        |picture| level(picture, 5).out_per_s.is_some(),
-    );
-    let out = level(&seen, 5).out_per_s.unwrap();
-    assert!((0.0..=2.0).contains(&out), "{out}");
-    assert_eq!(level(&seen, 14).out_per_s, None);
-    // All that ever came: 104 into the entry exchange, and what was seen of it by the
-    // first look is not counted again.
-    assert!(seen.rates.entry_per_s.is_some_and(|rate| rate <= 104.0 / 30.0), "{:?}", seen.rates);
+    assert_eq!(day.estimate, short + 40);
+    let rates = || collector.look().rates.clone();
+    let seen =
+        eventually_seen("rates are measured after 10 s", rates, |rates| rates.dispatch_per_s.is_some());
+    // At most all 104 messages within at least 10 s.
+    for rate in [seen.entry_per_s, seen.dispatch_per_s] {
+        assert!(rate.is_some_and(|rate| (0.0..=10.4).contains(&rate)), "{seen:?}");
+    }
 }
 
 #[test]
@@ -94,13 +92,13 @@ fn kept_messages_are_grouped_and_stay() {
     assert_eq!(groups, [(Some("nobody"), 7), (Some("noone.else"), 2)]);
     assert_eq!(look(Kept::Parked).report.waiting, 0);
 
-    // Looked at again and again, none is gone, and the count does not dip.
+    // Repeated looks remove no message, and the count never drops.
     let watch = Watch::start(settings, Sources::default());
     let live = watch.live();
-    eventually("it is counted", || live.picture().unroutable == Some(9));
+    eventually("the messages are counted", || live.picture().unroutable == Some(9));
     for _ in 0..2 {
         let before = live.kept(&Kept::Unroutable).map(|report| report.at);
-        eventually("it is looked at again", || {
+        eventually("the queue is read again", || {
             assert_eq!(live.picture().unroutable, Some(9));
             live.kept(&Kept::Unroutable).is_some_and(|report| Some(report.at) != before)
         });
@@ -110,7 +108,7 @@ fn kept_messages_are_grouped_and_stay() {
 }
 
 #[test]
-fn who_looks_for_one_message_takes_one_out_of_the_queue() {
+fn looking_for_one_message_takes_only_one_out_of_the_queue() {
     let settings = new_set(1_000);
     let topology = topology(&settings);
     publish(&settings, (0..30).map(|_| message("delay", "nonsense", "x", &json!({}))).collect::<Vec<_>>());
@@ -122,7 +120,7 @@ fn who_looks_for_one_message_takes_one_out_of_the_queue() {
     ];
     for (look, queue) in looks.iter().zip(["delay.unroutable", "delay.parked"]) {
         assert_eq!((look.waiting, look.examined, &look.failure), (30, 1, &None), "{queue}");
-        // The broker marks what it has handed out before.
+        // The broker marks messages that were delivered before.
         let mut session = Session::open(&settings.broker).unwrap();
         let consumer = session.consume(queue, 30).unwrap();
         let marks = (0..30).map(|_| match consumer.next(PATIENCE) {
@@ -134,21 +132,21 @@ fn who_looks_for_one_message_takes_one_out_of_the_queue() {
 }
 
 #[test]
-fn the_age_of_the_oldest_is_found_out_for_whoever_wants_it() {
+fn the_age_of_the_oldest_message_is_found_on_request() {
     let settings = new_set(1_000);
     send(&settings, "nobody", 0, 3);
     let sent = Timestamp::now();
     let watch = Watch::start(settings, Sources { ages: true, ..Sources::default() });
     let live = watch.live();
     let picture = eventually_seen(
-        "the first message was looked at",
+        "the first message was read",
         || live.picture(),
-        // Until then it is as old as it has been seen to be there.
+        // Before that, the age counts from the first look that saw the message.
         |picture| picture.unroutable_oldest.is_some_and(|oldest| oldest <= sent),
     );
     assert_eq!((picture.unroutable, picture.parked_oldest), (Some(3), None));
-    // It stays known, and the count does not dip, while all are looked at.
-    eventually("all are looked at", || {
+    // While all messages are read, the age stays known, and the count never drops.
+    eventually("all messages are read", || {
         let picture = live.picture();
         assert_eq!((picture.unroutable, picture.unroutable_last_minute.unwrap_or(0)), (Some(3), 0));
         assert!(picture.unroutable_oldest.is_some_and(|oldest| oldest <= sent));
@@ -159,14 +157,14 @@ fn the_age_of_the_oldest_is_found_out_for_whoever_wants_it() {
 #[test]
 fn a_management_api_that_does_not_answer_is_not_a_broker_that_does_not() {
     let mut settings = new_set(1_000);
-    // Its system takes connections, and nobody reads them.
+    // A server that accepts connections but never reads.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", deaf.local_addr().unwrap());
     settings.management.as_mut().unwrap().url = url.parse().unwrap();
     let watch = Watch::start(settings, Sources::default());
     let live = watch.live();
     let mut seen = Vec::new();
-    eventually("it is asked, in vain, more than once", || {
+    eventually("the API is asked several times in vain", || {
         let picture = live.picture();
         assert!(picture.broker.reachable || picture.counted.is_none(), "{:?}", picture.broker);
         if picture.unchecked.iter().any(|unchecked| unchecked.contains("management API"))
@@ -177,12 +175,12 @@ fn a_management_api_that_does_not_answer_is_not_a_broker_that_does_not() {
         seen.len() == 10
     });
     let picture = live.picture();
-    assert_eq!(picture.verdict.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
+    assert_eq!(picture.verdict.headline, "No problem is known, but stuck messages cannot be counted.");
     assert!(picture.levels.iter().all(|level| level.ready == Some(0) && level.stuck.is_none()));
 }
 
 #[test]
-fn says_what_cannot_be_seen() {
+fn unknown_numbers_are_reported() {
     let nothing = vhost().build().unwrap();
     let mut collector = Collector::new(nothing, Sources::default());
     let picture = collector.look();
@@ -197,12 +195,12 @@ fn says_what_cannot_be_seen() {
     let picture = collector.look();
     assert_eq!((level(picture, 20).ready, level(picture, 20).stuck), (Some(3), None));
     assert_eq!((picture.stuck, picture.rates.entry_per_s), (None, None));
-    assert_eq!(picture.verdict.headline, "Nothing is known to be held up; stuck messages cannot be seen.");
+    assert_eq!(picture.verdict.headline, "No problem is known, but stuck messages cannot be counted.");
     assert!(picture.verified.ok == Some(true) && picture.verified.is_partial(), "{:?}", picture.verified);
-    assert!(picture.unchecked[0].contains("stuck messages and what is published"), "{:?}", picture.unchecked);
+    assert!(picture.unchecked[0].contains("stuck and published messages"), "{:?}", picture.unchecked);
 
     let mut unreachable = settings;
-    // Nobody listens on the port of nothing.
+    // No server listens on port 1.
     unreachable.broker.port = 1;
     let mut collector = Collector::new(unreachable, Sources::default());
     let first = collector.look().clone();
@@ -211,7 +209,7 @@ fn says_what_cannot_be_seen() {
         first.broker.problem.as_ref().is_some_and(|problem| problem.contains("127.0.0.1:1")),
         "{first:?}"
     );
-    // Since the first time, not since the last.
+    // The time of the first failure, not of the last.
     assert_eq!(collector.look().broker.since, first.broker.since);
 }
 
@@ -222,11 +220,11 @@ fn a_broker_that_was_killed_is_gone_before_anybody_looks_again() {
     install(&settings);
     let watch = Watch::start(settings, Sources::default());
     let live = watch.live();
-    // A look that is under way at this very moment would see it first.
+    // The look in progress may notice the kill first, so the test tries up to five times.
     for _ in 0..5 {
-        eventually("the broker is there", || live.latest().broker.reachable);
+        eventually("the broker is reachable", || live.latest().broker.reachable);
         let before = live.latest().at;
-        eventually("it was looked at just now", || live.latest().at != before);
+        eventually("a look has just finished", || live.latest().at != before);
         node.kill();
         let gone = loop {
             let picture = live.latest();
@@ -237,12 +235,14 @@ fn a_broker_that_was_killed_is_gone_before_anybody_looks_again() {
         };
         assert_eq!(gone.verdict.headline, "The broker cannot be reached.");
         if gone.broker.problem.is_some_and(|problem| problem.contains("lost a moment ago")) {
-            // Looking says more.
+            // The next look gives a better reason.
             let problem = || live.latest().broker.problem.unwrap_or_default();
-            eventually_seen("it was looked at", problem, |problem| problem.contains("cannot reach"));
+            eventually_seen("the next look has finished", problem, |problem| {
+                problem.contains("cannot reach")
+            });
             return;
         }
         node.restart().unwrap();
     }
-    panic!("each time somebody had to look");
+    panic!("the kill was noticed only by a look");
 }

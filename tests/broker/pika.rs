@@ -4,16 +4,18 @@ use delayline_core::{codec::RoutingKey, message::Value};
 
 use crate::common::{Inbox, PATIENCE, installed, run_in_time};
 
-/// Any client that can publish to a topic exchange can schedule messages; here
-/// Python's, with the key that `delayline key` prints.
+/// Any client that can publish to a topic exchange can schedule messages. This one is pika, with
+/// the routing key that `delayline key` prints.
 #[test]
 fn a_message_from_python_arrives_like_any_other() {
-    let python =
-        std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika; scripts/test sets it");
+    let python = std::env::var("TEST_PYTHON")
+        .expect("TEST_PYTHON is the path of a Python with pika; scripts/test sets it");
     let settings = installed(1_000);
     let inbox = Inbox::open(&settings, "billing");
-    let printed =
-        Command::new(env!("CARGO_BIN_EXE_delayline")).args(["key", "2s", "billing"]).output().unwrap();
+    let printed = Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["key", "encode", "2s", "--app", "billing"])
+        .output()
+        .unwrap();
     let key = String::from_utf8(printed.stdout).unwrap().trim().to_owned();
     assert_eq!(key.parse::<RoutingKey>().unwrap().delay.seconds(), 2);
 
@@ -28,5 +30,5 @@ fn a_message_from_python_arrives_like_any_other() {
     let arrival = inbox.next(PATIENCE).expect("the message");
     assert_eq!(arrival.body, b"from Python");
     assert_eq!(arrival.headers.get("customer"), Some(&Value::Text("C-4".into())));
-    assert!(arrival.at.duration_since(sent).as_millis() >= 2_000, "it came early");
+    assert!(arrival.at.duration_since(sent).as_millis() >= 2_000, "the message was early");
 }

@@ -1,21 +1,25 @@
-//! A vhost that a file describes.
+//! Vhosts that are described by a platform file.
 
 use std::fmt::Write;
 
-use delayline_admin::{self as admin, Applied, ApplyOptions, ApplyReport, Platform, compare::Difference};
+use delayline_admin::{self as admin, Applied, ApplyOptions, ApplyReport, Platform, RemoveOptions};
 use delayline_amqp::Session;
-use delayline_core::topology::Topology;
+use delayline_broker::{Difference, ManagementApi};
+use delayline_core::{
+    codec::AppKey,
+    topology::{Queue, Topology},
+};
 use delayline_settings::Settings;
 use serde_json::json;
 
-use crate::common::{eventually, eventually_seen, http, installed, shared_node, vhost};
+use crate::common::{NO_SIGNAL, eventually, eventually_seen, http, installed, shared_node, vhost};
 
 fn platform(text: &str, settings: &Settings) -> Platform {
     Platform::parse(text, &settings.topology).unwrap()
 }
 
 fn apply(settings: &Settings, text: &str, options: ApplyOptions) -> ApplyReport {
-    admin::apply(settings, &platform(text, settings), options, |_, _| {}).unwrap()
+    admin::apply(settings, &platform(text, settings), options, &NO_SIGNAL, |_, _| {}).unwrap()
 }
 
 fn applied(settings: &Settings, text: &str) -> ApplyReport {
@@ -30,13 +34,14 @@ fn pruned(settings: &Settings, text: &str) -> ApplyReport {
     apply(settings, text, ApplyOptions { prune: true, ..ApplyOptions::default() })
 }
 
-/// What differs, in words.
+/// The texts of all differences.
 fn differing(report: &ApplyReport) -> Vec<String> {
     let steps = report.sets.iter().flat_map(|set| &set.apps).flat_map(|app| &app.steps);
     steps.filter(|step| !step.stood).map(|step| step.what.clone()).collect()
 }
 
-/// Applications with a user each, which stands already; every other one has a landing queue.
+/// A file with `count` applications. Their users exist already, and every second application has a
+/// landing queue.
 fn many(settings: &Settings, count: usize) -> String {
     let mut text = "[sets.delay]\n".to_owned();
     for number in 0..count {
@@ -69,13 +74,13 @@ fn a_vhost_becomes_what_the_file_says_and_stays_so() {
 }
 
 #[test]
-fn what_was_changed_by_hand_is_found_and_repaired() {
+fn changes_by_hand_are_found_and_repaired() {
     let settings = vhost().build().unwrap();
     let vhost = &settings.broker.vhost;
     let text = many(&settings, 3);
     applied(&settings, &text);
-    // A permission that somebody widened, a queue and with it a binding that are gone, and an
-    // exchange of the set.
+    // Changes by hand: wider permissions, a deleted queue with its binding, and a deleted exchange
+    // of the set.
     let path = format!("permissions/{vhost}/app-2-of-{vhost}");
     http(&shared_node(), "PUT", &path, &json!({ "configure": ".*", "write": ".*", "read": ".*" }));
     let mut session = Session::open(&settings.broker).unwrap();
@@ -117,19 +122,21 @@ fn if_one_thing_is_in_the_way_nothing_is_changed() {
 }
 
 #[test]
-fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
+fn objects_outside_the_file_are_removed_only_on_request_and_without_loss() {
     let settings = vhost().set("unit_ms", "10").build().unwrap();
     let two = "[sets.delay.apps.kept]\nno_user = true\n[sets.delay.apps.old]\nno_user = true\n";
     let one = "[sets.delay.apps.kept]\nno_user = true\n";
     applied(&settings, two);
-    assert_eq!(applied(&settings, one).outcome, Applied::Unchanged);
-    // A message waits in it.
+    let report = applied(&settings, one);
+    assert_eq!(report.outcome, Applied::Unchanged);
+    assert_eq!(report.sets[0].not_in_file, ["application `old`"]);
+    // A message waits in the queue of `old`.
     let router = settings.router().connect().unwrap();
     let message = delayline_core::Message::after("old".parse().unwrap(), "1".parse().unwrap(), "x");
     router.publish(message).unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let depth = |session: &mut Session| session.queue_depth("old").unwrap().map_or(0, |depth| depth.ready);
-    eventually_seen("it arrives", || depth(&mut session), |ready| *ready == 1);
+    eventually_seen("the message arrives", || depth(&mut session), |ready| *ready == 1);
     let report = pruned(&settings, one);
     assert_eq!(report.outcome, Applied::Conflict, "{report:?}");
     let conflicts: Vec<_> = report.conflicts().collect();
@@ -137,27 +144,21 @@ fn what_is_not_in_the_file_goes_only_if_asked_and_only_if_nothing_is_lost() {
     assert_eq!(conflicts, waits);
     assert_eq!(applied(&settings, two).outcome, Applied::Unchanged);
 
+    // The API still counts the message for some seconds.
     session.purge_queue("old").unwrap();
-    let options = ApplyOptions { prune: true, dry_run: true };
-    eventually("it is seen to be empty", || apply(&settings, one, options).outcome == Applied::DryRun);
-    // A count of the time when the message was there can still come after that.
-    let removed = |report: &ApplyReport| {
-        let counted = report.conflicts().collect::<Vec<_>>() == waits;
-        assert!(report.outcome == Applied::Installed || counted, "{report:?}");
-        report.outcome == Applied::Installed
-    };
-    let report = eventually_seen("it goes", || pruned(&settings, one), removed);
+    let report = pruned(&settings, one);
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
     let removed = &report.sets[0].pruned[0].report.as_ref().unwrap().removed;
     assert!(removed.contains(&"queue `old`".to_owned()), "{removed:?}");
     assert_eq!(pruned(&settings, one).outcome, Applied::Unchanged);
 }
 
 #[test]
-fn what_is_left_of_an_application_goes_as_well() {
+fn remains_of_an_application_are_pruned_as_well() {
     let settings = vhost().build().unwrap();
     let vhost = &settings.broker.vhost;
     applied(&settings, &many(&settings, 2));
-    // Somebody deletes a queue, and somebody else may read everything.
+    // A queue is deleted by hand, and another user may read everything.
     Session::open(&settings.broker).unwrap().delete_queue("app-1").unwrap();
     let watcher = format!("aaa-of-{vhost}");
     http(&shared_node(), "PUT", &format!("users/{watcher}"), &json!({ "password_hash": "", "tags": "" }));
@@ -165,10 +166,69 @@ fn what_is_left_of_an_application_goes_as_well() {
     http(&shared_node(), "PUT", &format!("permissions/{vhost}/{watcher}"), &rights);
     let report = pruned(&settings, &many(&settings, 1));
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
-    let [old] = report.sets[0].pruned.as_slice() else { panic!("{report:?}") };
-    let user = format!("permissions and topic permissions of user `app-1-of-{vhost}`");
-    assert_eq!(old.report.as_ref().unwrap().removed, [user]);
+    assert_eq!(report.sets[0].pruned_users, [format!("app-1-of-{vhost}")]);
     assert_eq!(pruned(&settings, &many(&settings, 1)).outcome, Applied::Unchanged);
+}
+
+#[test]
+fn a_canary_is_no_application_and_its_binding_stays() {
+    let settings = vhost().build().unwrap();
+    let text = "[sets.delay.apps.billing]\nno_user = true\n";
+    applied(&settings, text);
+    let topology = Topology::new(settings.topology.clone());
+    let canary: AppKey = "delayline-canary.0".parse().unwrap();
+    let binding = topology.app_binding(&canary, &topology.names().canary(0));
+    let mut session = Session::open(&settings.broker).unwrap();
+    session.declare_queue(&Queue::new("delay.canary.0")).unwrap();
+    session.bind(&binding).unwrap();
+    let report = pruned(&settings, text);
+    assert_eq!(report.outcome, Applied::Unchanged, "{report:?}");
+    let apps = admin::list_apps(&settings, &topology).unwrap().apps;
+    assert_eq!(apps.iter().map(|it| it.app.as_deref()).collect::<Vec<_>>(), [Some("billing")]);
+    let options = RemoveOptions::default();
+    let refusal =
+        admin::remove_app(&settings, &topology, &canary, &options, &NO_SIGNAL).unwrap().unwrap_err();
+    assert!(refusal.to_string().contains("is a canary of `delayline serve`"), "{refusal}");
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    assert!(api.has_binding(&settings.broker.vhost, &binding).unwrap());
+}
+
+#[test]
+fn the_rights_of_a_user_that_the_file_no_longer_names_are_shown_and_pruned() {
+    let settings = vhost().build().unwrap();
+    let vhost = &settings.broker.vhost;
+    let (node, name) = (shared_node(), |user: &str| format!("{user}-of-{vhost}"));
+    for user in ["a", "b", "c", "monitor"] {
+        http(&node, "PUT", &format!("users/{}", name(user)), &json!({ "password_hash": "", "tags": "" }));
+    }
+    // This user may do more than an application, so these permissions were not made for one.
+    let rights = json!({ "configure": "", "write": ".*", "read": ".*" });
+    http(&node, "PUT", &format!("permissions/{vhost}/{}", name("monitor")), &rights);
+    let file =
+        |user: &str, more: &str| format!("[sets.delay.apps.billing]\nuser = \"{}\"\n{more}", name(user));
+    let publisher = format!("[sets.delay.apps.shop]\nuser = \"{}\"\npublish_only = true\n", name("c"));
+    applied(&settings, &file("a", &publisher));
+    let now = file("b", "");
+    let former = ["a", "c"].map(|user| format!("permissions of user `{}`", name(user)));
+    assert_eq!(difference(&settings, &now).sets[0].not_in_file, former);
+    assert_eq!(applied(&settings, &now).sets[0].not_in_file, former);
+    let report = pruned(&settings, &now);
+    assert_eq!(
+        (report.outcome, &report.sets[0].pruned_users),
+        (Applied::Installed, &vec![name("a"), name("c")])
+    );
+    let users: Vec<_> = http(&node, "GET", &format!("vhosts/{vhost}/permissions"), &json!(null))
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["user"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(users.contains(&name("b")) && users.contains(&name("monitor")), "{users:?}");
+    assert!(!users.contains(&name("a")) && !users.contains(&name("c")), "{users:?}");
+    let topics = http(&node, "GET", &format!("vhosts/{vhost}/topic-permissions"), &json!(null));
+    assert!(!topics.to_string().contains(&name("a")), "{topics}");
+    assert_eq!(pruned(&settings, &now).outcome, Applied::Unchanged);
+    assert_eq!(difference(&settings, &now).sets[0].not_in_file, [""; 0]);
 }
 
 #[test]
@@ -218,10 +278,10 @@ fn gateways_are_made_kept_and_pruned_like_applications() {
         list.gateways.into_iter().map(|it| it.gateway).collect::<Vec<_>>()
     };
     assert_eq!(gateways(), ["old", "orders.delayed"]);
-    // Its binding is no application's, and pruning leaves it alone.
-    eventually("nothing is left to do", || pruned(&settings, text).outcome == Applied::Unchanged);
+    // The binding of a gateway belongs to no application, so pruning keeps it.
+    eventually("no change is left", || pruned(&settings, text).outcome == Applied::Unchanged);
 
-    // What somebody deleted by hand is found and repaired.
+    // A deleted exchange is found and repaired.
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_exchange("old.in").unwrap();
     let found = difference(&settings, text);
@@ -234,18 +294,14 @@ fn gateways_are_made_kept_and_pruned_like_applications() {
     assert_eq!(applied(&settings, text).outcome, Applied::Installed);
     assert_eq!(difference(&settings, text).outcome, Applied::Unchanged);
 
-    // Another type is in the way, and nothing is changed.
+    // A gateway of another type is a conflict, and nothing is changed.
     let other = text.replace("fanout", "direct");
     let refused = applied(&settings, &other);
     assert_eq!(refused.outcome, Applied::Conflict, "{refused:?}");
     assert!(refused.conflicts().any(|it| it.starts_with("gateway `old`: ")), "{refused:?}");
 
     let less = &text[..text.find("[sets.delay.gateways.old]").unwrap()];
-    assert_eq!(
-        applied(&settings, less).outcome,
-        Applied::Unchanged,
-        "nothing is removed without being asked"
-    );
+    assert_eq!(applied(&settings, less).outcome, Applied::Unchanged, "only pruning removes objects");
     let report = pruned(&settings, less);
     assert_eq!(report.sets[0].pruned_gateways.len(), 1, "{report:?}");
     assert_eq!(gateways(), ["orders.delayed"]);

@@ -1,4 +1,4 @@
-//! Policies are seen as soon as they are set, and as the broker applies them.
+//! Policies are seen as soon as they are set, and with the same effect as on the broker.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -7,11 +7,8 @@ use std::{
     thread,
 };
 
-use delayline_admin::{
-    self as admin, FindingCode,
-    compare::Difference,
-    management::{ManagementApi, PolicyKind},
-};
+use delayline_admin::{self as admin, FindingCode};
+use delayline_broker::{Difference, ManagementApi, Policies, PolicyKind};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
@@ -25,11 +22,11 @@ fn clear(settings: &Settings, kind: &str, name: &str) {
     http(&shared_node(), "DELETE", &format!("{kind}/{}/{name}", settings.broker.vhost), &Json::Null);
 }
 
-/// The queues that a policy is said to change, and by which.
+/// The exchanges and queues that policies change: the object, the key, and the names of the policies.
 fn changed(settings: &Settings) -> Vec<(String, String, Vec<String>)> {
     let report = admin::verify(settings, &topology(settings)).unwrap();
     let policies = report.differences.into_iter().filter_map(|difference| match difference {
-        Difference::Policy { queue, key, origins, .. } => Some((queue, key, origins)),
+        Difference::Policy { object, key, origins, .. } => Some((object, key, origins)),
         _ => None,
     });
     policies.collect()
@@ -57,7 +54,7 @@ fn a_policy_is_found_right_after_it_was_set_and_not_after_it_was_taken_away() {
         "{:?}",
         report.findings
     );
-    // The other command says the same, once.
+    // `doctor` reports the same finding, once.
     let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
     let said: Vec<_> = doctor.findings.iter().filter(|it| it.code == FindingCode::PolicyOnSet).collect();
     assert_eq!((said.len(), said[0].details.len()), (1, queues), "{said:#?}");
@@ -65,7 +62,7 @@ fn a_policy_is_found_right_after_it_was_set_and_not_after_it_was_taken_away() {
     clear(&settings, "policies", "short");
     assert_eq!(changed(&settings), []);
 
-    // An operator's policy, which is merged with the user's.
+    // An operator policy, which the broker merges with the user's policy.
     set(
         &settings,
         "policies",
@@ -84,8 +81,7 @@ fn a_policy_is_found_right_after_it_was_set_and_not_after_it_was_taken_away() {
         found.iter().all(|(_, key, by)| key == "max-length" && *by == ["operator policy `theirs`"]),
         "{found:?}"
     );
-    // One of a higher priority takes the place of the user's, and one that is for
-    // exchanges, or that quorum queues do not take, none.
+    // A policy with a higher priority replaces the user's policy. A policy for exchanges does not.
     set(
         &settings,
         "policies",
@@ -102,10 +98,10 @@ fn a_policy_is_found_right_after_it_was_set_and_not_after_it_was_taken_away() {
     assert_eq!(changed(&settings), []);
 }
 
-/// What is reckoned of the policies is what the broker's statistics say once they are
-/// there: patterns, priorities, kinds, merging.
+/// Our evaluation of the policies equals the broker's statistics, once these are up to date:
+/// patterns, priorities, types of objects, and merging.
 #[test]
-fn what_is_reckoned_is_what_the_broker_comes_to() {
+fn our_evaluation_of_policies_equals_the_brokers() {
     let settings = installed(1_000);
     let vhost = &settings.broker.vhost;
     for (kind, name, pattern, priority, apply_to, definition) in [
@@ -155,20 +151,17 @@ fn what_is_reckoned_is_what_the_broker_comes_to() {
             })
             .collect()
     };
-    let mut observed =
-        delayline_admin::compare::Observed { queues: api.queues(vhost).unwrap(), ..Default::default() };
-    observed.apply_policies(&user, &operator);
-    assert_eq!(observed.unsettled, [""; 0]);
-    let reckoned: Vec<_> = observed
-        .queues
+    let mut queues = api.queues(vhost).unwrap();
+    assert_eq!(Policies { user: Ok(user), operator: Ok(operator) }.apply(&mut queues).unwrap(), [""; 0]);
+    let reckoned: Vec<_> = queues
         .into_iter()
         .map(|it| {
             let (user, operator) = (name(&it.policy), name(&it.operator_policy));
             (it.name, user, operator, it.effective_policy_definition)
         })
         .collect();
-    eventually_seen("the statistics say the same", shown, |shown| *shown == reckoned);
-    // It was a case: something of each holds somewhere, but for what is not for these.
+    eventually_seen("the statistics show the same policies", shown, |shown| *shown == reckoned);
+    // Each policy applies to some queue, except those that must not apply to quorum queues.
     for (policy, holds) in
         [("look-ahead", true), ("nines", true), ("not-theirs", false), ("exchanges", false)]
     {
@@ -179,11 +172,11 @@ fn what_is_reckoned_is_what_the_broker_comes_to() {
     }
 }
 
-/// The management API, but for policies, which it refuses to show.
+/// A management API that refuses to show policies. It forwards all other requests.
 fn without_policies() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    // The node may go when the test is over, though this thread stays.
+    // The node may end with the test, although this thread goes on.
     let node = Arc::downgrade(&shared_node());
     thread::spawn(move || {
         for connection in listener.incoming() {
@@ -196,7 +189,7 @@ fn without_policies() -> String {
             let path = first.split(' ').nth(1).unwrap().to_owned();
             let (status, body) = match path.strip_prefix("/api/").unwrap() {
                 path if path.contains("policies/") => ("403 Forbidden", "{}".to_owned()),
-                // What not every version has.
+                // Not every version has this resource.
                 path if path.starts_with("deprecated-features") => ("404 Not Found", "{}".to_owned()),
                 path => ("200 OK", http(&node, "GET", path, &Json::Null).to_string()),
             };
@@ -211,7 +204,7 @@ fn without_policies() -> String {
 }
 
 #[test]
-fn who_is_not_shown_policies_says_what_is_not_known() {
+fn without_access_to_policies_the_report_shows_what_is_unknown() {
     let mut settings = installed(1_000);
     settings.management.as_mut().unwrap().url = without_policies().parse().unwrap();
     let topology = topology(&settings);
@@ -222,12 +215,12 @@ fn who_is_not_shown_policies_says_what_is_not_known() {
         let said = |text: &String| text.starts_with("policies that were set in the last few seconds");
         assert_eq!(unchecked.iter().filter(|text| said(text)).count(), 1, "{unchecked:?}");
     }
-    // What the queues' statistics say of policies still counts.
+    // Policies in the queues' statistics are still found.
     set(
         &settings,
         "policies",
         "short",
         &json!({"pattern": "level.03", "apply-to": "queues", "definition": {"expires": 3_600_000}}),
     );
-    eventually_seen("it shows", || changed(&settings), |changed| changed.len() == 1);
+    eventually_seen("the policy is found", || changed(&settings), |changed| changed.len() == 1);
 }

@@ -1,5 +1,4 @@
-//! A connection to the broker that can be stopped in either direction at a chosen
-//! moment.
+//! A connection to the broker that a test can stop in either direction at a chosen moment.
 
 use std::{
     io::{Read, Write},
@@ -12,18 +11,19 @@ use std::{
     time::Duration,
 };
 
-/// What is let through. Once held, a direction stays so until the connections end.
+/// Controls which data pass. Once held, a direction stays held until the connections end.
 #[derive(Default)]
 pub(super) struct Valve {
-    /// Nothing goes to the broker any more.
+    /// No more data pass to the broker.
     pub(super) hold_to_broker: AtomicBool,
-    /// Nothing comes from it any more.
+    /// No more data pass from the broker.
     pub(super) hold_from_broker: AtomicBool,
-    /// Bytes that clients wrote, held ones included.
+    /// The bytes that clients have written, including held ones.
     pub(super) written: AtomicU64,
-    /// Hold what comes from the broker once clients have written so many bytes.
+    /// Holds data from the broker once clients have written this many bytes.
     pub(super) hold_answers_after: AtomicU64,
-    /// Hold what clients write from the broker's first answer on after so many.
+    /// Once clients have written this many bytes, holds their data from the broker's next answer
+    /// on.
     pub(super) hold_after_answer_to: AtomicU64,
 }
 
@@ -63,7 +63,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, to_broker: bool, valve: &Valve) 
         }
         let held = if to_broker { &valve.hold_to_broker } else { &valve.hold_from_broker };
         while held.load(Ordering::SeqCst) {
-            // Until the client is gone, and then what is held is gone too.
+            // The held data are dropped when the client is gone.
             let mut byte = [0];
             let client = if to_broker { &from } else { &to };
             client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();

@@ -1,4 +1,4 @@
-//! Limits on what may be published: who enforces them, and how it shows.
+//! Limits on messages: who enforces them, and the errors.
 
 use delayline_amqp::Session;
 use delayline_client::router::Cause;
@@ -19,7 +19,7 @@ fn waiting(settings: &Settings) -> u32 {
 }
 
 #[test]
-fn the_router_refuses_what_is_over_its_quota_and_sends_nothing() {
+fn the_router_refuses_messages_over_its_quota_and_sends_nothing() {
     let mut settings = installed(1_000);
     settings.router.quota.max_message_size = Some(100);
     settings.router.quota.max_delay = "1d billing=2d".parse().unwrap();
@@ -33,7 +33,7 @@ fn the_router_refuses_what_is_over_its_quota_and_sends_nothing() {
         "{error}"
     );
     assert_eq!(error.into_message().body.len(), 101);
-    // Among others in a pipeline it fails alone.
+    // In a pipeline, only the message over the limit fails.
     let mut pipeline = router.pipeline();
     let mut outcomes = Vec::new();
     for (tag, delay) in ["1d", "3d", "2d"].into_iter().enumerate() {
@@ -44,10 +44,10 @@ fn the_router_refuses_what_is_over_its_quota_and_sends_nothing() {
         outcomes.iter().filter(|outcome| outcome.result.is_ok()).map(|outcome| outcome.tag).collect();
     confirmed.sort_unstable();
     assert_eq!(confirmed, [0, 2]);
-    eventually("only those two are there", || waiting(&settings) == 2);
+    eventually("only those two messages wait", || waiting(&settings) == 2);
 }
 
-/// As `billing`, a user of its own.
+/// The settings of a user with the permissions of the application `billing`.
 fn tenant(node: &PrivateNode, vhost: &str, pattern: &str) -> Layers {
     let (path, name) = (vhost.replace('/', "%2F"), format!("quota-{}", vhost.trim_matches('/')));
     http(node, "PUT", &format!("users/{name}"), &json!({"password": "p", "tags": ""}));
@@ -59,9 +59,9 @@ fn tenant(node: &PrivateNode, vhost: &str, pattern: &str) -> Layers {
     node.settings().set("url", url).set("username", name).set("password", "p")
 }
 
-/// The pattern that the document gives for up to 3 days.
+/// The documented pattern for delays up to 3 days.
 fn documented_pattern() -> &'static str {
-    let document = include_str!("../../docs/quotas.md");
+    let document = include_str!("../../docs/explanation/guarantees.md");
     let (_, rest) = document.split_once("billing delay '").expect("the command is in the document");
     rest.split_once('\'').unwrap().0
 }
@@ -76,7 +76,7 @@ fn a_topic_permission_bounds_the_delay_for_any_client() {
     let error = router.publish(message(&format!("{}s", longest + 1), 1)).unwrap_err();
     assert!(matches!(error.cause(), Cause::Rejected { code: 403, .. }), "{error}");
     router.publish(message("1h", 1)).unwrap();
-    eventually("the one that was refused is nowhere", || waiting(&settings) == 2);
+    eventually("the refused message is nowhere", || waiting(&settings) == 2);
 }
 
 #[test]
@@ -106,5 +106,5 @@ fn the_brokers_limit_on_size_refuses_one_message_alone() {
         }
     }
     assert_eq!(outcomes.len(), 5);
-    eventually("the others are there", || waiting(&settings) >= 3);
+    eventually("the other messages wait", || waiting(&settings) >= 3);
 }

@@ -1,4 +1,4 @@
-//! What becomes of messages that the broker does not take.
+//! What happens to messages that the broker refuses.
 
 use std::{collections::HashSet, thread};
 
@@ -27,7 +27,7 @@ fn entry_exchange(settings: &Settings) -> Session {
 }
 
 #[test]
-fn without_a_set_the_error_says_so() {
+fn without_a_set_the_error_names_it() {
     let router = vhost().build().unwrap().router().connect().unwrap();
     for _ in 0..2 {
         let error = router.publish(message("app")).unwrap_err();
@@ -37,30 +37,39 @@ fn without_a_set_the_error_says_so() {
     }
 }
 
-/// A router with another unit than the set has would be wrong by that factor.
+/// A router whose unit differs from the set's would multiply all delays by a wrong factor.
 #[test]
-fn another_unit_is_noticed_where_the_user_may_compare() {
+fn the_check_of_the_set_finds_differences_that_the_user_may_see() {
     let settings = installed(10);
-    let router = || settings.router().check_unit();
-    drop(router().connect().unwrap());
-    let error = router().unit(Unit::SECOND).connect().unwrap_err();
+    let connect = |settings: &Settings| settings.router().check_set(true).connect();
+    let with_unit = |settings: &Settings, unit| {
+        let mut other = settings.clone();
+        other.topology.unit = unit;
+        connect(&other)
+    };
+    drop(connect(&settings).unwrap());
+    let error = with_unit(&settings, Unit::SECOND).unwrap_err();
     assert!(matches!(error, AmqpError::Unit { .. }) && error.to_string().contains("'10'"), "{error}");
     // The number of replicas differs as well.
     let mut one = settings.clone();
     one.topology.set = "one".parse().unwrap();
     one.topology.replicas = std::num::NonZeroU8::new(1);
     crate::common::install(&one);
-    drop(one.router().check_unit().connect().unwrap());
-    let error = one.router().unit(Unit::SECOND).check_unit().connect().unwrap_err();
+    drop(connect(&one).unwrap());
+    let error = with_unit(&one, Unit::SECOND).unwrap_err();
     assert!(matches!(error, AmqpError::Unit { .. }), "{error}");
-    // A user who may not is told so.
+    // A user with the rights of an application can see whether the set exists, but not its unit.
     let vhost = settings.broker.vhost.clone();
-    permit(&vhost, "compares", ["^$", "^delay$", "^$"]);
-    let error = as_user(&settings, "compares").router().check_unit().connect().unwrap_err();
-    assert_eq!(error.code(), Some(403), "{error}");
-    // Where there is no set, none is begun.
+    permit(&vhost, "compares", ["^$", "^(delay|missing)$", "^$"]);
+    let mut theirs = as_user(&settings, "compares");
+    drop(with_unit(&theirs, Unit::SECOND).unwrap());
+    theirs.topology.set = "missing".parse().unwrap();
+    let error = connect(&theirs).unwrap_err();
+    assert!(matches!(&error, AmqpError::NoSet { set } if set == "missing"), "{error}");
+    // If there is no set, the check creates no queue.
     let nothing = crate::common::vhost().build().unwrap();
-    drop(nothing.router().check_unit().connect().unwrap());
+    let error = connect(&nothing).unwrap_err();
+    assert!(error.to_string().contains("no set `delay` in this vhost; is the set installed?"), "{error}");
     assert_eq!(Session::open(&nothing.broker).unwrap().queue_depth("delay.level.00").unwrap(), None);
 }
 
@@ -85,8 +94,8 @@ fn a_damaged_set_returns_the_message() {
 
 #[test]
 fn a_full_queue_nacks() {
-    // A message that should wait is tried again for so long. Within it, a busy broker has
-    // refused it once at least.
+    // The router tries a delayed message again for 10 s. In this time, even a busy broker has
+    // refused it at least once.
     let settings = vhost().set("publish_timeout", "10s").build().unwrap();
     let mut session = entry_exchange(&settings);
     let arguments = [
@@ -111,7 +120,7 @@ fn a_full_queue_nacks() {
 
 #[test]
 fn a_forbidden_key_fails_alone() {
-    // The broker closes the channel over it, with everything else in flight.
+    // The broker closes the channel, with all other messages in flight.
     let settings = installed(1);
     let vhost = settings.broker.vhost.clone();
     permit(&vhost, "tenant", ["^$", "^delay$", "^$"]);
@@ -141,7 +150,8 @@ fn a_forbidden_key_fails_alone() {
         }
     }
     assert_eq!(outcomes.len(), 200);
-    // What was in flight beside it may come twice, and must not stand for what does not.
+    // Messages that were in flight at that time may come twice, and the copies must not hide
+    // missing messages.
     let mut arrived = HashSet::new();
     while arrived.len() < 196 {
         let arrival = inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {} of 196 came", arrived.len()));

@@ -1,11 +1,9 @@
-//! A message that no queue takes comes back without a number: it is recognised by
-//! what it holds.
+//! The broker returns an unroutable message without its number, so the message is recognised by its
+//! contents.
 
-use delayline_admin::{
-    drain::{Decision, Drain, Drained, Outgoing},
-    management::ManagementApi,
-};
+use delayline_admin::drain::{Decision, Drain, Drained, Outgoing};
 use delayline_amqp::{Delivery, Event, Publisher, Returned, Session};
+use delayline_broker::ManagementApi;
 use delayline_core::{
     message::{Headers, Properties, Value},
     topology::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, UNREACHABLE_DELIVERY_LIMIT},
@@ -29,8 +27,8 @@ fn direct(name: &str) -> Exchange {
     Exchange::new(name, ExchangeKind::Direct)
 }
 
-/// The queue `kept`, a queue `target`, the exchange `bound`, which leads there with the
-/// key `key`, and `unbound`, which leads nowhere.
+/// Declares the queues `kept` and `target`, the exchange `bound`, which leads to `target` with the
+/// key `key`, and the exchange `unbound`, which leads to no queue.
 fn declare(settings: &Settings) -> Session {
     let mut session = Session::open(&settings.broker).unwrap();
     for name in ["kept", "target"] {
@@ -44,12 +42,12 @@ fn declare(settings: &Settings) -> Session {
     session
 }
 
-/// Fills `kept` with messages that have these ids and nothing else of their own.
+/// Fills `kept` with messages that differ only in their ids.
 fn fill(settings: &Settings, session: &mut Session, ids: impl IntoIterator<Item = u32>) {
     let ids: Vec<_> = ids.into_iter().collect();
     let message = |id: &u32| raw::message("", "kept", "same", &json!({ "message_id": id.to_string() }));
     raw::publish(settings, ids.iter().map(message));
-    eventually("all are in the queue", || ready(session, "kept") == ids.len());
+    eventually("all messages are in the queue", || ready(session, "kept") == ids.len());
 }
 
 fn ready(session: &mut Session, queue: &str) -> usize {
@@ -60,7 +58,7 @@ fn id(delivery: &Delivery) -> u32 {
     delivery.properties.message_id.as_ref().unwrap().parse().unwrap()
 }
 
-/// Sends all on, with what is said of each, and nothing else that tells them apart.
+/// Sends all messages on without their ids. They differ only by `change`.
 fn send(settings: &Settings, change: impl Fn(u32, &mut Outgoing)) -> Drained {
     Drain::new(settings, &queue("kept"))
         .run(
@@ -75,7 +73,7 @@ fn send(settings: &Settings, change: impl Fn(u32, &mut Outgoing)) -> Drained {
         .unwrap()
 }
 
-/// The ids of what is still in the queue.
+/// The ids of the messages that are left in the queue.
 fn left(settings: &Settings) -> Vec<u32> {
     let mut ids = Vec::new();
     let look = |delivery: &Delivery| {
@@ -98,12 +96,12 @@ fn two_that_differ_in_the_exchange_alone_keep_their_fates() {
         }
     });
     assert_eq!((report.sent, report.refused, &report.failure), (15, 5, &None), "{report:?}");
-    eventually("they are back", || ready(&mut session, "kept") == 5);
+    eventually("the returned messages are back", || ready(&mut session, "kept") == 5);
     assert_eq!(left(&settings), [3, 7, 11, 15, 19]);
     assert_eq!(ready(&mut session, "target"), 15);
 }
 
-/// Two that differ in a header, by which a headers exchange routes.
+/// Messages that differ only in a header. A headers exchange routes some of them.
 fn by_header(node: &PrivateNode, settings: &Settings) {
     let mut session = declare(settings);
     let vhost = &settings.broker.vhost;
@@ -119,7 +117,7 @@ fn by_header(node: &PrivateNode, settings: &Settings) {
         outgoing.headers.insert("nested".into(), Value::Array(vec![Value::I8(-1), Value::F64(-0.0)]));
     });
     assert_eq!((report.sent, report.refused, &report.failure), (15, 5, &None), "{report:?}");
-    eventually("they are back", || ready(&mut session, "kept") == 5);
+    eventually("the returned messages are back", || ready(&mut session, "kept") == 5);
     assert_eq!(left(settings), [3, 7, 11, 15, 19]);
 }
 
@@ -129,7 +127,7 @@ fn two_that_differ_in_a_header_alone_keep_their_fates() {
 }
 
 #[test]
-fn headers_that_the_broker_adds_are_in_nobodys_way() {
+fn headers_that_the_broker_adds_do_no_harm() {
     let api = ManagementApi::new(vhost().build().unwrap().management.as_ref().unwrap()).unwrap();
     if api.overview().unwrap().rabbitmq_version.starts_with("3.") {
         not_tested("headers that the broker adds: this one has no message interceptors");
@@ -141,21 +139,21 @@ fn headers_that_the_broker_adds_are_in_nobodys_way() {
     let settings = node.settings().build().unwrap();
     let returned = come_back(&settings, &Properties::default(), &Headers::new());
     let names: Vec<_> = returned.headers.keys().map(String::as_str).collect();
-    assert_eq!(names, ["timestamp_in_ms", "x-routed-by"], "the broker puts in what it was told to");
+    assert_eq!(names, ["timestamp_in_ms", "x-routed-by"], "the headers that the broker adds");
     assert!(returned.properties.timestamp.is_some());
     http(&node, "PUT", "vhosts/own", &json!({}));
     by_header(&node, &node.settings().set("url", format!("{}/own", node.url())).build().unwrap());
 }
 
-/// Publishes to an exchange that leads nowhere and waits for what the broker says.
+/// Publishes to an exchange that leads to no queue, and waits for the returned message.
 fn come_back(settings: &Settings, properties: &Properties, headers: &Headers) -> Returned {
     let mut session = Session::open(&settings.broker).unwrap();
     session.declare_exchange(&direct("nowhere")).unwrap();
     let mut publisher = Publisher::open(&settings.broker).unwrap();
-    publisher.publish("nowhere", "a.key".into(), properties, headers, b"body");
+    publisher.publish("nowhere", "a.key".into(), properties.clone(), headers.clone(), b"body");
     let mut returned = None;
     loop {
-        match publisher.events().recv_timeout(PATIENCE).unwrap() {
+        match publisher.next_within(PATIENCE).unwrap() {
             Event::Returned(message) => returned = Some(*message),
             Event::Ack { tag: 1, .. } => return returned.expect("the return comes before the ack"),
             other => panic!("{other:?}"),
@@ -164,7 +162,7 @@ fn come_back(settings: &Settings, properties: &Properties, headers: &Headers) ->
 }
 
 #[test]
-fn what_comes_back_is_what_was_sent() {
+fn a_returned_message_equals_the_sent_one() {
     let settings = vhost().build().unwrap();
     let headers = all_headers();
     let text = |text: &str| Some(text.to_owned());

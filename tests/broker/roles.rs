@@ -1,25 +1,27 @@
-//! The permissions that docs/security.md lists: each role can do its work with
-//! them, and no more.
+//! The permissions that docs/explanation/security.md lists: they are enough for the work of each
+//! role, and allow nothing else.
 
 use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 use delayline_admin::{self as admin, Applied, Kept, Selection};
 use delayline_amqp::{AmqpError, Session};
-use delayline_client::retry::Service;
 use delayline_core::{
     Message,
     codec::Delay,
-    retry::SharedPolicies,
-    topology::{Queue, Topology},
+    topology::{Binding, Endpoint, ExchangeKind, Object, Queue, RecallSettings, Topology},
 };
 use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
-use crate::common::{self, PATIENCE, raw};
+use crate::common::{
+    self, NO_SIGNAL, PATIENCE,
+    daemon::{Daemon, serve_as},
+    raw,
+};
 
-/// A role's permissions, as the document has them.
+/// The permissions of each role in the document.
 fn roles() -> BTreeMap<String, [String; 4]> {
-    let document = include_str!("../../docs/security.md");
+    let document = include_str!("../../docs/explanation/security.md");
     let section = document.split("## Roles").nth(1).unwrap();
     let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     rows.take_while(|line| line.starts_with('|'))
@@ -37,7 +39,7 @@ fn roles() -> BTreeMap<String, [String; 4]> {
         .collect()
 }
 
-/// Makes a user with a role's permissions in a vhost, and returns its settings.
+/// Creates a user with a role's permissions in a vhost, and returns the settings of the user.
 fn settings_as(role: &str, layers: Layers, vhost: &str) -> Settings {
     let [configure, write, read, tag] = roles().remove(role).unwrap_or_else(|| panic!("no role {role}"));
     let node = &common::shared_node();
@@ -77,7 +79,7 @@ fn an_installer_can_install_verify_and_uninstall_and_touches_nothing_else() {
     let foreign = Queue::new("orders");
     refused("declaring an application's queue", session.declare_queue(&foreign));
     drop(session);
-    assert!(admin::uninstall(&settings, &topology, false).unwrap().is_ok());
+    assert!(admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().is_ok());
 }
 
 #[test]
@@ -88,7 +90,7 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let key = |app: &str| delayline_core::codec::RoutingKey::new(Delay::ZERO, common::app(app)).encode();
     raw::publish(&root, (0..2).map(|n| raw::message("delay", &key(&format!("app{n}")), n, &json!({}))));
     let unroutable = || common::status(&settings).unroutable;
-    common::eventually("both are unroutable", || unroutable() == Some(2));
+    common::eventually("both messages are unroutable", || unroutable() == Some(2));
     assert!(admin::verify(&settings, &topology).is_ok());
     let report = Kept::Unroutable.list(&settings, &topology, 10, |_| {}).unwrap();
     assert_eq!(report.groups.len(), 2);
@@ -97,13 +99,13 @@ fn an_operator_can_look_send_on_and_discard_and_not_touch_the_levels() {
     let of = |app: &str| Selection { app: Some(common::app(app)), ..Selection::default() };
     Kept::Unroutable.replay(&settings, &topology, &of("app0"), true, &stop, |_| {}).unwrap().unwrap();
     assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
-    // What the replay looked at and left comes back to the queue in its own time.
-    common::eventually("both are gone", || {
+    // Messages that the replay examined and left return to the queue a moment later.
+    common::eventually("both messages are gone", || {
         Kept::Unroutable.discard(&settings, &topology, &of("app1"), &stop, |_| {}).unwrap();
         unroutable() == Some(0)
     });
     assert!(Kept::Parked.list(&settings, &topology, 10, |_| {}).is_ok());
-    // Who may do what is for administrators; the rest it sees.
+    // Only administrators may see permissions; an operator sees the rest of the list.
     let list = admin::list_apps(&settings, &topology).unwrap();
     assert!(list.apps[0].users.is_none() && list.unchecked[0].contains("administrator"), "{list:?}");
     let mut session = Session::open(&settings.broker).unwrap();
@@ -134,13 +136,13 @@ fn an_application_gets_from_app_add_what_the_document_says() {
         [&given["configure"], &given["write"], &given["read"]],
         [&json!(configure), &json!(write), &json!(read)]
     );
-    let document = include_str!("../../docs/security.md");
+    let document = include_str!("../../docs/explanation/security.md");
     for topic in fragment["topic_permissions"].as_array().unwrap() {
         let text = |field: &str| topic[field].as_str().unwrap().to_owned();
         let row = format!("| `{}` | `{}` | `{}` |", text("exchange"), text("write"), text("read"));
         assert!(document.contains(&row), "the document lacks {row}");
     }
-    // It works with that, through the router.
+    // These permissions are enough for publishing through the router.
     let user = given["user"].as_str().unwrap();
     let layers = on(&root).set("management_url", "none");
     let settings = layers.set("username", user).set("password", "pw").build().unwrap();
@@ -157,25 +159,96 @@ fn an_application_gets_from_app_add_what_the_document_says() {
 }
 
 #[test]
-fn a_retry_service_can_take_send_back_and_park_and_nothing_else() {
-    let root = common::installed(1);
-    let settings = settings_as("retry service", on(&root), &vhost_of(&root));
+fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() {
+    let root = common::installed(20);
+    let (topology, vhost) = (common::topology(&root), vhost_of(&root));
+    let (name, app) = (format!("daemon-{vhost}"), common::app("billing"));
+    let make = || {
+        let password = Some(delayline_amqp::broker::Secret::new(&*name));
+        admin::add_daemon_user(&root, &topology, (&name, password), false).unwrap()
+    };
+    assert_eq!(make().outcome, Applied::Installed);
+    assert_eq!(make().outcome, Applied::Unchanged);
+    let gateway = admin::add_gateway(&root, &topology, "late.orders", ExchangeKind::Topic, false);
+    assert_eq!(gateway.unwrap().unwrap().outcome, Applied::Installed);
+    let report = make();
+    assert!(report.steps.iter().any(|step| step.replaces.is_some()), "{report:?}");
+    // The document has what it made.
+    let commands = admin::daemon_user_commands(&root, &topology, &name).unwrap();
+    let [configure, write, read, tags] = roles().remove("daemon").unwrap();
+    let write = write.replace(r"))?\z", r"))?|late\.orders)\z").replacen('^', "^(", 1);
+    assert!(commands[3].ends_with(&format!("'{configure}' '{write}' '{read}'")), "{commands:?}\n{write}");
+    assert!(commands[1].ends_with(&tags.replace(',', " ")), "{commands:?}");
+
+    // Retries, parking, the canary, the page, and a gateway.
     let inbox = common::Inbox::open(&root, "billing");
+    let mut session = Session::open(&root.broker).unwrap();
+    session.declare_queue(&Queue::new("late")).unwrap();
+    let destination = Endpoint::Queue("late".into());
+    session.bind(&Binding { source: "late.orders".into(), destination, key: "#".into() }).unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let policies = "[default]\nfixed = \"1s\"\n[apps.hopeless]\nattempts = 0\n";
-    let policies = SharedPolicies::new(delayline_settings::parse_policies(policies).unwrap());
-    let stop = AtomicBool::new(false);
-    let mut session = Session::open(&settings.broker).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| Service::new(settings.router(), policies).run(&stop));
-        raw::publish(
-            &root,
-            ["billing", "hopeless"].map(|app| raw::message("delay.retry", app, "failed", &json!({}))),
-        );
-        assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
-        common::eventually("one is parked", || common::status(&root).parked == Some(1));
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    std::fs::write(directory.path().join("policies.toml"), policies).unwrap();
+    let mut serve = serve_as(&name, &root);
+    serve.args(["--policies", "policies.toml", "--listen", "127.0.0.1:0"]);
+    serve.env("DELAYLINE_CANARY_INTERVAL", "1s");
+    let daemon = Daemon::with(directory, serve);
+    raw::publish(
+        &root,
+        ["billing", "hopeless"].map(|app| raw::message("delay.retry", app, "failed", &json!({}))),
+    );
+    assert_eq!(inbox.collect(1, PATIENCE).len(), 1);
+    common::eventually("one is parked", || common::status(&root).parked == Some(1));
+    let headers = json!({ "headers": { "x-delay": 1 } });
+    raw::publish(&root, [raw::message("late.orders.in", "any", "late", &headers)]);
+    common::eventually("the gateway sends it on", || {
+        session.queue_depth("late").unwrap().is_some_and(|depth| depth.ready == 1)
     });
+    let ready = common::eventually_seen(
+        "it is ready, and its test messages arrive",
+        || {
+            let ask = |path: &str| ureq::get(format!("{}{path}", daemon.page())).call();
+            let text = |path: &str| ask(path).ok()?.body_mut().read_to_string().ok();
+            Some((text("readyz")?, text("metrics")?))
+        },
+        |seen| {
+            let arrived = |metrics: &str| {
+                let mut lines = metrics.lines();
+                lines.any(|line| line.starts_with("delayline_canary_arrived_total{") && !line.ends_with(" 0"))
+            };
+            seen.as_ref().is_some_and(|(_, metrics)| arrived(metrics))
+        },
+    );
+    assert!(ready.unwrap().1.contains("delayline_set_verified 1"));
+    assert!(!daemon.log().contains("refused"), "{}", daemon.log());
+    drop(daemon);
+
+    // Recalls and stuck queues.
+    let settings = on(&root).set("username", &*name).set("password", &*name).build().unwrap();
+    let recall = topology.recall(&app, Endpoint::Queue("late".into()), RecallSettings::default());
+    for object in recall {
+        match object {
+            Object::Exchange(exchange) => session.declare_exchange(&exchange).unwrap(),
+            Object::Queue(queue) => session.declare_queue(&queue).unwrap(),
+            Object::Binding(binding) => session.bind(&binding).unwrap(),
+        }
+    }
+    let key = "delay.0000.0000.0000.0000.0000.0000.0001.billing.~.id".parse().unwrap();
+    session.bind(&Binding::recalling(topology.names(), &key)).unwrap();
+    let soon = admin::SweepOptions::default().with_grace(std::time::Duration::from_millis(1));
+    let stop = AtomicBool::new(false);
+    let sweep = || admin::sweep_recalls(&settings, &topology, &soon, &stop).unwrap();
+    assert_eq!(sweep().noted, 1);
+    common::eventually("the recall is swept up", || sweep().swept == 1);
+    let options = admin::UnstickOptions { all: true, wait: std::time::Duration::ZERO, ..Default::default() };
+    assert!(!admin::unstick(&settings, &topology, &options).unwrap().touched.is_empty());
+
+    let report = admin::doctor(&root, &topology, &admin::DoctorOptions::default()).unwrap();
+    assert!(!report.findings.iter().any(|finding| finding.what.contains(&name)), "{report:?}");
+    let mut session = Session::open(&settings.broker).unwrap();
     refused("consuming what is parked", session.consume("delay.parked", 1));
     refused("consuming a level", session.consume("delay.level.00", 1));
     refused("deleting its queue", session.delete_queue("delay.retry"));
+    let copies = topology.app_binding(&app, "delay.canary.0");
+    refused("copying an application's messages", session.bind(&copies));
 }

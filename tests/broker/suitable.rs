@@ -1,6 +1,7 @@
-//! A broker that cannot carry a set is told so before anything is changed.
+//! `install` rejects a broker that cannot carry a set before it changes anything.
 
-use delayline_admin::{self as admin, Applied, compare::Difference, management::ManagementApi};
+use delayline_admin::{self as admin, Applied};
+use delayline_broker::{Difference, ManagementApi};
 use delayline_node::{NodeOptions, PrivateNode};
 
 use crate::common::{not_tested::not_tested, topology};
@@ -20,12 +21,12 @@ fn a_feature_flag_that_is_off_is_named() {
     let report = admin::install(&settings, &topology, false, || {}).unwrap();
     let verified = admin::verify(&settings, &topology).unwrap();
     if !can_be_off {
-        // Newer brokers cannot be without it.
+        // Newer brokers always have this feature flag.
         assert_eq!(
             (report.outcome, report.unsuitable, verified.findings),
             (Applied::Installed, vec![], vec![])
         );
-        not_tested("a feature flag that is off: this broker cannot be without stream_queue");
+        not_tested("a feature flag that is off: this broker always has stream_queue");
         return;
     }
     assert_eq!(report.outcome, Applied::Unsuitable);
@@ -36,7 +37,7 @@ fn a_feature_flag_that_is_off_is_named() {
     );
     assert!(verified.differences.iter().any(|it| matches!(it, Difference::Unsuitable { .. })));
 
-    // What it says to do helps.
+    // The advice helps.
     node.tell(&["enable_feature_flag", "stream_queue"]).unwrap();
     assert_eq!(admin::install(&settings, &topology, false, || {}).unwrap().outcome, Applied::Installed);
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);

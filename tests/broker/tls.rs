@@ -1,12 +1,10 @@
-//! TLS against a node with real certificates.
+//! TLS to a node with real certificates.
 
 use std::{fs, path::PathBuf, process::Command};
 
-use delayline_admin::{
-    self as admin,
-    management::{ManagementApi, ManagementError},
-};
+use delayline_admin as admin;
 use delayline_amqp::{AmqpError, Session};
+use delayline_broker::{ManagementApi, ManagementError};
 use delayline_core::{Message, codec::Delay};
 use delayline_node::{FreePort, NodeOptions, NodeTls, PrivateNode};
 use delayline_settings::Layers;
@@ -43,7 +41,7 @@ impl Pki {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Issues a certificate; returns the paths of it and of its key.
+    /// Issues a certificate; returns the paths of the certificate and its key.
     pub(crate) fn issue(&self, name: &str, host: Option<&str>, expired: bool) -> (PathBuf, PathBuf) {
         let mut params =
             CertificateParams::new(host.map(str::to_owned).into_iter().collect::<Vec<_>>()).unwrap();
@@ -97,7 +95,7 @@ fn verified_connections_carry_messages_of_any_size() {
     let inbox = Inbox::open(&settings, "app");
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
-    // Sizes around the 16 KiB of a TLS record, and far over the socket's buffer.
+    // Sizes around a TLS record of 16 KiB, and far larger than the socket's buffer.
     let sizes = [0, 1, 16_383, 16_384, 16_385, 100_000, 5_000_000];
     for tag in 0..200 {
         let body = vec![b'x'; sizes[tag % sizes.len()]];
@@ -130,7 +128,7 @@ fn the_management_api_is_verified_as_well() {
         let settings = layers.build().unwrap();
         ManagementApi::new(settings.management.as_ref().unwrap()).unwrap().overview()
     };
-    eventually("it answers", || ask(format!("https://localhost:{port}"), &pki).is_ok());
+    eventually("the management API answers", || ask(format!("https://localhost:{port}"), &pki).is_ok());
     let other = Pki::new();
     for (url, ca) in
         [(format!("https://localhost:{port}"), &other), (format!("https://127.0.0.1:{port}"), &pki)]
@@ -142,10 +140,10 @@ fn the_management_api_is_verified_as_well() {
 }
 
 #[test]
-fn what_cannot_be_verified_is_refused() {
+fn an_unverified_server_is_refused() {
     let pki = Pki::new();
     let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
-    // Another authority, the system's authorities, another host name, no TLS.
+    // Another authority, the system's authorities, another host name, and a server without TLS.
     let other = Pki::new();
     let error = fails(
         node.settings().set("url", node.tls_url()).set("ca_file", other.path("ca.pem").to_str().unwrap()),
@@ -161,8 +159,8 @@ fn what_cannot_be_verified_is_refused() {
     let error = fails(pki.layers(&node).set("ca_file", "/nowhere.pem"));
     assert!(error.to_string().contains("/nowhere.pem"), "{error}");
 
-    // The system's authorities are good where they have signed the node's certificate;
-    // SSL_CERT_FILE says where they are, on any system.
+    // The system's authorities are accepted if they have signed the node's certificate.
+    // SSL_CERT_FILE sets them on any system.
     let verify = |authority: &Pki| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
         command.args(["verify", "--management-url", "none", "--url", &node.tls_url()]);
@@ -185,7 +183,7 @@ fn nothing_switches_the_verification_off() {
     for query in ["?verify=verify_none", "?fail_if_no_peer_cert=false", "?server_name_indication=disable"] {
         assert!(Layers::new().set("url", format!("amqps://localhost{query}")).build().is_err(), "{query}");
     }
-    // What is derived from a protected connection is protected too.
+    // The management URL that is derived from a TLS connection also uses TLS.
     let settings = Layers::new().set("url", "amqps://localhost").build().unwrap();
     assert_eq!(settings.management.unwrap().url.scheme(), "https");
 }
@@ -215,8 +213,7 @@ fn a_client_certificate_logs_in() {
             .set("client_key_file", key.to_str().unwrap())
     };
     install(&with_certificate().build().unwrap());
-    // Without one the node ends the handshake, and so it does with one that its
-    // authority has not signed.
+    // The node ends the handshake if the client has no certificate, or one from another authority.
     let error = fails(pki.layers(&node));
     assert!(matches!(error, AmqpError::Tls { .. } | AmqpError::Unreachable { .. }), "{error}");
     let other = Pki::new();
@@ -227,7 +224,7 @@ fn a_client_certificate_logs_in() {
             .set("client_key_file", key.to_str().unwrap()),
     );
     assert!(matches!(error, AmqpError::Tls { .. } | AmqpError::Unreachable { .. }), "{error}");
-    // A certificate of somebody the broker does not know is a refused login.
+    // A valid certificate of an unknown user is a refused login.
     let (certificate, key) = pki.issue("stranger", None, false);
     let error = fails(
         with_certificate()

@@ -1,4 +1,4 @@
-//! Waiting messages are moved from one set to another, and from the delays of others.
+//! Moving waiting messages from a set or a foreign layout to a set.
 
 mod elsewhere;
 
@@ -24,10 +24,10 @@ use serde_json::json;
 
 use crate::{
     common::{Arrival, Inbox, PATIENCE, app, eventually_seen, install, raw, topology, url, vhost},
-    others::{bound, kombu, nservicebus, publish, publish_with},
+    others::{accumulated, bound, classic_kombu, kombu, nservicebus, nservicebus_v1, publish, publish_with},
 };
 
-/// Two sets in one vhost: `delay` of this kind, and `later`, quorum.
+/// Two sets in one vhost: `delay` with this type of queue, and `later` with quorum queues.
 fn sets(kind: QueueType) -> (Settings, Settings) {
     let new = vhost().set("unit_ms", "100").set("set", "later").build().unwrap();
     let mut old = new.clone();
@@ -38,7 +38,7 @@ fn sets(kind: QueueType) -> (Settings, Settings) {
     (old, new)
 }
 
-/// Two sets in one vhost: `delay`, classic, and `later`, quorum.
+/// Two sets in one vhost: `delay` with classic queues, and `later` with quorum queues.
 fn two() -> (Settings, Settings) {
     sets(QueueType::Classic)
 }
@@ -58,7 +58,8 @@ fn transfer(
     report
 }
 
-/// Publishes by hand; with a due time, as the router says it, if `told`.
+/// Publishes without the router. If `told` is set, the messages have a due time, as from the
+/// router.
 fn send(settings: &Settings, units: u64, ids: std::ops::Range<u32>, told: bool) -> i64 {
     let key = RoutingKey::new(Delay::from_seconds(units).unwrap(), app("app")).encode();
     let due = Timestamp::now().as_millisecond() + i64::try_from(units * 100).unwrap();
@@ -91,9 +92,9 @@ fn ids(arrivals: &[Arrival]) -> BTreeMap<u32, usize> {
 }
 
 #[test]
-fn what_waits_moves_with_what_is_left_of_its_delay() {
+fn waiting_messages_move_with_their_remaining_delay() {
     let (old, new) = two();
-    // A minute, on a busy machine; the other messages wait for a day.
+    // A minute is enough even on a busy machine. The other messages wait for a day.
     let due = send(&old, 600, 0..50, true);
     send(&old, 864_000, 50..60, true);
     let inbox = Inbox::open(&new, "app");
@@ -117,7 +118,7 @@ fn dry() -> TransferOptions {
 }
 
 #[test]
-fn what_nobody_can_tell_stays_unless_it_may_be_late() {
+fn messages_of_unknown_delay_stay_unless_they_may_be_late() {
     let (old, new) = two();
     send(&old, 864_000, 0..10, false);
     let key = |app: &str| {
@@ -142,7 +143,7 @@ fn what_nobody_can_tell_stays_unless_it_may_be_late() {
     let report = transfer(&old, &TransferSource::Set, &new, &all);
     assert_eq!((report.moved, report.stay()), (12, 0), "{report:#?}");
     assert_eq!(report.told, [(Evidence::DueHeader, 2), (Evidence::Nothing, 10)].into());
-    // 864,000 begins with 2^19.
+    // The highest bit of 864,000 is 2^19.
     assert_eq!(report.late_by_ms, (1 << 19) * 100);
     assert_eq!((of_set(&old), of_set(&new)), (0, 12));
 }
@@ -150,7 +151,7 @@ fn what_nobody_can_tell_stays_unless_it_may_be_late() {
 #[test]
 fn a_recalled_message_stays_and_is_never_delivered() {
     let (old, new) = sets(QueueType::Quorum);
-    // Registered for recall at both ends, so that whatever is not recalled arrives.
+    // Recalls are offered in both sets, so a message that is not recalled arrives.
     let inbox = Inbox::open(&new, "app");
     for settings in [&new, &old] {
         let recall = topology(settings).recall(
@@ -172,7 +173,7 @@ fn a_recalled_message_stays_and_is_never_delivered() {
         let message = Message::after(app("app"), Delay::from_seconds(900).unwrap(), id.to_owned());
         message.with_id(id.parse().unwrap())
     };
-    let mut recaller = Recaller::connect(old.broker.clone(), old.topology.set.clone()).unwrap();
+    let recaller = Recaller::connect(old.target()).unwrap();
     for number in 0..10 {
         router.publish(message(&format!("kept-{number}"))).unwrap();
         let gone = router.publish(message(&format!("gone-{number}"))).unwrap().handle.unwrap();
@@ -180,9 +181,9 @@ fn a_recalled_message_stays_and_is_never_delivered() {
     }
     let mut all = options();
     all.new_handles = true;
-    // The management API may learn of a binding a moment later.
+    // The management API may show a binding a moment later.
     eventually_seen(
-        "all recalls are seen",
+        "the API shows all recalls",
         || admin::pending_recalls(&old, &topology(&old), None).unwrap().pending.len(),
         |&seen| seen == 10,
     );
@@ -200,23 +201,23 @@ fn a_recalled_message_stays_and_is_never_delivered() {
     let recalled =
         |settings| waiting(settings, [topology(settings).names().recalled(&app("app"))].into_iter());
     eventually_seen(
-        "the others are recalled",
+        "the other messages are recalled",
         || (recalled(&old), recalled(&new)),
         |&found| found == (10, 0),
     );
 }
 
 #[test]
-fn a_level_is_told_by_the_one_before() {
+fn the_last_level_of_a_message_shows_its_remaining_delay() {
     let (old, new) = two();
     let inbox = Inbox::open(&new, "app");
     // 51.2 s in level 9, then 25.6 s in level 8.
     let begun = Timestamp::now();
     send(&old, 512 + 256, 0..5, false);
-    // They are in level 8 once they have left level 9.
+    // After level 9, the messages are in level 8.
     let level = |number: u8| topology(&old).names().level_queue(number.try_into().unwrap());
     eventually_seen(
-        "they have gone down a level",
+        "the messages are in level 8",
         || waiting(&old, [level(8)].into_iter()),
         |&there| there == 5,
     );
@@ -231,7 +232,7 @@ fn a_level_is_told_by_the_one_before() {
 }
 
 #[test]
-fn the_delays_of_others_move_into_a_set() {
+fn messages_of_a_layout_move_into_a_set() {
     let settings = vhost().set("unit_ms", "1000").build().unwrap();
     install(&settings);
     let mut session = Session::open(&settings.broker).unwrap();
@@ -245,7 +246,7 @@ fn the_delays_of_others_move_into_a_set() {
         assert_eq!(report.told, [(Evidence::Framework, 20)].into());
     };
 
-    // NServiceBus sends them now, for in 90 s; some say nothing.
+    // NServiceBus sends these now with a delay of 90 s; some messages have no such headers.
     let sent = Timestamp::now();
     let headers = json!({
         "NServiceBus.TimeSent": sent.strftime("%Y-%m-%d %H:%M:%S:%6f Z").to_string(),
@@ -273,7 +274,41 @@ fn the_delays_of_others_move_into_a_set() {
 }
 
 #[test]
-fn it_says_what_is_missing() {
+fn older_layouts_move_into_a_set_as_they_are() {
+    let settings = vhost().set("unit_ms", "1000").build().unwrap();
+    install(&settings);
+    let mut session = Session::open(&settings.broker).unwrap();
+    let (nsb, celery) = (nservicebus_v1(&mut session, 1_000), classic_kombu(&mut session, 1_000));
+    let inboxes = ["Sales", "tasks"].map(|key| Inbox::open(&settings, key));
+    let sent = Timestamp::now();
+    let headers = json!({
+        "NServiceBus.TimeSent": sent.strftime("%Y-%m-%d %H:%M:%S:%6f Z").to_string(),
+        "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 60,
+    });
+    publish_with(&settings, &nsb, "Sales", 60, 0..5, |_| headers.clone());
+    let eta = sent + jiff::SignedDuration::from_secs(60);
+    let eta = json!({ "eta": eta.strftime("%Y-%m-%dT%H:%M:%S.%6f+00:00").to_string() });
+    // Tasks that were retried up to three times: a key ends at 255 bytes.
+    for (retries, first) in [(0, 10), (1, 11), (2, 12), (3, 13)] {
+        let to = accumulated(&celery, retries, "tasks");
+        publish_with(&settings, &celery, &to, 60, first..first + 1, |_| eta.clone());
+    }
+    for (layout, count) in [(nsb, 5), (celery, 4)] {
+        let report = transfer(&settings, &TransferSource::Layout(layout), &settings, &options());
+        assert_eq!((report.moved, report.stay(), report.unbound.len()), (count, 0, 0), "{report:#?}");
+    }
+    for (inbox, expected) in inboxes.iter().zip([0..5, 10..14]) {
+        let arrivals = inbox.collect(expected.len(), PATIENCE);
+        assert_eq!(ids(&arrivals), expected.map(|id| (id, 1)).collect());
+        for arrival in arrivals {
+            let after = arrival.at.as_millisecond() - sent.as_millisecond();
+            assert!(after >= 60_000, "early: {after} ms");
+        }
+    }
+}
+
+#[test]
+fn a_missing_set_or_layout_is_reported() {
     let settings = vhost().build().unwrap();
     let fails = |source: &TransferSource| {
         admin::transfer((&settings, source), &settings, &options(), &AtomicBool::new(false), |_| {})
@@ -287,7 +322,7 @@ fn it_says_what_is_missing() {
 }
 
 #[test]
-fn a_dry_run_says_what_it_does_not_know() {
+fn a_dry_run_reports_messages_that_it_cannot_examine() {
     let (old, new) = sets(QueueType::Quorum);
     send(&old, 864_000, 0..20, true);
     let _inbox = Inbox::open(&new, "app");
@@ -308,7 +343,7 @@ fn a_dry_run_says_what_it_does_not_know() {
     assert_eq!(said.lines().count(), 4, "{said}");
 }
 
-/// The command itself, with what waits in the set `delay` of these settings; `more` says where to.
+/// The command that moves messages from the set `delay`; `more` contains the destination.
 fn command(old: &Settings, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
     command
@@ -321,7 +356,7 @@ fn command(old: &Settings, more: &[&str]) -> Command {
     command
 }
 
-/// It moves messages to the set `later`.
+/// Starts to move messages to the set `later`.
 fn begun(settings: &Settings, rate: u32) -> Child {
     command(settings, &["later", "--rate", &rate.to_string()]).stdout(Stdio::null()).spawn().unwrap()
 }
@@ -329,11 +364,11 @@ fn begun(settings: &Settings, rate: u32) -> Child {
 #[test]
 fn a_killed_transfer_is_run_again_and_nothing_is_lost() {
     const COUNT: u32 = 2_000;
-    // Both quorum, so that looking counts.
+    // Both sets have quorum queues, which count deliveries.
     let (old, new) = &sets(QueueType::Quorum);
     let due = send(old, 900, 0..COUNT, true);
     let inbox = Inbox::open(new, "app");
-    // On a slow machine, some is due before it was moved.
+    // On a slow machine, some messages are due before they have been moved.
     let dispatch = topology(old).names().dispatch();
     let destination = Endpoint::Queue("in.app".into());
     let binding = Binding { source: dispatch, destination, key: RoutingKey::binding_pattern(&app("app")) };
@@ -341,17 +376,17 @@ fn a_killed_transfer_is_run_again_and_nothing_is_lost() {
     for rounds in 0..2 {
         let before = of_set(new);
         let mut child = begun(old, 500);
-        eventually_seen("some were moved", || of_set(new), |&there| there > before + 200);
+        eventually_seen("some messages were moved", || of_set(new), |&there| there > before + 200);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(of_set(new) < COUNT, "it was killed too late in round {rounds}");
+        assert!(of_set(new) < COUNT, "the transfer was killed too late in round {rounds}");
     }
     let report = eventually_seen(
-        "all that was in its hands is back and moved",
+        "all messages that the killed transfer held are back and moved",
         || transfer(old, &TransferSource::Set, new, &options()),
-        |report| report.stay() == 0 && of_set(old) == 0 && report.handing_on == 0,
+        |report| report.stay() == 0 && of_set(old) == 0 && report.handing_on == Some(0),
     );
-    // On a slow machine, some have passed a level before they were moved.
+    // On a slow machine, some messages have passed a level before they are moved.
     let told = report.told.keys().filter(|by| !matches!(by, Evidence::DueHeader | Evidence::Death));
     assert_eq!(told.count(), 0);
     let mut seen = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Kept messages that AMQP 0-9-1 cannot carry are shown, left alone and discarded, and nobody
-//! has to stop at them.
+//! Kept messages that AMQP 0-9-1 cannot carry: they are shown, kept and discarded, and they do not
+//! block the messages behind them.
 
 use std::sync::atomic::AtomicBool;
 
@@ -13,12 +13,12 @@ use crate::common::{
     app, eventually, foreign, http, installed, not_tested::not_tested, raw, shared_node, topology,
 };
 
-/// A set on a broker that speaks AMQP 1.0; `None` before 4.0, where that is a plugin.
+/// A set on a broker with built-in AMQP 1.0. Returns `None` before 4.0, where it is a plugin.
 pub(super) fn speaking_1_0() -> Option<Settings> {
     let settings = installed(10);
     let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
     if version.starts_with("3.") {
-        not_tested("what comes over AMQP 1.0: this broker has it as a plugin only");
+        not_tested("messages over AMQP 1.0: this broker has it only as a plugin");
         return None;
     }
     Some(settings)
@@ -31,7 +31,8 @@ fn ready(settings: &Settings, queue: &str, count: u32) {
     });
 }
 
-/// Readable messages around some that are not. Returns how many there are of these.
+/// Publishes readable messages with unreadable ones among them. Returns the number of unreadable
+/// ones.
 fn fill(settings: &Settings, exchange: &str, key: &str) -> u32 {
     let deadly = foreign::DEADLY;
     let readable = |ids: std::ops::Range<u32>| {
@@ -83,7 +84,7 @@ fn parked_ones_are_listed_shown_left_and_discarded() {
     assert_eq!((drained.failure, drained.sent, drained.refused), (None, 0, 2));
     assert!(drained.refusal.unwrap().contains("property `content-type` is longer than 255 bytes"));
 
-    // An innocent one behind all of them, and then the two.
+    // First a readable message behind all of them, then the two unreadable ones.
     let last = Selection { message_id: Some("1502".into()), ..Selection::default() };
     let mut left = all;
     for (selection, gone) in [(last, 1), (one, 2)] {
@@ -129,9 +130,9 @@ fn unroutable_ones_are_listed_shown_left_and_purged() {
     ready(&settings, "delay.unroutable", 0);
 }
 
-/// So is what waits in the levels, with a policy that was set the moment before.
+/// The same for messages in levels, with a policy that was set a moment before.
 #[test]
-fn what_waits_in_a_level_is_discarded_by_app() {
+fn waiting_messages_are_discarded_by_app() {
     let Some(settings) = speaking_1_0() else { return };
     let key = |whose| RoutingKey::new(Delay::from_seconds(1 << 20).unwrap(), app(whose)).encode();
     let readable = |whose, count| {

@@ -5,22 +5,26 @@ use std::{
     thread,
 };
 
-use delayline_admin as admin;
-use delayline_amqp::{Session, broker::Broker};
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, RemoveOptions};
+use delayline_amqp::{
+    Session,
+    broker::{Broker, Secret},
+};
 use delayline_core::{
     Message,
     codec::{Delay, RoutingKey},
-    topology::{Binding, Endpoint, Queue},
+    topology::{Binding, Endpoint, ExchangeKind, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing, status, topology,
+    Inbox, NO_SIGNAL, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing,
+    status, topology,
 };
 
 #[test]
-fn removes_only_what_it_declared() {
+fn only_own_objects_are_removed() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let arguments = [("x-queue-type".to_owned(), "quorum".into())];
@@ -32,12 +36,50 @@ fn removes_only_what_it_declared() {
             key: RoutingKey::binding_pattern(&app("orders")),
         })
         .unwrap();
-    let report = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
+    let report = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap();
     assert_eq!(report.removed.len(), 63);
     assert_eq!(report.unbound.len(), 1);
     assert!(session.queue_depth("orders").unwrap().is_some());
-    let again = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
+    let again = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap();
     assert_eq!(again.removed, [""; 0]);
+}
+
+#[test]
+fn a_gateway_needs_its_set_and_what_applications_leave_is_named() {
+    let settings = installed(1_000);
+    let topology = topology(&settings);
+    admin::add_gateway(&settings, &topology, "orders", ExchangeKind::Topic, false).unwrap().unwrap();
+    let refusal = admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().unwrap_err();
+    assert_eq!(refusal.gateways, ["orders"]);
+    assert_eq!(refusal.to_string(), "gateways need the set: `orders`");
+
+    let user = format!("billing-of-{}", settings.broker.vhost);
+    let spec = AppSpec {
+        user: Some(AppUser { name: user.clone(), password: Some(Secret::new("pw")), ..AppUser::default() }),
+        ..AppSpec::new(app("billing"), Delivery::Direct(AppQueue::new("billing")))
+    };
+    admin::add_app(&settings, &topology, &spec, false, false).unwrap();
+    let report = admin::uninstall(&settings, &topology, true, &NO_SIGNAL).unwrap().unwrap();
+    let command = format!("`delayline app remove billing --user {user} --queue billing`");
+    let left = format!(
+        "application `billing`: queue `billing` and permissions of user `{user}`; {command} removes them"
+    );
+    assert_eq!(report.left, [left]);
+    let mut session = Session::open(&settings.broker).unwrap();
+    for gone in ["delay.gateway.orders", "delay.gateway-due.orders"] {
+        assert!(session.queue_depth(gone).unwrap().is_none(), "{gone}");
+    }
+    assert!(!session.exchange_exists("orders.in").unwrap() && session.exchange_exists("orders").unwrap());
+    // The command removes them although the set is gone.
+    let options = RemoveOptions {
+        user: Some(user),
+        queue: Some("billing".into()),
+        delete_user: true,
+        ..RemoveOptions::default()
+    };
+    let removed =
+        admin::remove_app(&settings, &topology, &app("billing"), &options, &NO_SIGNAL).unwrap().unwrap();
+    assert_eq!(removed.removed.len(), 3, "{removed:?}");
 }
 
 #[test]
@@ -48,12 +90,12 @@ fn refuses_while_messages_wait() {
     for _ in 0..3 {
         router.publish(Message::after(app("app"), hour, "x")).unwrap();
     }
-    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
-    // 3,600 = 2,048 + 1,024 + …: all three are still in the first.
+    let refusal = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap_err();
+    // 3,600 = 2,048 + 1,024 + …, so all three messages are still in their first level.
     assert_eq!(refusal.to_string(), "3 messages still wait: 3 in `delay.level.11`");
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
-    let report = admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
-    assert_eq!(report.discarded.iter().map(|waiting| waiting.messages).sum::<u64>(), 3);
+    let report = admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
+    assert_eq!(report.discarded.iter().map(|waiting| waiting.messages).sum::<Option<u64>>(), Some(3));
     assert_eq!(report.removed.len(), 63);
 }
 
@@ -65,21 +107,21 @@ fn refuses_while_messages_that_became_stuck_a_second_ago_are_in_no_count_yet() {
     for _ in 0..20 {
         router.publish(Message::after(app("full"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
     }
-    // They leave their level, and find the queue full. The API counts what has left every few
-    // seconds, and so maybe only the first of them.
+    // The messages leave their level, and the queue is full. The API counts them only every few
+    // seconds, so it may know only the first of them.
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("no message is ready in the level", || {
         session.queue_depth("delay.level.00").unwrap().unwrap().ready == 0
     });
-    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap();
+    let refusal = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap();
     let waiting = refusal.expect_err("messages would be lost").waiting;
     assert!(waiting.iter().any(|waiting| waiting.queue == "delay.level.00"), "{waiting:?}");
 }
 
 #[test]
 fn refuses_while_messages_are_stuck() {
-    // A full queue that refuses holds the message between level and queue, where
-    // only the management API sees it.
+    // A full queue refuses the message, and holds it between level and queue, where only the
+    // management API can see it.
     let settings = installed(1_000);
     refusing(&settings, "full");
     let router = settings.router().connect().unwrap();
@@ -90,9 +132,9 @@ fn refuses_while_messages_are_stuck() {
         let status = status(&settings);
         status.levels.iter().any(|level| level.level == 0 && level.stuck.is_some_and(|stuck| stuck > 0))
     });
-    let refusal = admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap_err();
+    let refusal = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap_err();
     assert_eq!(refusal.waiting[0].queue, "delay.level.00");
-    admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+    admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
 }
 
 #[test]
@@ -100,11 +142,11 @@ fn leaves_a_set_with_other_settings_alone() {
     let settings = installed(7);
     let mut other = settings.clone();
     other.topology.unit = delayline_core::topology::Unit::SECOND;
-    let refusal = admin::uninstall(&other, &topology(&other), false).unwrap().unwrap_err();
+    let refusal = admin::uninstall(&other, &topology(&other), false, &NO_SIGNAL).unwrap().unwrap_err();
     assert_eq!(refusal.foreign.len(), 28);
     assert!(refusal.to_string().contains("x-message-ttl"), "{refusal}");
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
-    let report = admin::uninstall(&other, &topology(&other), true).unwrap().unwrap();
+    let report = admin::uninstall(&other, &topology(&other), true, &NO_SIGNAL).unwrap().unwrap();
     assert_eq!((report.removed.len(), report.foreign.len()), (35, 28));
 }
 
@@ -131,8 +173,7 @@ fn status_shows_the_levels_the_apps_and_the_unroutable() {
     assert!(status.apps.is_none() && !status.unchecked.is_empty());
 }
 
-/// A way to the management API that is there as long as the entry exchange is; returns
-/// its port.
+/// A proxy to the management API that works only while the entry exchange exists. Returns its port.
 fn api_while_open(broker: Broker, api: (String, u16)) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -162,10 +203,10 @@ fn an_entry_is_put_back_when_the_second_look_fails() {
     let api = (management.url.host_str().unwrap().to_owned(), management.url.port().unwrap());
     management.url.set_port(Some(api_while_open(settings.broker.clone(), api))).unwrap();
 
-    // Without the API, nobody knows what is stuck.
+    // Without the API, the number of stuck messages is unknown.
     for explicit in [true, false] {
         lame.management.as_mut().unwrap().explicit = explicit;
-        let refusal = admin::uninstall(&lame, &topology(&lame), false).unwrap().unwrap_err();
+        let refusal = admin::uninstall(&lame, &topology(&lame), false, &NO_SIGNAL).unwrap().unwrap_err();
         assert!(refusal.unchecked[0].contains("stuck between two levels"), "{refusal:?}");
         assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     }
@@ -182,7 +223,7 @@ fn deliver(settings: &Settings, count: usize) {
 
 #[test]
 fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
-    // A node of its own, as it could be of no use to others afterwards.
+    // This test needs its own node, because the node may be unusable afterwards.
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "20").build().unwrap();
     for _ in 0..3 {
@@ -193,20 +234,20 @@ fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
             scope.spawn(|| {
                 let router = settings.router().connect().unwrap();
                 let mut pipeline = router.pipeline();
-                // Until the entry is gone.
+                // Publishes until the entry exchange is gone.
                 for n in (0_u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let delay = Delay::from_seconds(n % 64).unwrap();
                     drop(pipeline.push(n, Message::after(app("app"), delay, "x")));
                 }
             });
             let mut session = Session::open(&settings.broker).unwrap();
-            eventually("they are on their way", || {
+            eventually("messages wait in the lowest levels", || {
                 (0..4).all(|level| {
                     let queue = format!("delay.level.{level:02}");
                     session.queue_depth(&queue).unwrap().unwrap().ready > 0
                 })
             });
-            admin::uninstall(&settings, &topology(&settings), true).unwrap().unwrap();
+            admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
             stop.store(true, Ordering::Relaxed);
         });
         Session::open(&settings.broker).unwrap().delete_queue("in.app").unwrap();
@@ -216,7 +257,7 @@ fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
 }
 
 #[test]
-fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
+fn a_node_without_dead_letter_workers_is_reported_with_advice() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "20").build().unwrap();
     node.tell(&["eval", "supervisor:terminate_child(rabbit_sup, rabbit_fifo_dlx_sup)."]).unwrap();
@@ -224,7 +265,7 @@ fn a_node_without_dead_letter_workers_is_named_with_what_to_do() {
     let says = error.to_string();
     assert!(says.contains("541"), "{says}");
     let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
-    // Seen to say why on 4.3, and not to on 3.10 and 4.0.
+    // 4.3 gives the reason; 3.10 and 4.0 do not.
     let silent = ["3.", "4.0.", "4.1.", "4.2."].iter().any(|series| version.starts_with(series));
     if silent && !says.contains("cluster_not_formed") {
         not_tested("what to do when no set can be installed: this broker does not say why");

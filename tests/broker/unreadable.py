@@ -1,4 +1,4 @@
-"""Publishes messages whose headers lie too deep to be read; brokers are slow to hand them out."""
+"""Publishes messages whose headers are nested too deeply to be read. Brokers deliver them slowly."""
 
 import sys
 
@@ -9,7 +9,7 @@ DEPTH = 5_000
 
 
 class Encoded(bytes):
-    """A value as it goes over the wire, with its type."""
+    """An encoded value with its type."""
 
 
 encode_value = pika.data.encode_value
@@ -34,6 +34,6 @@ for line in sys.stdin:
     for _ in range(int(count)):
         properties = pika.BasicProperties(delivery_mode=2, headers={"deep": Encoded(deep)})
         channel.basic_publish(exchange, key, b"body", properties)
-# The broker has read everything once it has answered.
+# The broker answers this after it has read all messages.
 channel.exchange_declare("amq.topic", passive=True)
 connection.close()

@@ -11,8 +11,8 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    app, eventually, eventually_seen, http, install, installed, not_tested::not_tested, shared_node, status,
-    topology,
+    NO_SIGNAL, app, eventually, eventually_seen, http, install, installed, not_tested::not_tested,
+    shared_node, status, topology,
 };
 
 fn differences(settings: &Settings) -> Vec<String> {
@@ -31,14 +31,14 @@ fn bind(session: &mut Session, source: &str, queue: &str, key: &str) {
 }
 
 #[test]
-fn finds_what_is_missing_and_what_is_too_many() {
+fn finds_missing_and_additional_objects() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let topology = topology(&settings);
     queue(&mut session, "spy");
     queue(&mut session, "orders");
 
-    // What applications are meant to do is no finding.
+    // The binding of an application is no finding.
     bind(&mut session, "delay.dispatch", "orders", &RoutingKey::binding_pattern(&app("eu.orders")));
     assert_eq!(differences(&settings), [""; 0]);
 
@@ -56,13 +56,13 @@ fn finds_what_is_missing_and_what_is_too_many() {
     ] {
         assert!(found.iter().any(|finding| finding.contains(&part)), "{part} is not among {found:#?}");
     }
-    // And the deleted queue's bindings.
+    // The bindings of the deleted queue are missing, too.
     let gone = Endpoint::Queue("delay.level.27".into());
     let bindings = topology.bindings().filter(|binding| binding.destination == gone).count();
     assert_eq!(found.len(), 4 + bindings, "{found:#?}");
 }
 
-/// Such as what another build had under the set's name.
+/// For example an exchange from another version under the set's name.
 #[test]
 fn another_way_into_the_levels_is_found_and_left_alone() {
     let settings = installed(1_000);
@@ -82,11 +82,11 @@ fn another_way_into_the_levels_is_found_and_left_alone() {
     };
     let found = differences(&settings);
     assert!(found.len() == 29 && found.iter().all(says_so), "{found:#?}");
-    // It stands in nobody's way.
+    // The exchange does not prevent a new installation or a removal.
     let again = admin::install(&settings, &topology, false, || {}).unwrap();
     assert_eq!(again.outcome, admin::Applied::Unchanged, "{again:?}");
     assert_eq!(differences(&settings), found);
-    let removed = admin::uninstall(&settings, &topology, false).unwrap().unwrap();
+    let removed = admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().unwrap();
     assert!(removed.removed.len() == 63 && removed.foreign.is_empty(), "{removed:?}");
     assert!(session.exchange_exists("delay.aside").unwrap());
 }
@@ -116,7 +116,8 @@ fn finds_an_argument_that_differs() {
         assert!(found.iter().any(|finding| finding == part), "{part} is not among {found:#?}");
     }
 
-    // Without the management API: one argument each, and a word on the rest.
+    // Without the management API, each object has at most one difference, and the report lists what
+    // it did not check.
     let mut blind = settings.clone();
     blind.management = None;
     let report = admin::verify(&blind, &topology(&blind)).unwrap();
@@ -134,8 +135,8 @@ fn finds_policies_that_change_a_level() {
         "definition": {"message-ttl": 60_000, "dead-letter-routing-key": "x"},
     });
     http(&shared_node(), "PUT", &format!("policies/{vhost}/all"), &policy);
-    // The API shows policies with its statistics, so a little later.
-    eventually("the policy shows", || differences(&settings).len() >= 10);
+    // The API shows policies together with its statistics, a little later.
+    eventually("the policy is shown", || differences(&settings).len() >= 10);
     let found = differences(&settings);
     assert!(
         found.iter().any(|finding| finding.contains("level.19")
@@ -162,7 +163,7 @@ fn an_absent_set_is_all_missing() {
 }
 
 #[test]
-fn a_management_api_that_cannot_be_reached_is_done_without_whoever_named_it() {
+fn an_unreachable_management_api_is_not_needed_explicit_or_guessed() {
     let settings = installed(1_000);
     let topology = topology(&settings);
     for explicit in [true, false] {
@@ -179,7 +180,7 @@ fn a_management_api_that_cannot_be_reached_is_done_without_whoever_named_it() {
             "{status:?}"
         );
         admin::install(&blind, &topology, false, || {}).unwrap();
-        // This looks at the queue's limit of deliveries first.
+        // This first looks at the delivery limit of the queue.
         Kept::Unroutable.list(&blind, &topology, 10, |_| {}).unwrap();
     }
 }
@@ -191,7 +192,7 @@ fn a_management_api_that_was_named_and_refuses_us_is_an_error() {
     settings.management.as_mut().unwrap().username = "nobody".into();
     let error = admin::verify(&settings, &topology).unwrap_err().to_string();
     assert!(error.contains("refused user `nobody`"), "{error}");
-    // One that was only guessed need not know us.
+    // An API at a guessed address may reject the login.
     settings.management.as_mut().unwrap().explicit = false;
     let report = admin::verify(&settings, &topology).unwrap();
     assert!(report.unchecked[0].contains("refused user `nobody`"), "{:?}", report.unchecked);
@@ -202,7 +203,9 @@ fn finds_queues_that_come_back_without_a_leader() {
     let version =
         Session::open(&crate::common::vhost().build().unwrap().broker).unwrap().server_version().unwrap();
     if !["3.", "4.0."].iter().any(|old| version.starts_with(old)) {
-        return not_tested("a queue without a leader: this version writes queues down before it answers");
+        return not_tested(
+            "a queue without a leader: this version stores new queues before it confirms them",
+        );
     }
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "1000").build().unwrap();
@@ -216,14 +219,14 @@ fn finds_queues_that_come_back_without_a_leader() {
             bind(&mut session, "delay.dispatch", name, &RoutingKey::binding_pattern(&app(name)));
         }
         drop(session);
-        // Before it has written down which queues there are: a single node comes back with
-        // some that nobody leads, up to 4.0 and as it happens.
+        // The node is killed before it has stored the list of its queues. Up to 4.0, a single node
+        // may then return with some queues that have no leader.
         node.kill();
         node.restart().unwrap();
-        // Ra, which the queues are made of, knows for certain. The broker's statistics, by which
-        // `doctor` goes, and Ra itself take their time after a start.
+        // Ra, which implements the queues, knows for certain. After a start, it takes some time for
+        // Ra and for the statistics that `doctor` uses.
         let (apps, ..) = eventually_seen(
-            "doctor finds exactly those that nobody leads",
+            "doctor finds exactly the queues without a leader",
             || {
                 let report =
                     admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
@@ -244,11 +247,11 @@ fn finds_queues_that_come_back_without_a_leader() {
         }
     }
     if found.is_empty() {
-        // Three of four come back like that on 3.10.8, and some on 4.0.5.
+        // On 3.10.8, three of four queues return without a leader, and on 4.0.5 some do.
         assert!(version.starts_with("4."), "all of 16 queues came back with a leader");
-        return not_tested("a queue without a leader: none came back as one in four rounds");
+        return not_tested("a queue without a leader: none returned without a leader in four rounds");
     }
-    // What the advice says helps.
+    // The advice helps.
     let mut session = Session::open(&settings.broker).unwrap();
     for name in &found {
         session.delete_queue(name).unwrap();
@@ -262,9 +265,8 @@ fn declare(session: &mut Session, name: &str) {
     session.declare_queue(&Queue::new(name).with_arguments(arguments)).unwrap();
 }
 
-/// Those of the queues that the broker knows of, and that are bound: it may have been killed
-/// before it had written down that there is such a queue or binding at all. `doctor` looks at
-/// the queues that the set delivers to.
+/// The queues that the broker still knows, and that are bound. It may have been killed before it
+/// had stored a queue or binding. `doctor` examines only queues that the set delivers to.
 fn still_there(node: &PrivateNode, names: &[String]) -> BTreeSet<String> {
     let known = |path: &str, name: &str| -> BTreeSet<String> {
         let found = http(node, "GET", path, &Json::Null);

@@ -1,7 +1,7 @@
-//! Where versions of RabbitMQ differ, as `docs/compatibility.md` says.
+//! Differences between versions of RabbitMQ, as documented in `docs/reference/versions.md`.
 
-use delayline_admin::management::ManagementApi;
 use delayline_amqp::Session;
+use delayline_broker::ManagementApi;
 use delayline_client::router::Cause;
 use delayline_core::{Message, codec::Delay};
 use delayline_settings::Settings;
@@ -28,7 +28,7 @@ fn a_body_over_the_brokers_limit_fails_alone() {
     let result = publish(large);
     publish(1).unwrap();
     let expected = match version(&settings) {
-        // 128 MiB before 4.0, 16 MiB from then on.
+        // The limit is 128 MiB before 4.0, and 16 MiB from then on.
         (..4, _) => {
             result.unwrap();
             vec![1, large]
@@ -45,7 +45,7 @@ fn a_body_over_the_brokers_limit_fails_alone() {
 }
 
 #[test]
-fn who_may_ask_how_many_messages_a_queue_has() {
+fn the_rights_that_a_queue_depth_needs() {
     let settings = installed(1);
     let asks = |name: &str, configure: &str, write: &str| {
         permit(&settings.broker.vhost, name, [configure, write, "^$"]);
@@ -59,7 +59,7 @@ fn who_may_ask_how_many_messages_a_queue_has() {
     ];
     match version(&settings) {
         (..4, _) | (4, ..=1) => assert_eq!(allowed, [true, true, true]),
-        // It takes a right to the queue, whichever.
+        // The user needs a right to the queue, no matter which.
         _ => assert_eq!(allowed, [false, true, true]),
     }
 }

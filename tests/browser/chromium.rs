@@ -1,5 +1,5 @@
-//! A Chromium without a window, and the page in it, by its DevTools protocol: JSON over
-//! a web socket, of which the tests need seven methods.
+//! A headless Chromium and the page in it, controlled over its DevTools protocol: JSON over a web
+//! socket. The tests need only seven of its methods.
 
 use std::{
     cell::RefCell,
@@ -18,10 +18,10 @@ use tungstenite::{Message, WebSocket};
 
 use crate::common::eventually;
 
-/// How long the browser may take over anything; a busy machine is slow to draw.
+/// How long each step of the browser may take; it draws slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A page, and everything that went wrong in it.
+/// An open page, and all errors in it.
 pub(crate) struct Seen {
     wire: RefCell<Wire>,
     process: Child,
@@ -35,20 +35,20 @@ struct Wire {
     complaints: Vec<String>,
 }
 
-/// Where Chromium is.
+/// The path of Chromium.
 fn chromium() -> PathBuf {
     let named = std::env::var_os("TEST_CHROMIUM").map(PathBuf::from);
     let path = named.unwrap_or_else(|| "/usr/bin/chromium".into());
     assert!(
         path.exists(),
-        "these tests need Chromium at {} (or where TEST_CHROMIUM says); scripts/test installs it",
+        "these tests need Chromium at {} (or at the path in TEST_CHROMIUM); scripts/test installs it",
         path.display()
     );
     path
 }
 
 impl Wire {
-    /// Calls a method and returns its result; what happens meanwhile is noted.
+    /// Calls a method and returns its result. Events that arrive meanwhile are recorded.
     fn call(&mut self, method: &str, params: &Json) -> Json {
         self.calls += 1;
         let id = self.calls;
@@ -88,7 +88,8 @@ impl Seen {
     pub(crate) fn open(url: &str, size: (u32, u32)) -> Self {
         let profile = tempfile::tempdir().unwrap();
         let mut process = Command::new(chromium())
-            // Whoever runs tests in a container is root, and root has no sandbox.
+            // In a container, tests usually run as root, and Chromium's sandbox does not work for
+            // root.
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .args(["--hide-scrollbars", "--no-first-run", "--remote-debugging-port=0"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
@@ -98,12 +99,12 @@ impl Seen {
             .unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address = loop {
-            let line = lines.next().expect("Chromium says where it listens").unwrap();
+            let line = lines.next().expect("Chromium prints its address").unwrap();
             if let Some((_, address)) = line.split_once("DevTools listening on ") {
                 break address.trim().to_owned();
             }
         };
-        // Somebody has to read on, or it stands still.
+        // If the test stopped reading, the pipe would fill and Chromium would stop.
         thread::spawn(move || lines.for_each(drop));
         let host = address.trim_start_matches("ws://").split('/').next().unwrap();
         let stream = TcpStream::connect(host).unwrap();
@@ -129,14 +130,14 @@ impl Seen {
         self.wire.borrow_mut().call(method, params)
     }
 
-    /// Errors of the console, of scripts and of the content security policy so far.
+    /// All errors so far from the console, from scripts and from the content security policy.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        // What was said before the answer to this was heard with it.
+        // Waiting for this answer also receives all earlier events.
         self.eval("0");
         self.wire.borrow().complaints.clone()
     }
 
-    /// What an expression is.
+    /// The value of an expression.
     pub(crate) fn eval(&self, expression: &str) -> Json {
         let params = json!({ "expression": expression, "returnByValue": true });
         let mut result = self.call("Runtime.evaluate", &params);
@@ -144,13 +145,13 @@ impl Seen {
         result["result"]["value"].take()
     }
 
-    /// The text of the first element that fits; empty if there is none.
+    /// The text of the first element that matches; empty if none does.
     pub(crate) fn text(&self, selector: &str) -> String {
         let found = self.eval(&format!("(document.querySelector({selector:?}) || {{}}).innerText || ''"));
         found.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The number in an element, as people read it: `1,234`.
+    /// The number in an element, in the displayed form: `1,234`.
     pub(crate) fn number(&self, selector: &str) -> Option<u64> {
         match self.text(selector).replace(',', "").trim() {
             "·" => Some(0),
@@ -169,13 +170,13 @@ impl Seen {
         self.call("Input.dispatchKeyEvent", &event);
     }
 
-    /// Gives the page this size, as a telephone or a window has.
+    /// Resizes the page, for example to the size of a telephone.
     pub(crate) fn resize(&self, (width, height): (u32, u32)) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// What the reader prefers: `prefers-color-scheme` and the like.
+    /// Sets the reader's preferences, such as `prefers-color-scheme`.
     pub(crate) fn prefer(&self, features: &[(&str, &str)]) {
         let features = features.iter().map(|(name, value)| json!({ "name": name, "value": value }));
         self.call("Emulation.setEmulatedMedia", &json!({ "features": features.collect::<Vec<_>>() }));

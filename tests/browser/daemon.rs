@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use crate::common::{daemon::Daemon as Process, eventually_seen};
 
-/// A daemon on a free port; it ends when it is dropped.
+/// A daemon on a free port; dropping it ends the process.
 pub(crate) struct Daemon {
     _process: Process,
     pub(crate) url: String,
@@ -18,15 +18,15 @@ impl Daemon {
         Self { url: process.page(), _process: process }
     }
 
-    /// What it says at a path.
+    /// The JSON at a path.
     pub(crate) fn json(&self, path: &str) -> Json {
         ureq::get(format!("{}{path}", self.url)).call().unwrap().body_mut().read_json().unwrap()
     }
 
-    /// Waits until the broker was looked at.
+    /// Waits until the daemon has examined the broker.
     pub(crate) fn has_looked(self) -> Self {
         eventually_seen(
-            "the daemon looks at the broker",
+            "the daemon has examined the broker",
             || self.json("api/picture"),
             |picture| picture["counted"].is_string() && picture["verified"]["ok"] == true,
         );

@@ -1,4 +1,4 @@
-//! Whoever may publish may choose what stands in a message.
+//! Publishers choose the contents of messages, so these may be hostile to the page.
 
 use serde_json::json;
 
@@ -11,10 +11,10 @@ use crate::common::{
 const IMAGE: &str = "<img src=x onerror=window.taken=1>";
 
 #[test]
-fn what_comes_from_messages_is_text_and_nothing_else() {
+fn contents_of_messages_are_shown_only_as_text() {
     let settings = new_set(1_000);
     let bits = "0000.".repeat(7);
-    // As app key it may have no white space.
+    // An app key must not contain white space.
     let app = "<img/src=x/onerror=window.taken=2>.<script>taken=3</script>";
     let headers = json!({ "headers": { "delayline-reason": IMAGE, "delayline-failure": "</td><script>taken=4</script>" } });
     publish(
@@ -28,7 +28,7 @@ fn what_comes_from_messages_is_text_and_nothing_else() {
     );
     let daemon = Daemon::start(&settings, &["--no-canary"]).has_looked();
     let page = open(&daemon);
-    eventually("it is counted", || page.number("#unroutable .count") == Some(3));
+    eventually("the unroutable messages are counted", || page.number("#unroutable .count") == Some(3));
     for (which, texts) in [
         ("unroutable", vec![app, "its routing key is malformed"]),
         ("parked", vec![app, IMAGE, "</td><script>"]),
@@ -36,7 +36,7 @@ fn what_comes_from_messages_is_text_and_nothing_else() {
         page.eval(&format!("(document.querySelector('#{which} summary').focus(), 0)"));
         page.press("Enter");
         eventually_seen(
-            &format!("{which} is looked into"),
+            &format!("the messages in {which} are shown"),
             || page.text(&format!("#{which} .body")),
             |shown| texts.iter().all(|text| shown.contains(text)),
         );
@@ -47,13 +47,13 @@ fn what_comes_from_messages_is_text_and_nothing_else() {
     assert_eq!(page.eval("window.taken === undefined"), true);
     assert_eq!(page.complaints(), Vec::<String>::new());
 
-    // Even a script that somehow came into the page would not run.
+    // Even a script that got into the page in some other way would not run.
     page.eval(
         "(() => { const script = document.createElement('script'); script.textContent = 'window.taken = 5'; \
            document.body.append(script); document.body.insertAdjacentHTML('beforeend', \
            '<img src=x onerror=\"window.taken=6\">'); return 0; })()",
     );
-    eventually("the browser refuses it", || {
+    eventually("the browser refuses the script", || {
         page.complaints().iter().any(|text| text.contains("Content Security Policy"))
     });
     assert_eq!(page.eval("window.taken === undefined"), true);

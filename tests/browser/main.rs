@@ -1,4 +1,4 @@
-//! The page as a browser shows it, with a real broker behind it.
+//! The page in a real browser, with a real broker behind it.
 //!
 //! These tests need Chromium. scripts/test installs it; without it, pass `--skip browser::`.
 
@@ -17,10 +17,10 @@ use crate::common::{app, eventually_seen};
 use chromium::Seen;
 use daemon::Daemon;
 
-/// A window of a desk.
+/// The window size of a desktop.
 const DESK: (u32, u32) = (1_360, 1_300);
 
-/// Sends so many messages with a delay, and returns once the broker has them.
+/// Sends `count` messages with a delay, and returns once the broker has them.
 fn send(settings: &Settings, key: &str, seconds: u64, count: usize) {
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
@@ -48,12 +48,12 @@ fn open(daemon: &Daemon) -> Seen {
     Seen::open(&daemon.url, DESK)
 }
 
-/// Waits until nothing sticks out, on anything from a telephone to a desk.
+/// Waits until nothing is wider than the window, at each width from a telephone to a desktop.
 fn fits(page: &Seen) {
     for width in [320, 390, 768, 1_360] {
         page.resize((width, 900));
         eventually_seen(
-            "nothing sticks out",
+            "nothing is wider than the window",
             || page.eval("[document.documentElement.scrollWidth, innerWidth]"),
             |size| size[0].as_u64() <= size[1].as_u64() && size[1] == width,
         );

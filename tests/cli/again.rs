@@ -1,4 +1,4 @@
-//! What `listen` and `show` print can be sent again.
+//! The output of `listen` and `show` can be sent again.
 
 use std::io::Write;
 
@@ -9,12 +9,12 @@ use serde_json::{Value as Json, json};
 
 use crate::{common, json, on, stdout};
 
-/// Prints the message that waits in a queue, and takes it.
+/// Takes the message that waits in a queue, and prints it.
 fn heard(settings: &delayline_settings::Settings, queue: &str) -> Json {
     json(on(settings).args(["listen", "--app", "billing", "--queue", queue, "--count", "1", "--json"]))
 }
 
-/// Sends a printed message again, as it was printed.
+/// Sends a printed message again, unchanged.
 fn again(settings: &delayline_settings::Settings, printed: &Json) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "{printed}").unwrap();
@@ -22,7 +22,7 @@ fn again(settings: &delayline_settings::Settings, printed: &Json) {
     assert!(said.contains("1 confirmed"), "{said}");
 }
 
-/// Without what another way changes.
+/// The message without the parts that differ on another path.
 fn its_own(mut printed: Json) -> Json {
     let message = printed.as_object_mut().unwrap();
     for changing in ["arrived", "late_ms", "routing_key", "exchange"] {
@@ -57,8 +57,8 @@ fn an_unroutable_message_is_sent_again_as_it_is_shown() {
         &settings,
         &json!({"app": "billing", "delay": 0, "body": "x", "message_id": "7", "headers": {"n": 1}}),
     );
-    let show = || json(on(&settings).args(["unroutable", "show", "--json"]));
-    common::eventually("it is unroutable", || {
+    let show = || json(on(&settings).args(["held", "show", "--kind", "unroutable", "--json"]));
+    common::eventually("the message is unroutable", || {
         json(on(&settings).args(["status", "--json"]))["unroutable"] == 1
     });
     let shown = show();

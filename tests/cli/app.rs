@@ -11,7 +11,7 @@ fn user(settings: &delayline_settings::Settings) -> String {
     format!("billing-of-{}", settings.broker.vhost)
 }
 
-/// `delayline app` for the application of this user, with its password.
+/// `delayline app` for the application of this user, with the user's password.
 fn of(settings: &delayline_settings::Settings, user: &str, arguments: &[&str]) -> Command {
     let mut command = on(settings);
     command.arg("app").args(arguments).args(["--user", user]).env("DELAYLINE_APP_PASSWORD", "of-an-app");
@@ -36,7 +36,7 @@ fn an_application_is_added_checked_listed_and_removed() {
         .stdout(contains(&user));
 
     let checked = stdout(&mut app(&["check", "billing", "--max-delay", "30d"]));
-    assert!(checked.contains("as it should be"), "{checked}");
+    assert!(checked.contains("all correct"), "{checked}");
     let checked = json(&mut app(&["check", "billing", "--json"]));
     assert_eq!(checked["passed"], json!(false), "{checked}");
     app(&["check", "billing"]).env("DELAYLINE_APP_PASSWORD", "wrong").assert().code(3);
@@ -59,25 +59,25 @@ fn an_application_is_added_checked_listed_and_removed() {
     for words in ["queue `billing`, by way of `delay.landing.billing`", &user, "may consume", "may publish"] {
         assert!(list.contains(words), "{words} in {list}");
     }
-    assert!(!list.contains('^'), "patterns are for those who ask for them: {list}");
+    assert!(!list.contains('^'), "only `-o wide` shows patterns: {list}");
     let wide = stdout(on(&settings).args(["app", "list", "-o", "wide"]));
     for words in [r"write `^delay\z`", "bound with", "delay.*.*.*.*.*.*.*.billing"] {
         assert!(wide.contains(words), "{words} in {wide}");
     }
     let list = json(on(&settings).args(["app", "list", "--json"]));
     assert_eq!(list["apps"][0]["landing"]["queue"], "delay.landing.billing", "{list}");
-    on(&settings).arg("uninstall").assert().code(1).stdout(contains("delayline app remove"));
+    on(&settings).args(["uninstall", "--yes"]).assert().code(1).stdout(contains("delayline app remove"));
 
-    app(&["remove", "billing", "--delete-user"])
+    app(&["remove", "billing", "--yes", "--delete-user"])
         .assert()
         .success()
         .stdout(contains("removed queue `billing`"));
-    app(&["remove", "billing"]).assert().success().stdout(contains("nothing to remove"));
+    app(&["remove", "billing", "--yes"]).assert().success().stdout(contains("nothing to remove"));
     on(&settings).args(["app", "list"]).assert().success().stdout(contains("no application"));
 }
 
 #[test]
-fn a_check_knows_the_queue_that_is_bound_and_a_list_what_is_not() {
+fn a_check_knows_the_bound_queue_and_a_list_shows_unbound_applications() {
     let settings = common::installed(1_000);
     let user = user(&settings);
     let app = |arguments: &[&str]| of(&settings, &user, arguments);
@@ -85,17 +85,14 @@ fn a_check_knows_the_queue_that_is_bound_and_a_list_what_is_not() {
         app(&[&["add", "billing", "--queue", "billing-in"], landing].concat()).assert().success();
         let check = stdout(&mut app(&["check", "billing"]));
         assert!(check.contains("consume or purge `billing-in`"), "{check}");
-        // Not what it was given.
+        // The application was registered with another queue.
         app(&["check", "billing", "--queue", "billing"]).assert().code(1);
-        app(&["remove", "billing"]).assert().success();
+        app(&["remove", "billing", "--yes"]).assert().success();
     }
     app(&["add", "billing"]).assert().success();
     delayline_amqp::Session::open(&settings.broker).unwrap().delete_queue("billing").unwrap();
     let list = stdout(on(&settings).args(["app", "list"]));
-    for words in [
-        "billing (not bound)",
-        "queue `billing` is not bound: what is due for it ends up in the unroutable queue",
-    ] {
+    for words in ["billing (not bound)", "queue `billing` is not bound: its due messages become unroutable"] {
         assert!(list.contains(words), "{words} in {list}");
     }
     on(&settings).args(["app", "show", "billing"]).assert().code(1).stderr(contains("is not bound"));
@@ -146,9 +143,9 @@ fn wrong_usage_says_what_to_do() {
     ] {
         delayline().arg("app").args(arguments).assert().code(2).stderr(contains(words));
     }
-    // Bindings and permissions cannot be seen over AMQP.
+    // AMQP cannot show bindings or permissions.
     let settings = common::installed(1_000);
-    for command in [&["add", "billing", "--no-user"][..], &["list"], &["remove", "billing"]] {
+    for command in [&["add", "billing", "--no-user"][..], &["list"], &["remove", "billing", "--yes"]] {
         on(&settings)
             .arg("app")
             .args(command)

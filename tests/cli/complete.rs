@@ -1,5 +1,5 @@
-//! What shells complete: commands and flags, and names that only the broker or the settings
-//! know. A shell asks once and for a second, so these ask until all is there.
+//! Completion in shells: commands, flags, and names that only the broker or the settings contain. A
+//! shell asks only once and waits only a second, so these tests ask until all names are found.
 
 use std::{env, ffi::OsString, fs, net::TcpListener, path::Path};
 
@@ -13,7 +13,7 @@ use crate::{
     terminal::Terminal,
 };
 
-/// What bash says when somebody presses the tabulator behind these words.
+/// A script that prints bash's completions of its arguments.
 const BASH: &str = r#"source <(delayline completions bash)
 complete -p delayline >/dev/null || echo 'nothing is registered'
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9
@@ -30,23 +30,23 @@ fn with_names() -> Settings {
     settings
 }
 
-/// The folders of commands, with that of ours before the others.
+/// The search path, with the folder of our command first.
 fn path() -> OsString {
     let ours = Path::new(env!("CARGO_BIN_EXE_delayline")).parent().unwrap().to_owned();
     let others = env::var_os("PATH").unwrap_or_default();
     env::join_paths(std::iter::once(ours).chain(env::split_paths(&others))).unwrap()
 }
 
-/// Whether there is such a shell.
+/// Whether this shell is installed.
 fn has(shell: &str) -> bool {
     let found = env::split_paths(&path()).any(|folder| folder.join(shell).exists());
     if !found {
-        not_tested(&format!("{shell} is not here"));
+        not_tested(&format!("{shell} is not installed"));
     }
     found
 }
 
-/// What a shell needs to ask for the names of a vhost.
+/// The environment that the completion needs for the names of a vhost.
 fn environment(settings: &Settings) -> [(&'static str, OsString); 4] {
     let url = format!("{}/{}", shared_node().url(), settings.broker.vhost);
     [
@@ -57,8 +57,8 @@ fn environment(settings: &Settings) -> [(&'static str, OsString); 4] {
     ]
 }
 
-/// What bash completes these words to, the last of which somebody is typing. Nothing may be
-/// said beside that: it would stand in the middle of what is typed.
+/// The completions of the last of these words in bash. There must be no other output, because it
+/// would appear in the middle of the command line.
 fn bash(environment: &[(&str, OsString)], words: &[&str]) -> Vec<String> {
     let mut bash = Command::new("bash");
     bash.args(["--norc", "-c", BASH, "bash", "delayline"]).args(words).current_dir(env::temp_dir());
@@ -73,11 +73,11 @@ fn bash_completes_commands_flags_and_names() {
     let settings = with_names();
     let environment = environment(&settings);
     for (words, wanted) in [
-        (&["unroutable", "rep"][..], &["replay"][..]),
+        (&["held", "rep"][..], &["replay"][..]),
         (&["verify", "--management-u"], &["--management-url"]),
         (&["verify", "-o", ""], &["table", "json", "wide"]),
         (&["unstick", "--level", "27"], &["27"]),
-        (&["guard", ""], &["celery", "nservicebus"]),
+        (&["guard", "add", ""], &["celery", "nservicebus", "nservicebus:v1"]),
         (&["app", "show", "bi"], &["billing"]),
         (&["send", "--app", "s"], &["shop"]),
         (&["app", "add", "new", "--may-publish", "billing,s"], &["billing,shop"]),
@@ -100,7 +100,7 @@ fn bash_completes_commands_flags_and_names() {
 fn brokers_are_those_of_the_settings_that_are_meant() {
     let settings = with_names();
     let directory = tempfile::tempdir().unwrap();
-    let (file, policies) = (directory.path().join("some.toml"), directory.path().join("policies.toml"));
+    let file = directory.path().join("some.toml");
     let text = format!(
         "[brokers.here]\nurl = '{}/{}'\nmanagement_url = '{}'\n[brokers.nowhere]\nurl = 'amqp://127.0.0.1:1'\n",
         shared_node().url(),
@@ -108,18 +108,16 @@ fn brokers_are_those_of_the_settings_that_are_meant() {
         shared_node().management_url()
     );
     fs::write(&file, text).unwrap();
-    fs::write(&policies, "[apps.mail]\nattempts = 3\n").unwrap();
     let file = file.to_str().unwrap();
-    let environment = [("PATH", path()), ("DELAYLINE_POLICIES", policies.clone().into())];
+    let environment = [("PATH", path())];
     assert_eq!(bash(&environment, &["--config", file, "verify", "--broker", ""]), ["here", "nowhere"]);
     let found = || bash(&environment, &["--config", file, "app", "show", "--broker", "here", "bill"]);
     eventually_seen("the applications of that broker", found, |found| found == &["billing"]);
-    assert_eq!(bash(&environment, &["retry", "show", "ma"]), ["mail"]);
 }
 
 #[test]
-fn where_nothing_can_be_asked_there_is_nothing_to_choose_and_nothing_is_said() {
-    // It takes connections and never answers.
+fn without_a_broker_completion_offers_no_names_and_prints_no_error() {
+    // A server that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     for (name, value) in [
@@ -134,11 +132,11 @@ fn where_nothing_can_be_asked_there_is_nothing_to_choose_and_nothing_is_said() {
         assert_eq!(bash(&environment, &["app", "show", "b"]), [""; 0], "{name}={value}");
         assert_eq!(bash(&environment, &["app", "sho"]), ["show"], "{name}={value}");
     }
-    // Words that lead nowhere.
+    // Words that have no completion.
     for words in [&["nonsense", "b"][..], &["app", "show", "a", "b", "c"], &["app", "show", "--", "b"]] {
         bash(&[("PATH", path())], words);
     }
-    // Nobody but a shell asks: the command does what it always does.
+    // Without a shell's request, the command runs as usual.
     delayline().env("_DELAYLINE_COMPLETE", "").arg("version").assert().success();
 }
 
@@ -159,7 +157,7 @@ fn fish_completes_names() {
         let text = stdout(&mut fish);
         text.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(complete("delayline unroutable rep"), ["replay"]);
+    assert_eq!(complete("delayline held rep"), ["replay"]);
     eventually_seen("applications", || complete("delayline app show bi"), |found| found == &["billing"]);
 }
 
@@ -178,18 +176,18 @@ fn zsh_completes_names() {
     }
     command.env("HOME", folder.path());
     let mut zsh = Terminal::start(command, (40, 120));
-    // Autoloaded, as the packages install it.
+    // The script is autoloaded, as the packages install it.
     zsh.press(&format!(
         "PS1='ready> '; fpath=({} $fpath); autoload -U compinit; compinit -u -D; clear; print begun\r",
         folder.path().display()
     ));
     zsh.eventually_shows("begun\nready> ");
-    zsh.press("delayline unroutable rep\t");
-    zsh.eventually_shows("delayline unroutable replay");
-    // A line that was not completed is typed again.
+    zsh.press("delayline held rep\t");
+    zsh.eventually_shows("delayline held replay");
+    // If the line was not completed, it is typed again.
     let completed = || {
         zsh.press("\u{15}delayline app show bi\t");
-        // What it says next stands behind the answer to the tabulator.
+        // This text appears after the completion, so the completion has finished.
         zsh.press(" end");
         zsh.eventually_shows(" end")
     };

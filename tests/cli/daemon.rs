@@ -1,4 +1,4 @@
-//! `delayline serve`, as an operator starts it, to be looked at.
+//! `delayline serve`, as an operator starts it, and requests to it.
 
 use std::{
     io::{Read, Write},
@@ -14,7 +14,7 @@ use crate::common::{
     daemon::{Daemon as Process, serve},
 };
 
-/// An argument that stands for the address a daemon has by itself.
+/// An argument that makes the daemon use its default address.
 pub(crate) const DEFAULT: &str = "the default address";
 
 pub(crate) struct Daemon {
@@ -45,7 +45,7 @@ impl Daemon {
         Self { process, address }
     }
 
-    /// The same, talked to at another of its addresses.
+    /// The same daemon at another of its addresses.
     pub(crate) fn at(mut self, address: IpAddr) -> Self {
         self.address.set_ip(address);
         self
@@ -71,7 +71,7 @@ impl Daemon {
         serde_json::from_str(&self.get(path).body).unwrap()
     }
 
-    /// Sends these bytes, and reads until the daemon closes.
+    /// Sends these bytes, and reads until the daemon closes the connection.
     pub(crate) fn request(&self, request: &str) -> Answer {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -84,7 +84,7 @@ impl Daemon {
         stream
     }
 
-    /// The value of a series: its name and labels as they are exposed.
+    /// The value of a series, by its name and labels in the exposition format.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         let body = self.get("/metrics").body;
         let line = body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
@@ -92,17 +92,17 @@ impl Daemon {
     }
 }
 
-/// `delayline serve` with this URL of the management API, which sends a test message a second.
+/// `delayline serve` with this URL of the management API, sending a test message every second.
 pub(crate) fn command(settings: &Settings, management: &str) -> Command {
     let mut command = serve(settings);
     command.env("DELAYLINE_MANAGEMENT_URL", management).env("DELAYLINE_CANARY_INTERVAL", "1s");
     command
 }
 
-/// What a connection still says.
+/// Reads the rest of a connection.
 pub(crate) fn read(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
-    // Whoever sent too much may be cut off after the answer.
+    // The daemon may close the connection of a client that sent too much.
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));

@@ -1,4 +1,4 @@
-//! What would hurt, as an operator and a script see it.
+//! Findings of `doctor`, as an operator and a script see them.
 
 use delayline_amqp::Session;
 use delayline_core::topology::{Binding, Endpoint, Queue};
@@ -9,7 +9,7 @@ use crate::{
     json, on,
 };
 
-/// An application with two findings about it, seen at once.
+/// An application with two findings that `doctor` sees at once.
 fn with_findings() -> delayline_settings::Settings {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
@@ -26,22 +26,22 @@ fn with_findings() -> delayline_settings::Settings {
 }
 
 #[test]
-fn findings_are_told_with_what_to_do_and_exit_with_1() {
+fn findings_are_printed_with_advice_and_exit_with_1() {
     let settings = with_findings();
     on(&settings).arg("doctor").assert().code(1).stdout(
         contains("! target-classic  queue `old`")
             .and(contains("to do: declare it again as a quorum queue"))
             .and(contains("! wildcard-binding"))
-            // What others wrote cannot steer the terminal.
+            // Names that others chose cannot control the terminal.
             .and(contains("\u{1b}[31m").not())
-            .and(contains("set `delay`: 2 advice (docs/doctor.md explains each)")),
+            .and(contains("set `delay`: 2 advice (`delayline doctor CODE` explains one)")),
     );
     let report = json(on(&settings).args(["doctor", "--json"]));
     let codes: Vec<_> = report["findings"].as_array().unwrap().iter().map(|f| &f["code"]).collect();
     assert_eq!(codes, ["target-classic", "wildcard-binding"]);
     assert_eq!(report["findings"][0]["severity"], "advice");
 
-    // What was decided to be lived with.
+    // Ignored findings are those that the operator accepts.
     on(&settings)
         .args(["doctor", "--ignore", "target-classic"])
         .assert()

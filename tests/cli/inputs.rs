@@ -1,4 +1,4 @@
-//! What people type, and what they are told about it.
+//! Input from people, and the errors it causes.
 
 use std::{
     fs,
@@ -17,36 +17,27 @@ use crate::{
     delayline, json, on, stdout,
 };
 
-/// What no answer says: the words of the libraries that read for us.
+/// Words of our parsers' libraries. No error may contain them.
 const FOREIGN: [&str; 6] =
     ["friendly", "unexpected argument", "invalid digit", "unit designator", "relative URL", "Span"];
 
 #[test]
-fn what_cannot_be_is_answered_in_our_own_words() {
+fn impossible_input_gets_an_error_in_our_own_words() {
     for (arguments, word) in [
         (&["send", "--app", "a", "--delay", "-5s", "--body", "x"][..], "a delay cannot be negative: `-5s`"),
-        (&["send", "--app", "a", "--delay", "9y", "--body", "x"], "over the limit of 268435455 s"),
+        (&["send", "--app", "a", "--delay", "9y", "--body", "x"], "exceeds the limit of 268435455 s"),
         (&["send", "--app", "a", "--delay", "6mo", "--body", "x"], "`30d`"),
         (&["send", "--app", "a", "--delay", "soon", "--body", "x"], "there should be a number"),
         (&["send", "--app", "a", "--delay", "1s", "--tolerance", "-5%"], "from 0% to 100%"),
-        (&["key", "-5s", "billing"], "a delay cannot be negative: `-5s`"),
-        (&["key", "1:30:00", "billing"], "`1` has no unit"),
+        (&["key", "encode", "-5s", "--app", "billing"], "a delay cannot be negative: `-5s`"),
+        (&["key", "encode", "1:30:00", "--app", "billing"], "`1` has no unit"),
         (&["listen", "--app", "a", "--count", "-3"], "use a whole number, 1 or more"),
         (&["listen", "--app", "a", "--timeout", "-3"], "negative"),
-        (&["parked", "show", "--count", "-3"], "use a whole number"),
-        (&["parked", "list", "--limit", "many"], "use a whole number"),
-        (&["parked", "discard", "--older-than", "-3d"], "negative"),
-        (&["unroutable", "show", "--body-bytes", "-3"], "use a whole number"),
-        (&["probe", "--rounds", "-3"], "use a whole number, 1 or more"),
-        (&["probe", "--horizon", "12"], "use a whole number from 0 to 9"),
-        (&["probe", "--max-late", "-5s"], "is not a duration"),
+        (&["held", "show", "--kind", "parked", "--limit", "-3"], "use a whole number"),
+        (&["held", "list", "--kind", "parked", "--examine", "many"], "use a whole number"),
+        (&["held", "discard", "--yes", "--kind", "parked", "--older-than", "-3d"], "negative"),
+        (&["held", "show", "--kind", "unroutable", "--body-bytes", "-3"], "use a whole number"),
         (&["serve", "--prefetch", "0"], "use a whole number, 1 or more"),
-        (&["bench", "--count", "-3"], "use a whole number"),
-        (&["bench", "--hops", "1,-3"], "use a whole number"),
-        (&["bench", "--speed", "-3"], "use a whole number from 1 to 1000"),
-        (&["plan", "--rate", "-3", "--delays", "fixed:1s"], "above 0"),
-        (&["plan", "--rate", "3", "--delays", "fixed:-1s"], "negative"),
-        (&["plan", "--rate", "3", "--delays", "fixed:1s", "--size", "-3"], "use a whole number"),
         (&["app", "add", "a", "--max-delay", "-3"], "negative"),
         (&["install", "--replicas", "-3"], "replicas"),
         (&["status", "--url", "broker.example"], "amqp://USER@HOST:5672/VHOST"),
@@ -58,14 +49,15 @@ fn what_cannot_be_is_answered_in_our_own_words() {
 }
 
 #[test]
-fn the_longest_delay_is_what_it_is_called() {
-    let seconds =
-        |delay: &str| json(delayline().args(["key", delay, "billing", "--json"]))["seconds"].clone();
+fn years_weeks_and_days_have_their_exact_length() {
+    let seconds = |delay: &str| {
+        json(delayline().args(["key", "encode", delay, "--app", "billing", "--json"]))["seconds"].clone()
+    };
     assert_eq!([seconds("8.5y"), seconds("268435455")], [268_239_600, 268_435_455]);
     assert_eq!([seconds("1y"), seconds("1.5d"), seconds("2w")], [31_557_600, 129_600, 1_209_600]);
 }
 
-/// `send --at`, with nobody to send it to.
+/// `send --at` with an address where no broker listens.
 fn at(zone: &str, time: &str) -> assert_cmd::Command {
     let mut command = delayline();
     command.env("TZ", zone).args([
@@ -82,7 +74,8 @@ fn at(zone: &str, time: &str) -> assert_cmd::Command {
     command
 }
 
-/// The last Sunday of a month of next year, when clocks in Berlin change in March and October.
+/// The last Sunday of a month of next year. In Berlin, clocks change on this day in March and
+/// October.
 fn last_sunday(month: i8) -> civil::Date {
     let year = jiff::Timestamp::now().to_zoned(TimeZone::UTC).year() + 1;
     let last = civil::date(year, month, 1).last_of_month();
@@ -108,7 +101,7 @@ fn a_time_that_cannot_be_meant_is_asked_about() {
             ["2020-01-01 00:00:00 +01:00 Europe/Berlin is in the past", "--past now"],
         ),
         ("UTC", "99999-01-01", ["is not a time", "write"]),
-        ("UTC", "9999-01-01", ["days is over the limit", "8.5 years"]),
+        ("UTC", "9999-01-01", ["days exceeds the limit", "8.5 years"]),
     ] {
         let dated = |text: &str| {
             let dates =
@@ -121,7 +114,8 @@ fn a_time_that_cannot_be_meant_is_asked_about() {
         assert!(words.iter().all(|word| said.contains(word)), "{zone} {time}: {said}");
         assert_eq!(run.get_output().status.code(), Some(2), "{zone} {time}: {said}");
     }
-    // What needs no zone, and what is said to be meant, gets as far as the broker.
+    // A time with an offset needs no zone, and `--past` settles the other case, so both commands
+    // get as far as the broker.
     at("Mars/Phobos", &format!("{year}-12-24T18:00+01:00")).assert().code(3);
     at("UTC", "2020-01-01 00:00").args(["--past", "now"]).assert().code(3);
     at("UTC", "2020-01-01 00:00").args(["--past", "soon"]).assert().code(2).stderr(contains("refuse, now"));
@@ -135,7 +129,7 @@ fn all_bad_lines_of_a_file_are_named_at_once() {
         "{\"delay\": 1}\n{\"delay\": \"soon\"}\n\n{\"at\": \"2020-01-01T00:00Z\"}\n{\"delay\": 1, \"bdy\": 1}\n",
     )
     .unwrap();
-    // Nobody is there to send to, so nothing is asked of the broker before all is well.
+    // No broker listens there, so these errors come before any connection.
     let send = || {
         let mut command = delayline();
         command
@@ -149,7 +143,7 @@ fn all_bad_lines_of_a_file_are_named_at_once() {
         .stdout("")
         .stderr(contains("3 bad lines; nothing was sent\nline 2, column 16: `soon` is not a delay"))
         .stderr(contains("\nline 4: 2020-01-01 ").and(contains("\"past\": \"now\"")))
-        .stderr(contains("\nline 5, column 18: unknown field `bdy`; `delayline send --help` says which"));
+        .stderr(contains("\nline 5, column 18: unknown field `bdy`; `delayline send --help` lists"));
     let output = send().arg("--json").output().unwrap();
     let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     let places: Vec<_> =
@@ -182,19 +176,23 @@ fn a_due_time_has_a_date_a_zone_and_a_span() {
         "x",
     ]);
     let said = stdout(&mut send);
-    let form = regex::Regex::new(r"^confirmed; due \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0[12]:00 Europe/Berlin \(in 32d 5h 51m, \d+ hops\)\n$").unwrap();
+    let form = regex::Regex::new(
+        r"^confirmed; due \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0[12]:00 Europe/Berlin \(in 32 d, \d+ hops\)\n$",
+    )
+    .unwrap();
     assert!(form.is_match(&said), "{said}");
-    // A zone that does not exist is said, and the time is right all the same.
+    // An unknown zone is reported, but the time is correct.
     let year = last_sunday(3).year();
     let time = format!("{year}-12-24T18:00+01:00");
     let mut send = on(&settings);
     send.env("TZ", "Mars/Phobos").args(["send", "--app", "app", "--at", &time, "--body", "x"]);
     let run = send.assert().success().stdout(contains(format!("due {year}-12-24 17:00:00 +00:00 UTC (in ")));
     run.stderr(contains("shown in UTC").and(contains("TZ is `Mars/Phobos`")));
-    // What is kept tells its times in the same way.
+    // The times of held messages have the same form.
     on(&settings).args(["send", "--app", "nobody", "--delay", "0", "--body", "x"]).assert().success();
-    crate::common::eventually("it is unroutable", || {
-        let shown = stdout(on(&settings).env("TZ", "Europe/Berlin").args(["unroutable", "show"]));
+    crate::common::eventually("the message is unroutable", || {
+        let shown =
+            stdout(on(&settings).env("TZ", "Europe/Berlin").args(["held", "show", "--kind", "unroutable"]));
         regex::Regex::new(r"delayline-due = \d+ \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0[12]:00 Europe/Berlin\)")
             .unwrap()
             .is_match(&shown)
@@ -247,7 +245,7 @@ fn a_bad_line_of_a_pipe_without_an_end_is_named_at_once() {
     assert!(String::from_utf8_lossy(&ended.stdout).contains("0 confirmed, 22 failed"), "{ended:?}");
 }
 
-/// The most memory a process has held so far, in bytes; `None` once it has ended.
+/// The peak memory of a process so far, in bytes; `None` once it has ended.
 fn most_memory(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -281,7 +279,7 @@ fn a_pipe_of_large_lines_is_not_held_in_memory() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["confirmed"], LINES, "{report}");
     println!("{LINES} lines of 4 MiB: {} MiB at most", most >> 20);
-    // What is read ahead, what is unanswered, and what the client library has to write; without
-    // a bound on these it is all of the 240 MiB and more.
+    // The limit covers lines that were read ahead, unanswered messages and unwritten frames.
+    // Without limits, these would need 240 MiB and more.
     assert!(most > 0 && most < 176 << 20, "{} MiB were held of {} MiB", most >> 20, LINES * 4);
 }

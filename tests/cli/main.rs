@@ -2,10 +2,8 @@
 
 mod again;
 mod app;
-mod bench;
 mod broker;
 mod complete;
-mod conformance;
 pub(crate) mod daemon;
 mod dev;
 mod doctor;
@@ -16,14 +14,15 @@ mod manners;
 mod offline;
 mod panics;
 mod parked;
-mod probe;
 mod prometheus;
 mod recalled;
+mod safety;
 mod scheduled;
 pub(crate) mod schemas;
 pub(crate) mod secrets;
 pub(crate) mod terminal;
 mod top;
+mod tutorial;
 mod unroutable;
 mod unstick;
 mod web;
@@ -33,7 +32,7 @@ use delayline_settings::Settings;
 
 use crate::common;
 
-/// The command with a clean environment: no settings of whoever runs the tests.
+/// The command with a clean environment, without the settings of the user who runs the tests.
 pub(crate) fn delayline() -> Command {
     let mut command = Command::cargo_bin("delayline").unwrap();
     for (name, _) in std::env::vars_os() {
@@ -56,20 +55,20 @@ pub(crate) fn on(settings: &Settings) -> Command {
     command
 }
 
-/// What a run that must succeed printed.
+/// The output of a run that must succeed.
 pub(crate) fn stdout(command: &mut Command) -> String {
     let output = command.assert().success().get_output().stdout.clone();
     String::from_utf8(output).unwrap()
 }
 
-/// The JSON that a run printed, which is as its schema says.
+/// The JSON that a run printed, checked against its schema.
 pub(crate) fn json(command: &mut Command) -> serde_json::Value {
     let value = document(command);
     schemas::check(&value);
     value
 }
 
-/// The same of JSON that is for another program.
+/// The same for JSON in the format of another program.
 pub(crate) fn document(command: &mut Command) -> serde_json::Value {
     let output = command.output().unwrap();
     serde_json::from_slice(&output.stdout)

@@ -1,4 +1,4 @@
-//! What is the same for many commands: looking again, saying that nothing was done, trying first,
+//! Behaviour that many commands share: `--watch`, reporting that nothing was changed, `--dry-run`,
 //! and naming a broker.
 
 use std::{
@@ -18,7 +18,7 @@ use crate::{
     delayline, json, on, schemas, stdout,
 };
 
-/// The environment of a command on this vhost, for a process that runs on.
+/// A long-running command on this vhost, with its environment.
 fn running(settings: &Settings, arguments: &[&str]) -> Process {
     let mut process = Process::new("env");
     process.args(["--default-signal=INT", env!("CARGO_BIN_EXE_delayline")]).args(arguments);
@@ -37,21 +37,23 @@ fn running(settings: &Settings, arguments: &[&str]) -> Process {
 }
 
 #[test]
-fn what_is_watched_is_looked_at_again_until_it_is_told_to_end() {
+fn watching_goes_on_until_a_signal_ends_it() {
     let settings = installed(1_000);
-    for command in [&["status"][..], &["app", "list"], &["unroutable", "list"], &["verify"]] {
+    for command in [&["status"][..], &["app", "list"], &["held", "list", "--kind", "unroutable"], &["verify"]]
+    {
         let arguments = [command, &["--watch", "1", "--json"]].concat();
         let mut child = running(&settings, &arguments).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         for _ in 0..3 {
             let seen: Json = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-            assert_eq!(seen["schema"], command.join("-"));
+            let words = command.iter().take_while(|word| !word.starts_with('-'));
+            assert_eq!(seen["schema"], words.copied().collect::<Vec<_>>().join("-"));
             schemas::check(&seen);
         }
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0), "{command:?}");
     }
-    // What goes wrong at one look may be right at the next.
+    // After a failed look, the command looks again.
     let mut child = running(&settings, &["verify", "--watch", "1"]);
     child.env("DELAYLINE_URL", "amqp://127.0.0.1:1").stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();
@@ -59,11 +61,11 @@ fn what_is_watched_is_looked_at_again_until_it_is_told_to_end() {
     assert_eq!(errors.filter(|line| line.as_ref().unwrap().contains("127.0.0.1:1")).count(), 2);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     child.wait().unwrap();
-    delayline().args(["status", "--watch", "0"]).assert().code(2).stderr(contains("1 to 86400"));
+    delayline().args(["status", "--watch", "0"]).assert().code(2).stderr(contains("1s to 1d"));
 }
 
 #[test]
-fn what_is_only_tried_changes_nothing_and_what_has_nothing_to_do_says_so() {
+fn a_dry_run_changes_nothing_and_a_command_without_work_reports_that() {
     let settings = installed(1_000);
     on(&settings)
         .args(["uninstall", "--dry-run"])
@@ -72,37 +74,44 @@ fn what_is_only_tried_changes_nothing_and_what_has_nothing_to_do_says_so() {
         .stdout(contains("dry run would remove 63 objects"));
     on(&settings).arg("verify").assert().success();
     on(&settings).args(["send", "--app", "nobody", "--delay", "0", "--body", "x"]).assert().success();
-    let list = || json(on(&settings).args(["unroutable", "list", "--json"]));
-    eventually_seen("it is unroutable", list, |list| list["waiting"] == 1);
+    let list = || json(on(&settings).args(["held", "list", "--kind", "unroutable", "--json"]));
+    eventually_seen("the message is unroutable", list, |list| list["waiting"] == 1);
     on(&settings)
-        .args(["unroutable", "discard", "--all", "--dry-run"])
+        .args(["held", "discard", "--kind", "unroutable", "--all", "--dry-run"])
         .assert()
         .success()
         .stdout(contains("dry run 1 message would be discarded, 0 kept"));
     let mut session = Session::open(&settings.broker).unwrap();
     assert_eq!(session.queue_depth("delay.unroutable").unwrap().unwrap().ready, 1);
-    // The name it had before.
-    let gone = on(&settings).args(["unroutable", "purge", "--all"]).assert().success();
+    // The result of a real run, before the runs that change nothing.
+    let gone =
+        on(&settings).args(["held", "discard", "--yes", "--kind", "unroutable", "--all"]).assert().success();
     gone.stdout(contains("1 message discarded").and(contains("unchanged").not()));
     for (arguments, words) in [
-        (&["unroutable", "discard", "--all"][..], "unchanged 0 messages discarded, 0 kept"),
-        (&["parked", "discard", "--all"], "unchanged 0 messages discarded"),
-        (&["app", "remove", "nobody", "--no-user"], "unchanged application `nobody` is not registered"),
-        (&["recall", "--sweep"], "unchanged 0 recalls"),
-        (&["unstick"], "unchanged nothing is stuck"),
+        (
+            &["held", "discard", "--yes", "--kind", "unroutable", "--all"][..],
+            "unchanged 0 messages discarded, 0 kept",
+        ),
+        (&["held", "discard", "--yes", "--kind", "parked", "--all"], "unchanged 0 messages discarded"),
+        (
+            &["app", "remove", "nobody", "--yes", "--no-user"],
+            "unchanged application `nobody` is not registered",
+        ),
+        (&["scheduled", "sweep"], "unchanged 0 recalls"),
+        (&["unstick"], "unchanged no message is stuck"),
         (&["install"], "unchanged set `delay`"),
     ] {
         on(&settings).args(arguments).assert().success().stdout(contains(words));
     }
-    // The broker's count may be of the time when there was a message.
-    eventually("the set goes", || {
-        let said = on(&settings).arg("uninstall").output().unwrap();
+    // The broker's count may be older than the discarding.
+    eventually("the set is removed", || {
+        let said = on(&settings).args(["uninstall", "--yes"]).output().unwrap();
         let words = String::from_utf8_lossy(&said.stdout);
         let counted = said.status.code() == Some(1) && words.contains("still waits: 1 in `delay.unroutable`");
         assert!(said.status.success() || counted, "{said:?}");
         said.status.success()
     });
-    on(&settings).arg("uninstall").assert().success().stdout(contains("unchanged set `delay`"));
+    on(&settings).args(["uninstall", "--yes"]).assert().success().stdout(contains("unchanged set `delay`"));
 }
 
 #[test]
@@ -126,5 +135,5 @@ fn a_broker_can_have_a_name() {
     run(&["verify", "--broker", "test"]).env("DELAYLINE_URL", "amqp://127.0.0.1:2").assert().success();
     run(&["verify"]).env("DELAYLINE_BROKER", "test").assert().success();
     run(&["verify", "--broker", "prod"]).assert().code(2).stderr(contains("`prod`").and(contains("`test`")));
-    assert!(stdout(&mut run(&["verify", "--help"])).contains("DELAYLINE_BROKER"));
+    assert!(stdout(&mut run(&["help", "settings"])).contains("DELAYLINE_BROKER"));
 }

@@ -1,4 +1,4 @@
-//! What needs no broker.
+//! Commands that need no broker.
 
 use std::{
     io::{Read, Write},
@@ -13,54 +13,61 @@ use crate::{delayline, document, json, stdout};
 
 const NINETY: &str = "delay.0000.0000.0000.0000.0000.0101.1010.billing";
 
-/// The address of no broker.
+/// An address where no broker listens.
 const NOBODY: [&str; 2] = ["--url", "amqp://127.0.0.1:1"];
 
 #[test]
 fn key_prints_just_the_key() {
-    assert_eq!(stdout(delayline().args(["key", "90s", "billing"])), format!("{NINETY}\n"));
-    let report = json(delayline().args(["key", "90s", "billing", "--json", "--set", "later"]));
+    assert_eq!(stdout(delayline().args(["key", "encode", "90s", "--app", "billing"])), format!("{NINETY}\n"));
+    let report =
+        json(delayline().args(["key", "encode", "90s", "--app", "billing", "--json", "--set", "later"]));
     assert_eq!(
         report,
         serde_json::json!({
-            "schema": "key", "schema_version": 1,
+            "schema": "key-encode", "schema_version": 1,
             "exchange": "later", "routing_key": NINETY, "app": "billing", "seconds": 90, "hops": 4,
         })
     );
     let with_id = format!("{NINETY}.~.invoice-17\n");
-    assert_eq!(stdout(delayline().args(["key", "90s", "billing", "--id", "invoice-17"])), with_id);
+    assert_eq!(
+        stdout(delayline().args(["key", "encode", "90s", "--app", "billing", "--id", "invoice-17"])),
+        with_id
+    );
     let (app, id) = ("a".repeat(150), "x".repeat(64));
-    delayline().args(["key", "90s", &app, "--id", &id]).assert().code(2).stderr(contains("258 bytes"));
-    let report = json(delayline().args(["key", "1000", "billing", "--json", "--tolerance", "5%"]));
+    delayline()
+        .args(["key", "encode", "90s", "--app", &app, "--id", &id])
+        .assert()
+        .code(2)
+        .stderr(contains("258 bytes"));
+    let report =
+        json(delayline().args(["key", "encode", "1000", "--app", "billing", "--json", "--tolerance", "5%"]));
     assert_eq!((&report["seconds"], &report["hops"]), (&1_024.into(), &1.into()));
 }
 
 #[test]
 fn decode_is_the_reverse() {
     delayline()
-        .args(["decode", NINETY])
+        .args(["key", "decode", NINETY])
         .assert()
         .success()
         .stdout(contains("1m 30s").and(contains("06 04 03 01")));
-    let report = json(delayline().args(["decode", NINETY, "--json"]));
+    let report = json(delayline().args(["key", "decode", NINETY, "--json"]));
     assert_eq!((&report["seconds"], &report["app"]), (&90.into(), &"billing".into()));
     delayline()
-        .args(["decode", &NINETY.replace("billing", "1.billing")])
+        .args(["key", "decode", &NINETY.replace("billing", "1.billing")])
         .assert()
         .success()
         .stdout(contains("a bit too many"));
-    // A handle, as `send` prints it.
+    // A handle, as printed by `send`.
     let handle = format!("{NINETY}.~.invoice-17@1767222000000");
-    delayline().args(["decode", &handle]).assert().success().stdout(contains("invoice-17"));
-    let report = json(delayline().args(["decode", &handle, "--json"]));
+    delayline().args(["key", "decode", &handle]).assert().success().stdout(contains("invoice-17"));
+    let report = json(delayline().args(["key", "decode", &handle, "--json"]));
     assert_eq!((&report["id"], &report["due"]), (&"invoice-17".into(), &"2025-12-31T23:00:00Z".into()));
 }
 
 #[test]
-fn what_cannot_be_written_is_no_answer() {
-    for words in
-        [&["version"][..], &["key", "90s", "billing"], &["plan", "--rate", "1", "--delays", "fixed:1s"]]
-    {
+fn unwritable_output_is_an_error() {
+    for words in [&["version"][..], &["key", "encode", "90s", "--app", "billing"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"));
         let ended = run.args(words).stdout(full).stderr(Stdio::piped()).output().unwrap();
@@ -70,51 +77,44 @@ fn what_cannot_be_written_is_no_answer() {
 }
 
 #[test]
-fn a_recall_that_is_only_to_be_shown_is_refused_and_not_made() {
+fn a_recall_with_contradictory_or_missing_selectors_is_refused() {
     let handle = format!("{NINETY}.~.invoice-17");
     let all = ["--app", "billing", "--all"];
     let when = ["--due-after", "2026-12-24", "--due-before", "2026-12-01"];
     for (words, said) in [
-        (vec![&*handle, "--dry-run"], "--dry-run"),
-        (vec![&*handle, "--undo", "--dry-run"], "--dry-run"),
-        (vec!["--undo", "--dry-run"], "--dry-run"),
-        (vec!["--wait", "--dry-run"], "--dry-run"),
-        (vec!["--dry-run"], "--sweep"),
-        ([&all[..], &["--dry-run"]].concat(), "--dry-run"),
-        ([&all[..], &["--wait", "--dry-run"]].concat(), "--dry-run"),
         (vec![&*handle, "--id", "other"], "--id"),
         (vec![&*handle, "--all"], "--all"),
+        (vec![&*handle, "--file", "-"], "--file"),
         (vec![&*handle, "--due-after", "18:00"], "--due-after"),
         (vec!["--due-after", "18:00"], "--all"),
-        (vec!["--pending", "--due-before", "18:00"], "--due-before"),
         (vec!["--app", "billing", "--id", "a", "--due-after", "18:00"], "--due-after"),
-        (vec!["--sweep", "--all"], "--sweep"),
-        (vec!["--sweep", "--app", "billing", "--all"], "--sweep"),
-        (vec!["--sweep", "--due-after", "18:00"], "--sweep"),
         ([&all[..], &when].concat(), "is not later than"),
+        (vec!["--file", "/nowhere"], "/nowhere"),
     ] {
-        // Nobody is there: whatever goes on to the broker ends with 3.
-        let mut run = delayline();
-        run.arg("recall").args(&words).args(["--url", "amqp://127.0.0.1:1"]).write_stdin(handle.as_str());
-        run.assert().code(2).stderr(contains(said));
+        for verb in ["recall", "unrecall"] {
+            // No broker listens there: a command that tries to connect ends with 3.
+            let mut run = delayline();
+            run.args(["scheduled", verb]).args(&words).args(["--url", "amqp://127.0.0.1:1"]);
+            run.write_stdin(handle.as_str()).assert().code(2).stderr(contains(said));
+        }
     }
 }
 
 #[test]
-fn what_is_wrong_is_named_and_has_its_exit_code() {
+fn errors_are_named_and_have_their_exit_codes() {
     for (arguments, code, word) in [
-        (&["decode", "delay.0000.0001"][..], 1, "ends after 2 of the seven words"),
-        (&["decode", "later.0.1"], 1, "first word must be `delay`"),
-        (&["decode", "delay.0000.x"], 1, "word 2"),
-        (&["key", "soon", "billing"], 2, "soon"),
-        (&["key", "268435456", "billing"], 2, "268435455"),
-        (&["key", "90s", "a b"], 2, "white space"),
-        (&["key", "90s"], 2, "APP"),
+        (&["key", "decode", "delay.0000.0001"][..], 1, "ends after 2 of the seven words"),
+        (&["key", "decode", "later.0.1"], 1, "first word must be `delay`"),
+        (&["key", "decode", "delay.0000.x"], 1, "word 2"),
+        (&["key", "encode", "soon", "--app", "billing"], 2, "soon"),
+        (&["key", "encode", "268435456", "--app", "billing"], 2, "268435455"),
+        (&["key", "encode", "90s", "--app", "a b"], 2, "white space"),
+        (&["key", "encode", "90s"], 2, "APP"),
         (&["send", "--app", "a", "--delay", "1s", "--at", "18:00"], 2, "--at"),
         (&["send", "--app", "a", "--delay", "1s", "--file", "/nowhere"], 2, "/nowhere"),
         (&["send", "--delay", "1s", "--body", "x"], 2, "--app"),
         (&["send", "--app", "a", "--body", "x"], 2, "--delay"),
-        // What is wrong with the flags is said before anybody is asked.
+        // Wrong flags are reported before the command connects.
         (
             &[&["send", "--app", "a", "--delay", "1s", "--body", "x", "--replace"][..], &NOBODY].concat(),
             2,
@@ -125,33 +125,24 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
         (&["transfer", "nservicebus", "nservicebus"], 2, "`set:nservicebus`"),
         (&["transfer", "delay", "celery:eu"], 2, "only be moved to a set"),
         (&["transfer", "delay", "set:delay"], 2, "another vhost (--to-vhost)"),
-        (&["recall", "invoice-17"], 2, "`invoice-17` is not a handle"),
-        (&["reschedule", "invoice-17", "--delay", "1h"], 2, "scheduled list --app KEY --id ID"),
-        (&["recall", NINETY], 2, "has no id"),
+        (&["scheduled", "recall", "invoice-17"], 2, "`invoice-17` is not a handle"),
+        (&["scheduled", "reschedule", "invoice-17", "--delay", "1h"], 2, "scheduled list --app APP --id ID"),
+        (&["scheduled", "recall", NINETY], 2, "has no id"),
         (&["instal"], 2, "'install', 'uninstall'"),
-        (&["install", "--replicas", "x"], 2, "a whole number, and not negative"),
+        (&["install", "--replicas", "x"], 2, "a whole number, 0 or more"),
         (&["install", "--replicas", "256"], 2, "1 to 255"),
         (
             &["verify", "--url", "amqps://h", "--ca-file", "/nowhere/ca.pem"],
             2,
             "error: TLS: ca_file /nowhere/ca.pem: No such",
         ),
-        (&["serve", "--health", "--listen", "127.0.0.1:1"], 3, "at 127.0.0.1:1: Connection refused"),
+        (&["serve", "check", "--listen", "127.0.0.1:1"], 3, "at 127.0.0.1:1: Connection refused"),
         (
             &[&["send", "--app", "a", "--delay", "1s", "--jsonl", "--file", "/tmp"][..], &NOBODY].concat(),
             2,
             "error: /tmp: is a directory",
         ),
         (&["verify", "--url", "amqp://[::1]:1"], 3, "amqp://[::1]:1"),
-        (&["plan", "--rate", "0", "--delays", "fixed:1s"], 2, "above 0"),
-        (&["plan", "--rate", "1", "--delays", "30s"], 2, "uniform:1s..60s"),
-        (&["plan", "--rate", "1", "--delays", "mix:1s=50%"], 2, "50.0%"),
-        (&["plan", "--rate", "1", "--delays", "fixed:1s", "--bench", "/nowhere"], 2, "/nowhere"),
-        (&["bench", "--hops", "0"], 2, "1 to 12"),
-        (&["bench", "--delays", "fixed:30d"], 2, "--speed"),
-        (&["bench", "--name", "a b"], 2, "a b"),
-        (&["bench", "--hdr", "/nowhere/file"], 2, "/nowhere/file"),
-        (&["bench", "--url", "amqp://127.0.0.1:1"], 3, "127.0.0.1:1"),
         (&["nonsense"], 2, "nonsense"),
         (
             &["verify", "--url", "amqp://127.0.0.1:1"],
@@ -172,8 +163,8 @@ fn what_is_wrong_is_named_and_has_its_exit_code() {
 }
 
 #[test]
-fn what_could_not_be_counted_is_not_zero() {
-    for words in [&["status"][..], &["top", "--once"]] {
+fn an_unknown_count_is_not_zero() {
+    for words in [&["status"][..]] {
         let look = delayline().args(words).args(NOBODY).arg("--json").output().unwrap();
         assert_eq!(look.status.code(), Some(3), "{look:?}");
         let picture: serde_json::Value = serde_json::from_slice(&look.stdout).unwrap();
@@ -185,7 +176,7 @@ fn what_could_not_be_counted_is_not_zero() {
 }
 
 #[test]
-fn what_is_no_broker_is_called_that() {
+fn a_server_that_is_no_broker_is_named() {
     let answers = |what: &'static [u8]| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -202,7 +193,7 @@ fn what_is_no_broker_is_called_that() {
         .args(["verify", "--url", &format!("amqp://{hangs_up}")])
         .assert()
         .code(3)
-        .stderr(contains("before it had greeted us; is this the port of something else"));
+        .stderr(contains("before its greeting; the port may belong to something else"));
     let page = answers(b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n<html></html>");
     delayline()
         .args(["app", "list", "--management-url", &format!("http://{page}")])
@@ -270,11 +261,11 @@ fn manual_pages_are_of_all_commands() {
     let directory = tempfile::tempdir().unwrap();
     let report = json(delayline().args(["man", "--json", "--into"]).arg(directory.path()));
     let files = report["files"].as_array().unwrap();
-    assert!(files.contains(&"delayline-unroutable-replay.1".into()), "{report}");
+    assert!(files.contains(&"delayline-held-replay.1".into()), "{report}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files.len());
     delayline().args(["man", "app", "ad"]).assert().code(2).stderr(contains("it has add,"));
     delayline().args(["man", "nope"]).assert().code(2).stderr(contains("`delayline` has no command `nope`"));
-    delayline().args(["man", "key", "x"]).assert().code(2).stderr(contains("no commands of its own"));
+    delayline().args(["man", "verify", "x"]).assert().code(2).stderr(contains("no commands of its own"));
 }
 
 #[test]
@@ -289,9 +280,9 @@ fn help_and_version_are_commands_too() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    // Standard output is closed before the command writes.
+    // Standard output is closed before the command writes to it.
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .args(["key", "90s", "billing"])
+        .args(["key", "encode", "90s", "--app", "billing"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -306,57 +297,4 @@ fn a_reader_that_goes_away_is_no_error() {
 fn pipes_get_no_colours() {
     let output = delayline().args(["verify", "--url", "amqp://127.0.0.1:1"]).output().unwrap();
     assert!(!output.stderr.contains(&0x1b), "an escape sequence in a pipe");
-}
-
-#[test]
-fn plan_reckons_without_a_broker() {
-    let plan = |extra: &[&str]| {
-        let mut command = delayline();
-        command.args(["plan", "--rate", "1000", "--delays", "uniform:1s..60s"]).args(extra);
-        command
-    };
-    let report = json(plan(&["--json"]).arg("--tolerance").arg("5%"));
-    assert!(report["load"]["hops"].as_f64().unwrap() < 3.1);
-    assert_eq!(report["load"]["levels"].as_array().unwrap().len(), 28);
-    assert_eq!(report["tolerances"].as_array().unwrap().len(), 4);
-    let text = stdout(&mut plan(&[]));
-    for part in ["30,500 messages wait", "hottest", "What a tolerance would change", "not yours"] {
-        assert!(text.contains(part), "{part} is not in {text}");
-    }
-    let huge = stdout(delayline().args(["plan", "--rate", "100000", "--delays", "uniform:1s..365d"]));
-    for part in ["trillion messages wait", "It does not hold.", "such brokers", "sets", "24, 23, 22, 21"] {
-        assert!(huge.contains(part), "{part} is not in {huge}");
-    }
-}
-
-#[test]
-fn plan_judges_a_measured_broker() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("bench.json");
-    let drained = |hops, rate| {
-        serde_json::json!({"hops": hops, "messages": 100, "per_second": rate,
-            "late_ms": {"p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1.0}})
-    };
-    let bench = serde_json::json!({
-        "delayline": "0.1.0", "at": "2026-01-01T00:00:00Z", "broker": {"version": "4.3.6", "nodes": 1},
-        "conditions": {"size": 256, "unit_ms": 50, "queue_type": "quorum", "replicas": null, "window": 1000, "client_processors": 2},
-        "publish": [{"way": "entry", "messages": 100, "per_second": 10_000.0}],
-        "drain": [drained(1, 5_000.0), drained(3, 2_000.0)],
-        "steady": null, "knee": null, "stock": null, "unchecked": [], "meaning": ["words"],
-    });
-    std::fs::write(&file, bench.to_string()).unwrap();
-    let plan = |rate: &str, code| {
-        let mut command = delayline();
-        command.args(["plan", "--rate", rate, "--delays", "fixed:1s", "--bench"]).arg(&file);
-        command.assert().code(code).stdout(contains("On RabbitMQ 4.3.6, 1 node"));
-    };
-    plan("100", 0);
-    plan("10000", 1);
-    std::fs::write(&file, "{}").unwrap();
-    delayline()
-        .args(["plan", "--rate", "1", "--delays", "fixed:1s", "--bench"])
-        .arg(&file)
-        .assert()
-        .code(2)
-        .stderr(contains("delayline bench --json"));
 }

@@ -1,10 +1,10 @@
-//! A password shows nowhere, even where a program that uses the library panics with
-//! all it has.
+//! A password is never shown, even by a panic of a program that prints all its settings.
 
 use std::{process::Command, thread};
 
-use delayline_admin::{self as admin, DoctorOptions, management::ManagementApi};
+use delayline_admin::{self as admin, DoctorOptions};
 use delayline_amqp::Session;
+use delayline_broker::ManagementApi;
 use delayline_core::topology::Topology;
 use delayline_settings::{Layers, Settings};
 
@@ -13,7 +13,7 @@ use crate::{
     secrets::{MARK, assert_hidden, search},
 };
 
-/// Makes this process the one that panics; the value is a URL with the password.
+/// The variable makes this process panic; its value is a URL with the password.
 const PANICKING: &str = "TEST_PANICS_ON";
 
 fn settings(url: &str) -> Settings {
@@ -25,11 +25,11 @@ fn settings(url: &str) -> Settings {
         .unwrap()
 }
 
-/// Panics in every way a careless program would.
+/// Panics in every way that a careless program might.
 #[test]
 #[ignore = "run by the next test, in a process of its own"]
 fn a_program_that_panics_with_all_it_has() {
-    let url = std::env::var(PANICKING).expect("the next test says on which URL");
+    let url = std::env::var(PANICKING).expect("the next test sets the URL");
     let settings = settings(&url);
     let ways: [fn(Settings); 8] = [
         |settings| panic!("{settings:?} {:#?}", settings.broker),
@@ -81,7 +81,7 @@ fn no_panic_shows_the_password() {
 }
 
 #[test]
-fn nor_does_what_looks_and_repairs() {
+fn doctor_and_held_commands_never_show_the_password() {
     let node = &shared_node();
     let settings = installed(1_000);
     let vhost = &settings.broker.vhost;
@@ -92,13 +92,13 @@ fn nor_does_what_looks_and_repairs() {
     let management = node.management_url();
     for user in ["looker", "nobody"] {
         let url = format!("amqp://{user}:{MARK}@{address}/{vhost}");
-        // In the URL of the management API as well.
+        // The password is in the URL of the management API as well.
         let management = management.replace("http://", &format!("http://{user}:{MARK}@"));
         let variables = [("DELAYLINE_URL", url.as_str()), ("DELAYLINE_MANAGEMENT_URL", &management)];
         search(&["doctor"], &variables);
         search(&["doctor", "--json"], &variables);
-        search(&["unroutable", "list", "--json"], &variables);
-        search(&["unroutable", "replay", "--all"], &variables);
-        search(&["parked", "list"], &variables);
+        search(&["held", "list", "--kind", "unroutable", "--json"], &variables);
+        search(&["held", "replay", "--kind", "unroutable", "--all"], &variables);
+        search(&["held", "list", "--kind", "parked"], &variables);
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics, alert rules and dashboards, as a real Prometheus takes them.
+//! Metrics, alert rules and dashboards in a real Prometheus.
 
 use std::{
     collections::BTreeSet,
@@ -12,6 +12,7 @@ use delayline_amqp::Session;
 use delayline_core::{
     Message,
     codec::{Delay, RoutingKey},
+    message::direct,
     topology::{Binding, Endpoint, ExchangeKind, Queue, Topology},
 };
 use delayline_node::{FreePort, NodeOptions, PrivateNode};
@@ -42,7 +43,7 @@ fn alerts() -> Vec<String> {
     rules.lines().filter_map(|line| Some(line.trim().strip_prefix("- alert: ")?.to_owned())).collect()
 }
 
-/// A Prometheus of our own that scrapes one daemon every second.
+/// A Prometheus server that scrapes one daemon every second.
 struct Prometheus {
     child: Child,
     base: String,
@@ -52,7 +53,7 @@ struct Prometheus {
 impl Prometheus {
     fn start(daemon: &Daemon) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        // The real rules, but quick: nobody sits through `for: 10m` in a test.
+        // The real rules with short times, because `for: 10m` would make the test too slow.
         let rules = text("packaging/prometheus/alerts.yml");
         let quick: Vec<_> = rules
             .lines()
@@ -103,15 +104,15 @@ impl Prometheus {
         firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// When the rules were evaluated last, by its own clock.
+    /// When the rules were last evaluated, by the clock of Prometheus.
     fn evaluated(&self) -> Timestamp {
         let rules = self.json("api/v1/rules");
         let group = &rules["data"]["groups"][0]["lastEvaluation"];
         group.as_str().and_then(|at| at.parse().ok()).unwrap_or_else(|| panic!("{rules}"))
     }
 
-    /// Waits until these fire, and that those do not: not until then, and not for as long
-    /// afterwards as an alert takes to fire. Others may.
+    /// Waits until all of `these` alerts fire. None of `not` may fire until then, nor during the
+    /// time that an alert takes to fire. Other alerts may.
     fn fires(&self, these: &[&str], not: &[&str]) {
         let firing = || {
             let seen = self.firing();
@@ -120,7 +121,7 @@ impl Prometheus {
         };
         let all = |firing: &BTreeSet<String>| these.iter().all(|alert| firing.contains(*alert));
         eventually_seen(&format!("{these:?} fire"), firing, all);
-        // A scrape, an evaluation, the alert's own 2 s, and one evaluation more.
+        // A scrape, an evaluation, the alert's own 2 s, and another evaluation.
         let until = self.evaluated() + 5.seconds();
         eventually("the rules were evaluated again", || {
             firing();
@@ -172,23 +173,23 @@ fn each_fault_fires_its_alert() {
     let daemon = Daemon::start(&settings, &node.management_url(), &["--no-gateways"]);
     let prometheus = Prometheus::start(&daemon);
 
-    // All is well: every metric of the daemon that has a value is there, and nothing fires.
-    eventually("it is scraped", || {
+    // All is well: every metric of the daemon that has a value is there, and no alert fires.
+    eventually("the daemon is scraped", || {
         let targets = prometheus.json("api/v1/targets");
         targets["data"]["activeTargets"][0]["health"] == "up"
     });
-    eventually("canaries come through every level", || {
+    eventually("canaries arrive through every level", || {
         let answer = prometheus.json("api/v1/query?query=count(delayline_canary_arrived_total%3E0)");
         answer["data"]["result"][0]["value"][1] == "10"
     });
-    // On a busy machine something may have been late while it began.
-    eventually_seen("nothing fires", || prometheus.firing(), BTreeSet::is_empty);
+    // On a busy machine, canaries may have been late at the beginning.
+    eventually_seen("no alert fires", || prometheus.firing(), BTreeSet::is_empty);
     let rules = prometheus.json("api/v1/rules");
     let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap();
     assert_eq!(rules.len(), alerts().len());
     assert!(rules.iter().all(|rule| rule["health"] == "ok"), "{rules:?}");
 
-    // Canaries do not come back, and nothing else is wrong: somebody else gets them.
+    // The canaries go to another queue, and everything else works.
     let mut session = Session::open(&settings.broker).unwrap();
     queue(&mut session, "hole", None, "delayline-canary.0");
     session.unbind(&to("delay.canary.0", "delayline-canary.0")).unwrap();
@@ -197,22 +198,22 @@ fn each_fault_fires_its_alert() {
         &["DelaylineLevelStuck", "DelaylineUnroutableGrowing", "DelaylineBrokerUnreachable"],
     );
     session.bind(&to("delay.canary.0", "delayline-canary.0")).unwrap();
-    // Not deleted: while a queue goes, what 3.10 is just handing to it holds its level up for
-    // three minutes.
+    // The queue is only unbound: while a queue is deleted, a message that 3.10 is handing to it
+    // blocks its level for three minutes.
     session.unbind(&to("hole", "delayline-canary.0")).unwrap();
 
-    // Nobody is bound.
+    // No queue is bound for this app key.
     publish(&settings, "nobody", 0, 5);
     prometheus.fires(&["DelaylineUnroutableGrowing"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
 
-    // Messages wait in a gateway, and nobody serves it.
+    // Messages wait in a gateway that no daemon serves.
     let topology = Topology::new(settings.topology.clone());
     add_gateway(&settings, &topology, "orders", ExchangeKind::Topic, false).unwrap().unwrap();
     let router = settings.router().connect().unwrap();
-    router.publish(Message::keyed(app("shop"), "orders.in".into(), "order".into(), "x")).unwrap();
+    router.publish(direct::keyed(app("shop"), "orders.in".into(), "order".into(), "x")).unwrap();
     prometheus.fires(&["DelaylineGatewayUnserved"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
 
-    // A full queue refuses what level 0 hands it.
+    // A full queue refuses the messages of level 0.
     queue(&mut session, "full", Some(1), "full");
     publish(&settings, "full", 63, 60);
     prometheus.fires(&["DelaylineLevelStuck"], &["DelaylineBrokerUnreachable"]);
@@ -244,7 +245,7 @@ fn promtool_finds_nothing_wrong() {
     check(&["test", "rules", "alerts.test.yml"]);
 }
 
-/// Every metric that a text of queries names.
+/// The metrics in a text of queries.
 fn named(queries: &str) -> BTreeSet<String> {
     let words = queries.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let ours = words.filter(|word| word.starts_with("delayline_") || word.starts_with("process_"));
@@ -274,25 +275,34 @@ fn rules_dashboards_and_documents_name_only_metrics_that_exist() {
     for (what, queries) in [
         ("packaging/prometheus/alerts.yml", text("packaging/prometheus/alerts.yml")),
         ("packaging/grafana/delayline.json", queries.join("\n")),
-        ("docs/operations.md", text("docs/operations.md")),
+        ("docs/how-to/monitor.md", text("docs/how-to/monitor.md")),
+        ("docs/runbook/late.md", text("docs/runbook/late.md")),
     ] {
         let named = named(&queries);
         assert!(!named.is_empty(), "{what}");
         let unknown: Vec<_> = named.difference(&exist).collect();
         assert!(unknown.is_empty(), "{what} names {unknown:?}");
     }
-    // And the other way round: the document explains each.
-    let explained = named(&text("docs/operations.md"));
-    let silent: Vec<_> = exist
-        .iter()
-        .filter(|name| !name.ends_with("_sum") && !name.ends_with("_count") && !explained.contains(*name))
-        .collect();
-    assert!(silent.is_empty(), "docs/operations.md says nothing of {silent:?}");
 }
 
 #[test]
-fn a_dashboard_does_not_show_what_was_so_before_as_if_it_were_now() {
-    // A range query shows the last value of hours; one for this moment shows that there is none.
+fn the_page_on_metrics_is_the_table_of_the_program() {
+    let path = packaged("docs/reference/metrics.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, _) = page.split_once("|---|---|\n").expect("a table");
+    let rows: String = NAMES.iter().map(|it| format!("| `{}` | {} |\n", it.series(), it.help)).collect();
+    let page_now = format!("{before}|---|---|\n{rows}");
+    if std::env::var("METRICS").is_ok_and(|it| it == "write") {
+        fs::write(path, page_now).unwrap();
+    } else {
+        assert_eq!(page, page_now, "METRICS=write renews docs/reference/metrics.md");
+    }
+}
+
+#[test]
+fn a_dashboard_does_not_show_old_values_as_current() {
+    // A range query can show a value that is hours old. An instant query shows that there is none
+    // now.
     let dashboard: Json = serde_json::from_str(&text("packaging/grafana/delayline.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let figures: Vec<_> = panels.iter().filter(|panel| panel["type"] == "stat").collect();
@@ -306,7 +316,7 @@ fn a_dashboard_does_not_show_what_was_so_before_as_if_it_were_now() {
     }
 }
 
-/// All queries of a dashboard.
+/// All queries in a dashboard.
 fn expressions(value: &Json, found: &mut Vec<String>) {
     match value {
         Json::Object(map) => {
@@ -323,17 +333,20 @@ fn expressions(value: &Json, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_alert_has_a_runbook_entry_and_the_other_way_round() {
-    let operations = text("docs/operations.md");
-    let entries: BTreeSet<_> =
-        operations.lines().filter_map(|line| line.strip_prefix("### Delayline")).map(str::trim).collect();
+fn every_alert_leads_to_a_section_of_the_runbook_that_names_it() {
+    let rules = text("packaging/prometheus/alerts.yml");
     let alerts = alerts();
     assert!(alerts.len() > 10);
-    let names: BTreeSet<_> = alerts.iter().map(|alert| alert.strip_prefix("Delayline").unwrap()).collect();
-    assert_eq!(entries, names);
-    let rules = text("packaging/prometheus/alerts.yml");
-    for alert in &alerts {
-        let link = format!("runbook: \"docs/operations.md#{}\"", alert.to_ascii_lowercase());
-        assert!(rules.contains(&link), "{alert} has no {link}");
+    for (alert, rule) in alerts.iter().zip(rules.split("- alert: ").skip(1)) {
+        let (_, url) = rule.split_once("runbook_url: \"https://delayline.example/").expect("a link");
+        let (path, anchor) = url.split_once('"').unwrap().0.split_once('#').expect("an anchor");
+        let page = text(path);
+        let mut sections = page.split("\n## ").skip(1);
+        let led_to = sections.any(|section| {
+            let title = section.lines().next().unwrap_or_default();
+            let name = title.to_lowercase().replace(' ', "-").replace(['(', ')'], "");
+            name == anchor && section.contains(alert.as_str())
+        });
+        assert!(led_to, "{alert}: {path} has no section {anchor} that names it");
     }
 }

@@ -1,4 +1,4 @@
-//! What was recalled, and can still be sent.
+//! Recalled messages, which can still be sent.
 
 use std::{
     io::{Read, Write},
@@ -20,8 +20,8 @@ fn waiting(settings: &Settings, queue: &str) -> u32 {
     Session::open(&settings.broker).unwrap().queue_depth(queue).unwrap().unwrap().ready
 }
 
-/// Sends messages with these ids, recalls them in good time on a busy machine as well, and waits
-/// until they are due.
+/// Sends messages with these ids, recalls them before they are due, and waits until they have
+/// arrived in the queue of recalled messages. The delay is long enough for a busy machine.
 fn recalled(settings: &Settings, app: &str, ids: &[&str]) {
     let handles: String = ids
         .iter()
@@ -31,9 +31,9 @@ fn recalled(settings: &Settings, app: &str, ids: &[&str]) {
             format!("{}\n", json(&mut send)["message"]["handle"].as_str().unwrap())
         })
         .collect();
-    on(settings).arg("recall").write_stdin(handles).assert().success();
+    on(settings).args(["scheduled", "recall"]).write_stdin(handles).assert().success();
     let queue = format!("delay.recalled.{app}");
-    eventually("all have come", || waiting(settings, &queue) as usize == ids.len());
+    eventually("all recalled messages have arrived", || waiting(settings, &queue) as usize == ids.len());
 }
 
 #[test]
@@ -43,15 +43,19 @@ fn list_show_replay_and_discard() {
         on(&settings).args(["app", "add", app, "--recall", "--no-user"]).assert().success();
     }
     on(&settings).args(["app", "add", "plain", "--no-user"]).assert().success();
-    on(&settings).args(["recalled", "list"]).assert().success().stdout(contains("nothing is recalled"));
+    on(&settings)
+        .args(["held", "list", "--kind", "recalled"])
+        .assert()
+        .success()
+        .stdout(contains("nothing is recalled"));
     recalled(&settings, "mail", &["m"]);
     recalled(&settings, "billing", &["a", "b", "c"]);
-    // It was never on its way.
+    // A message that the set never delayed.
     let stray = raw::message("", "delay.recalled.billing", "stray", &json!({}));
     raw::publish(&settings, [stray]);
-    eventually("it is there", || waiting(&settings, "delay.recalled.billing") == 4);
+    eventually("the stray message is there", || waiting(&settings, "delay.recalled.billing") == 4);
 
-    let all = json(on(&settings).args(["recalled", "list", "--json"]));
+    let all = json(on(&settings).args(["held", "list", "--kind", "recalled", "--json"]));
     let groups: Vec<_> =
         all["groups"].as_array().unwrap().iter().map(|it| (&it["app"], &it["count"])).collect();
     assert_eq!((&all["waiting"], groups.len()), (&json!(5), 3), "{all:#}");
@@ -59,36 +63,43 @@ fn list_show_replay_and_discard() {
         groups.contains(&(&json!("billing"), &json!(3))) && groups.contains(&(&json!("mail"), &json!(1)))
     );
     on(&settings)
-        .args(["recalled", "list", "--app", "billing"])
+        .args(["held", "list", "--kind", "recalled", "--app", "billing"])
         .assert()
         .success()
         .stdout(contains("4 messages recalled").and(contains("stray")).and(contains("mail").not()));
-    let cut = json(on(&settings).args(["recalled", "list", "--limit", "2", "--json"]));
+    let cut = json(on(&settings).args(["held", "list", "--kind", "recalled", "--examine", "2", "--json"]));
     assert_eq!((&cut["waiting"], &cut["examined"]), (&json!(5), &json!(2)));
-    let refused = on(&settings).args(["recalled", "list", "--app", "plain"]).assert().code(1);
+    let refused =
+        on(&settings).args(["held", "list", "--kind", "recalled", "--app", "plain"]).assert().code(1);
     refused.stderr(contains("delayline app add plain --recall"));
-    let refused = on(&settings).args(["recall", "--pending", "--app", "plain"]).assert().code(1);
+    let refused = on(&settings).args(["scheduled", "list", "--recalls", "--app", "plain"]).assert().code(1);
     refused.stderr(contains("delayline app add plain --recall"));
-    // Too late for an undo, and what there is to do instead.
+    // A recall cannot be undone after the due time; the error shows what to do instead.
     let due = jiff::Timestamp::now().as_millisecond() - 5_000;
     let over = format!("delay.0000.0000.0000.0000.0000.0001.0100.billing.~.b@{due}");
-    let undo = on(&settings).args(["recall", "--undo", &over]).assert().code(1);
-    undo.stdout(contains("too late")).stderr(contains("delayline recalled replay"));
-    let shown = stdout(on(&settings).args(["recalled", "show", "--app", "billing", "--id", "b", "--json"]));
+    let undo = on(&settings).args(["scheduled", "unrecall", &over]).assert().code(1);
+    undo.stdout(contains("too late")).stderr(contains("delayline held replay --kind recalled"));
+    let shown = stdout(
+        on(&settings).args(["held", "show", "--kind", "recalled", "--app", "billing", "--id", "b", "--json"]),
+    );
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["body"], &shown["reason"]), (&json!("b"), &json!("recalled")), "{shown:#}");
-    on(&settings).args(["recalled", "show", "--app", "billing", "--id", "m"]).assert().code(1);
-    on(&settings).args(["recalled", "show"]).assert().code(2).stderr(contains("--app"));
-    eventually("looking takes nothing away", || waiting(&settings, "delay.recalled.billing") == 4);
+    on(&settings)
+        .args(["held", "show", "--kind", "recalled", "--app", "billing", "--id", "m"])
+        .assert()
+        .code(1);
+    on(&settings).args(["held", "show", "--kind", "recalled"]).assert().code(2).stderr(contains("--app"));
+    eventually("showing messages removes none", || waiting(&settings, "delay.recalled.billing") == 4);
 
     for verb in ["replay", "discard"] {
-        let refused = on(&settings).args(["recalled", verb, "--app", "billing"]).assert().code(2);
+        let refused =
+            on(&settings).args(["held", verb, "--kind", "recalled", "--app", "billing"]).assert().code(2);
         refused.stderr(contains("--id").and(contains("--all")));
     }
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("billing", 10).unwrap();
     on(&settings)
-        .args(["recalled", "replay", "--app", "billing", "--id", "b"])
+        .args(["held", "replay", "--kind", "recalled", "--app", "billing", "--id", "b"])
         .assert()
         .success()
         .stdout(contains("1 message sent on, 3 kept"));
@@ -96,15 +107,16 @@ fn list_show_replay_and_discard() {
         Next::Delivery(delivery) => delivery,
         other => panic!("{other:?}"),
     };
-    // With its id, at once; it knows where it was.
+    // The message is sent at once, with its id and its original routing key.
     let sent = next();
     assert_eq!(sent.body, b"b");
     assert_eq!(sent.routing_key, "delay.0000.0000.0000.0000.0000.0000.0000.billing.~.b");
     let from = sent.headers["delayline-routing-key"].clone();
     assert_eq!(from, Value::from("delay.0000.0000.0000.0000.0000.0001.0100.billing.~.b"));
-    // What is not the application's stays, and that is said with the exit code as well.
+    // The stray message does not belong to the application, so it stays. The exit code shows that,
+    // too.
     on(&settings)
-        .args(["recalled", "replay", "--app", "billing", "--all"])
+        .args(["held", "replay", "--kind", "recalled", "--app", "billing", "--all"])
         .assert()
         .code(1)
         .stdout(contains("2 messages sent on, 1 kept").and(contains("1 message stays")));
@@ -112,7 +124,9 @@ fn list_show_replay_and_discard() {
     assert!(others.contains(&b"a".to_vec()) && others.contains(&b"c".to_vec()), "{others:?}");
 
     let discard = |app: &str, more: &[&str]| {
-        stdout(on(&settings).args(["recalled", "discard", "--app", app]).args(more))
+        stdout(
+            on(&settings).args(["held", "discard", "--yes", "--kind", "recalled", "--app", app]).args(more),
+        )
     };
     assert!(discard("mail", &["--older-than", "1d"]).contains("0 messages discarded, 1 kept"));
     assert!(discard("mail", &["--id", "m"]).contains("1 message discarded, 0 kept"));
@@ -120,7 +134,7 @@ fn list_show_replay_and_discard() {
     assert_eq!(waiting(&settings, "delay.unroutable"), 0);
 }
 
-/// Sends messages with these ids, which are due long after the test, and returns their handles.
+/// Sends messages with these ids that are due long after the test, and returns their handles.
 fn handles(settings: &Settings, app: &str, ids: impl Iterator<Item = String>) -> String {
     let lines: String = ids.map(|id| format!("{}\n", json!({ "id": id, "body": "x" }))).collect();
     let arguments = ["send", "--app", app, "--delay", "1h", "--jsonl", "--handles"];
@@ -128,19 +142,19 @@ fn handles(settings: &Settings, app: &str, ids: impl Iterator<Item = String>) ->
 }
 
 fn pending(settings: &Settings) -> usize {
-    let pending = json(on(settings).args(["recall", "--pending", "--json"]));
+    let pending = json(on(settings).args(["scheduled", "list", "--recalls", "--json"]));
     pending["pending"].as_array().unwrap().len()
 }
 
 #[test]
-fn all_are_recalled_though_nobody_reads_about_it() {
+fn all_messages_are_recalled_although_the_output_is_not_read() {
     let settings = installed(1_000);
     on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
-    // Nothing but handles: the rest is for whoever watches.
+    // Stdout contains only handles; all other output is on stderr.
     let all = handles(&settings, "billing", (0..60).map(|id| format!("id-{id}")));
     assert_eq!(all.lines().count(), 60, "{all}");
     let mut recall = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .arg("recall")
+        .args(["scheduled", "recall"])
         .env("DELAYLINE_URL", settings.broker.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -153,7 +167,7 @@ fn all_are_recalled_though_nobody_reads_about_it() {
 }
 
 #[test]
-fn what_cannot_be_recalled_keeps_no_other_from_it() {
+fn a_failed_recall_stops_no_other_recall() {
     let settings = installed(1_000);
     on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
     on(&settings).args(["app", "add", "plain", "--no-user"]).assert().success();
@@ -162,7 +176,7 @@ fn what_cannot_be_recalled_keeps_no_other_from_it() {
     let plain = format!("{}\n", lines.next().unwrap())
         + "delay.0000.0000.0000.0000.0000.0101.1010.plain.~.x\n"
         + lines.next().unwrap();
-    let ended = on(&settings).args(["recall", "--json"]).write_stdin(plain).assert().code(3);
+    let ended = on(&settings).args(["scheduled", "recall", "--json"]).write_stdin(plain).assert().code(3);
     let text = String::from_utf8_lossy(&ended.get_output().stdout).into_owned();
     let answers: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -173,12 +187,12 @@ fn what_cannot_be_recalled_keeps_no_other_from_it() {
 }
 
 #[test]
-fn nothing_takes_the_place_of_what_cannot_be_recalled() {
+fn no_message_replaces_one_that_cannot_be_recalled() {
     let settings = installed(1_000);
     on(&settings).args(["app", "add", "plain", "--no-user"]).assert().success();
     let old = "delay.0000.0000.0000.0000.0000.0101.1010.plain.~.x";
     for words in [
-        vec!["reschedule", old, "--delay", "2h", "--body", "new"],
+        vec!["scheduled", "reschedule", old, "--delay", "2h", "--body", "new"],
         vec!["send", "--app", "plain", "--delay", "2h", "--id", "y", "--body", "new", "--replace", old],
     ] {
         on(&settings)
@@ -192,7 +206,7 @@ fn nothing_takes_the_place_of_what_cannot_be_recalled() {
         .assert()
         .code(3)
         .stderr(contains("`plain` has no journal").and(contains("nothing was sent")));
-    // Whatever was sent would wait in the levels.
+    // A sent message would wait in the levels.
     let status = json(on(&settings).args(["status", "--json"]));
     assert_eq!(status["waiting"], 0, "{status:#}");
 }
@@ -211,7 +225,7 @@ fn one_handle_is_printed_alone_and_listening_shows_what_has_an_id() {
         let path = format!("exchanges/{}/delay.through.billing/bindings/source", settings.broker.vhost);
         http(&shared_node(), "GET", &path, &json!(null)).as_array().unwrap().len()
     };
-    eventually("it listens", || bound() == 2);
+    eventually("listen is bound", || bound() == 2);
     let send = |more: &[&str]| {
         stdout(on(&settings).args(["send", "--app", "billing", "--delay", "0", "--body", "x"]).args(more))
     };

@@ -1,4 +1,5 @@
-//! What is scheduled: found in the journal, recalled and rescheduled by what it has.
+//! Scheduled messages: finding them in the journal, and recalling and rescheduling them with its
+//! help.
 
 use std::{
     process::{self, Stdio},
@@ -25,7 +26,7 @@ fn run(settings: &Settings, words: &[&str]) -> Command {
     run
 }
 
-/// Sends a journalled message; returns its handle.
+/// Sends a message with the journal, and returns its handle.
 fn sent(settings: &Settings, more: &[&str]) -> String {
     let mut send = run(settings, &["send", "--app", "billing", "--journal", "--json"]);
     json(send.args(more))["message"]["handle"].as_str().unwrap().to_owned()
@@ -41,8 +42,8 @@ fn list(settings: &Settings) -> Json {
     json(&mut run(settings, &["scheduled", "list", "--app", "billing", "--json"]))
 }
 
-/// Id, without the suffix of a renewed one, and state of what is scheduled, once the management
-/// API says so.
+/// Waits until the journal shows these messages: the id, without the suffix of a rescheduled
+/// message, and the state.
 fn becomes(settings: &Settings, expected: &[(&str, &str)]) {
     let states = || {
         let list = list(settings);
@@ -54,32 +55,32 @@ fn becomes(settings: &Settings, expected: &[(&str, &str)]) {
     let same = |found: &Vec<(String, String)>| {
         found.iter().map(|(id, state)| (id.as_str(), state.as_str())).eq(expected.iter().copied())
     };
-    eventually_seen("the schedule is this", states, same);
+    eventually_seen("the journal shows the expected messages", states, same);
 }
 
 #[test]
-fn messages_are_recalled_by_what_the_journal_has() {
+fn messages_are_recalled_with_the_help_of_the_journal() {
     let settings = registered();
     for (id, delay) in [("a", "1h"), ("b", "2h"), ("c", "3h"), ("d", "4h")] {
         sent(&settings, &["--delay", delay, "--id", id, "--body", id]);
     }
-    run(&settings, &["recall", "--app", "billing", "--id", "b"])
+    run(&settings, &["scheduled", "recall", "--app", "billing", "--id", "b"])
         .assert()
         .success()
         .stdout(contains("recalled"));
-    // What it does not have is not called anything else.
-    let unknown = run(&settings, &["recall", "--app", "billing", "--id", "z"]).assert();
-    unknown.code(1).stdout(contains("unknown").and(contains("does not have `z`")));
+    // A message that is not in the journal is reported as unknown.
+    let unknown = run(&settings, &["scheduled", "recall", "--app", "billing", "--id", "z"]).assert();
+    unknown.code(1).stdout(contains("unknown").and(contains("does not contain `z`")));
     becomes(&settings, &[("a", "waiting"), ("b", "recalled"), ("c", "waiting"), ("d", "waiting")]);
     let before = list(&settings)["messages"][3]["due"].as_str().unwrap().to_owned();
-    let all = ["recall", "--app", "billing", "--all", "--due-before", &before];
+    let all = ["scheduled", "recall", "--app", "billing", "--all", "--due-before", &before];
     run(&settings, &all).assert().success().stdout(contains("2 recalled, 0 not or not certainly"));
     becomes(&settings, &[("a", "recalled"), ("b", "recalled"), ("c", "recalled"), ("d", "waiting")]);
-    run(&settings, &["recall", "--app", "billing", "--id", "a", "--undo"]).assert().success();
+    run(&settings, &["scheduled", "unrecall", "--app", "billing", "--id", "a"]).assert().success();
     becomes(&settings, &[("a", "waiting"), ("b", "recalled"), ("c", "recalled"), ("d", "waiting")]);
-    // What says nothing of which messages is wrong.
-    run(&settings, &["recall", "--app", "billing"]).assert().code(2);
-    run(&settings, &["recall", "--id", "a"]).assert().code(2);
+    // The command refuses to run if it does not name any messages.
+    run(&settings, &["scheduled", "recall", "--app", "billing"]).assert().code(2);
+    run(&settings, &["scheduled", "recall", "--id", "a"]).assert().code(2);
 }
 
 #[test]
@@ -88,30 +89,36 @@ fn a_message_is_delivered_at_another_time_as_it_was() {
     let line = r#"{"id": "a", "delay": "1h", "body": "pay!", "message_id": "7", "headers": {"n": 1}, "journal": true}"#;
     let mut send = run(&settings, &["send", "--app", "billing", "--jsonl", "--handles"]);
     let old = stdout(send.write_stdin(line)).lines().next().unwrap().to_owned();
-    let again = json(&mut run(&settings, &["reschedule", &old, "--delay", "2h", "--json"]));
+    let again = json(&mut run(&settings, &["scheduled", "reschedule", &old, "--delay", "2h", "--json"]));
     assert_eq!((&again["answer"], &again["old"]), (&"recalled".into(), &old.as_str().into()), "{again}");
     becomes(&settings, &[("a", "recalled"), ("a", "waiting")]);
     let new = again["handle"].as_str().unwrap().to_owned();
     let shown = json(&mut run(&settings, &["scheduled", "show", &new, "--json"]));
     assert_eq!((&shown["body"], &shown["message_id"]), (&"pay!".into(), &"7".into()), "{shown}");
     assert_eq!((&shown["headers"]["n"], &shown["state"]), (&1.into(), &"waiting".into()), "{shown}");
-    // It was rescheduled already, and is not sent once more.
-    let refused = run(&settings, &["reschedule", &old, "--delay", "3h"]).assert();
+    // The message was rescheduled already, and is not sent again.
+    let refused = run(&settings, &["scheduled", "reschedule", &old, "--delay", "3h"]).assert();
     refused
         .code(1)
         .stdout(contains("rescheduled before").and(contains("nothing was changed")).and(contains(&new)));
-    // To the delay that it has, and under another id.
-    let again = json(&mut run(&settings, &["reschedule", &new, "--delay", "2h", "--json"]));
+    // To the same delay, and under another id.
+    let again = json(&mut run(&settings, &["scheduled", "reschedule", &new, "--delay", "2h", "--json"]));
     let new = again["handle"].as_str().unwrap().to_owned();
-    run(&settings, &["reschedule", &new, "--delay", "2h", "--new-id", "b"]).assert().success();
+    run(&settings, &["scheduled", "reschedule", &new, "--delay", "2h", "--new-id", "b"]).assert().success();
     becomes(&settings, &[("a", "recalled"), ("a", "recalled"), ("a", "recalled"), ("b", "waiting")]);
-    // Without the journal it takes a body.
+    // Without the journal, the command needs a body.
     let foreign = sent(&settings, &["--delay", "5h", "--id", "c", "--body", "x"]);
     let unknown = foreign.replace(".~.c@", ".~.nobody@");
-    run(&settings, &["reschedule", &unknown, "--delay", "6h"]).assert().code(1).stdout(contains("--body"));
-    run(&settings, &["reschedule", &foreign, "--delay", "6h", "--body", "y"]).assert().success();
+    run(&settings, &["scheduled", "reschedule", &unknown, "--delay", "6h"])
+        .assert()
+        .code(1)
+        .stdout(contains("--body"));
+    run(&settings, &["scheduled", "reschedule", &foreign, "--delay", "6h", "--body", "y"]).assert().success();
     let late = foreign.split('@').next().unwrap().to_owned() + "@1000";
-    run(&settings, &["reschedule", &late, "--delay", "1h"]).assert().code(1).stdout(contains("due already"));
+    run(&settings, &["scheduled", "reschedule", &late, "--delay", "1h"])
+        .assert()
+        .code(1)
+        .stdout(contains("due already"));
 }
 
 #[test]
@@ -120,23 +127,24 @@ fn a_new_message_takes_the_place_of_another_one() {
     let old = sent(&settings, &["--delay", "1h", "--id", "cart", "--body", "1"]);
     let second = sent(&settings, &["--delay", "61m", "--id", "cart", "--body", "2", "--replace", &old]);
     becomes(&settings, &[("cart", "recalled"), ("cart", "waiting")]);
-    // Whose application is another one, after a slip of the pen.
+    // A mistyped application is refused.
     let send =
         ["send", "--app", "biling", "--delay", "1h", "--id", "cart", "--body", "x", "--replace", &second];
     run(&settings, &send).assert().code(2).stderr(contains("`biling`").and(contains("nothing was done")));
-    // One that was replaced before has a successor.
+    // A message that was replaced before already has a successor.
     let send =
         ["send", "--app", "billing", "--delay", "1h", "--id", "cart", "--body", "x", "--replace", &old];
     run(&settings, &send)
         .assert()
         .code(2)
         .stderr(contains("was recalled before").and(contains("nothing was sent")));
-    // Who cannot see that is told so, and has done what is asked for, also with a delay of before.
+    // Without the management API, the command cannot check this. It reports that, and sends the
+    // message, also with a delay that was used before.
     let blind = |management: &str, delay: &str, old: &str| {
         let send = ["send", "--app", "billing", "--delay", delay, "--id", "cart", "--body", "x", "--json"];
         let mut send = run(&settings, &[&send[..], &["--replace", old]].concat());
         let done = send.env("DELAYLINE_MANAGEMENT_URL", management).assert().success();
-        let done = done.stderr(contains("was recalled before is not known"));
+        let done = done.stderr(contains("it is unknown whether"));
         let said: Json = serde_json::from_slice(&done.get_output().stdout).unwrap();
         assert_eq!(said["replaced"], "recalled", "{said}");
         said["message"]["handle"].as_str().unwrap().to_owned()
@@ -145,8 +153,10 @@ fn a_new_message_takes_the_place_of_another_one() {
     let fourth = blind("http://127.0.0.1:1", "1h", &third);
     let keys = [&old, &second, &third, &fourth].map(|it| it.split('@').next().unwrap().to_owned());
     assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{keys:?}");
-    let pending = || json(&mut run(&settings, &["recall", "--pending", "--json"]));
-    eventually("all but the last one are recalled", || pending()["pending"].as_array().unwrap().len() == 3);
+    let pending = || json(&mut run(&settings, &["scheduled", "list", "--recalls", "--json"]));
+    eventually("all except the last one are recalled", || {
+        pending()["pending"].as_array().unwrap().len() == 3
+    });
 }
 
 #[test]
@@ -156,36 +166,36 @@ fn the_newest_of_an_id_takes_the_place_of_all_that_wait() {
         let send = ["send", "--app", "billing", "--delay", delay, "--body", "x"];
         run(&settings, &[&send[..], id, &["--replace"]].concat()).assert()
     };
-    newest("1h", &["--id", "cart"]).success().stdout(contains("nothing that waits with this id"));
+    newest("1h", &["--id", "cart"]).success().stdout(contains("contains no waiting message with this id"));
     becomes(&settings, &[("cart", "waiting")]);
     sent(&settings, &["--delay", "62m", "--id", "cart", "--body", "x"]);
     sent(&settings, &["--delay", "2h", "--id", "other", "--body", "x"]);
-    newest("63m", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
+    newest("63m", &["--id", "cart"]).success().stdout(contains("the old message is recalled"));
     let cart = [("cart", "recalled"), ("cart", "recalled"), ("cart", "waiting")];
     becomes(&settings, &[&cart[..], &[("other", "waiting")]].concat());
     newest("1h", &[]).code(2).stderr(contains("give its --id"));
-    // The delay that it has, and one that it had before.
+    // First the delay that the message has, then one that it had before.
     let gone = ("cart", "recalled");
-    newest("63m", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
-    newest("1h", &["--id", "cart"]).success().stdout(contains("what it replaces is recalled"));
+    newest("63m", &["--id", "cart"]).success().stdout(contains("the old message is recalled"));
+    newest("1h", &["--id", "cart"]).success().stdout(contains("the old message is recalled"));
     becomes(&settings, &[gone, ("cart", "waiting"), gone, gone, gone, ("other", "waiting")]);
-    run(&settings, &["recall", "--app", "billing", "--id", "cart"]).assert().success();
-    newest("64m", &["--id", "cart"]).success().stdout(contains("nothing that waits with this id"));
+    run(&settings, &["scheduled", "recall", "--app", "billing", "--id", "cart"]).assert().success();
+    newest("64m", &["--id", "cart"]).success().stdout(contains("contains no waiting message with this id"));
     becomes(&settings, &[gone, gone, gone, gone, gone, ("cart", "waiting"), ("other", "waiting")]);
-    // Who cannot see what was recalled is told to name a handle.
+    // Without the management API, the command cannot see recalled messages, and asks for a handle.
     let send = ["send", "--app", "billing", "--delay", "65m", "--body", "x", "--id", "cart", "--replace"];
     let mut blind = run(&settings, &send);
     let without = blind.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
-    without.code(2).stderr(contains("Name a HANDLE"));
-    // One that is down may be up the next time.
+    without.code(2).stderr(contains("Pass a HANDLE"));
+    // An API that is down may be up the next time, so this is another exit code.
     let down = blind.env("DELAYLINE_MANAGEMENT_URL", "http://127.0.0.1:1").assert();
-    down.code(3).stderr(contains("Name a HANDLE"));
+    down.code(3).stderr(contains("Pass a HANDLE"));
 }
 
 #[test]
-fn what_does_not_say_when_it_is_due_is_replaced_as_well() {
+fn a_message_without_a_due_time_is_replaced_as_well() {
     let settings = registered();
-    // As another client may publish.
+    // A message as another client may publish it.
     let dated = sent(&settings, &["--delay", "1h", "--id", "other", "--body", "x"]);
     let key = dated.split('@').next().unwrap().replace(".~.other", ".~.cart");
     let headers = json!({ "BCC": ["journal.billing"], "delayline-journal": true });
@@ -194,7 +204,7 @@ fn what_does_not_say_when_it_is_due_is_replaced_as_well() {
     });
     let path = format!("exchanges/{}/delay/publish", settings.broker.vhost);
     assert_eq!(http(&shared_node(), "POST", &path, &message)["routed"], true);
-    eventually("it is in the journal", || {
+    eventually("the message is in the journal", || {
         let words = ["scheduled", "list", "--app", "billing", "--id", "cart", "--json"];
         json(&mut run(&settings, &words))["messages"].as_array().unwrap().len() == 1
     });
@@ -204,23 +214,24 @@ fn what_does_not_say_when_it_is_due_is_replaced_as_well() {
     let said: Json = serde_json::from_slice(&said.get_output().stdout).unwrap();
     assert_eq!(said["replaced"], "uncertain", "{said}");
     assert_eq!(said["left"][0]["handle"], key.as_str(), "{said}");
-    run(&settings, &["recall", "--pending"]).assert().success().stdout(contains(&key));
+    run(&settings, &["scheduled", "list", "--recalls"]).assert().success().stdout(contains(&key));
 }
 
 #[test]
-fn waiting_for_what_went_aside_loses_nothing() {
+fn waiting_for_a_recalled_message_loses_nothing() {
     let settings = registered();
     let handle = sent(&settings, &["--delay", "15s", "--id", "a", "--body", "x"]);
-    run(&settings, &["recall", &handle]).assert().success();
+    run(&settings, &["scheduled", "recall", &handle]).assert().success();
     let kept = || {
-        let list = json(&mut run(&settings, &["recalled", "list", "--app", "billing", "--json"]));
+        let list =
+            json(&mut run(&settings, &["held", "list", "--kind", "recalled", "--app", "billing", "--json"]));
         list["waiting"].as_u64().unwrap()
     };
-    eventually("it has gone aside", || kept() == 1);
-    // Nobody says when it is due, so that it is looked for at once.
+    eventually("the message is in the queue of recalled messages", || kept() == 1);
+    // The handle has no due time, so the command looks at once.
     let undated = handle.split('@').next().unwrap();
-    run(&settings, &["recall", "--wait", undated]).assert().success();
-    // A policy of somebody's that drops what was looked at a few times.
+    run(&settings, &["scheduled", "recall", "--wait", undated]).assert().success();
+    // A policy that drops messages after a few deliveries.
     let policy = |method: &str| {
         let definition = json!({ "delivery-limit": 3 });
         let policy = json!({
@@ -230,22 +241,22 @@ fn waiting_for_what_went_aside_loses_nothing() {
     };
     policy("PUT");
     for _ in 0..5 {
-        let mut wait = run(&settings, &["recall", "--wait", undated]);
-        wait.assert().code(1).stdout(contains("uncertain")).stderr(contains("is not looked at"));
+        let mut wait = run(&settings, &["scheduled", "recall", "--wait", undated]);
+        wait.assert().code(1).stdout(contains("uncertain")).stderr(contains("cannot find out where"));
     }
     policy("DELETE");
-    eventually("it is still there", || kept() == 1);
-    // Nor where nobody can say what the queue is like.
+    eventually("the message is still there", || kept() == 1);
+    // The answer is also uncertain if the limits of the queue cannot be read.
     let other = ["app", "add", "orders", "--no-user", "--recall", "--keep-recalled", "7d"];
     run(&settings, &other).assert().success();
     let of_other = undated.replace("billing", "orders");
-    let mut wait = run(&settings, &["recall", "--wait", &of_other]);
+    let mut wait = run(&settings, &["scheduled", "recall", "--wait", &of_other]);
     let blind = wait.env("DELAYLINE_MANAGEMENT_URL", "none").assert();
-    blind.code(1).stdout(contains("uncertain")).stderr(contains("is not looked at"));
+    blind.code(1).stdout(contains("uncertain")).stderr(contains("cannot find out where"));
 }
 
 #[test]
-fn whoever_ends_the_wait_has_no_answer() {
+fn an_interrupted_wait_has_no_answer() {
     let settings = registered();
     let handle = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "x"]);
     let key = handle.split('@').next().unwrap();
@@ -253,10 +264,11 @@ fn whoever_ends_the_wait_has_no_answer() {
     let is_connected = || http(&shared_node(), "GET", &path, &json!(null)).to_string().contains("(recall)");
     let end = Instant::now() + PATIENCE;
     let status = loop {
-        assert!(Instant::now() < end, "nobody ever saw it wait");
-        // As if it were due by now, so that it is looked for until some ten seconds after that.
+        assert!(Instant::now() < end, "the command was never seen waiting");
+        // The handle names the present time as the due time, so the command looks for about ten
+        // seconds.
         let mut child = process::Command::new(env!("CARGO_BIN_EXE_delayline"))
-            .args(["recall", "--wait", &format!("{key}@{}", Timestamp::now().as_millisecond())])
+            .args(["scheduled", "recall", "--wait", &format!("{key}@{}", Timestamp::now().as_millisecond())])
             .env("DELAYLINE_URL", common::url(&settings))
             .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
             .stdout(Stdio::null())
@@ -266,7 +278,7 @@ fn whoever_ends_the_wait_has_no_answer() {
             thread::sleep(Duration::from_millis(50));
         }
         match child.try_wait().unwrap() {
-            // It looked for as long as that, and nobody saw it.
+            // The command ended before its connection was seen.
             Some(ended) => assert_eq!(ended.code(), Some(1)),
             None => {
                 kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -278,13 +290,13 @@ fn whoever_ends_the_wait_has_no_answer() {
 }
 
 #[test]
-fn a_message_rescheduled_there_and_back_waits_once_whoever_can_see_the_recalls() {
+fn a_message_rescheduled_there_and_back_waits_once_with_and_without_the_management_api() {
     let settings = registered();
     let (seen, off, down) =
         (shared_node().management_url(), "none".to_owned(), "http://127.0.0.1:1".to_owned());
     for (id, management, blind) in [("a", seen, 1), ("b", off, 2), ("c", down, 3)] {
         let reschedule = |handle: &str, more: &[&str]| {
-            let mut run = run(&settings, &[&["reschedule", handle, "--json"], more].concat());
+            let mut run = run(&settings, &[&["scheduled", "reschedule", handle, "--json"], more].concat());
             run.env("DELAYLINE_MANAGEMENT_URL", &management).assert()
         };
         let moved = |handle: &str, delay: &str| {
@@ -295,11 +307,11 @@ fn a_message_rescheduled_there_and_back_waits_once_whoever_can_see_the_recalls()
         };
         let first = sent(&settings, &["--delay", "1h", "--id", id, "--body", id]);
         let there = moved(&first, "2h");
-        // Back to a delay whose key is recalled for this id.
+        // The old delay again. Its routing key is already recalled for this id.
         let back = moved(&there, "1h");
-        // A handle that was rescheduled makes no second message.
+        // An old handle of a rescheduled message does not send a second message.
         for old in [&first, &there] {
-            let refused = run(&settings, &["reschedule", old, "--delay", "3h"])
+            let refused = run(&settings, &["scheduled", "reschedule", old, "--delay", "3h"])
                 .env("DELAYLINE_MANAGEMENT_URL", &management)
                 .assert()
                 .code(1);
@@ -311,8 +323,8 @@ fn a_message_rescheduled_there_and_back_waits_once_whoever_can_see_the_recalls()
         let list = list(&settings);
         ["waiting", "recalled"].map(|state| list[state].as_u64().unwrap())
     };
-    eventually_seen("one of each waits", states, |found| *found == [3, 6]);
-    // Each is found by the id that the first one had.
-    run(&settings, &["recall", "--app", "billing", "--id", "b"]).assert().success();
-    eventually_seen("it is recalled", states, |found| *found == [2, 7]);
+    eventually_seen("one message of each id waits", states, |found| *found == [3, 6]);
+    // Each message is found by its first id.
+    run(&settings, &["scheduled", "recall", "--app", "billing", "--id", "b"]).assert().success();
+    eventually_seen("the message is recalled", states, |found| *found == [2, 7]);
 }

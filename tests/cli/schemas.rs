@@ -1,7 +1,7 @@
-//! What commands print with `--json` is what docs/schemas says: for every command, on a real
-//! broker. A command that prints JSON and has no schema fails here.
+//! The JSON of every command on a real broker, compared with docs/schemas. A command that prints
+//! JSON and has no schema fails here.
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{collections::BTreeSet, fs};
 
 use assert_cmd::Command;
 use delayline_amqp::Session;
@@ -14,77 +14,30 @@ use delayline_settings::Settings;
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    common::{app, eventually, eventually_seen, http, shared_node, topology, vhost},
+    common::{
+        app, eventually, eventually_seen, http,
+        schemas::{folder, schema, shortened},
+        shared_node, topology, vhost,
+    },
     daemon::Daemon,
     delayline,
     exit_codes::commands,
     on,
 };
 
-/// Commands that start nodes: their own tests compare what they print.
+pub(crate) use crate::common::schemas::check;
+
+/// Commands that start nodes. Their own tests compare their output.
 const ELSEWHERE: [&str; 2] = ["demo", "dev"];
 
-fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas"))
-}
-
-/// The schema of a command, by its name with dashes.
-fn schema(name: &str) -> Json {
-    let file = folder().join(format!("{name}.json"));
-    let text = fs::read_to_string(&file).unwrap_or_else(|error| {
-        panic!(
-            "`{name}` prints JSON and has no schema ({error}): write docs/schemas/{name}.json, as docs/json.md \
-             says, and have `tests/cli/schemas.rs` run the command"
-        )
-    });
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
-
-/// The same schema for those who write the JSON: nothing may be printed that it does not
-/// name. Who reads it must not mind what is new, so that the file does not say so.
-fn strict(schema: &mut Json) {
-    match schema {
-        Json::Object(object) => {
-            if object.contains_key("properties") {
-                object.entry("additionalProperties").or_insert(Json::Bool(false));
-            }
-            object.values_mut().for_each(strict);
-        }
-        Json::Array(array) => array.iter_mut().for_each(strict),
-        _ => {}
-    }
-}
-
-/// Compares one printed value with the schema that it names.
-pub(crate) fn check(value: &Json) {
-    let name = value["schema"].as_str().unwrap_or_else(|| panic!("no schema in {value}"));
-    let mut wanted = schema(name);
-    strict(&mut wanted);
-    let validator = jsonschema::options().should_validate_formats(true).build(&wanted);
-    let validator = validator.unwrap_or_else(|error| panic!("docs/schemas/{name}.json: {error}"));
-    let wrong: Vec<_> = validator
-        .iter_errors(value)
-        .map(|error| format!("{} ({})", shortened(&error.to_string()), error.instance_path()))
-        .collect();
-    assert!(
-        wrong.is_empty(),
-        "not as docs/schemas/{name}.json says: {wrong:#?}\nin {}",
-        shortened(&value.to_string())
-    );
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(3_000).collect()
-}
-
-/// Runs commands in one vhost, and compares what they print.
+/// Runs commands in one vhost, and compares their output with the schemas.
 struct Walk {
     settings: Settings,
     seen: BTreeSet<String>,
 }
 
 impl Walk {
-    /// Everything that a command prints; `more` follows its words.
+    /// The output of a command with the additional arguments `more`.
     fn run(&mut self, command: &str, more: &[&str]) -> Vec<Json> {
         self.fed(command, more, "")
     }
@@ -103,7 +56,7 @@ impl Walk {
         printed
     }
 
-    /// What it says on standard error when it fails.
+    /// The JSON on standard error when the command fails.
     fn fails(&mut self, command: &str, more: &[&str]) -> Json {
         let mut run = on(&self.settings);
         error(run.args(command.split(' ')).arg("--json").args(more).write_stdin(""))
@@ -123,7 +76,7 @@ fn printed(run: &mut Command) -> Vec<Json> {
     lines
 }
 
-/// The error that a command ends with, as JSON.
+/// The JSON error with which a command ends.
 fn error(run: &mut Command) -> Json {
     let output = run.output().unwrap();
     assert!(!output.status.success(), "{run:?}");
@@ -136,6 +89,11 @@ fn error(run: &mut Command) -> Json {
     error
 }
 
+/// All commands except the daemon, which prints no JSON.
+fn printing() -> BTreeSet<String> {
+    commands().into_iter().filter(|command| command != "serve").collect()
+}
+
 #[test]
 fn every_command_has_a_schema_and_every_schema_a_command() {
     let files: BTreeSet<String> = fs::read_dir(folder())
@@ -143,13 +101,16 @@ fn every_command_has_a_schema_and_every_schema_a_command() {
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     let mut wanted: BTreeSet<String> =
-        commands().into_iter().map(|command| command.replace(' ', "-")).collect();
+        printing().into_iter().map(|command| command.replace(' ', "-")).collect();
     wanted.insert("error".into());
     let missing: Vec<_> = wanted.difference(&files).collect();
-    assert!(missing.is_empty(), "write docs/schemas/NAME.json, as docs/json.md says, for {missing:?}");
-    let over: Vec<_> = files.difference(&wanted).collect();
-    assert!(over.is_empty(), "docs/schemas has files of no command: {over:?}");
-    let page = fs::read_to_string(folder().join("../json.md")).unwrap();
+    assert!(
+        missing.is_empty(),
+        "generate docs/schemas/NAME.json, as docs/reference/json.md says, for {missing:?}"
+    );
+    // The schemas of `delayline-bench` are compared by its own tests.
+    let over: Vec<_> = files.difference(&wanted).filter(|name| !name.starts_with("bench-")).collect();
+    assert!(over.is_empty(), "docs/schemas has files without a command: {over:?}");
     for name in &files {
         let schema = schema(name);
         jsonschema::meta::validate(&schema).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -157,13 +118,13 @@ fn every_command_has_a_schema_and_every_schema_a_command() {
         for shape in shapes {
             assert_eq!(shape["properties"]["schema"]["const"], **name, "{name}");
         }
-        assert!(page.contains(&format!("(schemas/{name}.json)")), "docs/json.md does not name {name}.json");
+        assert!(schema["description"].is_string(), "{name} has no description");
     }
 }
 
-/// A schema that lets everything through would not fail.
+/// Proves that the schemas are strict.
 #[test]
-fn what_a_schema_does_not_name_is_noticed() {
+fn output_that_a_schema_does_not_describe_is_noticed() {
     let good = json!({ "schema": "version", "schema_version": 1, "version": "0.1.0", "wire_contract": 1 });
     check(&good);
     let refused = |change: &dyn Fn(&mut Map<String, Json>)| {
@@ -190,23 +151,27 @@ fn all_that_is_printed_is_as_the_schemas_say() {
     offline(&mut walk);
     removed(&mut walk, &user);
     let expected: BTreeSet<String> =
-        commands().into_iter().filter(|command| !ELSEWHERE.contains(&command.as_str())).collect();
+        printing().into_iter().filter(|command| !ELSEWHERE.contains(&command.as_str())).collect();
     let missing: Vec<_> = expected.difference(&walk.seen).collect();
-    assert!(missing.is_empty(), "run these here, too, with what they need to print something: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "run these commands here, too, with arguments for which they print something: {missing:?}"
+    );
 }
 
-/// A vhost without a set; then with one.
+/// A vhost without a set, then with one.
 fn not_installed(walk: &mut Walk) {
     let report = &walk.run("verify", &[])[0];
     assert_eq!((&report["installed"], &report["differences"]), (&false.into(), &json!([])));
-    assert!(report.to_string().len() < 2_000, "much to say about nothing: {report}");
+    assert!(report.to_string().len() < 2_000, "too much output for a missing set: {report}");
     let status = &walk.run("status", &[])[0];
     assert_eq!(status["verified"]["installed"], false);
-    assert!(status.to_string().len() < 20_000, "much to say about nothing: {status}");
-    for command in ["doctor", "app list", "gateway list", "uninstall"] {
+    assert!(status.to_string().len() < 20_000, "too much output for a missing set: {status}");
+    for command in ["doctor", "app list", "gateway list"] {
         walk.run(command, &[]);
     }
-    walk.fails("unroutable list", &[]);
+    walk.run("uninstall", &["--yes"]);
+    walk.fails("held list", &[]);
     walk.fails("send", &["--app", "a", "--delay", "1s", "--body", "x"]);
     walk.run("install", &["--dry-run"]);
     walk.run("install", &[]);
@@ -217,7 +182,7 @@ fn not_installed(walk: &mut Walk) {
     walk.run("verify", &["--management-url", "none"]);
     walk.run("status", &["--management-url", "none"]);
     walk.run("install", &["--management-url", "none"]);
-    walk.run("uninstall", &["--management-url", "none"]);
+    walk.run("uninstall", &["--yes", "--management-url", "none"]);
 }
 
 fn applications(walk: &mut Walk, user: &str) {
@@ -244,7 +209,7 @@ fn applications(walk: &mut Walk, user: &str) {
     walk.run("apply", &[platform, "--dry-run"]);
     walk.run("apply", &[platform]);
     assert_eq!(walk.run("apply", &[platform])[0]["outcome"], "unchanged");
-    walk.run("app remove", &["nobody", "--no-user"]);
+    walk.run("app remove", &["nobody", "--no-user", "--yes"]);
     for more in [&["--type", "topic", "--dry-run"][..], &["--type", "topic"], &["--type", "direct"]] {
         walk.run("gateway add", &[&["orders.delayed"], more].concat());
     }
@@ -253,7 +218,7 @@ fn applications(walk: &mut Walk, user: &str) {
     walk.run("gateway remove", &["orders.delayed", "--dry-run"]);
 }
 
-/// Lets the levels be read: from 4.0 on, a queue drops what was delivered 20 times.
+/// Makes the levels readable: from 4.0 on, a queue drops a message after 20 deliveries.
 fn unlimited(settings: &Settings) {
     let policy = json!({
         "pattern": r"^delay\.level\.", "apply-to": "queues", "definition": { "delivery-limit": -1 },
@@ -277,15 +242,15 @@ fn messages(walk: &mut Walk) {
     let lines = "{\"body\": \"a\", \"id\": \"two\"}\nnonsense\n{\"body\": \"b\"}\n";
     let sent = walk.fed("send", &["--app", "billing", "--delay", "9h", "--jsonl", "--handles"], lines);
     assert_eq!(sent.len(), 2, "a handle and a report: {sent:?}");
-    assert!(walk.run("recall", &["--pending"])[0]["pending"].as_array().unwrap().is_empty());
-    walk.run("recall", &[&handle]);
-    assert_eq!(walk.run("recall", &["--pending"])[0]["pending"].as_array().unwrap().len(), 1);
-    walk.run("recall", &["--sweep", "--dry-run"]);
+    assert!(walk.run("scheduled list", &["--recalls"])[0]["pending"].as_array().unwrap().is_empty());
+    walk.run("scheduled recall", &[&handle]);
+    assert_eq!(walk.run("scheduled list", &["--recalls"])[0]["pending"].as_array().unwrap().len(), 1);
+    walk.run("scheduled sweep", &["--dry-run"]);
     recalled(walk);
-    walk.run("recall", &["--undo", &handle]);
+    walk.run("scheduled unrecall", &[&handle]);
     scheduled(walk);
-    walk.run("app discard", &["billing"]);
-    assert_eq!(walk.run("unroutable list", &[])[0]["waiting"], 0);
+    walk.run("app discard", &["billing", "--yes"]);
+    assert_eq!(walk.run("held list", &[])[0]["waiting"], 0);
     for app in ["gone", "gone", "lost"] {
         walk.run("send", &["--app", app, "--delay", "0", "--body", "x"]);
     }
@@ -293,27 +258,28 @@ fn messages(walk: &mut Walk) {
     for kind in ["unroutable", "parked"] {
         let list = || {
             let mut list = on(&walk.settings);
-            printed(list.args([kind, "list", "--json"])).remove(0)
+            printed(list.args(["held", "list", "--kind", kind, "--json"])).remove(0)
         };
-        eventually_seen("they are there", list, |list| list["waiting"].as_u64() >= Some(2));
-        walk.run(&format!("{kind} list"), &[]);
-        walk.run(&format!("{kind} show"), &[]);
+        eventually_seen("the messages are there", list, |list| list["waiting"].as_u64() >= Some(2));
+        walk.run("held list", &["--kind", kind]);
+        walk.run("held show", &["--kind", kind]);
     }
-    walk.fails("unroutable replay", &["--app", "gone"]);
-    walk.run("unroutable replay", &["--app", "gone", "--unbound"]);
-    for kind in ["unroutable discard", "parked discard"] {
-        let counted = &walk.run(kind, &["--all", "--dry-run"])[0];
+    walk.fails("held replay", &["--kind", "unroutable", "--app", "gone"]);
+    walk.run("held replay", &["--kind", "unroutable", "--app", "gone", "--unbound"]);
+    for kind in ["unroutable", "parked"] {
+        let counted = &walk.run("held discard", &["--kind", kind, "--all", "--dry-run"])[0];
         assert_eq!((&counted["dry_run"], &counted["discarded"]), (&true.into(), &0.into()), "{counted}");
         assert!(counted["selected"].as_u64() >= Some(2), "{counted}");
     }
-    assert!(walk.run("unroutable discard", &["--all"])[0]["discarded"].as_u64() >= Some(2));
-    walk.run("parked replay", &["--app", "billing"]);
-    walk.run("parked discard", &["--all"]);
+    let discard = |kind| ["--kind", kind, "--all", "--yes"];
+    assert!(walk.run("held discard", &discard("unroutable"))[0]["discarded"].as_u64() >= Some(2));
+    walk.run("held replay", &["--kind", "parked", "--app", "billing"]);
+    walk.run("held discard", &discard("parked"));
 }
 
-/// What is in a journal, and what is found there.
+/// The journal, and the commands that read it.
 fn scheduled(walk: &mut Walk) {
-    walk.run("recall", &["--app", "billing", "--id", "nobody"]);
+    walk.run("scheduled recall", &["--app", "billing", "--id", "nobody"]);
     let send = ["--app", "billing", "--delay", "10h", "--journal", "--body", "x", "--id"];
     let sent = walk.run("send", &[&send[..], &["later"]].concat());
     let handle = sent[0]["message"]["handle"].as_str().unwrap().to_owned();
@@ -322,26 +288,27 @@ fn scheduled(walk: &mut Walk) {
     assert_eq!(walk.run("send", &[&send[..], &["alone", "--replace"]].concat())[0]["replaced"], "nothing");
     walk.run("scheduled show", &[&handle]);
     walk.run("scheduled count", &["--app", "billing", "--by", "day"]);
-    assert!(walk.run("reschedule", &[&handle, "--delay", "2h"])[0].get("problem").is_some());
+    assert!(walk.run("scheduled reschedule", &[&handle, "--delay", "2h"])[0].get("problem").is_some());
     let list = walk.run("scheduled list", &["--app", "billing", "--id", "instead"]);
     let instead = list[0]["messages"][0]["handle"].as_str().unwrap().to_owned();
-    assert_eq!(walk.run("reschedule", &[&instead, "--delay", "2h"])[0]["answer"], "recalled");
-    walk.run("recall", &["--app", "billing", "--id", "instead"]);
+    assert_eq!(walk.run("scheduled reschedule", &[&instead, "--delay", "2h"])[0]["answer"], "recalled");
+    walk.run("scheduled recall", &["--app", "billing", "--id", "instead"]);
 }
 
 /// Recalls a message and waits until it is due.
 fn recalled(walk: &mut Walk) {
     let sent = walk.run("send", &["--app", "billing", "--delay", "60", "--id", "soon", "--body", "x"]);
-    walk.run("recall", &[sent[0]["message"]["handle"].as_str().unwrap()]);
+    walk.run("scheduled recall", &[sent[0]["message"]["handle"].as_str().unwrap()]);
     let list = || {
         let mut list = on(&walk.settings);
-        printed(list.args(["recalled", "list", "--json"])).remove(0)
+        printed(list.args(["held", "list", "--kind", "recalled", "--json"])).remove(0)
     };
-    eventually_seen("it is due", list, |list| list["waiting"] == 1);
-    walk.run("recalled list", &[]);
-    walk.run("recalled show", &["--app", "billing"]);
-    walk.run("recalled replay", &["--app", "billing", "--all"]);
-    walk.run("recalled discard", &["--app", "billing", "--all"]);
+    eventually_seen("the message is due", list, |list| list["waiting"] == 1);
+    let of = ["--kind", "recalled", "--app", "billing"];
+    walk.run("held list", &of[..2]);
+    walk.run("held show", &of);
+    walk.run("held replay", &[&of[..], &["--all"]].concat());
+    walk.run("held discard", &[&of[..], &["--all", "--yes"]].concat());
 }
 
 /// Puts two messages into the parked queue.
@@ -362,19 +329,19 @@ fn parked(settings: &Settings) {
 fn broker(walk: &mut Walk) {
     let quiet = ["--no-canary", "--no-retry", "--no-sweep", "--no-unstick", "--no-gateways"];
     let daemon = Daemon::start(&walk.settings, &shared_node().management_url(), &quiet);
-    walk.run("serve", &["--health", "--listen", &daemon.address.to_string()]);
+    walk.run("serve check", &["--listen", &daemon.address.to_string()]);
+    walk.run("serve user", &["schemas-daemon", "--dry-run"]);
+    walk.run("serve user", &["schemas-daemon", "--print"]);
     drop(daemon);
     walk.run("doctor", &[]);
+    walk.run("doctor", &["stuck-dead-letters"]);
     walk.run("status", &[]);
-    walk.run("top", &["--once"]);
-    walk.run("probe", &["--horizon", "0"]);
     others(walk);
     walk.run("unstick", &["--dry-run"]);
     walk.run("unstick", &["--all", "--wait", "0"]);
-    walk.run("bench", &["--count", "100", "--hops", "1", "--rate", "20", "--duration", "1s"]);
 }
 
-/// The delays of somebody else's layout, or rather their last level.
+/// A foreign layout, reduced to its last level.
 fn others(walk: &mut Walk) {
     let mut session = Session::open(&walk.settings.broker).unwrap();
     for name in ["nsb.v2.delay-level-00", "nsb.v2.delay-delivery"] {
@@ -385,10 +352,10 @@ fn others(walk: &mut Walk) {
     let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
     session.declare_queue(&Queue::new("nsb.v2.delay-level-00").with_arguments(arguments)).unwrap();
     walk.run("status", &["--layout", "nservicebus"]);
-    walk.run("guard", &["nservicebus", "--dry-run"]);
-    walk.run("guard", &["nservicebus", "--wait", "0"]);
+    walk.run("guard add", &["nservicebus", "--dry-run"]);
+    walk.run("guard add", &["nservicebus", "--wait", "0"]);
     walk.run("doctor", &["--layout", "nservicebus"]);
-    walk.run("guard", &["nservicebus", "--undo"]);
+    walk.run("guard remove", &["nservicebus", "--yes"]);
     walk.run("install", &["--set", "later"]);
     walk.run("transfer", &["delay", "later", "--dry-run"]);
 }
@@ -399,20 +366,22 @@ fn offline(walk: &mut Walk) {
     for format in ["definitions", "terraform"] {
         walk.run("export", &["--format", format]);
     }
-    let key = walk.run("key", &["90s", "1.billing"]);
-    walk.run("decode", &[key[0]["routing_key"].as_str().unwrap()]);
-    walk.fails("decode", &["nonsense"]);
-    walk.run("retry show", &["billing"]);
-    walk.run("plan", &["--rate", "10", "--delays", "uniform:1s..60s"]);
+    let key = walk.run("key encode", &["90s", "--app", "1.billing"]);
+    walk.run("key decode", &[key[0]["routing_key"].as_str().unwrap()]);
+    walk.fails("key decode", &["nonsense"]);
+    walk.run("help", &["settings"]);
     walk.run("completions", &["bash"]);
     walk.run("man", &[]);
     walk.run("man", &["--into", written]);
     walk.run("version", &[]);
-    walk.run("conformance", &["--only", "key", "true"]);
-    // What is wrong with the arguments is said as JSON, too.
-    for arguments in
-        [&["nonsense"][..], &["key", "90s"], &["key", "soon", "billing"], &["app"], &["parked", "discard"]]
-    {
+    // Wrong arguments are reported as JSON, too.
+    for arguments in [
+        &["nonsense"][..],
+        &["key", "encode", "90s"],
+        &["key", "encode", "soon", "--app", "billing"],
+        &["app"],
+        &["held", "discard", "--yes", "--kind", "parked"],
+    ] {
         let error = error(delayline().args(arguments).arg("--json"));
         assert_eq!(error["exit_code"], 2, "{error}");
         assert!(!error["error"].as_str().unwrap().contains('\n'), "{error}");
@@ -422,23 +391,23 @@ fn offline(walk: &mut Walk) {
 }
 
 fn removed(walk: &mut Walk, user: &str) {
-    walk.run("gateway remove", &["orders.delayed"]);
+    walk.run("gateway remove", &["orders.delayed", "--yes"]);
     walk.run("send", &["--app", "billing", "--delay", "0", "--body", "x"]);
     let remove = ["billing", "--user", user];
     let refused = || {
         let mut remove_it = on(&walk.settings);
         printed(remove_it.args(["app", "remove", "--dry-run", "--json"]).args(remove)).remove(0)
     };
-    eventually_seen("it waits in the queue", refused, |said| said.get("refused").is_some());
-    walk.run("app remove", &remove);
-    walk.run("app remove", &[&remove[..], &["--force"]].concat());
+    eventually_seen("the message waits in the queue", refused, |said| said.get("refused").is_some());
+    walk.run("app remove", &[&remove[..], &["--yes"]].concat());
+    walk.run("app remove", &[&remove[..], &["--yes", "--force"]].concat());
     walk.run("send", &["--app", "landed", "--delay", "10h", "--body", "x"]);
-    assert!(walk.run("uninstall", &[])[0].get("refused").is_some());
+    assert!(walk.run("uninstall", &["--yes"])[0].get("refused").is_some());
     let would = walk.run("uninstall", &["--force", "--dry-run"])[0]["removed"].clone();
-    let did = walk.run("uninstall", &["--force"])[0]["removed"].clone();
+    let did = walk.run("uninstall", &["--yes", "--force"])[0]["removed"].clone();
     let sorted = |names: &Json| {
         let names = names.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned());
         names.collect::<BTreeSet<_>>()
     };
-    assert_eq!(sorted(&would), sorted(&did), "what would be removed is what is removed");
+    assert_eq!(sorted(&would), sorted(&did), "a dry run lists exactly the objects that are removed");
 }

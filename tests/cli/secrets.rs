@@ -1,4 +1,4 @@
-//! A password shows nowhere.
+//! No output shows a password.
 
 use std::{
     io::{Read, Write},
@@ -14,20 +14,19 @@ use crate::{common, delayline};
 
 pub(super) const MARK: &str = "hunter2-marked-password";
 
-/// The password is not there, nor in the form HTTP sends it in: what base64 makes of it
-/// depends on where among three bytes it begins.
+/// Checks that the text does not contain the password, neither in plain text nor as HTTP encodes
+/// it. The base64 form depends on the position of its first byte in a group of three.
 pub(super) fn assert_hidden(text: &str, whose: &str) {
     assert!(!text.contains(MARK), "{whose} printed the password:\n{text}");
     for before in 0..3 {
         let encoded = BASE64_STANDARD.encode([&b"\0\0"[..before], MARK.as_bytes()].concat());
-        // The first and the last characters also hold bits of the neighbours.
+        // The first and the last characters also contain bits of neighbouring bytes.
         let middle = &encoded[4..encoded.len() - 4];
         assert!(!text.contains(middle), "{whose} printed the password in base64:\n{text}");
     }
 }
 
-/// Runs a command with the log wide open and looks for the password in all it
-/// prints.
+/// Runs a command with all logging enabled, and looks for the password in its output.
 pub(super) fn search(arguments: &[&str], variables: &[(&str, &str)]) {
     for level in ["trace", "amiquip=trace,amiquip::io_loop=trace,debug", "off"] {
         let output = delayline()
@@ -40,7 +39,7 @@ pub(super) fn search(arguments: &[&str], variables: &[(&str, &str)]) {
             .write_stdin("body")
             .output()
             .unwrap();
-        // A command that is not understood has nothing to tell.
+        // A usage error would end the command before it could leak anything.
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!text.contains("Usage: "), "{arguments:?}: {text}");
         for stream in [&output.stdout, &output.stderr] {
@@ -80,7 +79,7 @@ fn no_output_holds_the_password() {
         search(&["status"], &variables);
         search(&["send", "--app", "app", "--delay", "1s"], &variables);
         search(&["listen", "--app", "app", "--timeout", "1s"], &variables);
-        search(&["uninstall"], &variables);
+        search(&["uninstall", "--yes"], &variables);
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, format!("password = \"{MARK}\nx = [")).unwrap();
@@ -98,7 +97,7 @@ fn no_output_holds_the_password_of_an_application() {
     let settings = common::installed(1_000);
     let node = &common::shared_node();
     let good = format!("{}/{}", node.url(), settings.broker.vhost);
-    // Nobody answers here.
+    // No broker listens there.
     let bad = format!("amqp://127.0.0.1:1/{}", settings.broker.vhost);
     for url in [&good, &bad] {
         let management = node.management_url();
@@ -112,7 +111,7 @@ fn no_output_holds_the_password_of_an_application() {
         search(&["app", "list", "--json"], &variables);
         search(&["app", "check", "secretive", "--json"], &variables);
         search(&["app", "check", "secretive", "--user", "guest"], &variables);
-        search(&["app", "remove", "secretive", "--delete-user", "--json"], &variables);
+        search(&["app", "remove", "secretive", "--yes", "--delete-user", "--json"], &variables);
     }
 }
 
@@ -144,7 +143,7 @@ fn the_password_is_in_no_process_list() {
     for (command, flag) in
         [(&["status"][..], "--password-file"), (&["app", "check", "billing"], "--app-password-file")]
     {
-        // A listener that never answers keeps the command running.
+        // A server that never answers keeps the command running.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let holder = thread::spawn(move || {

@@ -10,7 +10,7 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 
 use crate::common::{eventually, eventually_seen};
 
-/// A command in a terminal; it ends with it.
+/// A command in a terminal; dropping it ends the command.
 pub(crate) struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     master: Box<dyn MasterPty + Send>,
@@ -20,13 +20,13 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Starts it without the settings of whoever runs the tests.
+    /// Starts the command without the settings of the user who runs the tests.
     pub(crate) fn start(mut command: CommandBuilder, (rows, cols): (u16, u16)) -> Self {
         let size = PtySize { rows, cols, ..PtySize::default() };
         let pty = native_pty_system().openpty(size).unwrap();
         let before = format!("{:?}", pty.master.get_termios());
         for (name, value) in std::env::vars() {
-            // Those that it was given stay.
+            // Variables that the test set are kept.
             if name.starts_with("DELAYLINE_") && command.get_env(&name) == Some(value.as_ref()) {
                 command.env_remove(name);
             }
@@ -40,7 +40,8 @@ impl Terminal {
         let drawn = Arc::clone(&screen);
         thread::spawn(move || {
             let mut part = [0; 4_096];
-            // A terminal whose other end is closed gives an error, not an end.
+            // If the other end of a terminal is closed, reading returns an error instead of the end
+            // of the file.
             while let Ok(length @ 1..) = reader.read(&mut part) {
                 drawn.lock().unwrap().process(&part[..length]);
             }
@@ -65,10 +66,10 @@ impl Terminal {
         self.keys.write_all(key.as_bytes()).unwrap();
     }
 
-    /// It ends, well, and the terminal is as it was.
+    /// Waits until the command has ended successfully and the terminal is as before.
     pub(crate) fn leaves_it_clean(mut self) {
         let mut ended = None;
-        eventually("it ends", || {
+        eventually("the command ends", || {
             ended = self.child.try_wait().unwrap();
             ended.is_some()
         });

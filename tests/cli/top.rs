@@ -1,4 +1,4 @@
-//! `delayline top`, in a terminal and in a pipe.
+//! `delayline status --watch`, in a terminal and in a pipe.
 
 use delayline_amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
@@ -25,13 +25,13 @@ fn start_with(settings: &Settings, size: (u16, u16), more: &[&str]) -> Terminal 
     command.env("DELAYLINE_URL", settings.broker.to_string());
     command.env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str());
     command.env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
-    command.arg("top");
+    command.args(["status", "--watch"]);
     command.args(more);
     Terminal::start(command, size)
 }
 
 #[test]
-fn shows_what_is_there_and_ends_with_q() {
+fn the_set_is_shown_until_q_is_pressed() {
     let settings = new_set(1_000);
     for (seconds, count) in [(1 << 20, 3), (1 << 12, 1)] {
         for _ in 0..count {
@@ -40,7 +40,7 @@ fn shows_what_is_there_and_ends_with_q() {
         }
     }
     let mut terminal = start(&settings, (42, 130));
-    terminal.eventually_shows("Nothing is held up.");
+    terminal.eventually_shows("No message is stuck.");
     terminal.eventually_shows("set verified");
     let row = |wait: &str, screen: &str| {
         let row = screen.lines().find(|line| line.trim_start().starts_with(wait)).unwrap_or_default();
@@ -49,9 +49,9 @@ fn shows_what_is_there_and_ends_with_q() {
     let screen = terminal.eventually_shows("Due next");
     assert_eq!(row("12 d", &screen)[3], "3", "{screen}");
     assert_eq!(row("1.1 h", &screen)[3], "1", "{screen}");
-    // It goes on by itself.
+    // The screen is updated automatically.
     on(&settings).args(["send", "--app", "a", "--delay", "1048576s", "--body", "x"]).assert().success();
-    eventually_seen("it is fresh", || row("12 d", &terminal.shows()), |row| row[3] == "4");
+    eventually_seen("the row is up to date", || row("12 d", &terminal.shows()), |row| row[3] == "4");
     println!("{}", terminal.shows());
     terminal.press("q");
     terminal.leaves_it_clean();
@@ -61,20 +61,20 @@ fn shows_what_is_there_and_ends_with_q() {
 fn ctrl_c_and_a_signal_end_it_on_a_small_screen() {
     let settings = new_set(1_000);
     let mut terminal = start(&settings, (24, 80));
-    let screen = terminal.eventually_shows("Nothing is held up.");
+    let screen = terminal.eventually_shows("No message is stuck.");
     println!("{screen}");
     terminal.press("\u{3}");
     terminal.leaves_it_clean();
 
     let terminal = start(&settings, (24, 80));
-    terminal.eventually_shows("Nothing is held up.");
+    terminal.eventually_shows("No message is stuck.");
     let id = terminal.pid().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     terminal.leaves_it_clean();
 }
 
 #[test]
-fn the_delays_of_others_are_watched_too() {
+fn layouts_are_watched_too() {
     let settings = vhost().set("unit_ms", "1000").build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let layout = nservicebus(&mut session, 1_000);
@@ -84,15 +84,15 @@ fn the_delays_of_others_are_watched_too() {
     terminal.eventually_shows("layout nservicebus in vhost");
     terminal.eventually_shows("3 messages waiting, 0 handed on, 0 stuck");
     let screen = terminal.eventually_shows("guard: none");
-    assert!(screen.contains("Nothing is held up.") && screen.contains("has no guard"), "{screen}");
+    assert!(screen.contains("No message is stuck.") && screen.contains("has no guard"), "{screen}");
     publish(&settings, &layout, "Sales", 1 << 20, 3..4);
     terminal.eventually_shows("4 messages waiting");
     terminal.press("q");
     terminal.leaves_it_clean();
     let mut once = on(&settings);
-    once.args(["top", "--once", "--layout", "nservicebus"]);
+    once.args(["status", "--layout", "nservicebus"]);
     assert!(stdout(&mut once).contains("waiting      4 messages"));
-    // Where there are none, it says so and goes on looking.
+    // Without such a layout, the command reports that, and keeps looking.
     let mut terminal = start_with(&settings, (24, 80), &["--layout", "celery"]);
     terminal.eventually_shows("Layout `celery` cannot be seen.");
     let words = || terminal.shows().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -102,12 +102,12 @@ fn the_delays_of_others_are_watched_too() {
 }
 
 #[test]
-fn says_that_the_broker_is_gone() {
+fn a_lost_broker_is_reported() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().build().unwrap();
     install(&settings);
     let mut terminal = start(&settings, (42, 130));
-    terminal.eventually_shows("Nothing is held up.");
+    terminal.eventually_shows("No message is stuck.");
     node.kill();
     let screen = terminal.eventually_shows("The broker cannot be reached.");
     let sentence = screen.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -115,7 +115,7 @@ fn says_that_the_broker_is_gone() {
     terminal.press("q");
     terminal.leaves_it_clean();
     let mut once = delayline();
-    once.env("DELAYLINE_URL", settings.broker.to_string()).args(["top", "--once"]);
+    once.env("DELAYLINE_URL", settings.broker.to_string()).args(["status"]);
     once.assert().code(3).stdout(contains("The broker cannot be reached."));
 }
 
@@ -123,18 +123,18 @@ fn says_that_the_broker_is_gone() {
 fn in_a_pipe_it_looks_once() {
     let settings = new_set(1_000);
     on(&settings).args(["send", "--app", "a", "--delay", "2d", "--body", "x"]).assert().success();
-    let text = stdout(on(&settings).arg("top"));
+    let text = stdout(on(&settings).arg("status"));
     println!("{text}");
-    assert!(text.starts_with("Nothing is held up.\n") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.starts_with("No message is stuck.\n") && !text.contains('\u{1b}'), "{text}");
     assert!(
         text.contains("27 levels empty") && text.contains("waiting      1 message\nhanded on    0, 0 stuck"),
         "{text}"
     );
-    let json: Json = serde_json::from_str(&stdout(on(&settings).args(["top", "--json"]))).unwrap();
+    let json: Json = serde_json::from_str(&stdout(on(&settings).args(["status", "--json"]))).unwrap();
     assert_eq!((&json["waiting"], &json["levels"][10]["ready"]), (&1.into(), &1.into()), "{json}");
     assert_eq!(json["forecast"][2]["within"], "day");
     assert_eq!(json["verdict"]["severity"], Json::Null);
 
     let nothing = vhost().build().unwrap();
-    on(&nothing).arg("top").assert().code(1).stdout(contains("is not installed"));
+    on(&nothing).arg("status").assert().code(1).stdout(contains("is not installed"));
 }

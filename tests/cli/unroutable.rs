@@ -1,4 +1,4 @@
-//! What could not be delivered: looked at, sent on, discarded.
+//! Unroutable messages: show, replay, discard.
 
 use std::{
     collections::HashMap,
@@ -41,41 +41,45 @@ fn group<'a>(report: &'a Json, app: &Json, reason: &str) -> &'a Json {
 #[test]
 fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
     let settings = installed(100);
-    on(&settings).args(["unroutable", "list"]).assert().success().stdout(contains("nothing is unroutable"));
+    on(&settings)
+        .args(["held", "list", "--kind", "unroutable"])
+        .assert()
+        .success()
+        .stdout(contains("nothing is unroutable"));
     let some = ["late", "late", "gone"].map(|app| (key(app), format!("for {app}")));
     let bad = [("delay.0000.0001".to_owned(), "bad \u{1b}[31m".to_owned())];
     publish(&settings, some.into_iter().chain(bad));
-    eventually("all are unroutable", || waiting(&settings) == 4);
+    eventually("all messages are unroutable", || waiting(&settings) == 4);
 
-    let report = json(on(&settings).args(["unroutable", "list", "--json"]));
+    let report = json(on(&settings).args(["held", "list", "--kind", "unroutable", "--json"]));
     assert_eq!((&report["waiting"], &report["examined"]), (&4.into(), &4.into()));
     let late = group(&report, &"late".into(), "nobody-bound");
     assert_eq!((&late["count"], &late["bound"]), (&2.into(), &false.into()));
     let malformed = group(&report, &Json::Null, "malformed");
     assert!(malformed["detail"].as_str().unwrap().contains("ends after 2 of the seven words"));
     on(&settings)
-        .args(["unroutable", "list", "--limit", "1"])
+        .args(["held", "list", "--kind", "unroutable", "--examine", "1"])
         .assert()
         .success()
-        .stdout(contains("of which the first 1 were looked at"));
+        .stdout(contains("only the first 1 were examined"));
 
     on(&settings)
-        .args(["unroutable", "show", "--reason", "malformed"])
+        .args(["held", "show", "--kind", "unroutable", "--reason", "malformed"])
         .assert()
         .success()
         .stdout(contains("delay.0000.0001").and(contains("bad \\u{1b}[31m")).and(contains("message_id")));
-    let shown = json(on(&settings).args(["unroutable", "show", "--app", "gone", "--json"]));
+    let shown = json(on(&settings).args(["held", "show", "--kind", "unroutable", "--app", "gone", "--json"]));
     assert_eq!((&shown["body"], &shown["headers"]["n"]), (&"for gone".into(), &2.into()));
-    on(&settings).args(["unroutable", "show", "--message-id", "none"]).assert().code(1);
+    on(&settings).args(["held", "show", "--kind", "unroutable", "--message-id", "none"]).assert().code(1);
 
-    // Nobody is bound yet: nothing moves.
+    // No queue is bound yet, so no message moves.
     on(&settings)
-        .args(["unroutable", "replay", "--app", "late"])
+        .args(["held", "replay", "--kind", "unroutable", "--app", "late"])
         .assert()
         .code(1)
-        .stderr(contains("nobody is bound for `late`"));
+        .stderr(contains("no queue is bound for it"));
     let inbox = Inbox::open(&settings, "late");
-    let report = json(on(&settings).args(["unroutable", "replay", "--all", "--json"]));
+    let report = json(on(&settings).args(["held", "replay", "--kind", "unroutable", "--all", "--json"]));
     assert_eq!((&report["sent"], &report["kept"], &report["hopeless"]), (&2.into(), &2.into(), &1.into()));
     assert_eq!(report["unbound"], json!({ "gone": 1 }));
     publish(&settings, [(key("late"), "the last".to_owned())]);
@@ -84,29 +88,33 @@ fn unroutable_messages_are_listed_shown_replayed_and_discarded() {
     assert!(arrivals.iter().all(|arrival| arrival.body == b"for late" && arrival.routing_key == key("late")));
     assert_eq!(arrivals[0].headers["delayline-routing-key"], key("late").as_str().into());
 
-    // Sent on all the same, it comes back once and does not go round and round.
+    // With `--unbound`, the message is sent anyway. It comes back once, and does not loop.
     on(&settings)
-        .args(["unroutable", "replay", "--app", "gone", "--unbound"])
+        .args(["held", "replay", "--kind", "unroutable", "--app", "gone", "--unbound"])
         .assert()
         .success()
         .stdout(contains("1 message sent on"));
-    eventually("it is back", || waiting(&settings) == 2);
+    eventually("the message is back", || waiting(&settings) == 2);
 
-    // What no exchange would route stays, and that is as much of a problem.
+    // A message that no exchange would route stays, and the exit code reports a problem.
     on(&settings)
-        .args(["unroutable", "replay", "--reason", "malformed"])
+        .args(["held", "replay", "--kind", "unroutable", "--reason", "malformed"])
         .assert()
         .code(1)
         .stdout(contains("no exchange would route"));
 
-    on(&settings).args(["unroutable", "discard"]).assert().code(2).stderr(contains("--all"));
     on(&settings)
-        .args(["unroutable", "discard", "--reason", "malformed"])
+        .args(["held", "discard", "--yes", "--kind", "unroutable"])
+        .assert()
+        .code(2)
+        .stderr(contains("--all"));
+    on(&settings)
+        .args(["held", "discard", "--yes", "--kind", "unroutable", "--reason", "malformed"])
         .assert()
         .success()
         .stdout(contains("1 message discarded, 1 kept"));
-    eventually("one is left", || waiting(&settings) == 1);
-    on(&settings).args(["unroutable", "discard", "--all"]).assert().success();
+    eventually("one message is left", || waiting(&settings) == 1);
+    on(&settings).args(["held", "discard", "--yes", "--kind", "unroutable", "--all"]).assert().success();
     assert_eq!(waiting(&settings), 0);
 }
 
@@ -115,19 +123,19 @@ fn bindings_are_not_guessed_and_a_missing_set_is_named() {
     let settings = installed(100);
     on(&settings)
         .env("DELAYLINE_MANAGEMENT_URL", "none")
-        .args(["unroutable", "replay", "--all"])
+        .args(["held", "replay", "--kind", "unroutable", "--all"])
         .assert()
         .code(1)
-        .stderr(contains("cannot tell who is bound"));
+        .stderr(contains("which queues are bound is unknown"));
     on(&settings)
-        .args(["unroutable", "list", "--set", "other"])
+        .args(["held", "list", "--kind", "unroutable", "--set", "other"])
         .assert()
         .code(1)
         .stderr(contains("delayline install"));
 }
 
 #[test]
-fn a_limit_drops_the_oldest_and_holds_nobody_up() {
+fn a_limit_drops_the_oldest_messages_and_blocks_no_application() {
     let settings = crate::common::vhost().set("unroutable_max_length", "5").build().unwrap();
     crate::common::install(&settings);
     let on = || {
@@ -137,22 +145,22 @@ fn a_limit_drops_the_oldest_and_holds_nobody_up() {
     };
     on().arg("verify").assert().success();
     publish(&settings, (0..20).map(|n| (key("nobody"), n.to_string())));
-    eventually("five are kept", || waiting(&settings) == 5);
-    let output = on().args(["unroutable", "show", "--json"]).output().unwrap();
+    eventually("five messages are kept", || waiting(&settings) == 5);
+    let output = on().args(["held", "show", "--kind", "unroutable", "--json"]).output().unwrap();
     let bodies: Vec<Json> = String::from_utf8(output.stdout)
         .unwrap()
         .lines()
         .map(|line| serde_json::from_str::<Json>(line).unwrap()["body"].clone())
         .collect();
     assert_eq!(bodies, ["15", "16", "17", "18", "19"]);
-    // Installed with another limit, it differs.
+    // The set was installed with another limit, so `verify` finds a difference.
     super::on(&settings).arg("verify").assert().code(1).stdout(contains("x-max-length"));
 }
 
-/// Starts a replay and kills it once some, but not all, have been sent on.
+/// Starts a replay, and kills it after it has sent some of the messages, but not all.
 fn kill_half_way(settings: &Settings, below: u32) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
-        .args(["unroutable", "replay", "--all"])
+        .args(["held", "replay", "--kind", "unroutable", "--all"])
         .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
         .env("DELAYLINE_MANAGEMENT_URL", shared_node().management_url())
         .stdout(Stdio::null())
@@ -160,7 +168,7 @@ fn kill_half_way(settings: &Settings, below: u32) {
         .unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     while session.queue_depth("in.app").unwrap().unwrap().ready < below {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        assert!(child.try_wait().unwrap().is_none(), "the replay ended before it could be killed");
         thread::sleep(Duration::from_millis(2));
     }
     child.kill().unwrap();
@@ -171,18 +179,18 @@ fn kill_half_way(settings: &Settings, below: u32) {
 fn ten_thousand_survive_a_replay_that_is_killed_twice() {
     let settings = installed(1_000);
     publish(&settings, (0..10_000).map(|n| (key("app"), n.to_string())));
-    eventually("all are unroutable", || waiting(&settings) == 10_000);
-    // Bound, and nobody consumes until the end.
+    eventually("all messages are unroutable", || waiting(&settings) == 10_000);
+    // The queue is bound, and has no consumer until the end.
     drop(Inbox::open(&settings, "app"));
     kill_half_way(&settings, 2_000);
     kill_half_way(&settings, 5_000);
-    // What a killed run held comes back once the broker notices.
-    eventually("the rest is replayed", || {
-        on(&settings).args(["unroutable", "replay", "--all"]).assert().success();
+    // The messages that a killed run held return once the broker notices.
+    eventually("the remaining messages are replayed", || {
+        on(&settings).args(["held", "replay", "--kind", "unroutable", "--all"]).assert().success();
         waiting(&settings) == 0
     });
     let mut counts: HashMap<String, u32> = HashMap::new();
-    // All that were sent on are there, and nobody sends any more.
+    // All messages have been sent on, and no command sends any now.
     let sent = Session::open(&settings.broker).unwrap().queue_depth("in.app").unwrap().unwrap().ready;
     let mut inbox = Inbox::open(&settings, "app");
     inbox.reopen();
@@ -192,7 +200,7 @@ fn ten_thousand_survive_a_replay_that_is_killed_twice() {
     let twice = counts.values().filter(|&&count| count > 1).count();
     println!("10,000 replayed, killed twice: {} lost, {twice} came twice", 10_000 - counts.len());
     assert_eq!(counts.len(), 10_000);
-    // Sent and not yet acknowledged when it was killed: no more than are in
-    // flight at any time, each of the two times.
+    // Duplicates are messages that were sent but not yet acknowledged at a kill. Each of the two
+    // kills causes at most as many as can be in flight.
     assert!(twice <= 2 * 256, "{twice} came twice");
 }

@@ -1,4 +1,4 @@
-//! Queues that hand on nothing, as an operator helps them.
+//! Stuck queues, and how an operator helps them.
 
 use delayline_amqp::Session;
 use delayline_core::{
@@ -15,7 +15,7 @@ use crate::{
     json, on,
 };
 
-/// Five messages that level 0 has nobody to hand on to.
+/// Five messages that level 0 cannot hand on, because the dispatch exchange is missing.
 fn stuck() -> Settings {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
@@ -29,7 +29,7 @@ fn stuck() -> Settings {
     for _ in 0..5 {
         router.publish(Message::after(app("app"), Delay::from_seconds(1).unwrap(), "x")).unwrap();
     }
-    eventually("they are stuck", || {
+    eventually("the messages are stuck", || {
         let status = json(on(&settings).args(["status", "--json"]));
         let stuck = |level: &serde_json::Value| level["stuck"].as_u64().unwrap_or(0);
         status["levels"].as_array().unwrap().iter().map(stuck).sum::<u64>() == 5
@@ -38,17 +38,17 @@ fn stuck() -> Settings {
 }
 
 #[test]
-fn what_is_stuck_is_helped_and_the_exit_code_says_so() {
+fn stuck_queues_are_freed_and_the_exit_code_shows_it() {
     let settings = stuck();
     on(&settings)
         .args(["unstick", "--dry-run"])
         .assert()
         .code(1)
         .stdout("delay.level.00  would make it try again, with a policy: 5 dead letters\n");
-    // There is nobody to hand them on to yet.
+    // The dispatch exchange is still missing.
     on(&settings).args(["unstick", "--wait", "7"]).assert().code(1).stdout(
-        contains("delay.level.00  still stuck: 5 dead letters before, 5 still there")
-            .and(contains("Messages that are still stuck are not accepted by anybody now")),
+        contains("delay.level.00  still stuck: 5 dead letters before, 5 still stuck")
+            .and(contains("No queue accepts the messages that are still stuck")),
     );
     on(&settings).arg("install").assert().success();
     let report = json(on(&settings).args(["unstick", "--wait", "60", "--json"]));
@@ -59,7 +59,7 @@ fn what_is_stuck_is_helped_and_the_exit_code_says_so() {
         .arg("unstick")
         .assert()
         .success()
-        .stdout("unchanged nothing is stuck, according to the broker's counts\n");
+        .stdout("unchanged no message is stuck, according to the broker's counts\n");
     on(&settings)
         .args(["unstick", "--level", "3", "--level", "4"])
         .assert()
@@ -68,14 +68,14 @@ fn what_is_stuck_is_helped_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn what_others_policies_forbid_is_said() {
+fn policies_that_prevent_the_help_are_reported() {
     let settings = stuck();
     let theirs = json!({"pattern": "^delay", "definition": {"max-length": 100_000}, "apply-to": "queues", "priority": 7});
     for what in ["policies", "operator-policies"] {
         http(&shared_node(), "PUT", &format!("{what}/{}/theirs", settings.broker.vhost), &theirs);
     }
     let args = ["unstick", "--dry-run", "--json"];
-    eventually("the policies are told", || {
+    eventually("the policies are reported", || {
         json(on(&settings).args(args))["occupied"][0]["policy"] == "theirs"
     });
     on(&settings).arg("unstick").assert().code(1).stdout(contains(
@@ -91,7 +91,7 @@ fn wrong_usage_and_brokers_that_cannot_be_asked() {
         (&["--level", "28"][..], "28"),
         (&["--queues", "("], "regex parse error"),
         (&["--queues", "x", "--level", "1"], "cannot be used with"),
-        (&["--wait", "soon"], "a whole number from 0"),
+        (&["--wait", "soon"], "`soon` is not a delay"),
     ] {
         on(&settings).arg("unstick").args(wrong).assert().code(2).stderr(contains(says));
     }

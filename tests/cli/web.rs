@@ -1,5 +1,4 @@
-//! The daemon's web server: what it says, whom it tells, and who cannot keep it from
-//! telling others.
+//! The daemon's web server: its answers, its access rules, and its behaviour with bad clients.
 
 use std::{
     fs,
@@ -41,7 +40,7 @@ fn publish(settings: &Settings, key: &str, seconds: u64, count: u32) {
 #[test]
 fn metrics_are_what_the_broker_has() {
     let settings = installed(1_000);
-    // Bits 20 and 4: they enter at level 20 and stay there.
+    // The delay has bits 20 and 4: the messages enter at level 20 and stay there.
     publish(&settings, "later", (1 << 20) + 16, 7);
     publish(&settings, "nobody", 0, 3);
     let daemon = start(&settings, &[]);
@@ -56,7 +55,7 @@ fn metrics_are_what_the_broker_has() {
     ] {
         eventually_seen(series, || daemon.metric(series), |found| *found == Some(value));
     }
-    // How many depends on what the other tests do to this node.
+    // The number of findings depends on other tests on this node.
     eventually("the doctor has looked", || {
         daemon.metric("delayline_findings{severity=\"problem\"}").is_some()
     });
@@ -66,7 +65,7 @@ fn metrics_are_what_the_broker_has() {
     eventually("canaries arrive", || {
         daemon.metric("delayline_canary_lateness_seconds_count{levels=\"00\"}") >= Some(1.0)
     });
-    eventually("they are counted as published", || {
+    eventually("the messages are counted as published", || {
         daemon.metric("delayline_router_confirmed_total{router=\"canary\"}") >= Some(1.0)
     });
     let Answer { head, body, .. } = daemon.get("/metrics");
@@ -92,7 +91,7 @@ fn metrics_are_what_the_broker_has() {
 fn apps_beyond_a_hundred_share_a_series() {
     let settings = installed(10);
     let mut daemon = start(&settings, &[]);
-    // As from applications that reject all.
+    // The bindings of applications that reject all messages.
     let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
     for number in 0..120 {
         let key = format!("app-{number}");
@@ -105,7 +104,9 @@ fn apps_beyond_a_hundred_share_a_series() {
         publish(&settings, &format!("app-{number}"), 0, 1);
     }
     let of_other = || daemon.metric("delayline_retries_total{app=\"other\"}");
-    eventually_seen("the rest is counted as other", of_other, |count| *count >= Some(20.0));
+    eventually_seen("the remaining applications are counted as `other`", of_other, |count| {
+        *count >= Some(20.0)
+    });
     let body = daemon.get("/metrics").body;
     let apps = body.lines().filter(|line| line.starts_with("delayline_retries_total{")).count();
     assert_eq!(apps, 101, "{body}");
@@ -132,9 +133,13 @@ fn health_and_readiness() {
         |(_, _, set)| set["reason"].as_str().is_some_and(|reason| reason.contains("missing")),
     );
     assert_eq!((status, word.as_str(), set["ok"].as_bool()), (503, Some("not ready"), Some(false)));
-    assert_eq!(check(0).2["ok"], true, "the broker is there");
+    assert_eq!(check(0).2["ok"], true, "the broker is reachable");
     install(&settings);
-    eventually_seen("it is ready", || check(1), |(status, word, _)| *status == 200 && word == "ready");
+    eventually_seen(
+        "the daemon is ready",
+        || check(1),
+        |(status, word, _)| *status == 200 && word == "ready",
+    );
 }
 
 #[test]
@@ -145,23 +150,23 @@ fn the_command_asks_a_daemon_how_it_is() {
     let address = daemon.address.to_string();
     let health = |listen: &str| {
         let mut health = delayline();
-        health.args(["serve", "--health", "--listen", listen]);
+        health.args(["serve", "check", "--listen", listen]);
         health
     };
     let found = || json(health(&address).arg("--json"))["checks"][1]["reason"].clone();
     let missing = |reason: &Json| reason.as_str().is_some_and(|it| it.contains("missing"));
-    eventually_seen("it has looked at the set", found, missing);
+    eventually_seen("the daemon has looked at the set", found, missing);
     health(&address).assert().code(1).stdout(contains("not ready at 127.0.0.1").and(contains("✗ set: ")));
     let report = json(health(&address).arg("--json"));
     assert_eq!((&report["ready"], &report["checks"][1]["ok"]), (&false.into(), &false.into()));
 
     install(&settings);
     let ready = || json(health(&address).arg("--json"));
-    eventually_seen("it is ready", ready, |report| report["ready"] == true);
+    eventually_seen("the daemon is ready", ready, |report| report["ready"] == true);
     health(&address).assert().success().stdout(contains("ready at 127.0.0.1").and(contains("✓ broker: ")));
-    // As in a container: the address stands in the environment, and a proxy is not for this.
+    // As in a container: the address is in the environment, and the proxy must not be used.
     let mut contained = delayline();
-    contained.args(["serve", "--health"]).env("DELAYLINE_WEB_LISTEN", &address);
+    contained.args(["serve", "check"]).env("DELAYLINE_WEB_LISTEN", &address);
     contained.env("http_proxy", "http://127.0.0.1:1").env("HTTP_PROXY", "http://127.0.0.1:1");
     contained.assert().success();
     drop(daemon);
@@ -178,23 +183,23 @@ fn the_command_asks_a_daemon_how_it_is() {
     }
     let node = shared_node().management_url();
     let other = node.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
-    health(&other).assert().code(3).stderr(contains("is not `delayline serve`"));
-    delayline().args(["serve", "--health", "--no-retry"]).assert().code(2).stderr(contains("--no-retry"));
+    health(&other).assert().code(3).stderr(contains("another program than `delayline serve`"));
+    delayline().args(["serve", "check", "--no-retry"]).assert().code(2).stderr(contains("--no-retry"));
 }
 
 #[test]
-fn a_daemon_with_a_token_tells_its_reasons_to_those_who_have_it() {
+fn a_daemon_with_a_token_gives_reasons_only_with_the_token() {
     let settings = vhost().set("unit_ms", "100").build().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("delayline.toml");
     fs::write(&file, format!("web_token = {TOKEN:?}\n")).unwrap();
     let config = format!("--config={}", file.display());
     let daemon = start(&settings, &["--listen=0.0.0.0:0", "--no-canary", &config]);
-    // On all addresses of the machine, so it is asked at one of them.
+    // The daemon listens on all addresses, so the command asks one of them.
     let everywhere = format!("0.0.0.0:{}", daemon.address.port());
     let health = |token: Option<&str>| {
         let mut health = delayline();
-        health.args(["serve", "--health", "--json", "--listen", &everywhere]);
+        health.args(["serve", "check", "--json", "--listen", &everywhere]);
         token.map(|token| health.env("DELAYLINE_WEB_TOKEN", token));
         json(&mut health)
     };
@@ -204,15 +209,16 @@ fn a_daemon_with_a_token_tells_its_reasons_to_those_who_have_it() {
         assert!(told["checks"].is_null() && told["ready"] == false, "{told}");
     }
     let mut health = delayline();
-    health.args(["serve", "--health", "--listen", &everywhere]);
+    health.args(["serve", "check", "--listen", &everywhere]);
     health.assert().code(1).stdout(contains("web_token_file").and(contains(TOKEN).not()));
 }
 
 #[test]
-fn what_was_not_compared_is_not_called_verified() {
+fn an_unchecked_set_is_not_called_verified() {
     let settings = installed(100);
     let daemon = Daemon::start(&settings, "none", &["--no-canary"]);
-    let ready = eventually_seen("it has compared", || daemon.get("/readyz"), |ready| ready.status == 200);
+    let ready =
+        eventually_seen("the set was compared", || daemon.get("/readyz"), |ready| ready.status == 200);
     assert!(ready.body.contains("not checked: bindings"), "{}", ready.body);
     assert_eq!(daemon.metric("delayline_broker_reachable"), Some(1.0));
     assert_eq!(daemon.metric("delayline_set_verified"), None);
@@ -220,7 +226,7 @@ fn what_was_not_compared_is_not_called_verified() {
 }
 
 #[test]
-fn the_delays_of_others_are_watched_when_named() {
+fn layouts_are_watched_when_named() {
     let settings = installed(1_000);
     let mut session = Session::open(&settings.broker).unwrap();
     let layout = nservicebus(&mut session, 1_000);
@@ -233,8 +239,8 @@ fn the_delays_of_others_are_watched_when_named() {
         daemon.metric(&format!("delayline_layout_{name}{{layout=\"nservicebus\"{labels}}}"))
     };
     let level = |name: &str, level: &str| metric(&format!("level_{name}"), &format!(",level=\"{level}\""));
-    eventually("what waits is counted", || level("ready_messages", "20") == Some(3.0));
-    eventually("what is stuck is, too", || level("stuck_messages", "00") == Some(40.0));
+    eventually("waiting messages are counted", || level("ready_messages", "20") == Some(3.0));
+    eventually("stuck messages are counted, too", || level("stuck_messages", "00") == Some(40.0));
     assert!(level("held_up_seconds", "00").is_some());
     assert_eq!((metric("guarded", ""), metric("unroutable_messages", "")), (Some(0.0), None));
     let picture = || serde_json::from_str::<Json>(&daemon.get("/api/picture").body).unwrap();
@@ -250,10 +256,12 @@ fn the_delays_of_others_are_watched_when_named() {
         |findings| findings.to_string().contains("layout `nservicebus`"),
     );
 
-    on(&settings).args(["guard", "nservicebus"]).assert().success();
-    eventually("it is guarded", || metric("guarded", "") == Some(1.0));
-    eventually("what it keeps is counted", || metric("unroutable_messages", "") == Some(40.0));
-    eventually("nothing is stuck", || level("stuck_messages", "00") == Some(0.0));
+    on(&settings).args(["guard", "add", "nservicebus"]).assert().success();
+    eventually("the layout has a guard", || metric("guarded", "") == Some(1.0));
+    eventually("the messages that the guard keeps are counted", || {
+        metric("unroutable_messages", "") == Some(40.0)
+    });
+    eventually("no message is stuck", || level("stuck_messages", "00") == Some(0.0));
 
     let mut wrong = command(&settings, "none");
     let output = wrong.env("DELAYLINE_LAYOUTS", "masstransit").stdin(Stdio::null()).output().unwrap();
@@ -262,21 +270,21 @@ fn the_delays_of_others_are_watched_when_named() {
 }
 
 #[test]
-fn without_a_set_the_delays_of_others_are_all_there_is_to_watch() {
+fn without_a_set_only_layouts_are_watched() {
     let settings = vhost().build().unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
     let layout = nservicebus(&mut session, 1_000);
     bound(&mut session, &layout, "Sales");
     others::publish(&settings, &layout, "Sales", 1 << 20, 0..3);
-    on(&settings).args(["guard", "nservicebus"]).assert().success();
+    on(&settings).args(["guard", "add", "nservicebus"]).assert().success();
     let daemon = start(&settings, &["--layout=nservicebus"]);
     let picture = || daemon.json("/api/picture");
-    let ready = eventually_seen("it is ready", || daemon.get("/readyz"), |ready| ready.status == 200);
+    let ready = eventually_seen("the daemon is ready", || daemon.get("/readyz"), |ready| ready.status == 200);
     assert!(ready.body.contains("No set `delay` here; watching nservicebus"), "{}", ready.body);
     assert!(ready.body.contains("layout `nservicebus` was counted"), "{}", ready.body);
-    delayline().args(["serve", "--health", "--listen", &daemon.address.to_string()]).assert().success();
+    delayline().args(["serve", "check", "--listen", &daemon.address.to_string()]).assert().success();
     let seen = eventually_seen("the doctor has looked", picture, |seen| seen["checkup"]["at"].is_string());
-    assert_eq!(seen["verdict"]["headline"], "Nothing is held up.");
+    assert_eq!(seen["verdict"]["headline"], "No message is stuck.");
     assert!(
         seen["verdict"]["more"].to_string().contains("No set `delay` here; watching nservicebus."),
         "{seen}"
@@ -294,71 +302,33 @@ fn without_a_set_the_delays_of_others_are_all_there_is_to_watch() {
     install(&settings);
     eventually("the canary begins", || daemon.metric("delayline_canary_running") == Some(1.0));
     eventually("the set is compared", || daemon.metric("delayline_set_verified") == Some(1.0));
-    eventually("failed messages are taken", || daemon.log().contains("taking messages from `delay.retry`"));
+    eventually("failed messages are consumed", || {
+        daemon.log().contains("taking messages from `delay.retry`")
+    });
 
-    // Once it was there, it is missed.
-    on(&settings).args(["uninstall", "--force"]).assert().success();
-    eventually("the set is missed", || daemon.metric("delayline_set_verified") == Some(0.0));
-    eventually("it is not ready", || daemon.get("/readyz").status == 503);
+    // A set that existed before is reported as missing.
+    on(&settings).args(["uninstall", "--yes", "--force"]).assert().success();
+    eventually("the missing set is reported", || daemon.metric("delayline_set_verified") == Some(0.0));
+    eventually("the daemon is not ready", || daemon.get("/readyz").status == 503);
 }
 
 #[test]
-fn a_canary_flies_through_the_delays_of_others_while_they_have_a_guard() {
-    let settings = vhost().build().unwrap();
-    let mut session = Session::open(&settings.broker).unwrap();
-    nservicebus(&mut session, 1_000);
-    let daemon = start(&settings, &["--layout=nservicebus"]);
-    let running = || daemon.metric("delayline_canary_running{layout=\"nservicebus\"}");
-    let arrived = || daemon.metric("delayline_canary_arrived_total{layout=\"nservicebus\",levels=\"00\"}");
-    let view = || daemon.json("/api/picture")["layouts"][0].clone();
-    let guarded = |expected: u64| {
-        eventually_seen("it was looked at", view, |view| {
-            view["guarded"] == expected && view["counted"].is_string()
-        })
-    };
-    guarded(0);
-    assert_eq!((running(), session.queue_depth("delayline.canary.nservicebus.0").unwrap()), (None, None));
-    assert!(view()["canary"].is_null(), "{}", view());
-
-    on(&settings).args(["guard", "nservicebus"]).assert().success();
-    eventually("it flies", || running() == Some(1.0));
-    eventually("its messages come back", || arrived() > Some(0.0));
-    let counted = "delayline_router_confirmed_total{router=\"canary\",layout=\"nservicebus\"}";
-    assert!(daemon.metric(counted) > Some(0.0), "{}", daemon.get("/metrics").body);
-    let seen =
-        eventually_seen("the page shows it", view, |view| view["canary"]["arrived"].as_u64() > Some(0));
-    assert_eq!((&seen["canary"]["missing"], &seen["canary"]["twice"]), (&0.into(), &0.into()), "{seen}");
-    assert_eq!(daemon.metric("delayline_canary_running"), None, "that of a set that is not here");
-
-    on(&settings).args(["guard", "nservicebus", "--undo"]).assert().success();
-    eventually("it rests", || running().is_none());
-    guarded(0);
-    assert!(
-        daemon.log().contains("canary of nservicebus: no message while there is no guard"),
-        "{}",
-        daemon.log()
-    );
-    on(&settings).args(["guard", "nservicebus"]).assert().success();
-    eventually("it flies again", || running() == Some(1.0));
-}
-
-#[test]
-fn a_layout_that_is_not_there_is_told_by_a_metric() {
+fn a_missing_layout_is_reported_by_a_metric() {
     let settings = vhost().build().unwrap();
     let daemon = start(&settings, &["--layout=celery", "--no-canary"]);
     let seen = || daemon.metric("delayline_layout_seen{layout=\"celery\"}");
-    eventually_seen("it is not seen", seen, |seen| *seen == Some(0.0));
+    eventually_seen("the layout cannot be seen", seen, |seen| *seen == Some(0.0));
     let ready = || daemon.get("/readyz");
     let why = "layout `celery` cannot be seen: ";
     let ready = eventually_seen("the reason", ready, |ready| ready.body.contains(why));
     assert_eq!(ready.status, 503);
-    eventually("it is said", || {
+    eventually("the daemon reports the unseen layout", || {
         daemon.json("/api/picture")["verdict"]["headline"] == "Layout `celery` cannot be seen."
     });
 }
 
 #[test]
-fn nobody_else_is_told() {
+fn clients_without_the_token_are_refused() {
     let settings = installed(100);
     let management = shared_node().management_url();
     let refused = |arguments: &[&str], token: Option<&str>| {
@@ -427,7 +397,7 @@ fn a_port_that_is_taken() {
         output.status.code() == Some(2) && error.contains(&address) && error.contains("--listen"),
         "{error}"
     );
-    // Nobody asked for the default port, so that another will do.
+    // The default port was not requested explicitly, so the daemon may use another one.
     let daemons = [(); 2].map(|()| Daemon::start(&settings, "none", &[DEFAULT]));
     assert_ne!(daemons[0].address, daemons[1].address);
     for daemon in &daemons {
@@ -436,17 +406,18 @@ fn a_port_that_is_taken() {
 }
 
 #[test]
-fn slow_and_malformed_clients_keep_nobody_out() {
+fn slow_and_malformed_clients_keep_no_client_out() {
     let settings = installed(100);
     let _inbox = Inbox::open(&settings, "app");
     let daemon = start(&settings, &["--no-canary"]);
-    eventually("all of it has begun", || {
+    eventually("all services have started", || {
         daemon.get("/readyz").status == 200 && daemon.log().contains("taking messages from `delay.retry`")
     });
     let threads = || fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
     let before = threads();
 
-    // 200 that begin and do not go on, and more that read nothing, than there are places.
+    // 200 clients send only half a request, and 200 more never read the answer: more than the
+    // server has places.
     let mut slow = Vec::new();
     for _ in 0..200 {
         let mut stream = daemon.connect();
@@ -462,11 +433,12 @@ fn slow_and_malformed_clients_keep_nobody_out() {
         deaf.push(stream);
     }
     for stream in &mut slow {
-        // Those that had to give way see an end.
+        // The server has closed the connections that had to make room.
         let _ = stream.write_all(b"a");
     }
     assert_eq!(daemon.get("/metrics").status, 200);
-    // What the daemon does by itself begins a few now and then, but none of 400 connections has one.
+    // The daemon starts a few threads of its own now and then, but none for each of the 400
+    // connections.
     assert!(threads() < before + 100, "{} threads, {before} before", threads());
 
     let long = "x".repeat(1 << 20);
@@ -486,7 +458,7 @@ fn slow_and_malformed_clients_keep_nobody_out() {
         "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: \u{ff}\u{fe}\r\n\r\n".into(),
     ] {
         let mut stream = daemon.connect();
-        // It may be cut off before all is sent.
+        // The daemon may close the connection before everything is sent.
         let _ = stream.write_all(garbage.as_bytes());
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let answer = read(stream);
@@ -494,9 +466,11 @@ fn slow_and_malformed_clients_keep_nobody_out() {
         assert!(answer.status != 200 || begin.contains("localhost\r\nAuth"), "{begin:?}: {answer:?}");
         assert_eq!(daemon.get("/healthz").status, 200, "after {begin:?}");
     }
-    // Each of the slow ones ends by itself.
+    // The server closes each of the slow connections after a time.
     let mut rest = Vec::new();
     slow.pop().unwrap().read_to_end(&mut rest).ok();
     assert!(!String::from_utf8_lossy(&rest).contains("delayline_"));
-    eventually("all are gone", || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count() < 60);
+    eventually("all connections are closed", || {
+        fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count() < 60
+    });
 }

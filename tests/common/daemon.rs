@@ -13,23 +13,23 @@ use tempfile::TempDir;
 
 use super::eventually_seen;
 
-/// A process that serves a set, in a directory of its own. It ends when it is dropped.
+/// A process that serves a set, in a directory of its own. Dropping it ends the process.
 pub struct Daemon {
     command: Command,
     child: Child,
     directory: TempDir,
 }
 
-/// `delayline serve` for a vhost, with nothing of the settings of whoever runs the tests.
-/// Without its arguments it looks at everything that it can.
+/// `delayline serve` for a vhost, without the settings of the user who runs the tests. Without
+/// further arguments, it watches everything that it can.
 pub fn serve(settings: &Settings) -> Command {
     serve_as("guest", settings)
 }
 
-/// The same as a user whose password is his name.
+/// The same for a user whose password is the user's name.
 pub fn serve_as(user: &str, settings: &Settings) -> Command {
     let management = settings.management.as_ref().map_or("none", |management| management.url.as_str());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin("delayline"));
     let ours = |name: &OsString| name.to_string_lossy().starts_with("DELAYLINE_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
         command.env_remove(name);
@@ -57,12 +57,12 @@ impl Daemon {
         Self { command, child, directory }
     }
 
-    /// Another one in the place of the last.
+    /// Starts another process in place of the last one.
     pub fn again(&mut self) {
         self.child = spawn(&mut self.command, self.directory.path());
     }
 
-    /// Where it runs.
+    /// The directory in which it runs.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -71,15 +71,15 @@ impl Daemon {
         self.child.id()
     }
 
-    /// What it has said so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// The URL of its page, once it has one.
+    /// Waits for the URL of its page.
     pub fn page(&self) -> String {
         let log = eventually_seen(
-            "it says where its page is",
+            "it logs the address of its page",
             || self.log(),
             |log| log.split_once("page at http://").is_some_and(|(_, rest)| rest.contains(',')),
         );
@@ -91,13 +91,13 @@ impl Daemon {
         kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
     }
 
-    /// Ends it without a warning.
+    /// Kills it.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end; returns its exit code.
+    /// Asks it to end, and returns its exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.child.wait().unwrap().code()

@@ -1,8 +1,8 @@
-// Publishes over AMQP 1.0, which has types that AMQP 0-9-1 has no form for.
+// Publishes over AMQP 1.0, which has types that AMQP 0-9-1 cannot represent.
 //
 //     node foreign.js PORT VHOST ADDRESS KIND...
 //
-// Each message has its kind as its body and as its message id. Ends once all are accepted.
+// The body and the id of each message are its kind. The program ends once all are accepted.
 const rhea = require(process.env.TEST_NODE_PATH + "/rhea");
 const types = rhea.types;
 const [port, vhost, address, ...kinds] = process.argv.slice(2);

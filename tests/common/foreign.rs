@@ -1,10 +1,11 @@
-//! Publishing over AMQP 1.0, with what AMQP 0-9-1 cannot carry.
+//! Publishing messages over AMQP 1.0 that AMQP 0-9-1 cannot carry.
 
 use std::process::Command;
 
 use delayline_settings::Settings;
 
-/// What every broker that speaks AMQP 1.0 by itself closes AMQP 0-9-1 connections over.
+/// The kinds of messages that make every broker with built-in AMQP 1.0 close AMQP 0-9-1
+/// connections.
 pub const DEADLY: [&str; 12] = [
     "char",
     "uuid",
@@ -20,11 +21,11 @@ pub const DEADLY: [&str; 12] = [
     "priority",
 ];
 
-/// Publishes messages of these kinds, as `foreign.js` has them, and returns once the broker
-/// has accepted them all. Their bodies and ids are their kinds.
+/// Publishes messages of these kinds, which `foreign.js` defines, and returns once the broker has
+/// accepted all of them. The body and the id of each message are its kind.
 pub fn publish<'a>(settings: &Settings, exchange: &str, key: &str, kinds: impl IntoIterator<Item = &'a str>) {
-    let packages =
-        std::env::var("TEST_NODE_PATH").expect("TEST_NODE_PATH names rhea's place; scripts/test sets it");
+    let packages = std::env::var("TEST_NODE_PATH")
+        .expect("TEST_NODE_PATH is the directory of rhea; scripts/test sets it");
     let address = format!("/exchanges/{exchange}/{key}");
     let status = Command::new("node")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/foreign.js"))

@@ -1,14 +1,14 @@
-//! Queues that keep messages whose bodies are numbers.
+//! Queues that hold messages whose bodies are numbers.
 
 use delayline_admin::drain::{Decision, Drain, Drained};
 use delayline_amqp::Delivery;
 
-/// What a body says.
+/// The number in a body.
 pub fn number(delivery: &Delivery) -> usize {
     String::from_utf8(delivery.body.clone()).unwrap().parse().unwrap()
 }
 
-/// Looks at all messages and takes none away; the numbers in them, in order.
+/// Reads all messages without removing any, and returns their numbers in order.
 pub fn look(drain: Drain<'_>) -> (Drained, Vec<usize>) {
     let mut numbers = Vec::new();
     let keep = |delivery: &Delivery| {

@@ -1,7 +1,7 @@
-//! What the tests that need a broker have in common. Every test starts or
-//! shares a node that this process started itself.
+//! Shared code of the tests that need a broker. Every test starts or shares a node that this
+//! process started.
 
-// Each test binary uses its own part of it.
+// Each test binary uses only a part of this.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod daemon;
@@ -9,12 +9,14 @@ pub mod foreign;
 pub mod keeping;
 pub(crate) mod not_tested;
 pub mod raw;
+pub mod schemas;
 mod sets;
 pub mod shared;
 mod vhosts;
 
 use std::{
     process::{Command, Output},
+    sync::atomic::AtomicBool,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -23,11 +25,11 @@ use delayline_admin::{self as admin, Applied};
 use delayline_amqp::{Consumer, Event, Next, Publisher, Session, broker::Broker};
 use delayline_core::{
     codec::{AppKey, RoutingKey},
+    ledger::percentile,
     message::{Headers, Properties, Value},
     percent,
     topology::{Binding, Endpoint, Names, Queue, Topology},
 };
-use delayline_measure::ledger::percentile;
 use delayline_node::PrivateNode;
 use delayline_settings::{Layers, Settings};
 use delayline_watch::picture::{Collector, Picture, Sources};
@@ -48,14 +50,15 @@ pub fn topology(settings: &Settings) -> Topology {
 }
 
 pub fn install(settings: &Settings) {
-    // Those that notice a dead broker within two seconds would give up a busy one as well.
+    // Some tests set a short heartbeat, to notice a dead broker within two seconds. It would cut
+    // off a busy broker, too.
     let mut patient = settings.clone();
     patient.broker.heartbeat = Broker::HEARTBEAT;
     let report = admin::install(&patient, &topology(settings), false, || {}).unwrap();
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
 }
 
-/// What `delayline status` shows.
+/// The picture that `delayline status` shows.
 pub fn status(settings: &Settings) -> Picture {
     Collector::new(settings.clone(), Sources { apps: true, ..Sources::default() }).look().clone()
 }
@@ -78,8 +81,8 @@ pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
     serde_json::from_str(&text).unwrap_or(Json::Null)
 }
 
-/// Makes a user of the shared node, whose password is its name, and gives it permissions in
-/// a vhost: to configure, to write and to read.
+/// Creates a user of the shared node, whose password is the user's name, with permissions in a
+/// vhost: configure, write and read.
 pub fn permit(vhost: &str, user: &str, [configure, write, read]: [&str; 3]) {
     let node = &shared_node();
     http(node, "PUT", &format!("users/{user}"), &json!({ "password": user, "tags": "" }));
@@ -87,7 +90,7 @@ pub fn permit(vhost: &str, user: &str, [configure, write, read]: [&str; 3]) {
     http(node, "PUT", &format!("permissions/{vhost}/{user}"), &permissions);
 }
 
-/// The same settings as such a user.
+/// The same settings for such a user.
 pub fn as_user(settings: &Settings, user: &str) -> Settings {
     let broker = &settings.broker;
     let url = format!("amqp://{user}:{user}@{}:{}/{}", broker.host, broker.port, broker.vhost);
@@ -96,7 +99,7 @@ pub fn as_user(settings: &Settings, user: &str) -> Settings {
     theirs
 }
 
-/// A URL of its vhost for `guest`, for other processes.
+/// The URL of the vhost for `guest`, for other processes.
 pub fn url(settings: &Settings) -> String {
     let broker = &settings.broker;
     format!("amqp://guest:guest@127.0.0.1:{}/{}", broker.port, percent::encode(&broker.vhost))
@@ -106,7 +109,8 @@ pub fn app(key: &str) -> AppKey {
     AppKey::new(key).unwrap()
 }
 
-/// Makes and binds a queue for an application, named as its key, that refuses every message.
+/// Creates and binds a queue for an application. The queue is named after the app key, and refuses
+/// every message.
 pub fn refusing(settings: &Settings, key: &str) {
     let mut session = Session::open(&settings.broker).unwrap();
     let arguments = [
@@ -120,15 +124,16 @@ pub fn refusing(settings: &Settings, key: &str) {
     fill(settings, key);
 }
 
-/// Fills a queue until it refuses what is published to it.
+/// Fills a queue until it refuses messages.
 ///
-/// A quorum queue takes more than its limit from whoever it has not told yet: how much more
-/// depends on how busy the broker is. Whoever comes after a refusal is told at once.
+/// A quorum queue exceeds its limit until it has told the publisher that it is full. The excess
+/// depends on the load of the broker. After the first refusal, it refuses the next publisher at
+/// once.
 pub fn fill(settings: &Settings, queue: &str) {
     let mut publisher = Publisher::open(&settings.broker).unwrap();
     loop {
-        publisher.publish("", queue.to_owned(), &Properties::default(), &Headers::default(), b"fills");
-        match publisher.events().recv_timeout(PATIENCE).unwrap() {
+        publisher.publish("", queue.to_owned(), Properties::default(), Headers::default(), b"fills");
+        match publisher.next_within(PATIENCE).unwrap() {
             Event::Ack { .. } => {}
             Event::Nack { .. } => break,
             other => panic!("{other:?}"),
@@ -137,7 +142,7 @@ pub fn fill(settings: &Settings, queue: &str) {
     publisher.close(PATIENCE);
 }
 
-/// A header of each type, and lists and tables of them all.
+/// A header of each type, including lists and tables of them all.
 pub fn all_headers() -> Headers {
     let values = [
         Value::Bool(true),
@@ -164,12 +169,12 @@ pub fn all_headers() -> Headers {
     headers
 }
 
-/// An application's durable queue, bound to dispatch.
+/// A durable application queue, bound to the dispatch exchange.
 pub struct Inbox {
     settings: Settings,
     queue: String,
     consumer: Consumer,
-    // Dropped last: it closes the connection.
+    // The session is dropped last, because that closes the connection.
     _session: Session,
 }
 
@@ -185,7 +190,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// How many milliseconds after it was due; negative if before.
+    /// The lateness in milliseconds; negative if the message was early.
     pub fn late_ms(&self) -> i64 {
         let due = self.headers.get("delayline-due").and_then(Value::as_i64).expect("a due time");
         self.at.as_millisecond() - due
@@ -219,7 +224,7 @@ impl Inbox {
         self._session = session;
     }
 
-    /// The next message, if one comes in time.
+    /// The next message, if one arrives in time.
     pub fn next(&self, patience: Duration) -> Option<Arrival> {
         match self.consumer.next(patience) {
             Next::Delivery(delivery) => {
@@ -239,15 +244,15 @@ impl Inbox {
         }
     }
 
-    /// Collects on a thread of its own, so that the time of an arrival is the
-    /// time it came and not the time somebody looked.
+    /// Collects on a separate thread, so that each arrival is timed when it happens and not when
+    /// the test reads it.
     pub fn collecting(self, count: usize, patience: Duration) -> JoinHandle<Vec<Arrival>> {
         thread::spawn(move || self.collect(count, patience))
     }
 
-    /// So many messages, and whatever else comes before the one that is sent then: none of
-    /// them came twice, as far as that can be seen. On the way one message may pass another,
-    /// so the last one is sent once all others are there.
+    /// Collects `count` messages, sends a last one, and returns everything that arrived before it.
+    /// If a message came twice, the copy is usually among them. One message can overtake another on
+    /// its way, so the last one is sent after all others have arrived.
     pub fn exactly(&self, count: usize, send_the_last: impl FnOnce(&'static str)) -> Vec<Arrival> {
         let mut arrivals = self.collect(count, PATIENCE);
         send_the_last("the last");
@@ -255,8 +260,9 @@ impl Inbox {
         arrivals
     }
 
-    /// Messages up to the first with this body, which was put straight behind all others in
-    /// the inbox's own queue: what comes before it is all there is. It is not among them.
+    /// Messages before the first one with this body. The test put that message directly into the
+    /// inbox's queue behind all others, so nothing arrives after it. The result does not contain
+    /// it.
     pub fn until(&self, marker: &str) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         loop {
@@ -268,7 +274,7 @@ impl Inbox {
         }
     }
 
-    /// Messages until there are `count`, or none comes for `patience`.
+    /// Messages until there are `count`, or until none has arrived for `patience`.
     pub fn collect(&self, count: usize, patience: Duration) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         while arrivals.len() < count {
@@ -281,7 +287,7 @@ impl Inbox {
     }
 }
 
-/// Lateness in the middle, of the slowest per cent, and at worst.
+/// Median, 99th percentile and maximum of the lateness.
 pub fn lateness(arrivals: &[Arrival]) -> String {
     let mut late: Vec<_> = arrivals.iter().map(Arrival::late_ms).collect();
     late.sort_unstable();
@@ -289,28 +295,30 @@ pub fn lateness(arrivals: &[Arrival]) -> String {
     format!("{} messages late by p50 {} ms, p99 {} ms, max {} ms", late.len(), at(50.0), at(99.0), at(100.0))
 }
 
-/// What a program printed and ended with. One that waits for ever, as for a confirm that its
-/// library has lost, is killed.
+/// The output and the exit code of a program. A program that never ends is killed, such as one
+/// whose library has lost a confirm.
 ///
 /// # Panics
-/// If it does not end by itself in time.
+/// If it does not end in time.
 pub fn run_in_time(command: Command) -> Output {
     let output = assert_cmd::Command::from_std(command).timeout(PATIENCE).output().unwrap();
-    assert!(output.status.code().is_some(), "it does not end by itself within {PATIENCE:?}: {output:?}");
+    assert!(output.status.code().is_some(), "it did not end within {PATIENCE:?}: {output:?}");
     output
 }
 
-/// How long something that must happen is waited for. Far longer than it takes
-/// anywhere: how fast a machine is says nothing about whether the code is right.
+/// The signal flag for a removal that no signal interrupts.
+pub static NO_SIGNAL: AtomicBool = AtomicBool::new(false);
+
+/// How long the tests wait for a required event: far longer than it takes on any machine, because a
+/// slow machine does not make the code wrong.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub fn eventually(what: &str, check: impl FnMut() -> bool) {
     eventually_seen(what, check, |&so| so);
 }
 
-/// Waits until what is looked at is as it should be; if it never is, says what it
-/// was at last.
+/// Looks until the result is right. If it never is, the panic shows the last result.
 pub fn eventually_seen<T: std::fmt::Debug>(
     what: &str,
     mut look: impl FnMut() -> T,
@@ -324,8 +332,8 @@ pub fn eventually_seen<T: std::fmt::Debug>(
             return seen;
         }
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}; at last: {seen:?}");
-        // What is expensive to look at is looked at less often: the broker, and other tests, have
-        // work to do.
+        // If a look is expensive, the next one comes later: the broker and other tests need the
+        // time.
         thread::sleep((looked.elapsed() * 3).max(Duration::from_millis(100)));
     }
 }

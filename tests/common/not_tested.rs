@@ -1,12 +1,12 @@
-//! What cannot be tested here says so, and scripts/test counts it.
+//! Reports tests that cannot run on this machine. scripts/test counts the reports.
 
 use std::io::Write;
 
-/// Says that a test, or a part of one, could not be made, and why. It goes past what the
-/// harness captures, of which nothing is shown when a test passes.
+/// Reports that a test, or a part of one, could not run, and why. It writes to stderr directly: the
+/// harness captures other output, and hides the output of passed tests.
 pub(crate) fn not_tested(what: &str) {
     let thread = std::thread::current();
     let line = format!("\nNOT TESTED: test {}: {what}\n", thread.name().unwrap_or("?"));
-    // In one piece, as other tests write at the same time.
+    // One write, because other tests write at the same time.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

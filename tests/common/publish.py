@@ -1,4 +1,4 @@
-"""Publishes what standard input says, one JSON object a line, past the router."""
+"""Publishes the messages of standard input, each a line of JSON, without the router."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import pika
 
 connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
 channel = connection.channel()
-# A quorum queue may lose what it has not confirmed when the channel is closed.
+# A quorum queue may lose unconfirmed messages when the channel is closed.
 channel.confirm_delivery()
 for line in sys.stdin:
     message = json.loads(line)
@@ -15,6 +15,6 @@ for line in sys.stdin:
     try:
         channel.basic_publish(message["exchange"], message["key"], message["body"], properties)
     except pika.exceptions.NackError:
-        # A full queue refuses; whether it does is the test's business.
+        # A full queue refuses messages. The test checks that itself.
         pass
 connection.close()

@@ -1,4 +1,4 @@
-//! Publishing as another client would, past the router and its checks.
+//! Publishing as another client would, without the router and its checks.
 
 use std::{
     io::Write,
@@ -8,16 +8,15 @@ use std::{
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
-/// A message for [`publish`]; `properties` as pika names them.
+/// A message for [`publish`]; `properties` has the names of pika.
 pub fn message(exchange: &str, key: &str, body: impl ToString, properties: &Json) -> Json {
     json!({ "exchange": exchange, "key": key, "body": body.to_string(), "properties": properties })
 }
 
-/// Publishes with Python's client, as `guest`, and returns once the broker has
-/// read everything.
+/// Publishes with pika, as `guest`, and returns once the broker has read everything.
 pub fn publish(settings: &Settings, messages: impl IntoIterator<Item = Json>) {
-    let python =
-        std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has pika; scripts/test sets it");
+    let python = std::env::var("TEST_PYTHON")
+        .expect("TEST_PYTHON is the path of a Python with pika; scripts/test sets it");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
     let mut child = Command::new(python)
         .args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/publish.py"), &url])

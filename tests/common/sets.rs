@@ -1,8 +1,8 @@
 //! Sets that tests use one after the other.
 //!
-//! Installing a set takes a broker as long as a whole test does, and it works for each queue of
-//! it ever after. So a set that a test is done with goes to the next one, once it is as it was
-//! when it was installed.
+//! Installing a set takes a broker as long as a whole test, and afterwards the broker works for
+//! each of its queues. So the next test reuses a set once its contents are as they were after the
+//! installation.
 
 use std::{
     cell::RefCell,
@@ -10,14 +10,14 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use delayline::amqp::Session;
+use delayline_amqp::Session;
 use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use super::{http, install, shared_node, topology, vhost_on};
 
-/// What a vhost has, as its definitions name it.
+/// The parts of a vhost, by their names in its definitions.
 const KINDS: [&str; 5] = ["queues", "exchanges", "bindings", "policies", "parameters"];
 
 struct Set {
@@ -31,7 +31,7 @@ struct Set {
 /// Sets that no test uses now.
 static IDLE: Mutex<Vec<Set>> = Mutex::new(Vec::new());
 
-/// Those of the test on this thread, which others may have when it is over.
+/// The sets of the test on this thread. Other tests may use them when the test has ended.
 struct Taken(Vec<Set>);
 
 thread_local! {
@@ -44,9 +44,9 @@ impl Drop for Taken {
     }
 }
 
-/// An installed set, with units of so many milliseconds, that no other test uses as long as this
-/// thread lives. Its queues may have counted messages of other tests: for what looks at that,
-/// and for what goes on when the test is over, there is [`new_set`].
+/// An installed set with units of `unit_ms` milliseconds. No other test uses it as long as this
+/// thread lives. Its queues may have counted messages of other tests. For tests that read these
+/// counts, or that go on after they end, there is [`new_set`].
 pub fn installed(unit_ms: u64) -> Settings {
     let node = shared_node();
     let mut busy = Vec::new();
@@ -68,7 +68,7 @@ pub fn installed(unit_ms: u64) -> Settings {
     settings
 }
 
-/// A set in a new vhost, which stays as the test leaves it.
+/// A set in a new vhost. No other test uses it later.
 pub fn new_set(unit_ms: u64) -> Settings {
     let settings = vhost_on(&shared_node()).set("unit_ms", unit_ms.to_string()).build().unwrap();
     install(&settings);
@@ -93,10 +93,10 @@ fn definitions(node: &PrivateNode, settings: &Settings) -> Vec<(&'static str, Js
 }
 
 impl Set {
-    /// Takes away what a test has left behind. Whether the set is then as it was installed, also
-    /// by the broker's counts, which are some seconds old. Nothing if it never will be: something
-    /// has changed that is part of it, messages wait, or what is left cannot be taken away
-    /// without risk for other tests.
+    /// Removes everything that a test left behind, and returns whether the set is as it was after
+    /// the installation. The broker's counts matter too, and are some seconds old. Returns `None`
+    /// if the set can never be restored: a part of it has changed, messages wait, or a removal
+    /// could harm other tests.
     fn is_restored(&self, node: &PrivateNode) -> Option<bool> {
         let Self { settings, installed, .. } = self;
         let mut session = Session::open(&settings.broker).ok()?;
@@ -115,11 +115,11 @@ impl Set {
             }
             let name = added["name"].as_str().unwrap_or_default();
             match kind {
-                // Deleting one of these may end all dead-lettering on the node.
+                // Deleting such a queue may end all dead-lettering on the node.
                 "queues" if added["arguments"]["x-dead-letter-strategy"] == "at-least-once" => return None,
                 "queues" => drop(session.delete_queue(name).ok()?),
                 "exchanges" => session.delete_exchange(name).ok()?,
-                // Of a queue that goes, most likely.
+                // The binding most likely belongs to a queue that is removed as well.
                 "bindings" => {}
                 _ => return None,
             }
@@ -134,7 +134,7 @@ impl Set {
     }
 }
 
-/// Nobody but `guest` may do anything in a vhost, and users that were made for it are gone.
+/// Leaves only `guest` with permissions in a vhost, and deletes users that were made for it.
 fn take_rights(node: &PrivateNode, vhost: &str) {
     let list = |path: &str, field: &str| -> BTreeSet<String> {
         let all = http(node, "GET", path, &Json::Null);
@@ -147,7 +147,7 @@ fn take_rights(node: &PrivateNode, vhost: &str) {
                 http(
                     node,
                     "DELETE",
-                    &format!("{kind}/{vhost}/{}", delayline::percent::encode(&user)),
+                    &format!("{kind}/{vhost}/{}", delayline_core::percent::encode(&user)),
                     &Json::Null,
                 );
             }
@@ -156,6 +156,6 @@ fn take_rights(node: &PrivateNode, vhost: &str) {
     let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
     http(node, "PUT", &format!("permissions/{vhost}/guest"), &all);
     for user in list("users", "name").into_iter().filter(|user| user.ends_with(&format!("-of-{vhost}"))) {
-        http(node, "DELETE", &format!("users/{}", delayline::percent::encode(&user)), &Json::Null);
+        http(node, "DELETE", &format!("users/{}", delayline_core::percent::encode(&user)), &Json::Null);
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes that tests share with others of their program.
+//! Nodes that several tests of a program share.
 
 use std::{
     cell::RefCell,
@@ -10,29 +10,28 @@ use std::{
 use delayline_node::{NodeOptions, PrivateNode};
 
 /// How many tests share a node. A broker works for each of its queues once a second, also for
-/// those of tests that are over: a node for all tests ends up working for 7,000 queues, in
-/// 2.4 GB, and keeps half a processor busy with that.
+/// queues of tests that have ended. A single node for all tests would end with 7,000 queues and 2.4
+/// GB, and would keep half a processor busy.
 const TESTS: usize = 60;
 
-/// The node for the next test, and how many it was given to.
+/// The node for the next test, and the number of tests that have got it.
 static CURRENT: Mutex<Option<(Arc<PrivateNode>, usize)>> = Mutex::new(None);
 
 thread_local! {
-    /// The node of the test that runs on this thread. Once no test has it any more, it goes.
+    /// The node of the test that runs on this thread. The node ends when its last test has ended.
     static MINE: RefCell<Option<Arc<PrivateNode>>> = const { RefCell::new(None) };
 }
 
-/// The node that this test shares with others, each in a vhost of its own. Whoever keeps
-/// settings of it for other tests keeps the node, too.
+/// The node that this test shares with others; each test has a vhost of its own. The node lives as
+/// long as any thread keeps it.
 ///
 /// # Panics
-/// On threads that a test starts, which would get another node, unless they were told
-/// [which](on_node).
+/// On a thread that the test started: it would get another node. Call [`on_node`] there first.
 pub fn shared_node() -> Arc<PrivateNode> {
     MINE.with_borrow_mut(|mine| mine.get_or_insert_with(given).clone())
 }
 
-/// Tells a thread that a test starts the node of that test.
+/// Makes a thread that a test started use the node of that test.
 pub fn on_node(node: &Arc<PrivateNode>) {
     MINE.set(Some(Arc::clone(node)));
 }
@@ -48,10 +47,10 @@ fn given() -> Arc<PrivateNode> {
     node
 }
 
-/// A node that one test at a time may pause, or block with an alarm for memory.
+/// A node that one test at a time may pause, or block with a memory alarm.
 pub struct Disturbed(MutexGuard<'static, Option<PrivateNode>>);
 
-/// Waits for the node that may be disturbed. Each test makes a vhost of its own on it.
+/// Waits for the node that may be disturbed. Each test creates its own vhost on it.
 pub fn disturbed_node() -> Disturbed {
     static NODE: Mutex<Option<PrivateNode>> = Mutex::new(None);
     let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,12 +64,12 @@ impl Deref for Disturbed {
     type Target = PrivateNode;
 
     fn deref(&self) -> &PrivateNode {
-        self.0.as_ref().expect("it was started")
+        self.0.as_ref().expect("the node was started")
     }
 }
 
 impl Drop for Disturbed {
-    /// The next test finds the node as it was; after a failure, it gets another node.
+    /// Restores the node for the next test. After a failure, the next test gets a new node.
     fn drop(&mut self) {
         self.resume();
         let quiet = self.tell(&["eval", "rabbit_alarm:clear_alarm({resource_limit, memory, node()})."]);

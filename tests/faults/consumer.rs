@@ -1,4 +1,4 @@
-//! The application's side: takes what comes, whatever happens to its connection.
+//! The application's side: it consumes messages, whatever happens to its connection.
 
 use std::{
     sync::{
@@ -43,12 +43,12 @@ impl Consumer {
         Self { stop, hold, again, thread: Some(thread) }
     }
 
-    /// Closes the connection and stays away, or comes back.
+    /// Closes the connection and stays away, or reconnects.
     pub fn hold(&self, hold: bool) {
         self.hold.store(hold, Ordering::Relaxed);
     }
 
-    /// Closes the connection and comes back at once, as an application that is restarted.
+    /// Closes the connection and reconnects at once, like an application that is restarted.
     pub fn subscribe_again(&self) {
         self.again.store(true, Ordering::Relaxed);
     }
@@ -77,7 +77,7 @@ impl Work {
             match consumer.next(Duration::from_millis(100)) {
                 Next::Delivery(delivery) => {
                     let id = delivery.properties.message_id.as_deref().and_then(|id| id.parse().ok());
-                    let id = id.expect("a message of ours");
+                    let id = id.expect("a message of this run");
                     self.ledger.arrive(id, delivery.redelivered, self.place);
                     consumer.ack(delivery)?;
                 }

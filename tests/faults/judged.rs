@@ -1,4 +1,4 @@
-//! How a run of the faults is judged; no broker takes part.
+//! How a run of the faults is judged. These tests need no broker.
 
 #![allow(dead_code, unreachable_pub, reason = "the program of the faults uses the rest of it")]
 
@@ -10,7 +10,7 @@ use help::Help;
 use ledger::{Ledger, Place, Recalls, Totals};
 use report::Line;
 
-/// A line of a run in which one message arrived and nobody helped.
+/// A line of a run in which one message arrived without help.
 fn line(broker: &str) -> Line {
     let ledger = Ledger::default();
     ledger.confirm(1, 0, 0);

@@ -1,5 +1,5 @@
-//! The node is killed again and again, with the broker's own settings: how long the
-//! latest message takes once the node is back.
+//! The node is killed again and again, with the broker's default settings. The run measures how
+//! late the latest message is once the node is back.
 
 use std::{
     process::{Child, Command, ExitCode, Stdio},
@@ -22,33 +22,33 @@ use crate::{
     wait_for_arrivals,
 };
 
-/// How long the publishers may take until half is out.
+/// The time limit for publishing half of the messages.
 const PUBLISHING: Duration = Duration::from_secs(600);
 
-/// What one kill did.
+/// The result of one kill.
 #[derive(Debug, Serialize)]
 struct Kill {
     confirmed: usize,
     lost: usize,
     early: usize,
     duplicated: usize,
-    /// How long after it was due, or after the node was back if that was later, the
-    /// latest message came, in ms.
+    /// How long the latest message took in ms, from its due time or from the node's return,
+    /// whichever was later.
     latest_ms: i64,
-    /// How many came more than five seconds after that.
+    /// How many messages took more than five seconds.
     late: usize,
 }
 
 #[derive(Debug, Serialize)]
 struct Figures {
     broker: String,
-    /// Whether `delayline serve` ran beside it.
+    /// Whether `delayline serve` ran at the same time.
     served: bool,
     confirm_timeout_ms: u128,
     kills: Vec<Kill>,
 }
 
-/// Kills the node that often, and waits each time until everything has arrived.
+/// Kills the node `kills` times, and waits each time until every message has arrived.
 pub fn run(kills: u32, args: &Args) -> ExitCode {
     let mut lab = Lab::start(args.cluster, args.limit()).unwrap_or_else(|error| panic!("{error}"));
     let broker = format!("{} {}", lab.version(), if args.cluster { "three nodes" } else { "one node" });
@@ -107,15 +107,15 @@ fn one(lab: &mut Lab, settings: &Settings, job: Job, args: &Args) -> Kill {
     let publisher = Publisher::start(job, Vec::new(), Arc::clone(&ledger));
     let until = Instant::now() + PUBLISHING;
     while ledger.progress().0 < half {
-        assert!(Instant::now() < until, "half is not published: {:?}", ledger.progress());
+        assert!(Instant::now() < until, "half of the messages are not published: {:?}", ledger.progress());
         thread::sleep(Duration::from_millis(20));
     }
     lab.node(0).kill();
     thread::sleep(Duration::from_secs(2));
-    lab.node(0).restart().expect("it starts again");
+    lab.node(0).restart().expect("the node starts again");
     let back = clock_ms();
-    assert!(publisher.finish(), "the publisher did not end in order");
-    // The broker waits for up to two turns of its timer.
+    assert!(publisher.finish(), "the publisher failed");
+    // The broker may wait for up to two turns of its timer.
     wait_for_arrivals(&ledger, args.turn() * 2 + Duration::from_secs(60));
     if ledger.progress().1 > 0 {
         lab.print_queues(settings);

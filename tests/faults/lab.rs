@@ -1,9 +1,10 @@
-//! The brokers that faults happen to.
+//! The brokers that the faults are applied to.
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
-use delayline_admin::{self as admin, UnstickOptions, management::ManagementApi};
+use delayline_admin::{self as admin, UnstickOptions};
 use delayline_amqp::{Session, broker::Broker};
+use delayline_broker::ManagementApi;
 use delayline_core::topology::Topology;
 use delayline_node::{ClusterOptions, NodeError, NodeOptions, PrivateCluster, PrivateNode};
 use delayline_settings::{Layers, Settings};
@@ -14,10 +15,10 @@ pub enum Lab {
     Cluster { cluster: PrivateCluster, separable: bool },
 }
 
-/// Installs the set, and connects for what else has to be there.
+/// Installs the set, and opens a session to declare the rest.
 ///
-/// During a run, a broker that is silent for two seconds is given up. Before it, on a busy
-/// machine, it may well be.
+/// During a run, connections end if the broker is silent for two seconds. That is too short for the
+/// installation on a busy machine.
 pub fn install(settings: &Settings) -> Session {
     let mut settings = settings.clone();
     settings.broker.heartbeat = Broker::HEARTBEAT;
@@ -27,12 +28,12 @@ pub fn install(settings: &Settings) -> Session {
 }
 
 impl Lab {
-    /// With this limit for a hand-over between queues, or with all settings that matter as
-    /// the broker is shipped.
+    /// Starts the nodes with this time limit for a hand-over between queues, or with the broker's
+    /// default settings where they matter.
     pub fn start(cluster: bool, confirm_timeout_ms: Option<u64>) -> Result<Self, NodeError> {
         let node = NodeOptions {
-            // What a cluster should have, so that the smaller part of a divided one
-            // waits until it is whole again. Versions without Mnesia ignore it.
+            // The recommended setting for a cluster: the smaller part of a divided cluster pauses
+            // until the division ends. Versions without Mnesia ignore it.
             config: if cluster {
                 "cluster_partition_handling = pause_minority\n".into()
             } else {
@@ -40,7 +41,7 @@ impl Lab {
             },
             rabbit: vec![match confirm_timeout_ms {
                 Some(limit) => format!("{{dead_letter_worker_publisher_confirm_timeout, {limit}}}"),
-                // Private nodes count more often.
+                // The shipped interval; private nodes use a shorter one.
                 None => "{collect_statistics_interval, 5000}".into(),
             }],
             ..NodeOptions::default()
@@ -102,14 +103,14 @@ impl Lab {
     /// Runs an Erlang expression on every node.
     pub fn eval(&mut self, expression: &str) {
         for index in 0..self.size() {
-            self.node(index).tell(&["eval", expression]).expect("it can");
+            self.node(index).tell(&["eval", expression]).expect("the node runs the expression");
         }
     }
 
-    /// Makes every node write to disk now which queues there are.
+    /// Makes every node write the list of its queues to disk now.
     pub fn write_down_queues(&mut self) {
         for index in 0..self.size() {
-            self.node(index).write_down_queues().expect("the queues are written down");
+            self.node(index).write_down_queues().expect("the list of queues is written to disk");
         }
     }
 
@@ -120,14 +121,18 @@ impl Lab {
         api.and_then(|api| api.overview()).expect("an overview").rabbitmq_version
     }
 
-    /// Where messages are, for when some are missed.
+    /// Prints where the messages are, to explain missing ones.
     pub fn print_queues(&self, settings: &Settings) {
         let api = ManagementApi::new(settings.management.as_ref().expect("a management API"));
         for queue in api.and_then(|api| api.queues(&settings.broker.vhost)).expect("the queues") {
             let complete = queue.online.len() == self.size();
-            if queue.messages > 0 || queue.messages_dlx > 0 || !complete || queue.leader.is_empty() {
+            if queue.messages > Some(0)
+                || queue.messages_dlx > Some(0)
+                || !complete
+                || queue.leader.is_empty()
+            {
                 eprintln!(
-                    "   {}: {} messages, {} ready, {} unacknowledged, {} being handed over, {} consumers; leader {}, online {:?}",
+                    "   {}: {:?} messages, {:?} ready, {:?} unacknowledged, {:?} being handed over, {:?} consumers; leader {}, online {:?}",
                     queue.name,
                     queue.messages,
                     queue.messages_ready,
@@ -141,30 +146,29 @@ impl Lab {
         }
     }
 
-    /// Has all queues that hold dead letters try again.
+    /// Makes all queues with stuck dead letters try again.
     pub fn unstick(&self, settings: &Settings) {
         let topology = Topology::new(settings.topology.clone());
         let report = admin::unstick(settings, &topology, &UnstickOptions::default());
-        eprintln!("   {:?}", report.expect("they try again"));
+        eprintln!("   {:?}", report.expect("the queues try again"));
     }
 
-    /// Restarts, in order, each node that leads a queue with messages that are being
-    /// handed over.
+    /// Restarts each node that leads a queue with messages in hand-over, one after the other.
     pub fn restart_leaders_of_stuck_levels(&mut self, settings: &Settings) {
         let api = ManagementApi::new(settings.management.as_ref().expect("a management API"));
         let queues = api.and_then(|api| api.queues(&settings.broker.vhost)).expect("the queues");
         let leaders: BTreeSet<_> = queues
             .iter()
-            .filter(|queue| queue.messages_dlx > 0)
+            .filter(|queue| queue.messages_dlx > Some(0))
             .filter_map(|queue| self.position(&queue.leader))
             .collect();
         for leader in leaders {
-            self.node(leader).stop().expect("it stops");
-            self.node(leader).restart().expect("it starts again");
+            self.node(leader).stop().expect("the node stops");
+            self.node(leader).restart().expect("the node starts again");
         }
     }
 
-    /// The node that leads the level with the most messages in it.
+    /// The node that leads the level with the most messages.
     pub fn leader_of_the_hottest_level(&self, settings: &Settings) -> usize {
         let api =
             ManagementApi::new(settings.management.as_ref().expect("a management API")).expect("a client");
@@ -172,7 +176,7 @@ impl Lab {
             let queues = api.queues(&settings.broker.vhost).unwrap_or_default();
             let hottest = queues
                 .iter()
-                .filter(|queue| queue.name.contains(".level.") && queue.messages > 0)
+                .filter(|queue| queue.name.contains(".level.") && queue.messages > Some(0))
                 .max_by_key(|queue| queue.messages);
             if let Some(position) = hottest.and_then(|queue| self.cluster().position(&queue.leader)) {
                 return position;

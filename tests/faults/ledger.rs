@@ -1,22 +1,21 @@
-//! Who confirmed what, and what came of it.
+//! The confirmed messages, and what happened to each.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use delayline_measure::ledger::{self, Answer};
+use delayline_core::ledger::{self, Answer};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::help::Help;
 
-/// A message that comes later than this came late because of the fault.
+/// A message that is later than this is late because of the fault.
 const LATE_MS: i64 = 1_000;
 
-/// Milliseconds on a clock that all processes of a machine share and nobody can
-/// set. Due times are kept on it, so that what a router believes of the time of
-/// day is checked too, and not trusted.
+/// Milliseconds on a clock that all processes of a machine share and that cannot be set. Due times
+/// use it, so that the test does not depend on the router's time of day.
 pub fn clock_ms() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
@@ -30,16 +29,16 @@ pub enum Place {
     Recalled,
 }
 
-/// What whoever recalled a message was told.
+/// The answer to a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     Recalled,
     TooLate,
-    /// Uncertain, or nothing because of a fault: what happened is open.
+    /// Uncertain, or no answer because of a fault: the message may or may not be recalled.
     Open,
 }
 
-/// One for a scenario. Times are those of [`clock_ms`].
+/// The ledger of one scenario. Times are those of [`clock_ms`].
 #[derive(Default)]
 pub struct Ledger(Mutex<Entries>);
 
@@ -47,23 +46,23 @@ pub struct Ledger(Mutex<Entries>);
 struct Entries {
     ledger: ledger::Ledger,
     failed: u64,
-    /// Messages that the broker handed out again after the consumer's own connection was
-    /// lost, unacknowledged.
+    /// Messages that the broker delivered again because the consumer's connection was lost before
+    /// the acknowledgement.
     redelivered: u32,
     unroutable: HashSet<u64>,
-    /// Those that came to the application.
+    /// Messages that arrived at the application.
     delivered: HashSet<u64>,
-    /// Those that came to the queue of recalled messages.
+    /// Messages that arrived in the queue of recalled messages.
     aside: HashSet<u64>,
-    /// What whoever recalled a message was told, and when.
+    /// The answer to each recall, and when it came.
     told: HashMap<u64, (Told, i64)>,
     last: Option<i64>,
     help: Option<Help>,
 }
 
 impl Entries {
-    /// The confirmed messages that arrived: their number, when they were due, and when they
-    /// arrived for the first time and for the last.
+    /// The confirmed messages that arrived: number, due time, and the times of the first and the
+    /// last arrival.
     fn delivered(&self) -> impl Iterator<Item = (u64, i64, (i64, i64))> {
         self.ledger.entries().filter_map(|(id, entry)| Some((id, entry.due?, entry.arrived?)))
     }
@@ -106,58 +105,58 @@ impl Entries {
     }
 }
 
-/// What became of the messages that somebody recalled, and whether the answers were true.
+/// What happened to the messages that were recalled, and whether the answers were true.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Recalls {
     /// Messages whose recall was answered with *recalled*.
     pub recalled: usize,
-    /// With *too late*.
+    /// Messages whose recall was answered with *too late*.
     pub too_late: usize,
-    /// With *uncertain*, or with an error.
+    /// Messages whose recall was answered with *uncertain*, or failed.
     pub open: usize,
-    /// Those of the open ones that went aside.
+    /// Messages among `open` that were recalled after all.
     pub open_aside: usize,
     /// Messages that were delivered although they were *recalled*.
     pub broken: usize,
-    /// Messages that went aside although nobody had recalled them, or *too late*.
+    /// Messages that were put aside without a recall, or despite the answer *too late*.
     pub astray: usize,
-    /// Copies of an open one in both places; after a fault a message can come twice.
+    /// Messages among `open` that are in both places; after a fault a message can come twice.
     pub both: usize,
 }
 
-/// What became of the messages of a scenario.
+/// What happened to the messages of a scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Totals {
-    /// Messages the broker took responsibility for.
+    /// Messages that the broker confirmed.
     pub confirmed: usize,
-    /// Messages the publisher was told were not confirmed.
+    /// Messages that the publisher reported as not confirmed.
     pub failed: u64,
     /// Confirmed messages that arrived at the application.
     pub delivered: usize,
-    /// Confirmed messages that waited in `unroutable` at the end.
+    /// Confirmed messages that were in `unroutable` at the end.
     pub unroutable: usize,
-    /// What it took in the end, if messages stayed where they were.
+    /// The last help that stuck messages needed, if any.
     pub help: Option<Help>,
     /// Confirmed messages that are nowhere.
     pub lost: usize,
     /// Arrivals beyond the first of the same message.
     pub duplicated: usize,
-    /// Messages handed out a second time as the consumer had not acknowledged them.
+    /// Messages that were delivered again because the consumer had not acknowledged them.
     pub redelivered: u32,
-    /// Messages that came more than a millisecond for each level before they were due.
+    /// Messages that were early by more than a millisecond for each level.
     pub early: usize,
-    /// By how many milliseconds the first was before it was due.
+    /// How early the earliest of them was, in milliseconds.
     pub most_early_ms: i64,
-    /// By how many milliseconds the latest was late.
+    /// The lateness of the latest message in milliseconds.
     pub worst_late_ms: i64,
-    /// From the end of the fault until the last message that was more than a second
-    /// late had arrived, in milliseconds; 0 if there was none after it.
+    /// Time from the end of the fault until the last message that was more than a second late, in
+    /// milliseconds; 0 if none was.
     pub recovery_ms: i64,
-    /// What became of those that somebody recalled, if anybody did.
+    /// What happened to recalled messages, if any were recalled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recalls: Option<Recalls>,
-    /// When each broken one of these was recalled, due and delivered, on the clock on which the
-    /// faults are logged.
+    /// For each broken recall: when the message was recalled, due and delivered, on the clock of
+    /// the log of faults.
     #[serde(skip)]
     pub broken: Vec<String>,
 }
@@ -167,8 +166,8 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The broker may be early by a millisecond for each level: it counts whole ones and cuts
-    /// off the rest.
+    /// The broker may be early by a millisecond for each level, because it cuts off fractions of a
+    /// millisecond.
     pub fn confirm(&self, id: u64, due: i64, levels: u32) {
         let ledger = &mut self.entries().ledger;
         ledger.promise(id, due, levels.into());
@@ -183,7 +182,7 @@ impl Ledger {
         let now = clock_ms();
         let mut entries = self.entries();
         entries.last = Some(now);
-        // A second hand-out of the same delivery is the consumer's doing.
+        // The second delivery of the same copy is caused by the consumer.
         if again && entries.ledger.has_arrived(id) {
             entries.redelivered += 1;
         } else {
@@ -196,46 +195,46 @@ impl Ledger {
         };
     }
 
-    /// Notes what somebody was told who recalled a message.
+    /// Records the answer to a recall.
     pub fn tell(&self, id: u64, told: Told) {
         self.entries().told.insert(id, (told, clock_ms()));
     }
 
-    /// How many recalls were answered.
+    /// The number of answered recalls.
     pub fn told(&self) -> usize {
         self.entries().told.len()
     }
 
-    /// Notes that somebody helped, and that arrivals are expected from now on.
+    /// Records that help was given, and that messages should arrive from now on.
     pub fn note_help(&self, help: Help) {
         let mut entries = self.entries();
         entries.help = Some(help);
         entries.last = Some(clock_ms());
     }
 
-    /// How many are confirmed, and how many of them have not arrived.
+    /// The number of confirmed messages, and how many of them have not arrived.
     pub fn progress(&self) -> (usize, usize) {
         let ledger = &self.entries().ledger;
         (ledger.confirmed(), ledger.missing())
     }
 
-    /// By how much each message was late when it came first, in milliseconds, sorted.
+    /// The lateness of the first arrival of each message in milliseconds, sorted.
     pub fn lateness_ms(&self) -> Vec<i64> {
         self.entries().ledger.summary().late
     }
 
-    /// How long after it was due, or after `back` if that was later, each message came
-    /// for the first time, in milliseconds.
+    /// How long the first arrival of each message took in milliseconds, from its due time or from
+    /// `back`, whichever was later.
     pub fn delays_since(&self, back: i64) -> Vec<i64> {
         self.entries().delivered().map(|(_, due, (first, _))| first - due.max(back)).collect()
     }
 
-    /// Milliseconds since anything arrived.
+    /// Milliseconds since the last arrival.
     pub fn silence_ms(&self) -> Option<i64> {
         self.entries().last.map(|last| clock_ms() - last)
     }
 
-    /// Closes the books. `healed` is when the fault ended.
+    /// The final figures. `healed` is when the fault ended.
     pub fn totals(&self, healed: i64) -> Totals {
         let entries = self.entries();
         let sums = entries.ledger.summary();

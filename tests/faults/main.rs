@@ -1,10 +1,10 @@
-//! Faults happen to a broker while messages are published, wait and arrive; a ledger
-//! says what was lost, came twice, or came early. The tests run a short form of it,
-//! `scripts/faults` the long one.
+//! Applies faults to a broker while messages are published, wait and arrive. A ledger finds lost,
+//! duplicated and early messages. The tests run a short form, and `scripts/faults` runs the long
+//! one.
 //!
-//! Its own `main`, since it starts itself again as the publisher that is killed.
+//! It has its own `main`, because it also runs as the publisher that is killed.
 
-#![allow(unreachable_pub, reason = "nothing uses a test from outside")]
+#![allow(unreachable_pub, reason = "no other crate uses a test")]
 
 mod consumer;
 mod help;
@@ -39,13 +39,13 @@ use recaller::Recallers;
 use report::Line;
 use scenarios::{APP, Needs, SCENARIOS, Scenario, Stage};
 
-/// How long the first quarter may take at any rate.
+/// The time limit for publishing the first quarter.
 const PUBLISHING: Duration = Duration::from_secs(600);
 
-/// The time after which a broker as it is shipped tries a hand-over again.
+/// The time after which a broker with default settings tries a hand-over again.
 const AS_SHIPPED: Duration = Duration::from_secs(180);
 
-/// Milliseconds that count as a second: levels 0 to 6 hold messages for up to 12.8 s.
+/// The length of a unit in milliseconds: levels 0 to 6 hold messages for up to 12.8 s.
 const UNIT_MS: u64 = 100;
 
 #[derive(Debug, Parser)]
@@ -66,17 +66,17 @@ Examples:
 
 The script itself asks for --all, --messages 13000, --rate 800 and
 --json target/faults/<version>.json, unless you say otherwise.
-Exit codes: 0 done; 1 a message was lost or early, or messages stayed where they were until
-somebody helped, on a version that is not known for it; 2 wrong usage.",
+Exit codes: 0 done; 1 a message was lost or early, or messages were stuck until they got help
+that this version of the broker is not known to need; 2 wrong usage.",
     args_override_self = true
 )]
 struct Args {
-    /// Only the faults whose names hold one of these; by default the short form
+    /// Only faults whose names contain one of these words; by default the short form
     names: Vec<String>,
     /// All faults
     #[arg(long)]
     all: bool,
-    /// Only those in which messages are recalled, by four processes
+    /// Only faults in which four processes recall messages
     #[arg(long)]
     recall: bool,
     /// On one node
@@ -95,27 +95,26 @@ struct Args {
     /// (`dead_letter_worker_publisher_confirm_timeout`; 180000 by default)
     #[arg(long, default_value_t = 10_000)]
     confirm_timeout: u64,
-    /// With the broker's settings as it is shipped, instead of that
+    /// With the broker's default settings, instead of `--confirm-timeout`
     #[arg(long)]
     as_shipped: bool,
-    /// Instead of the faults: kills the node this often, and says how long the latest
-    /// message takes once it is back
+    /// Instead of the faults: kills the node this many times, and reports how late the latest
+    /// message is once the node is back
     #[arg(long)]
     kills: Option<u32>,
-    /// With --kills: runs `delayline serve` beside it
+    /// With --kills: also runs `delayline serve`
     #[arg(long, requires = "kills")]
     served: bool,
-    /// Instead of the faults: this many messages wait while the node is killed and
-    /// started again
+    /// Instead of the faults: kills and restarts the node while this many messages wait
     #[arg(long)]
     waiting: Option<u64>,
-    /// Minutes over which those that wait fall due
+    /// Minutes over which the waiting messages fall due
     #[arg(long, default_value_t = 10)]
     over: u64,
-    /// Writes the figures here too, as JSON
+    /// Also writes the figures to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    // What people pass to every test binary.
+    // An option that is often passed to all test binaries.
     #[arg(long, hide = true)]
     nocapture: bool,
     #[arg(long, short, hide = true)]
@@ -138,19 +137,19 @@ impl Args {
         named && !holds(&self.skip) && scenario.needs.can_have(cluster)
     }
 
-    /// The broker's time limit for a hand-over, in milliseconds; `None` if it is its own.
+    /// The broker's time limit for a hand-over in milliseconds; `None` for the broker's default.
     fn limit(&self) -> Option<u64> {
         (!self.as_shipped).then_some(self.confirm_timeout)
     }
 
-    /// How long to wait for a message that does not come: longer than the time after
-    /// which the broker tries a hand-over again.
+    /// How long to wait for a missing message: longer than the time after which the broker tries a
+    /// hand-over again.
     fn patience(&self) -> Duration {
         let many = if self.as_shipped { 3 } else { 6 };
         self.turn().max(Duration::from_secs(10)) * many
     }
 
-    /// After how long the broker tries a hand-over again.
+    /// The time after which the broker tries a hand-over again.
     fn turn(&self) -> Duration {
         self.limit().map_or(AS_SHIPPED, Duration::from_millis)
     }
@@ -166,7 +165,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut args = Args::parse();
-    // Cargo runs it where its package is; paths are meant from the top.
+    // Cargo starts tests in the directory of their package, but paths are relative to the
+    // repository.
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .expect("the top of the repository");
     if args.recall {
@@ -178,11 +178,12 @@ fn main() -> ExitCode {
     if let Some(messages) = args.waiting {
         return waiting::run(messages, &args);
     }
-    // The test runner gives the names of other tests too; `--all` is somebody who means faults.
+    // Without `--all`, unknown names are ignored: the test runner passes the names of other tests,
+    // too.
     let known = |name: &String| SCENARIOS.iter().any(|scenario| scenario.name.contains(name.as_str()));
     if let Some(unknown) = args.names.iter().find(|name| args.all && !known(name)) {
         let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
-        eprintln!("error: there is no fault `{unknown}`; there are {names}");
+        eprintln!("error: there is no fault `{unknown}`; the faults are {names}");
         return ExitCode::from(2);
     }
     let both = args.single == args.cluster;
@@ -198,7 +199,7 @@ fn main() -> ExitCode {
             .expect("the file of figures");
     }
     let bad = lines.iter().filter(|line| !line.holds()).count();
-    // The words `cargo test` uses, for whoever counts them.
+    // The same words as those of `cargo test`, because scripts/test counts them.
     println!(
         "\ntest result: {}. {} passed; {bad} failed; 0 ignored;",
         if bad == 0 { "ok" } else { "FAILED" },
@@ -207,7 +208,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(bad > 0))
 }
 
-/// What every run of the tests does.
+/// The faults that the tests apply.
 const SHORT: [&str; 5] = ["node-killed", "publisher-killed", "leader-killed", "partition", "recall"];
 
 fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
@@ -235,13 +236,13 @@ fn run_all(args: &Args, cluster: bool) -> Vec<Line> {
         .collect()
 }
 
-/// One scenario, in a vhost of its own.
+/// Runs one scenario in its own vhost.
 fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals {
     let vhost = format!("fault-{number}");
-    // In one step: `rabbitmqctl` takes a second of the processor for each.
+    // All in one step, because each call of `rabbitmqctl` takes a second of processor time.
     let evaluate = |lab: &mut Lab, code: &str| {
         let code = code.replace("VHOST", &format!("<<\"{vhost}\">>"));
-        lab.node(0).tell(&["eval", &code]).expect("it can")
+        lab.node(0).tell(&["eval", &code]).expect("the node runs the expression")
     };
     evaluate(
         lab,
@@ -303,10 +304,14 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     };
     let mut publisher = Publisher::telling(job, clock, Arc::clone(&ledger), handles);
 
-    // In the middle of the publishing.
+    // The fault starts in the middle of the publishing.
     let until = Instant::now() + PUBLISHING;
     while ledger.progress().0 < usize::try_from(args.messages / 4).expect("a count") {
-        assert!(Instant::now() < until, "a quarter is not published: {:?}", ledger.progress());
+        assert!(
+            Instant::now() < until,
+            "a quarter of the messages is not published: {:?}",
+            ledger.progress()
+        );
         thread::sleep(Duration::from_millis(20));
     }
     let mut stage = Stage {
@@ -320,12 +325,13 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     };
     (scenario.run)(&mut stage);
     let healed = clock_ms();
-    assert!(publisher.finish(), "the publisher did not end in order");
+    assert!(publisher.finish(), "the publisher failed");
     if let Some(recallers) = recallers {
         recallers.finish();
     }
     wait_for_arrivals(&ledger, args.patience());
-    // What an operator would do, the least first. Messages that are then still missing are lost.
+    // The help that an operator would give, the smallest first. Messages that are still missing
+    // afterwards are lost.
     for help in Help::ALL {
         if ledger.progress().1 == 0 {
             break;
@@ -353,7 +359,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     totals
 }
 
-/// Until everything has arrived and nothing comes twice any more.
+/// Waits until every message has arrived and no more duplicates arrive.
 fn wait_for_arrivals(ledger: &Ledger, patience: Duration) {
     let started = Instant::now();
     loop {
@@ -368,14 +374,14 @@ fn wait_for_arrivals(ledger: &Ledger, patience: Duration) {
     }
 }
 
-/// Environment for a process whose time of day is what a file says.
+/// The environment for a process whose clock is set by a file.
 fn moved_clock(file: &std::path::Path) -> Vec<(String, String)> {
     let library = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
         .iter()
         .map(|directory| PathBuf::from(directory).join("faketime/libfaketimeMT.so.1"))
         .find(|library| library.exists())
         .expect("libfaketime, from Debian's package of that name");
-    std::fs::write(file, "+0").expect("the file of the clock");
+    std::fs::write(file, "+0").expect("the file that sets the clock");
     [
         ("LD_PRELOAD", library.display().to_string()),
         ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),

@@ -1,5 +1,4 @@
-//! A process that publishes and reports every answer, so that it can be killed, and
-//! live on a clock of its own.
+//! A process that publishes and reports every answer. It can be killed, and can have its own clock.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -23,16 +22,16 @@ use delayline_settings::Settings;
 
 use crate::ledger::{Ledger, clock_ms};
 
-/// What a publisher is told in its environment, as JSON.
+/// The environment variable with the publisher's job, as JSON.
 pub const JOB: &str = "FAULTS_PUBLISHER";
 
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Job {
-    /// Settings to give to the router.
+    /// Settings for the router.
     pub settings: Vec<(String, String)>,
     pub app: String,
     pub unit_ms: u64,
-    /// Ids, from and up to.
+    /// The first id, and the id after the last one.
     pub from: u64,
     pub to: u64,
     /// Messages per second.
@@ -42,16 +41,16 @@ pub struct Job {
     pub recallable: bool,
 }
 
-/// When a message is due.
+/// The delays of the messages.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub enum Delays {
-    /// After one to 127 units, most of one or two bits.
+    /// One to 127 units, mostly with one or two bits set.
     Mixed,
-    /// After one to so many units.
+    /// One to this many units.
     UpTo(u64),
-    /// After one to eight units.
+    /// One to eight units.
     Short,
-    /// At any moment between two of the clock that nobody can set, in ms.
+    /// Due at a random moment between two times of [`clock_ms`].
     Between(i64, i64),
 }
 
@@ -71,7 +70,7 @@ impl Delays {
     }
 }
 
-/// The delay of a message in units: most of one or two bits, some of up to seven.
+/// The delay of a message in units: mostly with one or two bits set, sometimes with up to seven.
 fn delay_of(id: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(id);
     match id % 4 {
@@ -81,7 +80,7 @@ fn delay_of(id: u64) -> u64 {
     }
 }
 
-/// The process itself: publishes, and writes a line per outcome.
+/// The code of the process: publishes, and prints a line for each result.
 pub fn publish(job: &Job) {
     let mut layers = delayline_settings::Layers::new();
     for (key, value) in &job.settings {
@@ -93,7 +92,7 @@ pub fn publish(job: &Job) {
     let mut pipeline = router.pipeline();
     let started = Instant::now();
     for id in job.from..job.to {
-        // A steady rate, also after the broker kept us waiting.
+        // The rate is constant, even if the broker has blocked the publisher for a while.
         let planned = Duration::from_secs_f64((id - job.from) as f64 / job.rate as f64);
         if let Some(ahead) = planned.checked_sub(started.elapsed()) {
             thread::sleep(ahead);
@@ -119,7 +118,7 @@ pub fn publish(job: &Job) {
 fn report(outcome: &Outcome<(u64, i64)>) {
     let (id, due) = outcome.tag;
     let mut out = io::stdout().lock();
-    // If nobody reads any more, there is nobody to tell.
+    // If the reader is gone, the line is not needed.
     let _ = match &outcome.result {
         Ok(receipt) => {
             let handle = receipt.handle.as_ref().map(|handle| format!(" {handle}")).unwrap_or_default();
@@ -133,21 +132,21 @@ fn report(outcome: &Outcome<(u64, i64)>) {
 #[derive(Debug, Clone)]
 pub struct Waiting {
     pub id: u64,
-    /// On the clock of [`clock_ms`].
+    /// A time of [`clock_ms`].
     pub due: i64,
     pub handle: String,
 }
 
-/// A publisher as the suite sees it.
+/// A publisher, from the suite's point of view.
 pub struct Publisher {
     job: Job,
-    /// Environment that moves its clock.
+    /// The environment that changes its clock.
     clock: Vec<(String, String)>,
     ledger: Arc<Ledger>,
-    /// Who is told the handles.
+    /// Receives the handles of confirmed messages.
     handles: Option<Sender<Waiting>>,
     running: Option<(Child, JoinHandle<()>)>,
-    /// The highest id that was reported.
+    /// The id after the highest one that was reported.
     reached: Arc<AtomicU64>,
 }
 
@@ -156,7 +155,7 @@ impl Publisher {
         Self::telling(job, clock, ledger, None)
     }
 
-    /// The same; tells somebody the handles of what is confirmed.
+    /// The same; also sends the handles of confirmed messages to a channel.
     pub fn telling(
         job: Job,
         clock: Vec<(String, String)>,
@@ -183,8 +182,8 @@ impl Publisher {
         let reader = thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
                 let words: Vec<_> = line.split(' ').collect();
-                // The last line of a killed process may be cut off; then its message
-                // is not in the ledger, although the broker may have it.
+                // The last line of a killed process may be cut off. Its message is then not in the
+                // ledger, although the broker may have it.
                 let Some(id) = words.get(1).and_then(|id| id.parse().ok()) else { continue };
                 match words[..] {
                     ["confirmed", _, due, levels] => match (due.parse(), levels.parse()) {
@@ -195,7 +194,7 @@ impl Publisher {
                         (Ok(due), Ok(levels)) => {
                             ledger.confirm(id, due, levels);
                             let waiting = Waiting { id, due, handle: handle.into() };
-                            // Nobody may want to know any more.
+                            // The receiver may be gone.
                             _ = handles.as_ref().map(|handles| handles.send(waiting));
                         }
                         _ => continue,
@@ -212,14 +211,14 @@ impl Publisher {
         self.running = Some((child, reader));
     }
 
-    /// Kills it as it publishes, and starts another that carries on.
+    /// Kills the process as it publishes, and starts another that goes on.
     pub fn kill_and_restart(&mut self) {
         if let Some((mut child, reader)) = self.running.take() {
             let _ = child.kill();
             let _ = child.wait();
             let _ = reader.join();
         }
-        // Ids that were in flight are never used again: whether they arrive is open.
+        // Ids that were in flight are never reused, because they may or may not arrive.
         let left = self.job.to.saturating_sub(self.reached.load(Ordering::Relaxed));
         self.job.from = self.job.to + 1_000_000;
         self.job.to = self.job.from + left;
@@ -227,7 +226,7 @@ impl Publisher {
         self.run();
     }
 
-    /// Waits until everything has its answer. Returns whether it ended in order.
+    /// Waits until every message has an answer. Returns whether the process succeeded.
     pub fn finish(mut self) -> bool {
         let Some((mut child, reader)) = self.running.take() else { return false };
         let ended = child.wait().is_ok_and(|status| status.success());

@@ -1,5 +1,5 @@
 //! Processes that recall a tenth of the messages, each at a random moment before it is due or
-//! shortly after, and say what they were told.
+//! shortly after, and that report the answers.
 
 use std::{
     collections::BTreeMap,
@@ -28,34 +28,34 @@ use crate::{
     publisher::Waiting,
 };
 
-/// What a recaller is told in its environment: settings, as JSON.
+/// The environment variable with the recaller's settings, as JSON.
 pub const JOB: &str = "FAULTS_RECALLER";
 
-/// How many recall at the same time.
+/// The number of processes that recall at the same time.
 const PROCESSES: usize = 4;
 
-/// One of how many messages is recalled.
+/// One message in `EACH` is recalled.
 const EACH: u64 = 10;
 
-/// How long after a message was due somebody may still try to recall it, in ms.
+/// How long after its due time a message may still be recalled, in ms.
 const AFTERWARDS_MS: i64 = 200;
 
-/// How long a recaller tries again while the broker is away.
+/// How long a recaller retries while the broker is away.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How many messages are published in a second: for 20 s at least, so that there are recalls
-/// before and after each kill.
+/// Messages per second: publishing takes 20 s at least, so that there are recalls before and after
+/// each kill.
 pub fn rate(args: &Args) -> u64 {
     args.rate.min(args.messages / 20).max(1)
 }
 
-/// The longest delay of a message, in units: as long as it takes to publish them all, but 30 s
+/// The longest delay of a message in units. It is the time needed to publish all messages, but 30 s
 /// to 2 min, so that most recalls are in time although a node is away for a while.
 pub fn longest(args: &Args) -> u64 {
     (args.messages / rate(args)).clamp(30, 120) * 1_000 / UNIT_MS
 }
 
-/// Makes what an application needs for it.
+/// Declares the objects that an application needs for recalls.
 pub fn offer(session: &mut Session, topology: &Topology, app: &str) {
     let app = AppKey::new(app).expect("an app key");
     let to = Endpoint::Queue(app.to_string());
@@ -65,11 +65,11 @@ pub fn offer(session: &mut Session, topology: &Topology, app: &str) {
             Object::Queue(queue) => session.declare_queue(&queue),
             Object::Binding(binding) => session.bind(&binding),
         }
-        .expect("it can be declared");
+        .expect("the object can be declared");
     }
 }
 
-/// The process itself: recalls what it reads, and writes a line per answer.
+/// The code of the process: recalls the messages that it reads, and prints a line for each answer.
 pub fn recall(settings: &Vec<(String, String)>) {
     let mut layers = Layers::new();
     for (key, value) in settings {
@@ -80,7 +80,7 @@ pub fn recall(settings: &Vec<(String, String)>) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let (id, handle) = line.split_once(' ').expect("an id and a handle");
         let told = one(&settings, &mut recaller, &handle.parse().expect("a handle"));
-        // If nobody reads any more, there is nobody to tell.
+        // If the reader is gone, the line is not needed.
         let _ = writeln!(io::stdout().lock(), "{id} {told}");
     }
 }
@@ -89,12 +89,12 @@ fn one(settings: &Settings, recaller: &mut Option<Recaller>, handle: &Handle) ->
     let until = Instant::now() + PATIENCE;
     let mut failed = false;
     while Instant::now() < until {
-        let connect = || Recaller::connect(settings.broker.clone(), settings.topology.set.clone());
+        let connect = || Recaller::connect(settings.target());
         let connected = match recaller.take() {
             Some(recaller) => Ok(recaller),
             None => connect(),
         };
-        if let Ok(mut connected) = connected {
+        if let Ok(connected) = connected {
             let answer = connected.recall(handle);
             *recaller = Some(connected);
             match answer {
@@ -114,7 +114,7 @@ fn one(settings: &Settings, recaller: &mut Option<Recaller>, handle: &Handle) ->
     "open"
 }
 
-/// The processes as the suite sees them.
+/// The processes, from the suite's point of view.
 pub struct Recallers {
     planner: JoinHandle<usize>,
     readers: Vec<(Child, JoinHandle<()>)>,
@@ -122,7 +122,8 @@ pub struct Recallers {
 }
 
 impl Recallers {
-    /// Starts them. They take the handles that are sent, until nobody sends any more.
+    /// Starts the processes. They recall the messages that are sent to the returned channel, until
+    /// the channel is closed.
     pub fn start(
         settings: &[(String, String)],
         ledger: &Arc<Ledger>,
@@ -157,18 +158,18 @@ impl Recallers {
         (Some(handles), Some(recallers))
     }
 
-    /// Waits until each has its answer.
+    /// Waits until each recall has its answer.
     pub fn finish(self) {
         let planned = self.planner.join().expect("the plan is carried out");
         for (mut child, reader) in self.readers {
-            assert!(child.wait().is_ok_and(|status| status.success()), "a recaller did not end in order");
+            assert!(child.wait().is_ok_and(|status| status.success()), "a recaller failed");
             reader.join().expect("its answers are read");
         }
         assert_eq!(self.ledger.told(), planned, "recalls without an answer");
     }
 }
 
-/// Gives a tenth of the messages to the recallers, each at its moment. Returns how many.
+/// Passes a tenth of the messages to the recallers, each at its moment. Returns their number.
 fn plan(waiting: &Receiver<Waiting>, mut inputs: Vec<ChildStdin>) -> usize {
     let mut planned: BTreeMap<(i64, u64), String> = BTreeMap::new();
     let (mut open, mut given) = (true, 0);

@@ -1,11 +1,11 @@
-//! The figures, as a table that can also go into a document.
+//! The figures, as a Markdown table.
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
 use crate::ledger::Totals;
 
-/// What a fault did on a broker.
+/// The result of a fault on a broker.
 #[derive(Debug, Serialize)]
 pub struct Line {
     pub broker: String,
@@ -15,7 +15,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Whether the promises were kept, without a help that this broker is not known to need.
+    /// Whether the promises were kept, and without help unless this broker is known to need it.
     pub fn holds(&self) -> bool {
         let Totals { confirmed, lost, early, help, .. } = self.totals;
         let helped = help.is_none_or(|help| help.is_known_of(&self.broker));
@@ -78,14 +78,14 @@ pub fn print(lines: &[Line]) {
     recalls(lines);
 }
 
-/// What became of recalled messages, if any were.
+/// Prints the results of recalls, if there were any.
 fn recalls(lines: &[Line]) {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header([
         "broker",
         "fault",
         "recalled",
-        "delivered all the same",
+        "delivered despite the recall",
         "too late",
         "open",
         "of those aside",

@@ -16,12 +16,12 @@ use crate::{
     publisher::Publisher,
 };
 
-/// A fault, and what it needs.
+/// A fault, and its requirements.
 pub struct Scenario {
     pub name: &'static str,
     pub what: &'static str,
     pub needs: Needs,
-    /// Does it, and undoes it.
+    /// Applies the fault and ends it.
     pub run: fn(&mut Stage<'_>),
 }
 
@@ -30,18 +30,18 @@ pub enum Needs {
     Nothing,
     Single,
     Cluster,
-    /// A cluster whose nodes can be cut off from each other.
+    /// A cluster whose nodes can be separated from each other.
     Separable,
-    /// Publishers that live on a clock of their own.
+    /// Publishers with their own clock.
     MovedClock,
-    /// An application queue that refuses what is over a hundred messages.
+    /// An application queue that refuses messages beyond a hundred.
     SmallQueue,
-    /// Messages that can be recalled, and processes that do.
+    /// Messages that can be recalled, and processes that recall them.
     Recall,
 }
 
 impl Needs {
-    /// Whether one node, or a cluster, can be enough.
+    /// Whether a single node, or a cluster, meets these requirements.
     pub fn can_have(self, cluster: bool) -> bool {
         match self {
             Self::Single => !cluster,
@@ -51,16 +51,16 @@ impl Needs {
     }
 }
 
-/// What a scenario acts upon while messages are published and arrive.
+/// The objects that a scenario can change while messages are published and arrive.
 pub struct Stage<'a> {
     pub ledger: &'a Ledger,
-    /// How many are published in all.
+    /// The number of messages that are published.
     pub messages: u64,
     pub lab: &'a mut Lab,
     pub settings: &'a Settings,
     pub publisher: &'a mut Publisher,
     pub consumer: &'a Consumer,
-    /// The file that says how far the publishers' clocks are moved.
+    /// The file that sets the publishers' clocks.
     pub clock_file: &'a std::path::Path,
 }
 
@@ -75,10 +75,10 @@ pub const SCENARIOS: [Scenario; 13] = [
                 eprintln!("   {} ms: kill", clock_ms());
                 stage.lab.node(node).kill();
                 seconds(2);
-                stage.lab.node(node).restart().expect("it starts again");
+                stage.lab.node(node).restart().expect("the node starts again");
                 eprintln!("   {} ms: it answers again", clock_ms());
                 node = (node + 1) % stage.lab.size();
-                // The last kill is among the last messages.
+                // The last kill happens before the last twentieth of the messages.
                 if stage.ledger.progress().0 as u64 + stage.messages / 20 >= stage.messages {
                     return;
                 }
@@ -94,7 +94,7 @@ pub const SCENARIOS: [Scenario; 13] = [
         run: |stage| {
             stage.lab.node(0).kill();
             seconds(2);
-            stage.lab.node(0).restart().expect("it starts again");
+            stage.lab.node(0).restart().expect("the node starts again");
         },
     },
     Scenario {
@@ -105,7 +105,7 @@ pub const SCENARIOS: [Scenario; 13] = [
             let leader = stage.lab.leader_of_the_hottest_level(stage.settings);
             stage.lab.node(leader).kill();
             seconds(5);
-            stage.lab.node(leader).restart().expect("it starts again");
+            stage.lab.node(leader).restart().expect("the node starts again");
         },
     },
     Scenario {
@@ -114,8 +114,8 @@ pub const SCENARIOS: [Scenario; 13] = [
         needs: Needs::Cluster,
         run: |stage| {
             for index in 0..stage.lab.size() {
-                stage.lab.node(index).stop().expect("it stops");
-                stage.lab.node(index).restart().expect("it starts again");
+                stage.lab.node(index).stop().expect("the node stops");
+                stage.lab.node(index).restart().expect("the node starts again");
             }
         },
     },
@@ -126,7 +126,7 @@ pub const SCENARIOS: [Scenario; 13] = [
         run: |stage| {
             for index in 0..stage.lab.size() {
                 stage.lab.node(index).kill();
-                stage.lab.node(index).restart().expect("it starts again");
+                stage.lab.node(index).restart().expect("the node starts again");
             }
         },
     },
@@ -136,9 +136,9 @@ pub const SCENARIOS: [Scenario; 13] = [
         needs: Needs::Separable,
         run: |stage| {
             let leader = stage.lab.leader_of_the_hottest_level(stage.settings);
-            stage.lab.cluster().cut_off(leader).expect("it can be cut off");
+            stage.lab.cluster().cut_off(leader).expect("the node can be cut off");
             seconds(20);
-            stage.lab.cluster().heal(leader).expect("it can be healed");
+            stage.lab.cluster().heal(leader).expect("the node can be reconnected");
         },
     },
     Scenario {
@@ -197,8 +197,8 @@ pub const SCENARIOS: [Scenario; 13] = [
         needs: Needs::MovedClock,
         run: |stage| {
             for offset in ["-3h", "+26h", "+0"] {
-                // Read by the running process within a second.
-                std::fs::write(stage.clock_file, offset).expect("the file of the clock");
+                // The running process reads the file once a second.
+                std::fs::write(stage.clock_file, offset).expect("the file that sets the clock");
                 seconds(2);
                 stage.publisher.kill_and_restart();
             }
@@ -206,10 +206,10 @@ pub const SCENARIOS: [Scenario; 13] = [
     },
 ];
 
-/// The key of the application, and the name of its queue.
+/// The app key of the application, and the name of its queue.
 pub const APP: &str = "app";
 
-/// Declares an application's queue and binds it.
+/// Declares an application queue and binds it.
 pub fn declare_app(session: &mut Session, settings: &Settings, app: &str, needs: Needs) {
     let mut arguments = vec![("x-queue-type".to_owned(), "quorum".into())];
     if needs == Needs::SmallQueue {
@@ -229,7 +229,7 @@ fn binding(settings: &Settings, app: &str) -> Binding {
     }
 }
 
-/// As a careful operator does it: nothing is in the queue when it goes.
+/// Deletes the queue as a careful operator does: only once it is empty.
 fn replace_queue(stage: &mut Stage<'_>) {
     let mut session = Session::open(&stage.settings.broker).expect("a session");
     session.unbind(&binding(stage.settings, APP)).expect("no binding");

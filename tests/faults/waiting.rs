@@ -1,4 +1,4 @@
-//! Very many messages wait while their node is killed and started again.
+//! A very large number of messages waits while the node is killed and started again.
 
 use std::{
     process::{Command, ExitCode},
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline_measure::ledger::percentile;
+use delayline_core::ledger::percentile;
 use delayline_settings::Settings;
 use serde::Serialize;
 
@@ -23,24 +23,25 @@ use crate::{
 
 const UNIT_MS: u64 = 1_000;
 
-/// The app of the messages that measure how late a short delay is.
+/// The app key of the messages that measure the lateness of short delays.
 const PROBE: &str = "probe";
 
-/// From the last message until the first falls due: to look, to restart, to look again.
+/// The time from the last message until the first falls due, for the measurements and the restart.
 const PAUSE: Duration = Duration::from_secs(150);
 
 #[derive(Debug, Serialize)]
 struct Figures {
     broker: String,
     waiting: u64,
-    /// Over which they fall due.
+    /// The period over which the messages fall due.
     minutes: u64,
     publish_rate: f64,
     memory_per_message: f64,
     disk_per_message: f64,
     empty_start_s: f64,
     full_start_s: f64,
-    /// Of short delays: before, while all wait, after the restart, while they arrive.
+    /// Lateness of short delays: with no waiting messages, while all wait, after the restart, while
+    /// they arrive.
     lateness_empty: Lateness,
     lateness_full: Lateness,
     lateness_restarted: Lateness,
@@ -50,7 +51,7 @@ struct Figures {
     totals: Totals,
 }
 
-/// Kills the node on the way, and measures around it.
+/// Kills the node while the messages wait, and measures before, during and after.
 pub fn run(messages: u64, args: &Args) -> ExitCode {
     let mut lab = Lab::start(false, args.limit()).unwrap_or_else(|error| panic!("{error}"));
     let broker = lab.version();
@@ -133,7 +134,7 @@ pub fn run(messages: u64, args: &Args) -> ExitCode {
     ExitCode::from(u8::from(lost > 0 || early > 0 || confirmed as u64 != messages))
 }
 
-/// The settings of this process, and what its publishers are given.
+/// The settings of this process and of its publishers.
 struct Given {
     settings: Settings,
     given: Vec<(String, String)>,
@@ -162,7 +163,7 @@ impl Given {
         Publisher::start(job, Vec::new(), Arc::clone(ledger))
     }
 
-    /// How late 400 messages are that are due after one to eight seconds, 20 a second.
+    /// The lateness of 400 messages with delays of one to eight seconds, 20 a second.
     fn probe(&self) -> Lateness {
         let ledger = Arc::new(Ledger::default());
         let consumer = Consumer::start(&self.settings.broker, PROBE, Arc::clone(&ledger), Place::Application);
@@ -190,7 +191,7 @@ impl Lateness {
     }
 }
 
-/// What a node takes, in bytes.
+/// The memory and disk space of a node, in bytes.
 struct Size {
     memory: u64,
     disk: u64,
@@ -216,10 +217,10 @@ fn sleep_until(clock: i64) {
     }
 }
 
-/// Kills the node, and returns how many seconds it takes until it serves again.
+/// Kills the node, and returns the seconds until it serves again.
 fn restart(lab: &mut Lab) -> f64 {
     lab.node(0).kill();
     let started = Instant::now();
-    lab.node(0).restart().expect("it starts again");
+    lab.node(0).restart().expect("the node starts again");
     started.elapsed().as_secs_f64()
 }

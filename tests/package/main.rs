@@ -1,5 +1,5 @@
 //! The .deb on a Debian machine: installed, used, upgraded while messages wait, purged.
-//! `scripts/test-package` makes the packages and the machine, and says where they are.
+//! `scripts/test-package` builds the packages and the machine, and passes their paths.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use common::{eventually, shared_node, topology, vhost};
 
-/// A machine: a copy of the tree that goes with this.
+/// A machine: a copy of a directory tree, which is deleted with it.
 struct Machine {
     root: tempfile::TempDir,
 }
@@ -47,7 +47,7 @@ impl Machine {
         command
     }
 
-    /// What a command that must succeed printed.
+    /// The output of a command that must succeed.
     fn run(&self, words: &[&str]) -> String {
         let output = self.command(None, words).stdin(Stdio::null()).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -61,7 +61,7 @@ impl Machine {
         fs::remove_file(self.path("/package.deb")).unwrap();
     }
 
-    /// The daemon as the unit starts it: its program, its user, its environment.
+    /// The daemon as the systemd unit starts it: its program, user and environment.
     fn start(&self) -> Child {
         let unit = fs::read_to_string(self.path("/usr/lib/systemd/system/delayline.service")).unwrap();
         let values = |key: &str| {
@@ -83,7 +83,7 @@ fn package(variable: &str) -> PathBuf {
     env::var_os(variable).expect("scripts/test-package runs this").into()
 }
 
-/// Ends the daemon as systemd does, and expects that it ends well.
+/// Ends the daemon as systemd does, and expects a clean exit.
 fn stop(mut daemon: Child) {
     kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
     assert!(daemon.wait().unwrap().success());
@@ -105,7 +105,7 @@ fn it_is_installed_used_upgraded_and_purged() {
     }
     assert!(fs::read_to_string(machine.path("/etc/passwd")).unwrap().contains("delayline:"));
 
-    // The settings of somebody who installs it.
+    // The administrator's settings.
     let settings = vhost().build().unwrap();
     let toml = format!(
         "url = \"{}/{}\"\nmanagement_url = \"{}\"\nweb_listen = \"none\"\ncanary = false\n\
@@ -130,34 +130,34 @@ fn it_is_installed_used_upgraded_and_purged() {
     assert!(admin::verify(&settings, &topology(&settings)).unwrap().findings.is_empty());
     delayline(&["app", "add", "billing", "--no-user", "--retry"]);
 
-    // Something waits in a level, and something for the application.
+    // One message waits in a level, and another in the application's queue.
     let mut session = Session::open(&settings.broker).unwrap();
     let mut depth = |queue: &str| session.queue_depth(queue).unwrap().unwrap().ready;
     for delay in ["1d", "1s", "1s"] {
         delayline(&["send", "--app", "billing", "--delay", delay, "--body", "x"]);
     }
-    eventually("those of a second arrive", || depth("billing") == 2);
+    eventually("the messages with a delay of a second arrive", || depth("billing") == 2);
     stop_after_it_ran(&machine);
 
-    // The next version takes the place of this one, and what somebody wrote stays.
+    // The next version replaces this one, and keeps the administrator's file.
     machine.dpkg_install(&package("PACKAGE_NEXT"));
     assert_eq!(fs::read_to_string(machine.path("/etc/delayline/delayline.toml")).unwrap(), toml);
     delayline(&["verify"]);
     stop_after_it_ran(&machine);
 
-    // Nothing is left of it but what belongs to the machine; and the broker keeps all of its.
+    // Purging removes everything except the machine's own files, and changes nothing on the broker.
     machine.run(&["dpkg", "--purge", "delayline"]);
     let listed = machine.run(&["find", "/", "-xdev", "-name", "*delayline*", "-not", "-path", "/proc/*"]);
     let left: Vec<_> = listed.lines().collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(fs::read_to_string(machine.path("/etc/passwd")).unwrap(), users);
     assert!(admin::verify(&settings, &topology(&settings)).unwrap().findings.is_empty());
-    // A day is 2^16 s and some more.
+    // A day is a little more than 2^16 s.
     assert_eq!(depth("delay.level.16"), 1);
     assert_eq!(depth("billing"), 2);
 }
 
-/// Runs the daemon until it consumes what is to be retried.
+/// Runs the daemon until it consumes messages to be retried.
 fn stop_after_it_ran(machine: &Machine) {
     let toml = fs::read_to_string(machine.path("/etc/delayline/delayline.toml")).unwrap();
     let url = toml.split('"').nth(1).unwrap();
@@ -174,5 +174,5 @@ fn stop_after_it_ran(machine: &Machine) {
     let daemon = machine.start();
     eventually("the daemon serves", || consumers() > 0);
     stop(daemon);
-    eventually("it is gone", || consumers() == 0);
+    eventually("its consumer is gone", || consumers() == 0);
 }

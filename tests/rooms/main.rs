@@ -1,7 +1,9 @@
-//! The map of the rooms in CONTRIBUTING.md is true: every room is on it, and none uses one
-//! that comes after it.
+//! The map of the rooms in CONTRIBUTING.md is correct: every room is on it, and no room uses a
+//! later one.
 //!
-//! Between crates the compiler would notice; between the modules of a crate nobody would.
+//! Between crates, the compiler checks this; between the modules of a crate, only this test does.
+
+mod limits;
 
 use std::{
     collections::BTreeSet,
@@ -13,9 +15,9 @@ use std::{
 struct Room {
     /// The folder or file.
     path: String,
-    /// The crate it belongs to, by the name that code knows it by.
+    /// The crate that contains it, by its name in code.
     of: String,
-    /// Its name in paths of code; empty for what lies in the crate itself.
+    /// Its name in the paths of code; empty for the crate itself.
     module: String,
 }
 
@@ -26,10 +28,12 @@ fn top() -> &'static Path {
 fn rooms() -> Vec<Room> {
     let document = fs::read_to_string(top().join("CONTRIBUTING.md")).unwrap();
     let paths = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    let rooms: Vec<_> = paths.filter(|path| path.starts_with("src") || path.starts_with("crates/")).collect();
+    let rooms: Vec<_> = paths
+        .filter(|path| ["src", "crates/", "tools/"].iter().any(|start| path.starts_with(start)))
+        .collect();
     let room = |path: &&str| {
         let (before, module) = path.split_once("src").expect("a folder of sources");
-        let of = before.trim_end_matches('/').trim_start_matches("crates/");
+        let of = before.trim_end_matches('/').trim_start_matches("crates/").trim_start_matches("tools/");
         Room {
             path: (*path).to_owned(),
             of: if of.is_empty() { "delayline".into() } else { format!("delayline_{of}") },
@@ -50,13 +54,13 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of a file: neither comments nor its tests, which may look at anything.
+/// The code of a file, without comments and without its unit tests, which may use everything.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// What stands right behind `root::`, also in braces.
+/// The names directly after `root::`, also in braces.
 fn named(code: &str, root: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, _) in code.match_indices(&format!("{root}::")) {
@@ -71,7 +75,7 @@ fn named(code: &str, root: &str) -> BTreeSet<String> {
             names.insert(word(rest));
             continue;
         };
-        // The first word of each part that is not within further braces.
+        // The first word of each part outside inner braces.
         let (mut depth, mut part) = (0, String::new());
         for c in inside.chars() {
             match c {
@@ -92,13 +96,14 @@ fn named(code: &str, root: &str) -> BTreeSet<String> {
     names
 }
 
-/// The place on the map of the innermost room that holds a file.
+/// The place on the map of the innermost room that contains a file.
 fn place(rooms: &[Room], file: &str) -> Option<usize> {
     let holds = |room: &Room| file == room.path || file.starts_with(&format!("{}/", room.path));
     (0..rooms.len()).filter(|&place| holds(&rooms[place])).max_by_key(|&place| rooms[place].path.len())
 }
 
-/// The place of what a name means in code of a room. What is not on the map lies in the crate.
+/// The place of the room that a name refers to. A name that is not on the map refers to the crate
+/// itself.
 fn meant(rooms: &[Room], of: &str, name: &str) -> Option<usize> {
     let known = |module: &str| rooms.iter().position(|room| room.of == of && room.module == module);
     known(name).or_else(|| known(&name.to_lowercase())).or_else(|| known(""))
@@ -110,6 +115,7 @@ fn no_room_uses_one_that_comes_after_it() {
     let mut files = Vec::new();
     sources(&top().join("src"), &mut files);
     sources(&top().join("crates"), &mut files);
+    sources(&top().join("tools/bench/src"), &mut files);
     assert!(files.len() > 200, "only {} files were found", files.len());
     let (mut wrong, mut looked) = (Vec::new(), 0);
     for file in &files {
@@ -121,14 +127,14 @@ fn no_room_uses_one_that_comes_after_it() {
         let text = code(&fs::read_to_string(file).unwrap());
         for of in rooms.iter().map(|room| room.of.as_str()).collect::<BTreeSet<_>>() {
             let own = of == rooms[here].of;
-            // What lies in a crate itself ties its rooms together, and may use all of them.
+            // Files of the crate itself connect its rooms, so they may use all of them.
             if own && rooms[here].module.is_empty() {
                 continue;
             }
             for name in named(&text, if own { "crate" } else { of }) {
                 looked += 1;
                 let there = meant(&rooms, of, &name).expect("a crate of the map");
-                // The crate itself stands before its rooms; none of them may use it.
+                // The crate itself comes before its rooms on the map, but its rooms may not use it.
                 if there > here || own && rooms[there].module.is_empty() {
                     wrong.push(format!("{relative} uses `{name}` of {}", rooms[there].path));
                 }
@@ -150,12 +156,12 @@ fn every_folder_is_on_the_map() {
         assert!(rooms.iter().any(|room| room.path == relative), "{relative} is not on the map");
     }
     for room in &rooms {
-        assert!(top().join(&room.path).exists(), "{} is on the map and nowhere else", room.path);
+        assert!(top().join(&room.path).exists(), "{} is on the map but does not exist", room.path);
     }
 }
 
 #[test]
-fn names_are_found_wherever_they_stand() {
+fn names_are_found_in_braces_and_in_paths() {
     let text = "use crate::{a::{b, c}, D, e::f};\nfn g() { crate::h::i(); other::crate_::j(); }";
     assert_eq!(named(text, "crate").into_iter().collect::<Vec<_>>(), ["D", "a", "e", "h"]);
 }

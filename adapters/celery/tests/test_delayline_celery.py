@@ -37,7 +37,7 @@ def note(self: Any, text: str) -> str:
 
 @app.task(bind=True)  # type: ignore[untyped-decorator]
 def once(self: Any, text: str, how: str) -> None:
-    """Fails the first time, in one of several ways."""
+    """Fails the first time, in the given way."""
     before = self.request.get("delayline-attempt", 0) + self.request.retries
     came.put((how, before))
     if before:

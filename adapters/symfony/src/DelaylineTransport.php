@@ -28,8 +28,8 @@ final class DelaylineStamp implements NonSendableStampInterface
 /**
  * A transport whose delays wait in RabbitMQ, in the exchanges and queues of delayline.
  *
- * What fails is rejected, and comes back as the platform's policy says. What fails with an error that is not
- * recoverable is parked, with the error's text.
+ * A message that fails is rejected, and is retried by the platform's policy. If its error is unrecoverable, the
+ * message is parked with the error's text.
  */
 final class DelaylineTransport implements TransportInterface
 {
@@ -102,7 +102,7 @@ final class DelaylineTransport implements TransportInterface
         $queue->bind("$this->set.recall.$found[1]", $handle);
     }
 
-    /** What the broker wrote into a received message, such as `x-death`, is not sent again. */
+    /** Headers that the broker added to a received message, such as `x-death`, are not sent again. */
     private static function anew(Envelope $envelope, string $key, array $headers): Envelope
     {
         $attributes = ['headers' => $headers, 'message_id' => bin2hex(random_bytes(16))];
@@ -120,7 +120,7 @@ final class DelaylineTransportFactory implements TransportFactoryInterface
         ['app_key' => $appKey, 'queue' => $queue, 'set' => $set] =
             $options + ['queue' => $options['app_key'], 'set' => 'delay'];
         $make = static fn (string $exchange): Connection => Connection::fromDsn(substr($dsn, \strlen('delayline+')), [
-            // Both exist, and we may not declare them. Without the time limit, what is refused counts as sent.
+            // Both exist, and we may not declare them. Without the time limit, a refused message would count as sent.
             'auto_setup' => false,
             'confirm_timeout' => 10,
             'exchange' => ['name' => $exchange],

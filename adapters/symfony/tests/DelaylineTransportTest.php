@@ -50,7 +50,7 @@ final class DelaylineTransportTest extends TestCase
         $this->transport->send(new Envelope(new Invoice($text), $stamps));
     }
 
-    /** Works until so many messages have come. */
+    /** Works until this many messages have arrived. */
     private function work(int $messages, callable $handler): void
     {
         $handle = function (Invoice $invoice) use ($handler): void {

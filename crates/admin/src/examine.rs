@@ -1,11 +1,21 @@
 //! Examining one object over AMQP, without changing anything.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::Serialize;
 
 use delayline_amqp::{AmqpError, Session};
-use delayline_core::topology::{Exchange, Object, Queue};
+use delayline_broker::Snapshot;
+use delayline_core::{
+    codec::Shortcut,
+    topology::{Exchange, Object, Queue, Topology},
+};
+use delayline_settings::Settings;
+
+use crate::error::connect;
 
 /// AMQP's reply code when the object has other arguments.
 const PRECONDITION_FAILED: u16 = 406;
@@ -22,7 +32,7 @@ pub enum ObjectState {
 }
 
 /// An object that has other properties or arguments. The broker names the first that differs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Conflict {
     /// The exchange or queue.
@@ -43,9 +53,23 @@ impl fmt::Display for Conflict {
         if argument.is_empty() {
             write!(f, "{object} has other arguments: {text}")
         } else {
-            write!(f, "{object}: `{argument}` should be {wanted}, but is {found}")
+            write!(f, "{object}: `{argument}` should be {wanted}, but is {found}")?;
+            if self.is_of_replicas() { write!(f, "; {text}") } else { Ok(()) }
         }
     }
+}
+
+/// How many consumers queues have, for brokers whose API does not report it. Queues that we may not ask
+/// about are left out.
+pub(crate) fn consumers(settings: &Settings, queues: impl Iterator<Item = String>) -> BTreeMap<String, u64> {
+    let mut queues = queues.peekable();
+    let session = queues.peek().and_then(|_| connect(&settings.broker).ok());
+    let Some(mut session) = session else { return BTreeMap::new() };
+    let known = queues.filter_map(|queue| {
+        let depth = session.queue_depth(&queue).ok().flatten()?;
+        Some((queue, depth.consumers.into()))
+    });
+    known.collect()
 }
 
 /// Examines an exchange: does it exist, and if so, would declaring it change nothing?
@@ -66,20 +90,44 @@ pub(super) fn queue(session: &mut Session, queue: &Queue) -> Result<ObjectState,
     state(format!("queue `{}`", queue.name), declared)
 }
 
-/// The finding for an object that does not exist.
-pub(super) fn missing(object: &Object) -> Option<ObjectState> {
-    match object {
-        Object::Exchange(_) | Object::Queue(_) => Some(ObjectState::Missing),
-        Object::Binding(_) => None,
-    }
-}
-
 /// Examines an object; bindings cannot be examined over AMQP.
 pub(super) fn object(session: &mut Session, object: &Object) -> Result<Option<ObjectState>, AmqpError> {
     match object {
         Object::Exchange(wanted) => exchange(session, wanted).map(Some),
         Object::Queue(wanted) => queue(session, wanted).map(Some),
         Object::Binding(_) => Ok(None),
+    }
+}
+
+/// A set as it is installed. Without a snapshot, AMQP shows which queues of shortcuts exist, and not whether
+/// messages take them.
+pub(crate) fn as_installed(
+    topology: &Topology,
+    session: &mut Session,
+    snapshot: Option<&Snapshot>,
+) -> Result<Topology, AmqpError> {
+    if let Some(snapshot) = snapshot {
+        return Ok(snapshot.as_installed(topology));
+    }
+    let mut found = BTreeSet::new();
+    for shortcut in Shortcut::all() {
+        let queue = topology.names().shortcut(shortcut);
+        match session.queue_depth(&queue)? {
+            Some(_) => found.insert(queue),
+            // The first is declared first and deleted last.
+            None if found.is_empty() => break,
+            None => false,
+        };
+    }
+    Ok(topology.as_installed(false, |queue| found.contains(queue)))
+}
+
+/// An exchange, queue or binding, in words.
+pub(crate) fn describe(object: &Object) -> String {
+    match object {
+        Object::Exchange(exchange) => format!("exchange `{}`", exchange.name),
+        Object::Queue(queue) => format!("queue `{}`", queue.name),
+        Object::Binding(binding) => binding.to_string(),
     }
 }
 
@@ -94,6 +142,19 @@ fn state(object: String, declared: Result<(), AmqpError>) -> Result<ObjectState,
 }
 
 impl Conflict {
+    /// Another number of replicas.
+    pub(crate) fn of_replicas(object: String, wanted: usize, found: usize) -> Self {
+        let text = "leave out the number of replicas, or add some with `rabbitmq-queues grow`".into();
+        let (wanted, found) = (wanted.to_string(), found.to_string());
+        Self { object, argument: "replicas".into(), wanted, found, text }
+    }
+
+    /// Whether only the number of replicas differs.
+    #[must_use]
+    pub fn is_of_replicas(&self) -> bool {
+        self.argument == "replicas"
+    }
+
     /// Parses the broker's message: `inequivalent arg 'A' for … : received 'W' but current is
     /// 'F'`, where both values may be `none`, `the value 'V' of type 'T'`, or, for a type of
     /// exchange that a plugin brings, `''V''`.
@@ -130,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_brokers_words_apart() {
+    fn parses_the_brokers_message() {
         let expected = |a: &str, w: &str, f: &str| (a.to_owned(), w.to_owned(), f.to_owned());
         assert_eq!(
             parts(
@@ -153,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn types_of_exchanges_come_in_two_pairs_of_quotes() {
+    fn exchange_types_in_two_pairs_of_quotes_are_read() {
         let text = "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'topic' but current is ''x-delayed-message''";
         assert_eq!(parts(text).2, "x-delayed-message");
         assert_eq!(value("''"), "");
     }
 
     #[test]
-    fn shows_words_it_does_not_know_as_they_are() {
+    fn shows_an_unknown_message_unchanged() {
         let conflict = Conflict::new("queue `q`".into(), "PRECONDITION_FAILED - something new".into());
         assert_eq!(
             conflict.to_string(),

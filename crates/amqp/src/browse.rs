@@ -1,6 +1,6 @@
-//! Reading through a queue page by page, all on one channel.
+//! Reading through a queue page by page, on one channel.
 
-use std::{fmt, time::Duration};
+use std::{fmt, mem::ManuallyDrop, time::Duration};
 
 use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -8,11 +8,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::{
     AmqpError, Delivery,
     connection::{CLOSE_TIMEOUT, within},
+    error::explain,
     inspect::Damage,
     line::Line,
 };
 
-/// A channel whose messages stay unacknowledged until it is decided what to do with each.
+/// A channel whose messages stay unacknowledged until the caller decides about each.
 pub struct Browser {
     /// `Some` until it is closed.
     channel: Option<Channel>,
@@ -22,9 +23,11 @@ pub struct Browser {
     limit: Duration,
 }
 
-/// A limited number of messages from a queue, as one consumer that gets no more than that.
+/// A limited number of messages from a queue, read by one consumer that receives no further ones.
 pub struct Page<'b> {
-    consumer: amiquip::Consumer<'b>,
+    /// Not cancelled when it is dropped: the client library gives up the connection over a later
+    /// delivery. The consumer ends with the channel.
+    consumer: ManuallyDrop<amiquip::Consumer<'b>>,
     messages: Receiver<ConsumerMessage>,
     browser: &'b Browser,
 }
@@ -35,13 +38,13 @@ pub struct Page<'b> {
 pub enum Turned {
     /// A message.
     Delivery(Delivery),
-    /// Nothing came in time.
+    /// No message arrived in time.
     Timeout,
     /// The queue was deleted, the channel closed, or the connection lost.
     Ended(AmqpError),
 }
 
-/// A position in the queue: the messages up to it, and its own, can be requeued at once.
+/// A position in the queue. All messages up to and including this one can be requeued together.
 #[derive(Clone)]
 pub struct Place(amiquip::Delivery);
 
@@ -59,18 +62,18 @@ impl Place {
 
 impl Browser {
     pub(super) fn new(channel: Channel, damage: Damage, line: Line, limit: Duration) -> Self {
-        // Of an earlier channel with the same number.
+        // Deliveries of an earlier channel with the same number.
         damage.forget(channel.channel_id());
         Self { channel: Some(channel), damage, line, limit }
     }
 
-    /// Asks the broker something, and gives up the connection if it does not answer in time.
+    /// Sends a request, and gives up the connection if the broker does not answer in time.
     fn ask<T>(&self, ask: impl FnOnce() -> amiquip::Result<T>) -> Result<T, AmqpError> {
         let (answer, cut) = self.line.within(self.limit, ask);
         let reason = || "it may be overloaded or stopped; see its log".into();
         answer.map_err(|error| match cut {
             true => AmqpError::Silent { limit: self.limit, reason: reason() },
-            false => error.into(),
+            false => explain(error),
         })
     }
 
@@ -78,7 +81,7 @@ impl Browser {
         self.channel.as_ref().ok_or_else(|| AmqpError::Lost { reason: "the channel is closed".into() })
     }
 
-    /// Takes this many messages from a queue, or fewer if it holds no more now.
+    /// Takes this many messages from a queue, or fewer if it holds fewer now.
     ///
     /// # Errors
     /// 404 without such a queue, 403 without the permission.
@@ -90,7 +93,7 @@ impl Browser {
             channel.basic_consume(queue, ConsumerOptions::default())
         })?;
         let messages = consumer.receiver().clone();
-        Ok(Page { consumer, messages, browser: self })
+        Ok(Page { consumer: ManuallyDrop::new(consumer), messages, browser: self })
     }
 
     /// Acknowledges a message: the broker deletes it.
@@ -98,16 +101,16 @@ impl Browser {
     /// # Errors
     /// The channel or the connection is gone.
     pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
-        Ok(delivery.inner.ack(self.channel()?)?)
+        delivery.inner.ack(self.channel()?).map_err(explain)
     }
 
-    /// Requeues the unacknowledged messages up to a position, whose own message must not be
-    /// acknowledged either.
+    /// Requeues the unacknowledged messages up to a position. The message at that position must be
+    /// unacknowledged, too.
     ///
     /// # Errors
     /// The channel or the connection is gone.
     pub fn give_back(&self, place: Place) -> Result<(), AmqpError> {
-        Ok(place.0.nack_multiple(self.channel()?, true)?)
+        place.0.nack_multiple(self.channel()?, true).map_err(explain)
     }
 }
 
@@ -132,26 +135,26 @@ impl Page<'_> {
             }
             Ok(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
-            ) => Turned::Ended(error.into()),
+            ) => Turned::Ended(explain(error)),
             Ok(ConsumerMessage::ServerCancelled) => Turned::Ended(AmqpError::Channel {
                 code: 404,
                 text: "the queue was deleted, or its leader moved".into(),
             }),
-            // It was cancelled here, and has delivered everything.
+            // It was cancelled here and has delivered all its messages.
             Ok(ConsumerMessage::ClientCancelled) | Err(RecvTimeoutError::Timeout) => Turned::Timeout,
             Ok(_) => lost("the consumer ended"),
             Err(RecvTimeoutError::Disconnected) => lost("the connection ended"),
         }
     }
 
-    /// How many messages have arrived that were not asked for yet.
+    /// How many messages have arrived and were not read yet.
     pub fn unread(&self) -> usize {
         self.messages.len()
     }
 
-    /// Stops further deliveries, whatever is acknowledged; messages that were delivered stay.
-    /// Call it only once everything that the page may hold has arrived: the client library
-    /// gives up the connection over a later delivery.
+    /// Stops further deliveries, whatever is acknowledged. Delivered messages stay. Call it only
+    /// after the whole page has arrived: the client library gives up the connection over a later
+    /// delivery.
     ///
     /// # Errors
     /// The channel or the connection is gone.

@@ -14,13 +14,14 @@ use log::debug;
 use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::{
-    broker::{Broker, Credentials},
+    broker::{Broker, Credentials, candidates},
     tls::{Material, TlsError, explained},
 };
 use delayline_core::shell::quoted;
 
 use super::{
     AmqpError,
+    error::explain,
     inspect::{Damage, HungUp, Inspected},
     line::Line,
     login::Login,
@@ -31,8 +32,8 @@ use super::{
 /// The longest time between two probes of a silent connection that the system accepts.
 const MAX_KEEPALIVE: u16 = 32_767;
 
-/// The broker closes the connection of a user that it refuses after 3 s, and ends a login that
-/// takes it longer than its `handshake_timeout`: 10 s by default.
+/// The broker waits 3 s before it closes the connection of a user that it refuses. It ends a login
+/// that takes longer than its `handshake_timeout`, 10 s by default.
 const SLOW_LOGIN: Duration = Duration::from_secs(9);
 
 /// How long a clean close may take.
@@ -59,7 +60,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
         .information(Some(format!("delayline {} ({purpose})", env!("CARGO_PKG_VERSION"))));
     let (options, login) = match &broker.credentials {
         Credentials::Plain { username, password } => {
-            let (login, stars) = Login::new(password);
+            let (login, stars) = Login::new(password.current());
             (options.auth(Auth::Plain { username: username.clone(), password: stars }), Some(login))
         }
         Credentials::External => (options.auth(Auth::External), None),
@@ -70,7 +71,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
             let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, damage));
-            Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
+            Connection::insecure_open_stream(stream, options, tuning())
         }
         Some(tls) => {
             let refused =
@@ -81,21 +82,26 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let stream = TlsStream::new(socket, session).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
             let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, damage));
-            Connection::insecure_open_stream(stream, options, ConnectionTuning::default())
+            Connection::insecure_open_stream(stream, options, tuning())
         }
     };
     let connection = opened.map_err(|error| login_error(broker, error, hung_up.get(), begun.elapsed()))?;
     Ok(Opened { connection, line })
 }
 
+/// No limit in the client library. Otherwise a call blocks without a time limit once 16 MiB are
+/// waiting to be written. The router itself limits the bytes that wait.
+fn tuning() -> ConnectionTuning {
+    ConnectionTuning::default().buffered_writes_high_water(usize::MAX)
+}
+
 pub(super) fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
     AmqpError::Unreachable { address: broker.to_string(), reason: reason.to_string() }
 }
 
-/// Tries every address of the host until one answers. The socket is ours so
-/// that it has a time limit and `TCP_NODELAY`: without the latter, publishing
-/// one confirmed message at a time ran at 27 to 206 per second instead of
-/// thousands.
+/// Tries every address of the host until one answers. delayline creates the socket itself, so that
+/// it has a time limit and `TCP_NODELAY`. Without `TCP_NODELAY`, publishing one confirmed message
+/// at a time reached 27 to 206 messages per second instead of thousands.
 pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, AmqpError> {
     let addresses =
         (broker.host.as_str(), broker.port).to_socket_addrs().map_err(|error| unreachable(broker, &error))?;
@@ -105,8 +111,8 @@ pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, A
     Ok(socket)
 }
 
-/// Each address gets its share of the remaining time, so that an address that drops all packets
-/// does not use up the time of the next ones.
+/// Each address gets its share of the remaining time. So an address that drops all packets leaves
+/// time for the next ones.
 fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     for (address, remaining) in addresses.iter().zip((1..=addresses.len()).rev()) {
@@ -123,9 +129,9 @@ fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Tcp
     Err(last)
 }
 
-/// Sets what the client library does not: no delay for small packets, and an end to a
-/// connection whose other side has vanished. Heartbeats would notice that too, but a broker
-/// can be configured without them.
+/// Sets two options that the client library does not: no delay for small packets, and a time limit
+/// after which a connection without a peer ends. Heartbeats would detect that too, but a broker can
+/// be configured without them.
 fn prepare(socket: &TcpStream, heartbeat: u16) -> io::Result<()> {
     use rustix::net::sockopt;
     let interval = Duration::from_secs(heartbeat.min(MAX_KEEPALIVE).into());
@@ -149,7 +155,10 @@ pub(super) fn handshake(
 ) -> Result<ClientConnection, AmqpError> {
     let failed = |reason: String| AmqpError::Tls { address: broker.to_string(), reason };
     let name = ServerName::try_from(broker.host.clone()).map_err(|_| {
-        failed(format!("`{}` is not a name that a certificate can be checked against", broker.host))
+        failed(format!(
+            "`{}` cannot be checked against a certificate; use a host name or an address",
+            broker.host
+        ))
     })?;
     let mut session =
         ClientConnection::new(Arc::new(config), name).map_err(|error| failed(error.to_string()))?;
@@ -175,24 +184,24 @@ pub(super) fn handshake(
     Ok(session)
 }
 
-/// Why the login failed. The client library takes every failure after it has sent the password
-/// for a refusal, so it matters who ended it, and when.
+/// Why the login failed. The client library reports every failure after it has sent the password as
+/// a refusal. So this function checks which side ended the login, and when.
 fn login_error(broker: &Broker, error: Error, hung_up: bool, after: Duration) -> AmqpError {
     let refused = |reason: String| AmqpError::Refused { address: broker.to_string(), reason };
     match error {
         Error::InvalidCredentials if !hung_up => unreachable(
             broker,
             &format!(
-                "it has not answered the login in {:.1} s; it may be overloaded, or wait for the service that it \
-                 asks about users; give it longer with `connect_timeout`",
+                "it has not answered the login in {:.1} s. It may be overloaded, or waiting for its authentication \
+                 service. Give it longer with `connect_timeout`",
                 after.as_secs_f64()
             ),
         ),
         Error::InvalidCredentials if after >= SLOW_LOGIN => unreachable(
             broker,
             &format!(
-                "it ended the login without a reason after {:.1} s; it may be overloaded, or have waited longer \
-                 than its `handshake_timeout` for the service that it asks about users",
+                "it ended the login without a reason after {:.1} s. It may be overloaded, or its authentication \
+                 service may have exceeded its `handshake_timeout`",
                 after.as_secs_f64()
             ),
         ),
@@ -217,35 +226,38 @@ fn login_error(broker: &Broker, error: Error, hung_up: bool, after: Duration) ->
         Error::UnsupportedAuthMechanism { available, requested } => {
             refused(format!("it does not offer {requested}, only {available}"))
         }
-        Error::ConnectionTimeout => unreachable(broker, &"it accepted the connection and then said nothing"),
+        Error::ConnectionTimeout => unreachable(
+            broker,
+            &"it accepted the connection but sent no greeting; it may be overloaded or stopped, see its log",
+        ),
         Error::UnexpectedSocketClose => unreachable(
             broker,
-            &"it closed the connection before it had greeted us; is this the port of something else, such as \
-              the management API's, or of AMQP with TLS (amqps://)?",
+            &"it closed the connection before its greeting; the port may belong to something else, such as \
+              the management API or AMQP with TLS (amqps://)",
         ),
         other => unreachable(broker, &other),
     }
 }
 
-/// What to do if the broker has no such vhost, or the user has no access to it.
+/// What to do if the vhost does not exist, or the user has no access to it.
 fn no_vhost(message: &str, vhost: &str) -> Option<String> {
     let vhost = quoted(vhost);
     if message.contains("access to vhost") {
         return Some(format!(
             "; give the user permissions there: rabbitmqctl set_permissions -p {vhost} USER CONFIGURE WRITE READ \
-             (docs/security.md says who needs which)"
+             (docs/explanation/security.md says who needs which)"
         ));
     }
     let missing = message.contains("vhost") && message.contains("not found");
     missing.then(|| format!("; create it: rabbitmqctl add_vhost {vhost}"))
 }
 
-/// Connects to the first of the broker's nodes that accepts us, and runs `then` on the new
-/// connection, each node within the connect timeout. Without that, name resolution, for
-/// example, would have no limit.
+/// Connects to the first of the broker's nodes that accepts the login, and runs `then` on the new
+/// connection. Each node gets the connect timeout. The timeout also limits name resolution, for
+/// example.
 ///
 /// # Errors
-/// What the first node said.
+/// The error of the first node.
 pub(super) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
@@ -255,17 +267,17 @@ pub(super) fn open_within<T: Send + 'static>(
     at_first_node(broker, move |node| then(open(node, purpose, damage.clone())?))
 }
 
-/// Runs `open` with the first of the broker's nodes for which it succeeds, each within the
-/// connect timeout.
+/// Runs `open` with the broker's nodes, in order, until it succeeds. Each node gets the connect
+/// timeout.
 ///
 /// # Errors
-/// What the first node said.
+/// The error of the first node.
 pub(super) fn at_first_node<T: Send + 'static>(
     broker: &Broker,
     open: impl Fn(&Broker) -> Result<T, AmqpError> + Clone + Send + 'static,
 ) -> Result<T, AmqpError> {
     let mut first_error = None;
-    for node in broker.candidates() {
+    for node in candidates(broker) {
         let limit = broker.connect_timeout + Duration::from_millis(200);
         let address = node.to_string();
         let open = open.clone();
@@ -284,8 +296,8 @@ pub(super) fn at_first_node<T: Send + 'static>(
     Err(first_error.unwrap_or_else(|| unreachable(broker, &"it has no address")))
 }
 
-/// Runs work that may block forever on a thread of its own; `None` if it takes too long: the
-/// thread is then left behind.
+/// Runs work that may block forever on a thread of its own. `None` if it takes too long: the thread
+/// is then left behind.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -300,22 +312,22 @@ pub(super) fn within<T: Send + 'static>(
     result.recv_timeout(limit).ok()
 }
 
-/// Closes a connection and everything that belongs to it. Returns why it had already ended,
-/// if it had.
+/// Closes a connection and everything that belongs to it. If it had already ended, returns the
+/// reason.
 pub(super) fn close<T: Send + 'static>(
     connection: Connection,
     attached: T,
     limit: Duration,
 ) -> Option<AmqpError> {
     let closed = within(limit, move || {
-        // The connection first: closing a channel is a call that can hang, but returns at
-        // once when the connection is gone.
+        // The connection is closed first. Closing a channel can hang, but returns at once if the
+        // connection is gone.
         let result = connection.close();
         drop(attached);
         result
     });
     match closed {
-        Some(result) => result.err().map(AmqpError::from),
+        Some(result) => result.err().map(explain),
         None => Some(AmqpError::Lost { reason: "the broker did not answer".into() }),
     }
 }
@@ -329,7 +341,7 @@ mod tests {
     #[test]
     fn an_address_that_does_not_answer_leaves_time_for_the_next() {
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-        // There is room for one connection; the system drops the packets of others.
+        // There is room for one connection. The system drops the packets of others.
         rustix::net::listen(&deaf, 0).unwrap();
         let address = deaf.local_addr().unwrap();
         let short = Duration::from_millis(300);

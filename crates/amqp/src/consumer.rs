@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Select};
 
 use delayline_core::message::{Headers, Properties};
 
-use super::{AmqpError, convert::from_properties, first::first, inspect::Damage};
+use super::{AmqpError, convert::from_properties, error::explain, first::first, inspect::Damage};
 
 /// How long the broker may take for the last acknowledgements.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -28,11 +28,11 @@ pub struct Delivery {
     pub properties: Properties,
     /// Headers.
     pub headers: Headers,
-    /// Whether properties or headers contain something that cannot be represented here, such
-    /// as text that is not UTF-8 or a duplicate header. Then `properties` and `headers` are
-    /// empty, and sending the message on would lose them.
+    /// Whether properties or headers contain a value that this type cannot represent, such as text
+    /// that is not UTF-8 or a duplicate header. Then `properties` and `headers` are empty, and
+    /// sending the message again would lose them.
     pub damaged: bool,
-    /// Needed to acknowledge it; the body has been moved out.
+    /// Needed to acknowledge the message. The body has been moved out.
     pub(super) inner: amiquip::Delivery,
     /// The lane it arrived on.
     lane: usize,
@@ -44,14 +44,14 @@ pub struct Delivery {
 pub enum Next {
     /// A message.
     Delivery(Delivery),
-    /// Nothing came in time.
+    /// No message arrived in time.
     Timeout,
     /// The queue was deleted, the channel closed, or the connection lost.
     Ended(Option<AmqpError>),
 }
 
-/// A consumer of one queue. Dropping it leaves unacknowledged messages to the broker, which
-/// delivers them again once the connection is closed.
+/// A consumer of one queue. If it is dropped, the broker delivers unacknowledged messages again
+/// once the connection is closed.
 pub struct Consumer {
     lanes: Vec<Lane>,
     /// The lane to ask next.
@@ -59,15 +59,15 @@ pub struct Consumer {
     damage: Damage,
 }
 
-/// A channel that consumes. The broker writes deliveries channel by channel, so a message
-/// that takes it seconds to write holds up only those behind it on the same channel.
+/// A channel that consumes. The broker writes deliveries channel by channel. So a message that
+/// takes seconds to write delays only later messages on the same channel.
 struct Lane {
     channel: Channel,
     messages: Receiver<ConsumerMessage>,
 }
 
-/// The result of starting to consume on a channel; the channel comes back so that the reason
-/// can be read from it.
+/// The result of starting to consume on a channel. It includes the channel, because the error can
+/// be read from it.
 pub(super) enum Started {
     Running(Consumer),
     Failed(AmqpError, Channel),
@@ -81,14 +81,13 @@ impl Consumer {
         options: ConsumerOptions,
         damage: Damage,
     ) -> Started {
-        // Messages that an earlier consumer left unread are delivered again, under other
-        // tags.
+        // Messages that an earlier consumer left unread are delivered again, with other tags.
         damage.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
             let consumer = channel.basic_consume(queue, options)?;
             let messages = consumer.receiver().clone();
-            // The consumer borrows the channel, and its drop would cancel it. The channel is
-            // closed with the connection, which ends the consumer as well.
+            // The consumer borrows the channel, and dropping it would cancel it. The channel is
+            // closed with the connection, which also ends the consumer.
             std::mem::forget(consumer);
             Ok(messages)
         });
@@ -97,7 +96,7 @@ impl Consumer {
                 let lanes = vec![Lane { channel, messages }];
                 Started::Running(Self { lanes, turn: Cell::default(), damage })
             }
-            Err(error) => Started::Failed(error.into(), channel),
+            Err(error) => Started::Failed(explain(error), channel),
         }
     }
 
@@ -122,7 +121,7 @@ impl Consumer {
             }
             Some(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
-            ) => Next::Ended(Some(error.into())),
+            ) => Next::Ended(Some(explain(error))),
             Some(ConsumerMessage::ServerCancelled) => Next::Ended(Some(AmqpError::Channel {
                 code: 404,
                 text: "the queue was deleted, or its leader moved".into(),
@@ -138,46 +137,43 @@ impl Consumer {
     /// The channel or the connection is gone; the broker delivers the message again.
     pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
-            Some(lane) => Ok(delivery.inner.ack(&lane.channel)?),
+            Some(lane) => delivery.inner.ack(&lane.channel).map_err(explain),
             None => Ok(()),
         }
     }
 
-    /// Acknowledges a message and all that arrived before it on the same channel.
+    /// Acknowledges a message and all earlier ones on the same channel.
     ///
     /// # Errors
     /// The channel or the connection is gone.
     pub fn ack_up_to(&self, delivery: Delivery) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
-            Some(lane) => Ok(delivery.inner.ack_multiple(&lane.channel)?),
+            Some(lane) => delivery.inner.ack_multiple(&lane.channel).map_err(explain),
             None => Ok(()),
         }
     }
 
-    /// Rejects a message: the broker dead-letters it as it is, or drops it if its queue has
-    /// no dead-letter exchange.
+    /// Rejects a message: the broker dead-letters it unchanged. If its queue has no dead-letter
+    /// exchange, the broker drops it.
     ///
     /// # Errors
     /// The channel or the connection is gone; the broker delivers the message again.
     pub fn reject(&self, delivery: Delivery) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
-            Some(lane) => Ok(delivery.inner.reject(&lane.channel, false)?),
+            Some(lane) => delivery.inner.reject(&lane.channel, false).map_err(explain),
             None => Ok(()),
         }
     }
 
-    /// Lets a `select` wake up when there may be something for
-    /// [`next`](Self::next).
-    // For the other crates of this workspace; nothing is promised about it.
-    #[doc(hidden)]
+    /// Lets a `select` wake up when [`next`](Self::next) may have a result.
     pub fn watch<'a>(&'a self, select: &mut Select<'a>) {
         for lane in &self.lanes {
             select.recv(&lane.messages);
         }
     }
 
-    /// Requeues unacknowledged messages once the broker has seen every acknowledgement. False
-    /// if that took too long.
+    /// Requeues unacknowledged messages once the broker has seen every acknowledgement. Returns
+    /// false if that took too long.
     pub fn finish(mut self, limit: Duration) -> bool {
         let lanes = std::mem::take(&mut self.lanes);
         self::settle();
@@ -186,8 +182,8 @@ impl Consumer {
     }
 }
 
-/// Waits until the broker has most likely seen the last acknowledgements. It passes many of
-/// them to a quorum queue bit by bit, and drops the rest when the channel is closed.
+/// Waits until the broker has probably seen the last acknowledgements. It passes large numbers of
+/// them to a quorum queue in parts, and drops the rest when the channel is closed.
 pub fn settle() {
     std::thread::sleep(SETTLE);
 }
@@ -205,7 +201,7 @@ impl Drop for Consumer {
 impl Delivery {
     pub(super) fn new(mut inner: amiquip::Delivery, damaged: bool, lane: usize) -> Self {
         let (properties, headers) = from_properties(&inner.properties);
-        // They are not needed a second time.
+        // They are needed only once.
         inner.properties = amiquip::AmqpProperties::default();
         Self {
             exchange: std::mem::take(&mut inner.exchange),

@@ -1,4 +1,4 @@
-//! Between our values and the client library's.
+//! Conversions between delayline's values and the client library's.
 
 use amiquip::{AmqpProperties, AmqpValue, FieldTable};
 
@@ -7,7 +7,7 @@ use delayline_core::{
     topology::Argument,
 };
 
-/// Delivery mode 2: the broker keeps the message over a restart.
+/// Delivery mode 2: the message survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 pub(super) fn argument_table<'a>(
@@ -17,7 +17,7 @@ pub(super) fn argument_table<'a>(
         .into_iter()
         .map(|(name, argument)| {
             let value = match argument {
-                // 64 bits always: the TTL of level 22 and above needs them.
+                // Always 64 bits: the TTL of level 22 and above needs them.
                 Argument::Number(number) => AmqpValue::LongLongInt(*number),
                 Argument::Text(text) => AmqpValue::LongString(text.clone()),
             };
@@ -26,16 +26,16 @@ pub(super) fn argument_table<'a>(
         .collect()
 }
 
-pub(super) fn properties(properties: &Properties, headers: &Headers) -> AmqpProperties {
+pub(super) fn properties(properties: Properties, headers: Headers) -> AmqpProperties {
     let mut wire = AmqpProperties::default().with_delivery_mode(PERSISTENT).with_headers(table(headers));
-    macro_rules! copy {
+    macro_rules! set {
         ($($field:ident => $setter:ident),* $(,)?) => {$(
-            if let Some(value) = &properties.$field {
-                wire = wire.$setter(value.clone());
+            if let Some(value) = properties.$field {
+                wire = wire.$setter(value);
             }
         )*};
     }
-    copy! {
+    set! {
         content_type => with_content_type,
         content_encoding => with_content_encoding,
         priority => with_priority,
@@ -68,33 +68,33 @@ pub(super) fn from_properties(wire: &AmqpProperties) -> (Properties, Headers) {
     (properties, wire.headers().as_ref().map(from_table).unwrap_or_default())
 }
 
-fn table(headers: &Headers) -> FieldTable {
-    headers.iter().map(|(name, value)| (name.clone(), to_wire(value))).collect()
+fn table(headers: Headers) -> FieldTable {
+    headers.into_iter().map(|(name, value)| (name, to_wire(value))).collect()
 }
 
 fn from_table(table: &FieldTable) -> Headers {
     table.iter().map(|(name, value)| (name.clone(), from_wire(value))).collect()
 }
 
-fn to_wire(value: &Value) -> AmqpValue {
+fn to_wire(value: Value) -> AmqpValue {
     match value {
-        Value::Bool(value) => AmqpValue::Boolean(*value),
-        Value::I8(value) => AmqpValue::ShortShortInt(*value),
-        Value::U8(value) => AmqpValue::ShortShortUInt(*value),
-        Value::I16(value) => AmqpValue::ShortInt(*value),
-        Value::U16(value) => AmqpValue::ShortUInt(*value),
-        Value::I32(value) => AmqpValue::LongInt(*value),
-        Value::U32(value) => AmqpValue::LongUInt(*value),
-        Value::I64(value) => AmqpValue::LongLongInt(*value),
-        Value::F32(value) => AmqpValue::Float(*value),
-        Value::F64(value) => AmqpValue::Double(*value),
+        Value::Bool(value) => AmqpValue::Boolean(value),
+        Value::I8(value) => AmqpValue::ShortShortInt(value),
+        Value::U8(value) => AmqpValue::ShortShortUInt(value),
+        Value::I16(value) => AmqpValue::ShortInt(value),
+        Value::U16(value) => AmqpValue::ShortUInt(value),
+        Value::I32(value) => AmqpValue::LongInt(value),
+        Value::U32(value) => AmqpValue::LongUInt(value),
+        Value::I64(value) => AmqpValue::LongLongInt(value),
+        Value::F32(value) => AmqpValue::Float(value),
+        Value::F64(value) => AmqpValue::Double(value),
         Value::Decimal { scale, value } => {
-            AmqpValue::DecimalValue(amq_protocol_types::DecimalValue { scale: *scale, value: *value })
+            AmqpValue::DecimalValue(amq_protocol_types::DecimalValue { scale, value })
         }
-        Value::Text(text) => AmqpValue::LongString(text.clone()),
-        Value::Bytes(bytes) => AmqpValue::ByteArray(bytes.clone()),
-        Value::Array(values) => AmqpValue::FieldArray(values.iter().map(to_wire).collect()),
-        Value::Timestamp(seconds) => AmqpValue::Timestamp(*seconds),
+        Value::Text(text) => AmqpValue::LongString(text),
+        Value::Bytes(bytes) => AmqpValue::ByteArray(bytes),
+        Value::Array(values) => AmqpValue::FieldArray(values.into_iter().map(to_wire).collect()),
+        Value::Timestamp(seconds) => AmqpValue::Timestamp(seconds),
         Value::Table(headers) => AmqpValue::FieldTable(table(headers)),
         Value::Void => AmqpValue::Void,
     }

@@ -1,10 +1,12 @@
-//! Errors between us and the broker.
+//! Errors between delayline and the broker.
 
 use std::time::Duration;
 
 use amiquip::Error;
 
-/// The code with which the broker closes a connection that it crashed over.
+use delayline_core::topology::if_missing;
+
+/// The reply code of a connection that ended because the broker crashed.
 pub const CRASH: u16 = 541;
 
 /// An error on the AMQP side. None contains a URL or a password.
@@ -28,16 +30,16 @@ pub enum AmqpError {
         reason: String,
     },
     /// The broker refused the login.
-    #[error("the broker at {address} refused us: {reason}")]
+    #[error("the broker at {address} refused the login: {reason}")]
     Refused {
         /// The address, without credentials.
         address: String,
         /// The reason.
         reason: String,
     },
-    /// The broker closed the channel because of the request: a missing object (404), no
-    /// permission (403), other arguments than the object has (406).
-    #[error("the broker refused with {code}: {text}")]
+    /// The broker closed the channel over a request: the object does not exist (404), permission is
+    /// missing (403), or the object has other arguments (406).
+    #[error("the broker refused the request with {code}: {text}")]
     Channel {
         /// The AMQP reply code.
         code: u16,
@@ -52,19 +54,25 @@ pub enum AmqpError {
         /// The broker's own words.
         text: String,
     },
-    /// The broker did not answer a request in time. The connection was given up; it is not
-    /// known whether the request was carried out.
+    /// The broker did not answer a request in time, and the connection was given up. The broker may
+    /// have carried out the request.
     #[error("the broker did not answer within {} s, so the connection was given up: {reason}", limit.as_secs_f64())]
     Silent {
-        /// How long we waited.
+        /// The time limit that passed.
         limit: Duration,
-        /// What is known about it, and what to do.
+        /// The likely cause, and what to do.
         reason: String,
     },
-    /// The set holds messages for another time than a router was told.
+    /// There is no such set.
+    #[error("there is no set `{set}` in this vhost; {}", if_missing())]
+    NoSet {
+        /// Its name.
+        set: String,
+    },
+    /// The set's unit differs from the router's.
     #[error(
-        "the set has another unit: {text}. Give the router the unit that the set was installed with \
-         (`RouterBuilder::unit`, or the setting `unit_ms`)"
+        "the unit differs from the set's: {text}. Give the router the unit that the set was installed with \
+         (`Target::with_unit`, or the setting `unit_ms`)"
     )]
     Unit {
         /// The broker's own words.
@@ -73,16 +81,16 @@ pub enum AmqpError {
     /// The connection is gone.
     #[error("the connection to the broker was lost: {reason}")]
     Lost {
-        /// What the client library knows about the cause.
+        /// The cause, as far as the client library knows it.
         reason: String,
     },
 }
 
 impl AmqpError {
-    /// The broker's error, if that is why a channel or connection ended: some message in flight
-    /// may have caused it. The broker closes the channel over most, and the whole connection over
-    /// a message that it cannot parse, or if the next message is on its way while the client
-    /// library agrees to the end of the channel. A shutdown (320) is no error.
+    /// The broker's error, if it ended a channel or connection: a message in flight may have caused
+    /// it. The broker closes the channel over most messages. It closes the whole connection over a
+    /// message that it cannot parse, or if another message arrives while the client library
+    /// confirms the end of the channel. A shutdown (320) is no error.
     pub fn refusal(&self) -> Option<(u16, String)> {
         const CONNECTION_FORCED: u16 = 320;
         match self {
@@ -92,20 +100,24 @@ impl AmqpError {
         }
     }
 
-    /// Whether another attempt may succeed without anybody's help: the connection failed, and
-    /// not the request, the login, or TLS.
+    /// Whether another attempt may succeed without a change: the connection failed, and not the
+    /// request, the login, or TLS.
     #[must_use]
     pub fn is_connection(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Closed { .. } | Self::Silent { .. } | Self::Lost { .. } => true,
-            Self::Tls { .. } | Self::Refused { .. } | Self::Channel { .. } | Self::Unit { .. } => false,
+            Self::Tls { .. }
+            | Self::Refused { .. }
+            | Self::Channel { .. }
+            | Self::NoSet { .. }
+            | Self::Unit { .. } => false,
         }
     }
 
     /// Whether the broker could not start a quorum queue.
     ///
-    /// Three causes are known: its node is overloaded; a queue of another vhost has the same
-    /// internal name, as `b_c` in vhost `a` has with `c` in vhost `a_b`; or the node's dead-letter
+    /// Three causes are known. Its node is overloaded. Or a queue of another vhost has the same
+    /// internal name, as `b_c` in vhost `a` has with `c` in vhost `a_b`. Or the node's dead-letter
     /// workers have given up.
     #[must_use]
     pub fn has_not_started(&self) -> bool {
@@ -122,17 +134,14 @@ impl AmqpError {
     }
 }
 
-/// Translates an error on an open connection.
-// Nothing is promised about the client library, so it is not in the documentation.
-#[doc(hidden)]
-impl From<Error> for AmqpError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::ServerClosedChannel { code, message, .. } => Self::Channel { code, text: message },
-            Error::ServerClosedConnection { code, message } => Self::Closed { code, text: message },
-            // The other errors of an open connection hold no URL, and so no
-            // password; those that do cannot occur, as we never hand it one.
-            other => Self::Lost { reason: other.to_string() },
-        }
+/// Translates an error on an open connection. It is not a `From` implementation, so that no public
+/// interface contains the client library.
+pub(super) fn explain(error: Error) -> AmqpError {
+    match error {
+        Error::ServerClosedChannel { code, message, .. } => AmqpError::Channel { code, text: message },
+        Error::ServerClosedConnection { code, message } => AmqpError::Closed { code, text: message },
+        // The other errors of an open connection hold no URL, and so no password. Errors that hold
+        // one cannot occur, because the client library never gets a URL.
+        other => AmqpError::Lost { reason: other.to_string() },
     }
 }

@@ -1,12 +1,12 @@
-//! Waiting for the first item on one of several channels.
+//! Waiting for the first item on several channels.
 
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 
-/// Takes an item from the first of these receivers that has one, beginning with number
-/// `from`, and says which; no item if all senders of that receiver are gone. `None` if
-/// nothing comes within `limit`, and never earlier than that.
+/// Takes an item from the first of these receivers that has one, beginning with number `from`.
+/// Returns the receiver's number with the item, or without one if all its senders are gone. `None`
+/// if nothing arrives within `limit`, and never earlier than that.
 pub(super) fn first<'a, T: 'a>(
     receivers: impl ExactSizeIterator<Item = &'a Receiver<T>> + Clone,
     from: usize,
@@ -34,8 +34,8 @@ pub(super) fn first<'a, T: 'a>(
     }
     loop {
         let timed_out = select.ready_timeout(limit.saturating_sub(began.elapsed())).is_err();
-        // A wake-up proves little: senders wake receivers after the item can be taken, so it
-        // may be late, and for an item that was taken long ago.
+        // A wake-up proves little. Senders wake receivers after the item becomes available, so
+        // another receiver may have taken it.
         let found = poll();
         if found.is_some() || timed_out {
             return found;
@@ -61,11 +61,11 @@ mod tests {
         let sending = thread::spawn(move || {
             for item in 0..ITEMS {
                 sender.send(item).unwrap();
-                // Until both wait for the next.
+                // Until both threads wait for the next item.
                 thread::sleep(Duration::from_micros(50));
             }
         });
-        // Whoever waits is woken for items that are gone when it looks.
+        // A waiting thread is woken for items that are gone when it checks.
         let stealing = thread::spawn(move || {
             let mut stolen = 0;
             loop {
@@ -81,7 +81,7 @@ mod tests {
             match first([&receiver].into_iter(), 0, FOREVER) {
                 Some((0, Some(_))) => taken += 1,
                 Some((0, None)) => break,
-                other => panic!("{other:?} after {taken} items, and nobody had waited long"),
+                other => panic!("{other:?} after {taken} items, long before the limit"),
             }
         }
         sending.join().unwrap();

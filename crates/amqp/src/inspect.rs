@@ -1,12 +1,14 @@
 //! Inspecting frames that the client library would misread.
 //!
-//! It drops a header whose text is not UTF-8 together with every later one, skips a property
-//! that is not UTF-8 and takes the next for it, keeps one of two headers of the same name,
-//! gives up the connection over such a routing key, and overflows its stack on tables nested
-//! thousands deep. A single foreign message would be mutilated silently, or end every
-//! connection, or even every process, that receives it. So frames are inspected before the
-//! library reads them. A message that it cannot represent loses its properties here and is
-//! marked, and consumers know not to send it on.
+//! If a header's text is not UTF-8, the library drops it and every later header. It skips a
+//! property that is not UTF-8 and takes the next value for it. It keeps only one of two headers
+//! with the same name, and gives up the connection over a routing key that is not UTF-8. Tables
+//! nested thousands deep overflow its stack.
+//!
+//! So a single foreign message would be corrupted silently, or would end every connection or
+//! process that receives it. This module inspects frames before the library reads them. A message
+//! that the library cannot represent loses its properties here and is marked. Consumers do not send
+//! marked messages on.
 
 use std::{
     collections::HashSet,
@@ -29,14 +31,14 @@ const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 /// The class `basic` with its method `deliver`.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
-/// Type, channel and length; after the payload comes one byte more.
+/// Type, channel and length. One more byte follows the payload.
 const FRAME_HEAD: usize = 7;
 /// Class, weight, body length and flags of a content header.
 const CONTENT_HEAD: usize = 14;
-/// How much is read from the socket at a time.
+/// How many bytes are read from the socket at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// The deliveries of a connection that cannot be represented, by channel and tag.
+/// Deliveries of a connection that cannot be represented, by channel and tag.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Damage(Arc<Mutex<HashSet<(u16, u64)>>>);
 
@@ -45,12 +47,12 @@ impl Damage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, tag));
     }
 
-    /// Forgets those of an earlier channel with the same number.
+    /// Forgets deliveries of an earlier channel with the same number.
     pub(super) fn forget(&self, channel: u16) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != channel);
     }
 
-    /// Whether a delivery is among them; asking removes it.
+    /// Whether it contains a delivery. The call removes it.
     pub(super) fn take(&self, channel: u16, tag: u64) -> bool {
         let mut deliveries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         !deliveries.is_empty() && deliveries.remove(&(channel, tag))
@@ -66,7 +68,7 @@ impl HungUp {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Passes on what a read returned, and notes if it was the end.
+    /// Passes on the result of a read, and records the end of the stream.
     fn note(&self, read: io::Result<usize>) -> io::Result<usize> {
         let ended = match &read {
             Ok(length) => *length == 0,
@@ -81,8 +83,8 @@ impl HungUp {
     }
 }
 
-/// A stream whose incoming frames are inspected where needed, and which inserts the password
-/// into what is sent.
+/// A stream that inspects incoming frames where needed, and inserts the password into outgoing
+/// bytes.
 pub(super) struct Inspected<S> {
     inner: S,
     _hold: Arc<TcpStream>,
@@ -93,7 +95,7 @@ pub(super) struct Inspected<S> {
 }
 
 impl<S> Inspected<S> {
-    /// Also keeps a handle on its socket, and notes when the other side ends it.
+    /// Also keeps a handle on its socket, and records when the other side ends it.
     pub(super) fn new(
         inner: S,
         (hold, hung_up): (Arc<TcpStream>, HungUp),
@@ -105,15 +107,15 @@ impl<S> Inspected<S> {
     }
 }
 
-/// The frames on their way in.
+/// Incoming frames.
 struct Inspector {
     damage: Damage,
-    /// The bytes that came in. Up to `inspected`, which can be past the end, they may be
-    /// passed on, and `handed_on` bytes of them were.
+    /// Incoming bytes. Bytes up to `inspected`, which can be past the end, may be passed on, and
+    /// `handed_on` bytes were.
     buffer: Vec<u8>,
     inspected: usize,
     handed_on: usize,
-    /// The channel and tag of the last delivery, until its content header comes.
+    /// The channel and tag of the last delivery, until its content header arrives.
     deliveries: Vec<(u16, u64)>,
 }
 
@@ -122,7 +124,7 @@ impl Inspector {
         Self { damage, buffer: Vec::new(), inspected: 0, handed_on: 0, deliveries: Vec::new() }
     }
 
-    /// Takes in bytes, and inspects the frames that are now complete.
+    /// Takes in bytes, and inspects the frames that they complete.
     fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.handed_on);
         self.inspected -= self.handed_on;
@@ -135,8 +137,7 @@ impl Inspector {
             let length = number(&rest[3..FRAME_HEAD]);
             let whole = FRAME_HEAD + usize::try_from(length).unwrap_or(usize::MAX - 8) + 1;
             if kind != METHOD && kind != HEADER {
-                // Bodies and heartbeats pass unchanged, and so does everything that is not a
-                // frame.
+                // Bodies and heartbeats pass unchanged, and so do bytes that are not a frame.
                 self.inspected += whole;
                 continue;
             }
@@ -169,7 +170,7 @@ impl Inspector {
             return whole;
         }
         self.damage.note(channel, tag);
-        // Without any properties it can be read.
+        // The library can read it without properties.
         let end = start + whole - 1;
         let kept = start + FRAME_HEAD + CONTENT_HEAD;
         if kept > end {
@@ -198,8 +199,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The tag of a `basic.deliver`, and whether its exchange and routing key are UTF-8; if not,
-/// their bytes are replaced by question marks.
+/// The tag of a `basic.deliver`, and whether its exchange and routing key are UTF-8. Bytes that are
+/// not are replaced by question marks.
 fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
     // Class and method, the consumer's tag, the delivery's tag, the flags.
     let tag = 5 + usize::from(*payload.get(4)?);
@@ -217,8 +218,7 @@ fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
     Some((number, readable))
 }
 
-/// Walks through a content header; `None` if something in it cannot be
-/// represented.
+/// Reads through a content header. `None` if a value in it cannot be represented.
 fn content(payload: &[u8]) -> Option<()> {
     let mut reader = Reader { rest: payload, depth: 0 };
     reader.take(CONTENT_HEAD - 2)?;
@@ -262,7 +262,7 @@ impl<'a> Reader<'a> {
         self.take(length.into())
     }
 
-    /// A reader of what a length says, one step deeper.
+    /// A reader of the bytes that a length announces, one level deeper.
     fn inner(&mut self) -> Option<Self> {
         let depth = self.depth + 1;
         (depth <= MAX_NESTING).then_some(Self { rest: self.long()?, depth })
@@ -308,8 +308,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The same comes out however the bytes come in.
-#[doc(hidden)]
+/// The output does not depend on how the input is split.
 pub fn frames(bytes: &[u8]) {
     let whole = through(bytes, usize::MAX);
     for piece in [1, 7, 4_096] {
@@ -317,9 +316,8 @@ pub fn frames(bytes: &[u8]) {
     }
 }
 
-/// What comes out when bytes come in in pieces of a length, and the deliveries that
-/// cannot be represented.
-#[doc(hidden)]
+/// The output for input split into pieces of a length, and the deliveries that cannot be
+/// represented.
 fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
     let damage = Damage::default();
     let mut inspector = Inspector::new(damage.clone());
@@ -415,19 +413,19 @@ mod tests {
         [short(name), [b"S", &long(value)[..]].concat()].concat()
     }
 
-    /// What comes out, and whether the delivery is damaged.
+    /// The output, and whether the delivery is damaged.
     fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, bool) {
         let (out, damaged) = super::through(bytes, piece);
         (out, damaged.contains(&(7, 5)))
     }
 
-    /// A value of that many arrays within each other.
+    /// A value of this many nested arrays.
     fn arrays(depth: usize) -> Vec<u8> {
         (0..depth).fold(b"V".to_vec(), |inner, _| [b"A", &long(&inner)[..]].concat())
     }
 
     #[test]
-    fn what_can_be_read_passes_untouched_in_any_pieces() {
+    fn readable_frames_pass_unchanged_in_any_pieces() {
         let deep = [short(b"c"), arrays(MAX_NESTING - 1)].concat();
         let table = [entry(b"a", "k\u{e4}se".as_bytes()), entry(b"b", b""), deep].concat();
         let body = frame(3, &[0xff; 100]);
@@ -442,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_marked_and_loses_its_properties() {
+    fn unreadable_deliveries_are_marked_and_lose_their_properties() {
         let twice = [entry(b"a", b"1"), entry(b"a", b"2")].concat();
         let nested = [short(b"n"), [b"F", &long(&entry(b"x", b"\xff"))[..]].concat()].concat();
         let unknown = [short(b"n"), vec![b'?']].concat();
@@ -467,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_routing_key_that_is_no_text_is_marked() {
+    fn a_routing_key_that_is_not_text_is_marked() {
         let key = [b"\xff\xfe".to_vec(), vec![b'x'; 200]].concat();
         let bytes = [delivery(&key), header(b"", b"id")].concat();
         let (out, damaged) = through(&bytes, 10_000);

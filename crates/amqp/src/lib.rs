@@ -5,18 +5,19 @@
 //!
 //! - it resolves and connects without `TCP_NODELAY` and without time limits, so
 //!   `connection` makes the socket itself;
-//! - its helper that puts confirms in order reports some nacks as acks, so
-//!   `publisher` hands raw confirms on;
+//! - its helper that puts confirms in order reports some nacks as acks, so `publisher` passes on
+//!   raw confirms;
+//! - publishing blocks without a limit once 16 MiB wait to be written, so that limit is off;
 //! - closing a connection or channel can block for ever while the broker is in
 //!   alarm, so both happen on a helper thread with a deadline;
 //! - it waits for answers without a limit, so `session` cuts the socket of a
 //!   connection that does not answer in time (`line`);
 //! - it logs the password, so it gets asterisks, and `login` replaces them on the way into
 //!   the socket;
-//! - it reads until nothing more comes and sends no heartbeat meanwhile, so a turn of
-//!   reading ends after a while (`turns`);
-//! - after the connection is lost, channels only say that it is gone; the cause
-//!   is fetched from the connection.
+//! - it reads until no bytes are left and sends no heartbeat meanwhile, so `turns` limits how long
+//!   it reads at a time;
+//! - after the connection is lost, channels report only that it is gone; the cause is fetched from
+//!   the connection.
 
 pub mod broker;
 mod browse;
@@ -40,11 +41,9 @@ pub mod v1;
 pub use browse::{Browser, Page, Place, Turned};
 pub use consumer::{Consumer, Delivery, Next, settle};
 pub use error::{AmqpError, CRASH};
-
-#[doc(hidden)]
 pub use inspect::frames;
 pub use line::Line;
 pub use outstanding::Outstanding;
 pub use probe::ProbeAnswer;
-pub use publisher::{Event, Publisher, Returned};
+pub use publisher::{Event, Publisher, Returned, Woken};
 pub use session::{HAND_OVER, QueueDepth, STREAM_OFFSET, Session, StreamStart};

@@ -1,4 +1,4 @@
-//! A handle on the socket of a connection, to end calls that wait for an answer over it.
+//! A handle on the socket of a connection. It ends calls that wait for an answer.
 
 use std::{
     io,
@@ -10,37 +10,38 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-/// A handle on the socket of a connection. The client library waits for answers without a
-/// limit; when its socket is cut, it gives up at once.
+/// A handle on the socket of a connection. The client library waits for answers without a limit,
+/// but gives up at once when its socket is cut.
 #[derive(Debug, Clone)]
 pub struct Line(Weak<TcpStream>);
 
 impl Line {
-    /// A handle on a socket for as long as the value returned beside it lives, which belongs
-    /// where the socket is: a duplicate of the socket would keep the connection open.
+    /// A handle on a socket. It works for as long as the value returned with it lives, which
+    /// belongs to the owner of the socket. A duplicate of the socket would keep the connection
+    /// open.
     pub fn on(socket: &TcpStream) -> io::Result<(Arc<TcpStream>, Self)> {
         let socket = Arc::new(socket.try_clone()?);
         let line = Self(Arc::downgrade(&socket));
         Ok((socket, line))
     }
 
-    /// Whether the connection is still open. The client library closes its socket as soon as
-    /// it knows that the connection is gone.
+    /// Whether the connection is still open. The client library closes its socket as soon as it
+    /// detects the end of the connection.
     pub fn stands(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Runs something that waits for an answer, and cuts the connection if it takes longer
-    /// than `limit`. Returns whether it did.
+    /// Runs a call that waits for an answer, and cuts the connection if it takes longer than
+    /// `limit`. Returns whether it did.
     pub(super) fn within<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, bool) {
         let is_late = |done: &Receiver<()>| done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         let (result, cut) = self.unless(|done| is_late(done).then_some(()), work);
         (result, cut.is_some())
     }
 
-    /// Runs something that waits for an answer, and cuts the connection once `watch` finds a
-    /// reason for that. `watch` runs beside it, and has to end when the work is done, which
-    /// disconnects what it is given.
+    /// Runs a call that waits for an answer, and cuts the connection once `watch` finds a reason.
+    /// `watch` runs in parallel. It must end when the call has finished, which disconnects its
+    /// receiver.
     pub(super) fn unless<T, R: Send>(
         &self,
         watch: impl FnOnce(&Receiver<()>) -> Option<R> + Send,
@@ -53,7 +54,7 @@ impl Line {
                 if reason.is_some()
                     && let Some(socket) = self.0.upgrade()
                 {
-                    // It may be closed already.
+                    // The socket may already be closed.
                     let _ = socket.shutdown(Shutdown::Both);
                 }
                 reason
@@ -75,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// More than anything here takes.
+    /// Longer than any call here takes.
     const LONG: Duration = Duration::from_secs(3_600);
 
     fn silent() -> (TcpStream, TcpStream) {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_vain_is_ended() {
+    fn a_call_without_an_answer_is_ended() {
         let (mut ours, _theirs) = silent();
         let (_hold, line) = Line::on(&ours).unwrap();
         assert_eq!(line.within(LONG, || 7), (7, false));

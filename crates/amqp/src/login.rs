@@ -1,9 +1,9 @@
-//! The password on its way to the broker, hidden from the client library.
+//! Sends the password to the broker without showing it to the client library.
 //!
-//! The library writes its whole answer to the broker's greeting to the log at `debug`, and
-//! the application around us decides whether that is shown. So it never learns the password:
-//! it gets the same number of asterisks, which are replaced by the password here, on their
-//! way into the socket.
+//! The library logs its whole answer to the broker's greeting at `debug`, and the surrounding
+//! application decides whether that is shown. So the library never gets the password. It gets the
+//! same number of asterisks, and this module replaces them with the password on the way into the
+//! socket.
 
 use std::{
     io::{self, Write},
@@ -20,32 +20,32 @@ const FRAME_HEAD: usize = 7;
 const METHOD: u8 = 1;
 const START_OK: [u8; 4] = [0, 10, 0, 11];
 
-/// What a client sends until it has logged in, with asterisks for the password.
+/// The bytes that a client sends during login, with asterisks for the password.
 pub(super) struct Login {
     password: Secret,
     /// The bytes sent so far, as the client library wrote them.
     sent: Vec<u8>,
 }
 
-/// Where in the client's bytes the password belongs.
+/// The position of the password in the client's bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Not enough was written yet to tell.
+    /// Too few bytes were written to decide.
     Ahead,
     At(Range<usize>),
-    /// It is not an answer to the greeting.
+    /// The bytes are not an answer to the greeting.
     Nowhere,
 }
 
 impl Login {
-    /// Also returns what to tell the client library instead of the password.
-    pub(super) fn new(password: &Secret) -> (Self, String) {
+    /// Also returns the text that the client library gets instead of the password.
+    pub(super) fn new(password: Secret) -> (Self, String) {
         let stars = "*".repeat(password.expose().len());
-        (Self { password: password.clone(), sent: Vec::new() }, stars)
+        (Self { password, sent: Vec::new() }, stars)
     }
 
-    /// Writes what the client library wants to write, with the password in its place. Returns
-    /// how much was written, and whether the login is complete.
+    /// Writes the client library's bytes with the password in its place. Returns how many bytes
+    /// were written, and whether the login is complete.
     pub(super) fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> io::Result<(usize, bool)> {
         let before = self.sent.len();
         self.sent.extend_from_slice(bytes);
@@ -62,7 +62,7 @@ impl Login {
                 real.fill(0);
                 result
             }
-            // Nothing of the password's place is among these.
+            // These bytes contain no part of the password.
             Place::Ahead | Place::Nowhere => socket.write(bytes),
         };
         self.sent.truncate(before + result.as_ref().map_or(0, |written| *written));
@@ -75,8 +75,8 @@ impl Login {
     }
 }
 
-/// Finds the end of the answer to the greeting, which is the password: behind the
-/// client's properties, the name of the mechanism, and the rest of the answer.
+/// Finds the end of the answer to the greeting, which is the password. It follows the client's
+/// properties, the name of the mechanism, and the rest of the answer.
 fn place(sent: &[u8], length: usize) -> Place {
     let frame = sent.get(PROTOCOL_HEADER..).unwrap_or_default();
     if frame.first().is_some_and(|kind| *kind != METHOD) {
@@ -107,7 +107,7 @@ mod tests {
 
     const PASSWORD: &str = "p\u{e4}ss*w0rd";
 
-    /// A socket that takes so many bytes at a time, and nothing every other time.
+    /// A socket that takes this many bytes at a time, and none every other time.
     struct Narrow {
         width: usize,
         full: bool,
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What a client says first, with this password.
+    /// The first bytes of a client with this password.
     fn said(password: &str) -> Vec<u8> {
         let properties = b"\x07product\x00\x00\x00\x00\x00\x00\x00\x00";
         let answer = format!("\0us*er\0{password}");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     fn through(bytes: &[u8], width: usize) -> Vec<u8> {
-        let (mut login, _) = Login::new(&Secret::new(PASSWORD));
+        let (mut login, _) = Login::new(Secret::new(PASSWORD));
         let mut socket = Narrow { width, full: false, taken: Vec::new() };
         let (mut at, mut done) = (0, false);
         while at < bytes.len() && !done {
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn the_password_takes_its_place_however_the_bytes_go_out() {
-        let (_, stars) = Login::new(&Secret::new(PASSWORD));
+    fn the_password_is_inserted_however_the_bytes_are_split() {
+        let (_, stars) = Login::new(Secret::new(PASSWORD));
         assert_eq!(stars, "*".repeat(PASSWORD.len()));
         for width in [1, 2, 5, 13, 10_000] {
             assert_eq!(through(&said(&stars), width), said(PASSWORD), "{width} at a time");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_passes_as_it_is() {
+    fn other_bytes_pass_unchanged() {
         let close = b"AMQP\0\0\x09\x01\x01\0\0\0\0\0\x04\0\x0a\0\x32\xce";
         let heartbeat = b"AMQP\0\0\x09\x01\x08\0\0\0\0\0\0\xce";
         for bytes in [&close[..], heartbeat, b"AMQ"] {

@@ -1,8 +1,8 @@
-//! Asking the broker what we may do, without doing it.
+//! Asks the broker which permissions the user has, without side effects.
 //!
-//! The broker checks permissions before it looks at the rest of a request. So
-//! each question is a request that is wrong in a way that comes after that check:
-//! refused with 403, we may not; refused over what is wrong, we may.
+//! The broker checks permissions before the rest of a request. So each probe is a request with a
+//! fault that the broker finds only after that check. If the broker refuses it with 403, the
+//! permission is missing. If it refuses it over the fault, the permission exists.
 
 use amiquip::{AmqpProperties, AmqpValue, ConsumerOptions, FieldTable, Publish, QueueDeclareOptions};
 
@@ -14,13 +14,12 @@ const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 
-/// No user has this name; the broker takes the property `user_id` only from the
-/// user it names. It looks at it after it has looked at the routing key, which is
-/// not so of an invalid `expiration` from 4.0 on.
+/// No user has this name. The broker accepts the property `user_id` only from the user it names. It
+/// checks it after the routing key. From 4.0 on, it checks an invalid `expiration` before the key.
 const NOBODY: &str = "delayline-probe-nobody";
 
-/// The arguments that say how long a queue holds a message, and how many nodes hold a quorum
-/// queue; and the last argument that the broker compares.
+/// The arguments for how long a queue holds a message and how many nodes hold a quorum queue, and
+/// the argument that the broker compares last.
 const TTL: &str = "x-message-ttl";
 const REPLICAS: &str = "x-quorum-initial-group-size";
 const LAST: &str = "x-queue-leader-locator";
@@ -30,31 +29,31 @@ const LAST: &str = "x-queue-leader-locator";
 pub enum ProbeAnswer {
     /// Allowed.
     Allowed,
-    /// Not allowed; the broker's words.
+    /// Not allowed, with the broker's words.
     Refused(String),
-    /// The queue or exchange does not exist. (Only users with the permission are told so.)
+    /// The queue or exchange does not exist. (The broker reports this only to users with the
+    /// permission.)
     Missing,
-    /// The broker did what was meant to fail: a publish by a user with the tag
-    /// `impersonator`, from which it accepts any `user_id`.
+    /// The broker accepted the faulty request: a publish by a user with the tag `impersonator`, who
+    /// may use any `user_id`.
     Done,
 }
 
 impl Session {
-    /// Whether we may publish to an exchange with a routing key.
+    /// Whether the user may publish to an exchange with a routing key.
     ///
     /// # Errors
-    /// If the connection is lost, or the broker refuses for a reason that says
-    /// nothing about permissions.
+    /// The connection is lost, or the broker refuses for a reason unrelated to permissions.
     pub fn probe_publish(&mut self, exchange: &str, key: &str) -> Result<ProbeAnswer, AmqpError> {
         let properties = AmqpProperties::default().with_user_id(NOBODY.into());
         verdict(self.call(|channel| {
             channel.basic_publish(exchange, Publish::with_properties(b"", key, properties))?;
-            // A publish has no answer of its own; this call has one, and comes after it.
+            // A publish has no answer of its own. This call has one, and follows it.
             channel.enable_publisher_confirms()
         }))
     }
 
-    /// Whether we may read a queue: consume, get and purge.
+    /// Whether the user may read a queue: consume, get and purge.
     ///
     /// # Errors
     /// As [`probe_publish`](Self::probe_publish).
@@ -65,8 +64,8 @@ impl Session {
         verdict(self.call(|channel| channel.basic_consume(queue, options).map(drop)))
     }
 
-    /// Whether we may bind and unbind: by removing a binding with an argument that no
-    /// binding has.
+    /// Whether the user may bind and unbind. It removes a binding with an argument that no binding
+    /// has.
     ///
     /// # Errors
     /// As [`probe_publish`](Self::probe_publish).
@@ -78,13 +77,12 @@ impl Session {
             Endpoint::Queue(name) => channel.queue_unbind(name.as_str(), source, key, none_has),
             Endpoint::Exchange(name) => channel.exchange_unbind(name.as_str(), source, key, none_has),
         }))?;
-        // Success is the right answer here: there was nothing to remove.
+        // Success is expected here: there was no binding to remove.
         Ok(if answer == ProbeAnswer::Done { ProbeAnswer::Allowed } else { answer })
     }
 
-    /// Whether we may declare and delete a queue or an exchange of this name (the
-    /// permission does not tell them apart), by declaring a queue with a TTL that
-    /// cannot be.
+    /// Whether the user may declare and delete a queue or an exchange of this name; one permission
+    /// covers both. It declares a queue with an impossible TTL.
     ///
     /// # Errors
     /// As [`probe_publish`](Self::probe_publish).
@@ -95,18 +93,18 @@ impl Session {
         verdict(self.call(|channel| channel.queue_declare(name, options).map(drop)))
     }
 
-    /// Compares how long a queue holds messages with how long it should, by declaring it with an
-    /// argument that cannot be, so that nothing is changed or made. `Ok` also if there is no such
-    /// queue.
+    /// Compares how long a queue holds messages with the expected time. It declares the queue with
+    /// an impossible argument, so that nothing is changed or created. Also `Ok` if the queue does
+    /// not exist.
     ///
     /// # Errors
-    /// [`AmqpError::Unit`] if it holds them for another time; 403 without the permission to
-    /// configure it.
+    /// [`AmqpError::Unit`] if the times differ; 403 without the permission to configure the queue.
     pub fn probe_unit(&mut self, queue: &Queue) -> Result<(), AmqpError> {
         let mut queue = queue.clone();
         queue.arguments.insert(LAST.into(), NOBODY.into());
         let mut answer = self.declare_queue(&queue);
-        // Of several differences the broker names one, and this one before the time.
+        // If several arguments differ, the broker names only the first, and checks this one before
+        // the time.
         if let Err(AmqpError::Channel { code: PRECONDITION_FAILED, text }) = &answer
             && text.contains(REPLICAS)
             && let Some(current) = current(text)
@@ -124,7 +122,7 @@ impl Session {
     }
 }
 
-/// The number that an argument has, in the broker's words about one that differs.
+/// The current value of an argument, from the broker's words about a difference.
 fn current(text: &str) -> Option<i64> {
     let (_, rest) = text.split_once("current is the value '")?;
     rest.split('\'').next()?.parse().ok()

@@ -1,14 +1,9 @@
 //! Publishing with confirms.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification as Note, Publish, Return};
-use crossbeam_channel::{Receiver, Sender, after, select, unbounded};
+use crossbeam_channel::{Receiver, TryRecvError, after, never, select, select_biased};
 
 use crate::broker::Broker;
 use delayline_core::message::{Headers, Properties, Published};
@@ -17,13 +12,14 @@ use super::{
     AmqpError,
     connection::{Opened, close, open_within},
     convert::{from_properties, properties},
+    error::explain,
     line::Line,
 };
 
 /// The broker's answers about published messages.
 #[derive(Debug)]
 pub enum Event {
-    /// It has taken responsibility for the message with this tag, and for all earlier ones if
+    /// It has taken responsibility for the message with this tag, and for every earlier one if
     /// `multiple`.
     Ack {
         /// The number of the message on its channel, from 1.
@@ -38,14 +34,14 @@ pub enum Event {
         /// Whether all earlier messages are included.
         multiple: bool,
     },
-    /// It could not route the message to any queue. Always comes before the ack of the same
+    /// It could not route the message to any queue. Always arrives before the ack of the same
     /// message.
     Returned(Box<Returned>),
     /// It accepts no messages for now.
     Blocked(String),
     /// It accepts messages again.
     Unblocked,
-    /// The channel or the connection is gone; [`Publisher::end`] tells why.
+    /// The channel or the connection is gone. [`Publisher::end`] returns the reason.
     Ended,
 }
 
@@ -76,46 +72,17 @@ impl Returned {
     }
 }
 
-/// Whether the broker reads nothing more from a connection, as far as it has said.
-#[derive(Clone)]
-struct Alarm {
-    notes: Receiver<Note>,
-    reason: Arc<Mutex<Option<String>>>,
-}
-
-impl Alarm {
-    fn note(&self, note: &Note) {
-        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = match note {
-            Note::Blocked(reason) => Some(reason.clone()),
-            Note::Unblocked => None,
-        };
-    }
-
-    /// Why the broker is in alarm, if it is.
-    fn reason(&self) -> Option<String> {
-        self.notes.try_iter().for_each(|note| self.note(&note));
-        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Why the broker is in alarm; waits until it is, until `limit`, or until `done` is
-    /// disconnected. `Err` at the limit.
-    fn wait(&self, done: &Receiver<()>, limit: Duration) -> Option<Result<String, ()>> {
-        let late = after(limit);
-        loop {
-            if let Some(reason) = self.reason() {
-                return Some(Ok(reason));
-            }
-            select! {
-                recv(done) -> _ => return None,
-                recv(late) -> _ => return Some(Err(())),
-                recv(self.notes) -> note => match note {
-                    Ok(note) => self.note(&note),
-                    // The connection is gone, so the work will end.
-                    Err(_) => return None,
-                },
-            }
-        }
-    }
+/// The result of waiting for an answer of the broker, or for another item.
+#[derive(Debug)]
+pub enum Woken<T> {
+    /// An answer of the broker.
+    Event(Event),
+    /// Another item.
+    Other(T),
+    /// All senders of other items are gone.
+    Closed,
+    /// Nothing arrived in time.
+    Timeout,
 }
 
 /// A connection with one channel in confirm mode. Tags count from 1 on each
@@ -126,8 +93,18 @@ pub struct Publisher {
     line: Line,
     /// How long opening another channel may take.
     limit: Duration,
-    alarm: Alarm,
-    events: Receiver<Event>,
+    alarms: Receiver<Note>,
+    /// Why the broker has stopped reading from this connection.
+    alarm: Option<String>,
+    answers: Answers,
+    /// A confirm that was received but not yet passed on.
+    next: Option<Confirm>,
+}
+
+/// The answers of the broker on one channel.
+struct Answers {
+    confirms: Receiver<Confirm>,
+    returns: Receiver<Return>,
 }
 
 impl Publisher {
@@ -138,37 +115,39 @@ impl Publisher {
     pub fn open(broker: &Broker) -> Result<Self, AmqpError> {
         let limit = broker.connect_timeout;
         open_within(broker, "router", None, move |Opened { mut connection, line }| {
-            let notes = connection.listen_for_connection_blocked()?;
-            let alarm = Alarm { notes, reason: Arc::default() };
-            let (channel, events) = channel(&mut connection, &alarm)?;
+            let alarms = connection.listen_for_connection_blocked().map_err(explain)?;
+            let (channel, answers) = channel(&mut connection).map_err(explain)?;
             let (connection, channel) = (Some(connection), Some(channel));
-            Ok(Self { connection, channel, line, limit, alarm, events })
+            Ok(Self { connection, channel, line, limit, alarms, alarm: None, answers, next: None })
         })
     }
 
-    /// Opens another channel after the broker closed the last one. A broker in alarm answers
-    /// only when the alarm ends, so the connection is given up. It is also given up if the answer
-    /// takes longer than the connect timeout.
+    /// Opens another channel after the broker closed the last one. A broker in alarm would answer
+    /// only after the alarm, so the connection is given up. It is also given up if the answer takes
+    /// longer than the connect timeout.
     ///
     /// # Errors
     /// The connection is gone, or was given up.
     pub fn reopen(&mut self) -> Result<(), AmqpError> {
         let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
-        let connection = self.connection.as_mut().ok_or_else(gone)?;
         let in_alarm =
-            |reason: String| AmqpError::Lost { reason: format!("the broker is in alarm ({reason})") };
-        if let Some(reason) = self.alarm.reason() {
+            |reason: &str| AmqpError::Lost { reason: format!("the broker is in alarm ({reason})") };
+        while let Ok(note) = self.alarms.try_recv() {
+            self.note(note);
+        }
+        if let Some(reason) = &self.alarm {
             return Err(in_alarm(reason));
         }
-        let watch = |done: &Receiver<()>| self.alarm.wait(done, self.limit);
-        let (opened, cut) = self.line.unless(watch, || channel(connection, &self.alarm));
+        let connection = self.connection.as_mut().ok_or_else(gone)?;
+        let watch = |done: &Receiver<()>| wait_for_alarm(&self.alarms, done, self.limit);
+        let (opened, cut) = self.line.unless(watch, || channel(connection));
         match cut {
             None => {
-                let (channel, events) = opened?;
-                (self.channel, self.events) = (Some(channel), events);
+                let (channel, answers) = opened.map_err(explain)?;
+                (self.channel, self.answers, self.next) = (Some(channel), answers, None);
                 Ok(())
             }
-            Some(Ok(reason)) => Err(in_alarm(reason)),
+            Some(Ok(reason)) => Err(in_alarm(&reason)),
             Some(Err(())) => {
                 let reason = "it opened no other channel after a refusal".into();
                 Err(AmqpError::Silent { limit: self.limit, reason })
@@ -176,10 +155,71 @@ impl Publisher {
         }
     }
 
-    /// The broker's answers.
-    #[must_use]
-    pub fn events(&self) -> &Receiver<Event> {
-        &self.events
+    /// Waits for the next answer of the broker, or for the next item of `others`, for `limit` at
+    /// most. Answers come first.
+    pub fn wait<T>(&mut self, others: &Receiver<T>, limit: Duration) -> Woken<T> {
+        if let Some(event) = self.next_event() {
+            return Woken::Event(event);
+        }
+        select_biased! {
+            recv(self.answers.confirms) -> confirm => Woken::Event(match confirm {
+                Ok(confirm) => self.confirmed(confirm),
+                Err(_) => Event::Ended,
+            }),
+            recv(self.alarms) -> note => Woken::Event(match note {
+                Ok(note) => self.note(note),
+                Err(_) => Event::Ended,
+            }),
+            recv(others) -> other => other.map_or(Woken::Closed, Woken::Other),
+            default(limit) => Woken::Timeout,
+        }
+    }
+
+    /// The next answer of the broker, if there is one already.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let confirm = match self.next.take() {
+            Some(confirm) => confirm,
+            None => match self.answers.confirms.try_recv() {
+                Ok(confirm) => confirm,
+                Err(TryRecvError::Empty) => return self.alarms.try_recv().ok().map(|note| self.note(note)),
+                Err(TryRecvError::Disconnected) => return Some(Event::Ended),
+            },
+        };
+        Some(self.confirmed(confirm))
+    }
+
+    /// The next answer of the broker within `limit`.
+    pub fn next_within(&mut self, limit: Duration) -> Option<Event> {
+        match self.wait(&never::<()>(), limit) {
+            Woken::Event(event) => Some(event),
+            _ => None,
+        }
+    }
+
+    /// The broker sends a return before the ack of its message. The client library delivers the two
+    /// on separate channels, so returns are passed on first.
+    fn confirmed(&mut self, confirm: Confirm) -> Event {
+        if let Ok(returned) = self.answers.returns.try_recv() {
+            self.next = Some(confirm);
+            return Event::Returned(Box::new(returned.into()));
+        }
+        match confirm {
+            Confirm::Ack(ack) => Event::Ack { tag: ack.delivery_tag, multiple: ack.multiple },
+            Confirm::Nack(nack) => Event::Nack { tag: nack.delivery_tag, multiple: nack.multiple },
+        }
+    }
+
+    fn note(&mut self, note: Note) -> Event {
+        match note {
+            Note::Blocked(reason) => {
+                self.alarm = Some(reason.clone());
+                Event::Blocked(reason)
+            }
+            Note::Unblocked => {
+                self.alarm = None;
+                Event::Unblocked
+            }
+        }
     }
 
     /// Writes a message. An error is not reported here; [`Event::Ended`] follows.
@@ -187,8 +227,8 @@ impl Publisher {
         &mut self,
         exchange: &str,
         routing_key: String,
-        message_properties: &Properties,
-        headers: &Headers,
+        message_properties: Properties,
+        headers: Headers,
         body: &[u8],
     ) {
         let Some(channel) = &self.channel else { return };
@@ -210,7 +250,7 @@ impl Publisher {
             return lost();
         };
         // Any call on an ended channel fails with the reason, if it has one.
-        let cause = channel.enable_publisher_confirms_nowait().err().map_or_else(lost, AmqpError::from);
+        let cause = channel.enable_publisher_confirms_nowait().err().map_or_else(lost, explain);
         match (&cause, self.connection.take()) {
             (AmqpError::Lost { .. }, Some(connection)) => close(connection, channel, limit).unwrap_or(cause),
             (_, connection) => {
@@ -236,56 +276,35 @@ impl Drop for Publisher {
     }
 }
 
-/// Opens a channel in confirm mode, with a single stream of everything that it reports.
-fn channel(connection: &mut Connection, alarm: &Alarm) -> Result<(Channel, Receiver<Event>), AmqpError> {
+/// Opens a channel in confirm mode.
+fn channel(connection: &mut Connection) -> amiquip::Result<(Channel, Answers)> {
     let channel = connection.open_channel(None)?;
     let confirms = channel.listen_for_publisher_confirms()?;
     let returns = channel.listen_for_returns()?;
     channel.enable_publisher_confirms()?;
-    let (sender, events) = unbounded();
-    let alarm = alarm.clone();
-    thread::Builder::new()
-        .name("delayline-confirms".into())
-        .spawn(move || forward(&confirms, &returns, &alarm, &sender))
-        .map_err(|error| AmqpError::Lost { reason: format!("cannot start a thread: {error}") })?;
-    Ok((channel, events))
+    Ok((channel, Answers { confirms, returns }))
 }
 
-/// Merges the three streams of the client library into one, which ends with
-/// [`Event::Ended`].
-fn forward(confirms: &Receiver<Confirm>, returns: &Receiver<Return>, alarm: &Alarm, events: &Sender<Event>) {
+/// Why the broker is in alarm; waits until it is, until `limit`, or until `done` is
+/// disconnected. `Err` at the limit.
+fn wait_for_alarm(
+    alarms: &Receiver<Note>,
+    done: &Receiver<()>,
+    limit: Duration,
+) -> Option<Result<String, ()>> {
+    let late = after(limit);
     loop {
-        let event = select! {
-            recv(confirms) -> confirm => match confirm {
-                Ok(confirm) => {
-                    // The broker sends a return before the ack of its message,
-                    // and the client library keeps that order, on two channels.
-                    for returned in returns.try_iter() {
-                        let _ = events.send(Event::Returned(Box::new(returned.into())));
-                    }
-                    match confirm {
-                        Confirm::Ack(ack) => Event::Ack { tag: ack.delivery_tag, multiple: ack.multiple },
-                        Confirm::Nack(nack) => Event::Nack { tag: nack.delivery_tag, multiple: nack.multiple },
-                    }
-                }
-                Err(_) => break,
+        select! {
+            recv(done) -> _ => return None,
+            recv(late) -> _ => return Some(Err(())),
+            recv(alarms) -> note => match note {
+                Ok(Note::Blocked(reason)) => return Some(Ok(reason)),
+                Ok(Note::Unblocked) => {}
+                // The connection is gone, so the work will end.
+                Err(_) => return None,
             },
-            recv(alarm.notes) -> note => match note {
-                Ok(note) => {
-                    alarm.note(&note);
-                    match note {
-                        Note::Blocked(reason) => Event::Blocked(reason),
-                        Note::Unblocked => Event::Unblocked,
-                    }
-                }
-                Err(_) => break,
-            },
-        };
-        if events.send(event).is_err() {
-            return;
         }
     }
-    let _ = events.send(Event::Ended);
 }
 
 impl From<Return> for Returned {

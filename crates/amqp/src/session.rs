@@ -16,6 +16,7 @@ use super::{
     connection::{CLOSE_TIMEOUT, Opened, close, open_within},
     consumer::Started,
     convert::argument_table,
+    error::explain,
     inspect::Damage,
     line::Line,
 };
@@ -23,30 +24,32 @@ use super::{
 /// AMQP's reply code for an object that does not exist.
 const NOT_FOUND: u16 = 404;
 
-/// How often a queue is declared that did not start. A node has five seconds for it, which are not
-/// enough now and then while it is busy.
+/// How often a queue that does not start is declared. A node allows five seconds for a start, which
+/// a busy node sometimes exceeds.
 const STARTS: u32 = 3;
 
-/// How long passing on a message from one queue to the next takes at most, unless the broker is
-/// overloaded or the next one refuses.
+/// How long passing a message from one queue to the next takes at most, unless the broker is
+/// overloaded or the next queue refuses.
 ///
-/// Wait for this long between unbinding a queue and deleting it. What is just being handed to a
-/// queue when that goes gets stuck where it comes from, for three minutes, or for good if another
-/// queue has taken it too; and 32 such messages hold up a level for everybody. Of 15 queues that
-/// were deleted under load at once after they were unbound, 3 messages got stuck on RabbitMQ 3.10.8
-/// and 2 on 4.0.5; of 30 that were deleted half a second later, none, on these and on 4.3.6.
+/// How long to wait between unbinding a queue and deleting it. If a queue is deleted while a
+/// message is being passed to it, that message gets stuck in its source queue for three minutes. If
+/// another queue has taken it too, it stays stuck for good. 32 such messages block a level for
+/// every application.
+///
+/// Measured under load: of 15 queues deleted right after they were unbound, 3 messages got stuck on
+/// RabbitMQ 3.10.8 and 2 on 4.0.5. Of 30 deleted half a second later, none did, on these and on
+/// 4.3.6.
 pub const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// The header that says where in a stream a message is, and the argument that says where
-/// reading begins.
+/// The header with a message's position in a stream, and the argument for where reading begins.
 pub const STREAM_OFFSET: &str = "x-stream-offset";
 
 /// Where reading a stream begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamStart {
-    /// With the oldest message that it has.
+    /// With the oldest message of the stream.
     First,
-    /// With the part that was written last; it has one message or more.
+    /// With the part that was written last. It has one message or more.
     Last,
 }
 
@@ -62,7 +65,7 @@ pub struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// So many messages that are ready, and so many consumers.
+    /// This many ready messages and consumers.
     #[must_use]
     pub const fn new(ready: u32, consumers: u32) -> Self {
         Self { ready, consumers }
@@ -71,10 +74,9 @@ impl QueueDepth {
 
 /// A connection for administration.
 ///
-/// The broker closes the channel over every refusal; the session opens another
-/// one for the next call. A call that is not answered within
-/// [`request_timeout`](Broker::request_timeout) ends the connection, and with it the
-/// session.
+/// The broker closes the channel over every refusal, and the session opens another one for the next
+/// call. A call without an answer within [`request_timeout`](Broker::request_timeout) ends the
+/// connection and the session.
 pub struct Session {
     broker: Broker,
     purpose: &'static str,
@@ -82,7 +84,7 @@ pub struct Session {
     channel: Option<Channel>,
     line: Line,
     limit: Duration,
-    /// Reports when the broker accepts nothing from us for now.
+    /// Reports when the broker accepts nothing from this connection.
     blocked: Receiver<ConnectionBlockedNotification>,
     server_version: Option<String>,
     cluster_name: Option<String>,
@@ -105,7 +107,7 @@ impl Session {
         let limit = broker.request_timeout;
         let us = broker.clone();
         open_within(broker, purpose, Some(damage.clone()), move |Opened { mut connection, line }| {
-            let blocked = connection.listen_for_connection_blocked()?;
+            let blocked = connection.listen_for_connection_blocked().map_err(explain)?;
             let [server_version, cluster_name] = ["version", "cluster_name"].map(|property| match connection
                 .server_properties()
                 .get(property)
@@ -129,7 +131,7 @@ impl Session {
         })
     }
 
-    /// The line of its connection, which tells when that is lost.
+    /// The line of its connection. It reports when the connection is lost.
     pub fn line(&self) -> Line {
         self.line.clone()
     }
@@ -159,7 +161,7 @@ impl Session {
                 self.channel = Some(channel);
                 Ok(value)
             }
-            Err(error) => Err(self.explain(error.into(), Some(channel), cut)),
+            Err(error) => Err(self.explain(explain(error), Some(channel), cut)),
         }
     }
 
@@ -167,11 +169,11 @@ impl Session {
         let gone = || AmqpError::Lost { reason: "the connection is closed".into() };
         let connection = self.connection.as_mut().ok_or_else(gone)?;
         let (result, cut) = self.line.within(self.limit, || connection.open_channel(None));
-        result.map_err(|error| self.explain(error.into(), None, cut))
+        result.map_err(|error| self.explain(explain(error), None, cut))
     }
 
-    /// A channel that ended with the connection does not know why; the connection does,
-    /// unless it was cut because no answer came.
+    /// A channel that ended with the connection does not hold the reason. The connection does,
+    /// unless it was cut because no answer arrived.
     fn explain(&mut self, error: AmqpError, channel: Option<Channel>, cut: bool) -> AmqpError {
         match (&error, self.connection.take()) {
             (AmqpError::Lost { .. }, Some(connection)) => {
@@ -185,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Why no answer came, as far as the broker said.
+    /// Why no answer arrived, as far as the broker has reported.
     fn silent(&self) -> AmqpError {
         let reason = match self.blocked.try_iter().last() {
             Some(ConnectionBlockedNotification::Blocked(reason)) => format!(
@@ -201,7 +203,7 @@ impl Session {
     /// Whether an exchange of this name exists.
     ///
     /// # Errors
-    /// Any but 404; a broker may ask for permissions (403).
+    /// Any except 404. A broker may ask for permissions (403).
     pub fn exchange_exists(&mut self, name: &str) -> Result<bool, AmqpError> {
         match self.call(|channel| channel.exchange_declare_passive(name).map(drop)) {
             Ok(()) => Ok(true),
@@ -210,10 +212,10 @@ impl Session {
         }
     }
 
-    /// How deep a queue is; `None` if there is none of this name.
+    /// The counts of a queue; `None` if it does not exist.
     ///
     /// # Errors
-    /// Any but 404; a broker may ask for permissions (403).
+    /// Any except 404. A broker may ask for permissions (403).
     pub fn queue_depth(&mut self, name: &str) -> Result<Option<QueueDepth>, AmqpError> {
         let declared = self.call(|channel| {
             let queue = channel.queue_declare_passive(name)?;
@@ -229,7 +231,7 @@ impl Session {
         }
     }
 
-    /// Declares a durable exchange; no change if it exists with the same arguments.
+    /// Declares a durable exchange. Changes nothing if it exists with the same arguments.
     ///
     /// # Errors
     /// 406 if it exists with other arguments, 403 without the permission.
@@ -248,9 +250,10 @@ impl Session {
         self.call(|channel| channel.exchange_declare(kind, exchange.name.as_str(), options).map(drop))
     }
 
-    /// Declares a durable queue; no change if it exists with the same arguments. If a quorum queue
-    /// does not start, the broker closes the connection, and the queue is declared again on a new
-    /// one, three times in all. Consumers and own queues end with the old one.
+    /// Declares a durable queue. Changes nothing if it exists with the same arguments. If a quorum
+    /// queue does not start, the broker closes the connection, and the queue is declared again on a
+    /// new one, up to three times in total. Consumers and exclusive queues end with the old
+    /// connection.
     ///
     /// # Errors
     /// 406 if it exists with other arguments, 403 without the permission; see
@@ -276,8 +279,8 @@ impl Session {
         self.call(|channel| channel.queue_declare(queue.name.as_str(), options).map(drop))
     }
 
-    /// Declares a queue that only this connection can use and that is deleted with it.
-    /// Returns the name that the broker chose.
+    /// Declares a queue that only this connection can use and that is deleted with it. Returns the
+    /// name that the broker chose.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -285,7 +288,7 @@ impl Session {
         self.declare_own_queue_as("")
     }
 
-    /// The same with a name: one connection at a time can have it.
+    /// The same with a given name. Only one connection at a time can use it.
     ///
     /// # Errors
     /// 405 if another connection has it, 403 without the permission.
@@ -295,7 +298,7 @@ impl Session {
         self.call(|channel| channel.queue_declare(name, options).map(|queue| queue.name().to_owned()))
     }
 
-    /// Binds; no change if the binding exists.
+    /// Binds. Changes nothing if the binding exists.
     ///
     /// # Errors
     /// 404 if an end is missing, 403 without the permission.
@@ -303,7 +306,7 @@ impl Session {
         self.bind_with(binding, &BTreeMap::new())
     }
 
-    /// Binds with arguments. Bindings that differ only in them are different ones.
+    /// Binds with arguments. Bindings with different arguments are different bindings.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind).
@@ -315,7 +318,7 @@ impl Session {
         self.change_binding(binding, arguments, true)
     }
 
-    /// Removes a binding without arguments; no error if there is none.
+    /// Removes a binding without arguments. No error if it does not exist.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -323,7 +326,7 @@ impl Session {
         self.unbind_with(binding, &BTreeMap::new())
     }
 
-    /// Removes a binding with exactly these arguments; no error if there is none.
+    /// Removes a binding with exactly these arguments. No error if it does not exist.
     ///
     /// # Errors
     /// As for [`unbind`](Self::unbind).
@@ -352,7 +355,7 @@ impl Session {
         })
     }
 
-    /// Removes the ready messages of a queue. Returns how many.
+    /// Removes the ready messages of a queue. Returns their number.
     ///
     /// # Errors
     /// 404 without such a queue, 403 without read permission.
@@ -360,8 +363,8 @@ impl Session {
         self.call(|channel| channel.queue_purge(name))
     }
 
-    /// Deletes a queue with its messages; no error if it does not exist. Returns how many
-    /// ready messages were deleted.
+    /// Deletes a queue with its messages. No error if it does not exist. Returns the number of
+    /// ready messages that were deleted.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -369,7 +372,7 @@ impl Session {
         self.call(|channel| channel.queue_delete(name, QueueDeleteOptions::default()))
     }
 
-    /// Deletes an exchange with its bindings; no error if it does not exist.
+    /// Deletes an exchange with its bindings. No error if it does not exist.
     ///
     /// # Errors
     /// 403 without the permission.
@@ -377,8 +380,8 @@ impl Session {
         self.call(|channel| channel.exchange_delete(name, false))
     }
 
-    /// Consumes from a queue, on a channel of its own, with at most `prefetch`
-    /// messages unacknowledged.
+    /// Consumes from a queue on a separate channel, with at most `prefetch` unacknowledged
+    /// messages.
     ///
     /// # Errors
     /// 404 without such a queue, 403 without the permission.
@@ -387,9 +390,8 @@ impl Session {
         self.consume_on(channel, queue, prefetch, ConsumerOptions::default())
     }
 
-    /// Like [`consume`](Self::consume), on several channels that share the prefetch: a
-    /// message that takes the broker seconds to write holds up only those behind it on the
-    /// same channel.
+    /// Like [`consume`](Self::consume), on several channels that share the prefetch. A message that
+    /// takes the broker seconds to write delays only later messages on the same channel.
     ///
     /// # Errors
     /// As for [`consume`](Self::consume).
@@ -400,8 +402,8 @@ impl Session {
         lanes: u16,
     ) -> Result<Consumer, AmqpError> {
         let lanes = lanes.clamp(1, prefetch.max(1));
-        // All channels first: the client library panics when it opens a channel after the
-        // broker has closed the connection, as the broker may over the first message.
+        // All channels are opened first. The client library panics if it opens a channel after the
+        // broker has closed the connection, which the first message may cause.
         let channels = (0..lanes).map(|_| self.new_channel()).collect::<Result<Vec<_>, _>>()?;
         let mut joined: Option<Consumer> = None;
         for (lane, channel) in (0..lanes).zip(channels) {
@@ -415,12 +417,12 @@ impl Session {
         joined.ok_or_else(|| AmqpError::Lost { reason: "it has no channel".into() })
     }
 
-    /// Reads a stream, from its first message or from the part that was written last. Each
-    /// message says its place in the header [`STREAM_OFFSET`], and must be acknowledged for
-    /// others to follow; it stays in the stream.
+    /// Reads a stream, from its first message or from the part that was written last. Each message
+    /// has its position in the header [`STREAM_OFFSET`]. It must be acknowledged before others
+    /// follow, and stays in the stream.
     ///
     /// # Errors
-    /// 404 without such a queue, 403 without the permission, 540 if it is no stream.
+    /// 404 without such a queue, 403 without the permission, 540 if it is not a stream.
     pub fn read_stream(
         &mut self,
         queue: &str,
@@ -441,7 +443,7 @@ impl Session {
     /// A separate channel to read through queues.
     ///
     /// # Errors
-    /// The connection is gone, or has no more channels.
+    /// The connection is gone, or has no free channels.
     pub fn browse(&mut self) -> Result<Browser, AmqpError> {
         Ok(Browser::new(self.new_channel()?, self.damage.clone(), self.line.clone(), self.limit))
     }

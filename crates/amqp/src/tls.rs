@@ -1,6 +1,6 @@
-//! Certificates and keys for TLS, for the AMQP and the HTTP side alike.
+//! Certificates and keys for TLS, for both AMQP and HTTP.
 //!
-//! The verification of certificates and host names cannot be switched off.
+//! Certificates and host names are always verified.
 
 use std::{error::Error, fmt, fs, io, path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::broker::Tls;
 #[error("TLS: {0}")]
 pub struct TlsError(String);
 
-/// What a failed handshake with a host means, and what to do; `None` if the failure was not
+/// The meaning of a failed handshake with a host, and what to do. `None` if the failure was not
 /// about TLS.
 pub fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
     let text = match library_error(error)? {
@@ -30,10 +30,10 @@ pub fn explained(error: &(dyn Error + 'static), host: &str) -> Option<String> {
         rustls::Error::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
         ) => "it ended the handshake: it may require a client certificate (client_cert_file and \
-             client_key_file), or support no TLS version or cipher that we do"
+             client_key_file), or share no TLS version or cipher with this client"
             .to_owned(),
         rustls::Error::AlertReceived(alert) => format!(
-            "it ended the handshake ({alert:?}): is the client certificate (client_cert_file) one that it accepts?"
+            "it ended the handshake ({alert:?}): it may not accept the client certificate (client_cert_file)"
         ),
         _ => return None,
     };
@@ -58,11 +58,11 @@ fn certificate(wrong: &CertificateError, host: &str) -> String {
         }
         CertificateError::Revoked => "its certificate was revoked: renew it on the broker".into(),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "its certificate is not made for servers: give the broker one that is".into()
+            "its certificate is not made for servers: give the broker a server certificate".into()
         }
-        // The library has no name of its own for this one.
+        // The library has no variant for this error.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "its certificate is that of an authority, as one that signs itself is: give the broker a certificate \
+            "its certificate is that of an authority, for example self-signed: give the broker a certificate \
              that the authority has signed, and the authority's to ca_file (--ca-file)"
                 .into()
         }
@@ -77,7 +77,7 @@ fn library_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Err
         if let Some(found) = error.downcast_ref::<rustls::Error>() {
             return Some(found);
         }
-        // An I/O error does not report what it wraps as its source.
+        // An I/O error does not report the error inside it as its source.
         if let Some(wrapped) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             let wrapped: &(dyn Error + 'static) = wrapped;
             if let Some(found) = library_error(wrapped) {
@@ -89,7 +89,7 @@ fn library_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Err
     None
 }
 
-/// What was read from the files.
+/// The contents of the files.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Material {
@@ -102,7 +102,7 @@ pub struct Material {
 /// A client certificate with its chain, and its key in PEM form.
 #[non_exhaustive]
 pub struct Client {
-    /// The certificate and what leads to its authority.
+    /// The certificate, and the chain to its authority.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: Vec<u8>,
@@ -115,7 +115,7 @@ impl fmt::Debug for Client {
 }
 
 impl Material {
-    /// Reads the files; without a CA file, the system's authorities.
+    /// Reads the files. Without a CA file, reads the system's authorities.
     pub fn load(tls: &Tls) -> Result<Self, TlsError> {
         let roots = match &tls.ca_file {
             Some(file) => certificates("ca_file", file)?,
@@ -155,13 +155,13 @@ impl Material {
     }
 }
 
-/// The cryptography used everywhere, named explicitly so that another crate in
-/// an application's tree cannot change it.
+/// The cryptography used everywhere. It is named explicitly, so that another crate in an
+/// application's tree cannot change it.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// What is wrong with the file that a setting names.
+/// The fault in a setting's file.
 fn failed(setting: &str, file: &Path, reason: impl fmt::Display) -> TlsError {
     TlsError(format!("{setting} {}: {reason}", file.display()))
 }
@@ -175,7 +175,7 @@ fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static
     }
 }
 
-/// The key as it is in the file, once it is known to be a key.
+/// The key as the file has it, after a check that it is a key.
 fn private_key(setting: &str, file: &Path) -> Result<Vec<u8>, TlsError> {
     let pem = fs::read(file).map_err(|error| failed(setting, file, error))?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| failed(setting, file, error))?;
@@ -200,15 +200,15 @@ mod tests {
 
     use super::*;
 
-    /// As the library behind the library calls it.
+    /// As rustls' verifier names it.
     #[derive(Debug, thiserror::Error)]
     #[error("CaUsedAsEndEntity")]
     struct CaUsedAsEndEntity;
 
     #[test]
-    fn what_the_library_calls_by_its_own_names_is_said_with_what_to_do() {
+    fn errors_of_the_library_are_explained_with_a_remedy() {
         let said = |error: rustls::Error| {
-            // As it comes from the socket, and as it is.
+            // As the socket reports it, and unwrapped.
             let wrapped = io::Error::new(io::ErrorKind::InvalidData, error.clone());
             let text = explained(&wrapped, "broker.example").unwrap();
             assert_eq!(explained(&error, "broker.example").as_ref(), Some(&text));

@@ -15,10 +15,10 @@ const RECORD: usize = 16 * 1024;
 
 /// A TLS session over a non-blocking socket.
 ///
-/// The event loop never flushes: it takes every byte that `write` reports as sent and then
-/// stops asking whether the socket is writable. So `write` reports bytes only once their
-/// whole record is in the socket. Until then it says `WouldBlock`, remembers how many bytes
-/// are on their way, and reports them when the loop comes back with the same bytes.
+/// The event loop never flushes. It takes every byte that `write` reports as sent, and then stops
+/// checking whether the socket is writable. So `write` reports bytes only once their whole record
+/// is in the socket. Until then it returns `WouldBlock` and remembers how many bytes are pending.
+/// It reports them when the loop calls again with the same bytes.
 pub(super) struct TlsStream {
     socket: TcpStream,
     session: ClientConnection,
@@ -26,7 +26,7 @@ pub(super) struct TlsStream {
 }
 
 impl TlsStream {
-    /// Takes over a socket on which the handshake is complete.
+    /// Takes over a socket with a complete handshake.
     pub(super) fn new(socket: net::TcpStream, session: ClientConnection) -> io::Result<Self> {
         // Sets the socket to non-blocking.
         let socket = TcpStream::from_stream(socket)?;

@@ -1,10 +1,10 @@
-//! Keeping a connection responsive while a lot arrives.
+//! Keeps a connection responsive while a large number of messages arrives.
 //!
-//! The client library reads until its stream has nothing more, and meanwhile sends nothing
-//! and checks no timer. Where messages arrive as fast as it reads them, large ones above all,
-//! that can take longer than two heartbeats; the broker then hears nothing from us and ends
-//! the connection. So a turn of reading ends here after a while, and the next one begins once
-//! the library has done its other work.
+//! The client library reads until its stream is empty. Meanwhile it sends nothing and checks no
+//! timer. If messages, large ones above all, arrive as fast as it reads them, that can take longer
+//! than two heartbeats. The broker then receives nothing and ends the connection. So a turn of
+//! reading ends here after a limited number of bytes. The next turn begins once the library has
+//! done its other work.
 
 use std::{
     fmt,
@@ -14,8 +14,8 @@ use std::{
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Registration, SetReadiness, Token};
 
-/// How many bytes are read in a turn: some frames of the usual size, little work even for a
-/// busy machine.
+/// How many bytes are read in a turn: a few frames of the usual size, little work even for a busy
+/// machine.
 const TURN: usize = 1 << 20;
 
 /// A stream that is read in turns.
@@ -23,8 +23,7 @@ pub(super) struct Turns<S> {
     inner: S,
     /// How many bytes are left of this turn.
     left: usize,
-    /// Wakes the event loop for the next turn, since the socket need not become ready for
-    /// that.
+    /// Wakes the event loop for the next turn, since the socket may not become ready again for it.
     next: SetReadiness,
     wake: Registration,
 }
@@ -47,7 +46,7 @@ impl<S: Read> Read for Turns<S> {
         let read = self.inner.read(&mut buffer[..length]);
         self.left = match read {
             Ok(read) => self.left - read,
-            // It has ended by itself.
+            // The connection ended without an error here.
             Err(_) => TURN,
         };
         read
@@ -105,7 +104,7 @@ mod tests {
 
     use super::{super::connection, *};
 
-    /// Longer than anything here takes.
+    /// Longer than any call here takes.
     const PATIENCE: Duration = Duration::from_secs(120);
 
     const HEARTBEAT: [u8; 8] = [8, 0, 0, 0, 0, 0, 0, 0xce];
@@ -115,7 +114,7 @@ mod tests {
         [&[1, 0, 0][..], &length, &class_and_method, arguments, &[0xce]].concat()
     }
 
-    /// What comes from the client until some bytes of it.
+    /// Reads the client's bytes until some of them match.
     fn read_until(socket: &mut TcpStream, end: &[u8]) {
         let mut seen = Vec::new();
         while !seen.windows(end.len()).any(|window| window == end) {
@@ -126,8 +125,8 @@ mod tests {
         }
     }
 
-    /// A broker that wants a heartbeat each second, and sends more than anybody can read.
-    /// Returns whether the client's heart was heard.
+    /// A broker that wants a heartbeat each second, and sends more than a client can read. Returns
+    /// whether the client sent a heartbeat.
     fn flood(listener: &TcpListener, stop: &Arc<AtomicBool>) -> bool {
         let mut socket = listener.accept().unwrap().0;
         read_until(&mut socket, b"AMQP\0\0\x09\x01");
@@ -141,21 +140,21 @@ mod tests {
         let mut reader = socket.try_clone().unwrap();
         let sender = thread::spawn({
             let stop = Arc::clone(stop);
-            // Small frames: they cost nothing to send, and much to read.
+            // Small frames: cheap to send and expensive to read.
             let frames = HEARTBEAT.repeat(1 << 17);
             move || while !stop.load(Ordering::Relaxed) && socket.write_all(&frames).is_ok() {}
         });
         reader.set_read_timeout(Some(PATIENCE)).unwrap();
         let heard = reader.read(&mut [0; 100]).is_ok_and(|read| read > 0);
         stop.store(true, Ordering::Relaxed);
-        // Also ends a write that nobody reads.
+        // Also ends a write without a reader.
         reader.shutdown(std::net::Shutdown::Both).unwrap();
         sender.join().unwrap();
         heard
     }
 
     #[test]
-    fn heartbeats_go_out_while_more_comes_than_can_be_read() {
+    fn heartbeats_are_sent_while_more_arrives_than_can_be_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut broker = Broker::from_url(&format!("amqp://{}", listener.local_addr().unwrap())).unwrap();
         broker.heartbeat = 1;
@@ -165,12 +164,12 @@ mod tests {
             move || flood(&listener, &stop)
         });
         let opened = connection::open_within(&broker, "test", None, Ok).unwrap();
-        assert!(server.join().unwrap(), "nothing was heard from the client");
+        assert!(server.join().unwrap(), "the client sent no heartbeat");
         connection::close(opened.connection, (), connection::CLOSE_TIMEOUT);
     }
 
     #[test]
-    fn what_is_left_is_read_in_the_next_turn() {
+    fn remaining_bytes_are_read_in_the_next_turn() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut theirs = listener.accept().unwrap().0;

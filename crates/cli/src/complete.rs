@@ -1,48 +1,37 @@
-//! Values that a shell completes: names that stand in the settings or on the broker.
+//! Values that a shell completes: names in the settings or on the broker.
 //!
-//! A shell asks with a variable and the words that were typed so far. Whatever goes wrong, it
-//! gets no values and no message, and it gets that soon: somebody is typing.
+//! A shell asks with a variable and the words that were typed so far. After any failure, it gets
+//! no values and no message, and it gets that soon: the user is typing.
 
-use std::{any::TypeId, collections::BTreeSet, ffi::OsString, sync::mpsc, thread, time::Duration};
+use std::{any::TypeId, ffi::OsString, sync::mpsc, thread, time::Duration};
 
 use clap::{Arg, FromArgMatches};
 use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate};
 
-use delayline_admin::{
-    Layout, Reason, app_names, gateway_names,
-    management::{ManagementApi, ManagementError},
-    set_names,
-};
+use delayline_admin::{Layout, Reason, gateway_names};
+use delayline_broker::{ManagementApi, ManagementError, app_names, set_names};
 use delayline_core::{
     codec::{AppKey, Level},
     topology::{SetName, Topology},
 };
-use delayline_settings::{Settings, load_policies};
+use delayline_settings::Settings;
 
-use crate::{
-    args::{self, Global},
-    policies,
-};
-
-/// The variable with which a shell asks; its value is the shell's name. It is none of our
-/// settings, whose names begin with `DELAYLINE_`.
-pub(super) const VARIABLE: &str = "_DELAYLINE_COMPLETE";
+use crate::{cmd::completions::VARIABLE, flags::Global, tree};
 
 /// How long to wait for the broker.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Answers a shell, if it is one that asks.
-pub(super) fn answer() -> bool {
-    let asked = CompleteEnv::with_factory(|| with_values(args::command(), ""))
+/// Answers a shell, if a shell asks.
+pub(crate) fn answer() -> bool {
+    let asked = CompleteEnv::with_factory(|| with_values(tree::command(), ""))
         .var(VARIABLE)
         .bin("delayline")
         .try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref());
-    // Where there is nothing to complete, there is nothing to say either.
+    // Without completions, it prints nothing.
     asked.unwrap_or(true)
 }
 
-/// The command with what is known of the values of its arguments; `of` is the command that it
-/// stands under.
+/// The command with the known values of its arguments; `of` is its parent command.
 fn with_values(command: clap::Command, of: &str) -> clap::Command {
     let name = command.get_name().to_owned();
     let command = command.mut_args(|arg| match source(&arg, of) {
@@ -60,7 +49,6 @@ enum Source {
     Gateways,
     Layouts,
     Levels,
-    Policies,
     Reasons,
     Sets,
     /// What messages can be transferred from.
@@ -74,15 +62,12 @@ fn source(arg: &Arg, of: &str) -> Option<Source> {
     match (of, arg.get_id().as_str()) {
         (_, "broker") => Some(Source::Brokers),
         (_, "set") => Some(Source::Sets),
+        ("held", "reason") => Some(Source::Reasons),
         ("gateway", "name") => Some(Source::Gateways),
-        ("retry", "app") => Some(Source::Policies),
         ("delayline", "from") => Some(Source::SetsAndLayouts),
-        // The throw-away set of `bench` is a new one.
-        ("delayline", "name") => None,
         _ if is(TypeId::of::<AppKey>()) => Some(Source::Apps),
         _ if is(TypeId::of::<Layout>()) => Some(Source::Layouts),
         _ if is(TypeId::of::<Level>()) => Some(Source::Levels),
-        _ if is(TypeId::of::<Reason>()) => Some(Source::Reasons),
         _ if is(TypeId::of::<SetName>()) => Some(Source::Sets),
         _ => None,
     }
@@ -93,19 +78,13 @@ fn candidates(source: Source) -> Vec<CompletionCandidate> {
 }
 
 fn values(source: Source) -> Option<Vec<String>> {
-    let layouts = || vec!["nservicebus".to_owned(), "celery".to_owned()];
+    let layouts = || ["nservicebus", "nservicebus:v1", "celery"].map(str::to_owned).to_vec();
     Some(match source {
         Source::Apps => on_the_broker(app_names)?,
         Source::Brokers => typed()?.layers().broker_names().ok()?,
         Source::Gateways => on_the_broker(gateway_names)?,
         Source::Layouts => layouts(),
         Source::Levels => Level::all().map(|level| level.number().to_string()).collect(),
-        Source::Policies => {
-            let file = policies::Source::default().file().and_then(|file| load_policies(&file).ok());
-            let named = file.iter().flat_map(|policies| policies.apps()).map(ToString::to_string);
-            let apps: BTreeSet<_> = on_the_broker(app_names).into_iter().flatten().chain(named).collect();
-            apps.into_iter().collect()
-        }
         Source::Reasons => Reason::ALL.iter().map(ToString::to_string).collect(),
         Source::Sets => on_the_broker(|api, vhost, _| set_names(api, vhost))?,
         Source::SetsAndLayouts => {
@@ -115,13 +94,13 @@ fn values(source: Source) -> Option<Vec<String>> {
     })
 }
 
-/// Asks the broker that the settings and the words so far name, for as long as somebody waits.
+/// Asks the broker that the settings and the words so far name, for as long as a user waits.
 fn on_the_broker(
     ask: impl Fn(&ManagementApi, &str, &Topology) -> Result<Vec<String>, ManagementError> + Send + 'static,
 ) -> Option<Vec<String>> {
     let settings: Settings = typed()?.settings().ok()?;
     let (say, heard) = mpsc::channel();
-    // Nobody waits for it to end: the process does before.
+    // The thread is never joined: the process ends first.
     thread::spawn(move || {
         let topology = Topology::new(settings.topology.clone());
         let api = ManagementApi::within(settings.management.as_ref()?, WAIT).ok()?;
@@ -133,7 +112,7 @@ fn on_the_broker(
 /// The flags that were typed so far, such as `--broker`; other words may be missing or wrong.
 fn typed() -> Option<Global> {
     let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
-    let matches = args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+    let matches = tree::command().ignore_errors(true).try_get_matches_from(words).ok()?;
     Global::from_arg_matches(&matches).ok()
 }
 
@@ -143,7 +122,7 @@ mod tests {
 
     /// The sources of a command's arguments, by their names.
     fn sources(path: &[&str]) -> Vec<(String, Source)> {
-        let mut command = args::command();
+        let mut command = tree::command();
         let mut of = String::new();
         for name in path {
             of = command.get_name().to_owned();
@@ -163,18 +142,16 @@ mod tests {
             (&["app", "show"], "app", Source::Apps),
             (&["app", "add"], "may_publish", Source::Apps),
             (&["send"], "app", Source::Apps),
-            (&["retry", "show"], "app", Source::Policies),
             (&["gateway", "remove"], "name", Source::Gateways),
-            (&["guard"], "layout", Source::Layouts),
+            (&["guard", "add"], "layout", Source::Layouts),
             (&["unstick"], "level", Source::Levels),
-            (&["unroutable"], "layout", Source::Layouts),
-            (&["unroutable", "discard"], "reason", Source::Reasons),
+            (&["held", "list"], "layout", Source::Layouts),
+            (&["held", "discard"], "reason", Source::Reasons),
             (&["transfer"], "from", Source::SetsAndLayouts),
             (&["transfer"], "to", Source::Sets),
         ] {
             let found = sources(path);
             assert!(found.contains(&(name.to_owned(), wanted)), "{path:?} {name}: {found:?}");
         }
-        assert_eq!(sources(&["bench"]), []);
     }
 }

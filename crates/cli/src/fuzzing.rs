@@ -10,13 +10,10 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
-use crate::{read_instant, read_json_line};
-use delayline_admin::{
-    compare::{About, Observed, unsuitable},
-    diagnose,
-    management::{FeatureFlag, NodeInfo, Overview},
-};
+use crate::{cmd::send::read_json_line, term::time::instant as read_instant};
+use delayline_admin::diagnose;
 use delayline_amqp::frames;
+use delayline_broker::{About, FeatureFlag, NodeInfo, Overview, Policies, Snapshot, unsuitable};
 use delayline_core::{
     Message,
     codec::{AppKey, Delay, RoutingKey, Tolerance},
@@ -50,7 +47,7 @@ pub fn run(name: &str, bytes: &[u8]) {
     target.expect("a target of this name").1(bytes);
 }
 
-/// A time long ago, so that what is counted from it does not depend on the day.
+/// A time long ago, so that times relative to it do not depend on the day.
 const NOW: i64 = 1_700_000_000_000;
 
 fn text(bytes: &[u8], target: fn(&str)) {
@@ -63,7 +60,7 @@ fn names() -> Names {
     Names::new(SetName::default())
 }
 
-/// What can be decoded encodes to the same text.
+/// Each text that can be decoded encodes to the same text.
 fn codec(text: &str) {
     if let Ok(key) = text.parse::<RoutingKey>() {
         assert_eq!(key.encode(), text);
@@ -107,10 +104,10 @@ fn json_line(line: &[u8]) {
 
 /// A prepared message has no header that could harm it on its way.
 fn sendable(message: &Message) {
-    message::check(message).expect("what is taken can be sent");
+    message::check(message).expect("an accepted message can be sent");
     let now = Timestamp::from_millisecond(NOW).expect("a time");
     let taken = Instant::now();
-    if let Ok(schedule) = Schedule::new(message.when, message.tolerance, Unit::SECOND, now, taken) {
+    if let Ok(schedule) = Schedule::new(message.when, message.tolerance, (Unit::SECOND, false), now, taken) {
         let wire = Wire::new(message, &schedule, now, taken);
         assert!(wire.properties.expiration.is_none());
         assert!(!wire.headers.keys().any(|name| message::is_forbidden(name)));
@@ -118,7 +115,7 @@ fn sendable(message: &Message) {
     }
 }
 
-/// A failed message is retried or parked, whatever its headers say.
+/// A failed message is retried or parked, whatever its headers are.
 fn headers(bytes: &[u8]) {
     let Ok(Json::Object(map)) = serde_json::from_slice(bytes) else { return };
     let values =
@@ -141,32 +138,28 @@ fn headers(bytes: &[u8]) {
     }
 }
 
-/// The answer of a management API can be compared with the wanted set, whatever it says.
+/// Any answer of a management API can be compared with the wanted set.
 fn management(bytes: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Json>(bytes) else { return };
     let topology = Topology::new(TopologySettings::default());
-    let mut observed = Observed {
-        exchanges: part(&json, "exchanges"),
-        queues: part(&json, "queues"),
-        bindings: part(&json, "bindings"),
-        nodes: part::<Option<u8>>(&json, "nodes").map(usize::from),
-        unsettled: Vec::new(),
-    };
-    for finding in observed.compare(&topology) {
-        let _ = finding.to_string();
-    }
-    observed.apply_policies(&part::<Vec<_>>(&json, "policies"), &part::<Vec<_>>(&json, "operator_policies"));
-    for finding in observed.compare(&topology) {
-        let _ = finding.to_string();
-    }
-    let _ = observed.dispatch_bindings(&topology);
-    let nodes: Vec<NodeInfo> = part(&json, "running");
-    let about = About {
+    let (exchanges, queues) = (part(&json, "exchanges"), part(&json, "queues"));
+    let mut snapshot = Snapshot::new("/", exchanges, queues, part(&json, "bindings"));
+    snapshot.about = About {
         version: Some(part::<Overview>(&json, "overview").rabbitmq_version),
         flags: Some(part::<Vec<FeatureFlag>>(&json, "flags")),
-        nodes: Some(nodes.iter().filter(|node| node.running).count()),
+        nodes: Some(part::<Vec<NodeInfo>>(&json, "running")),
+        ..About::default()
     };
-    let _ = unsuitable(topology.settings(), &about);
+    for finding in snapshot.compare(&topology) {
+        let _ = finding.to_string();
+    }
+    let (user, operator) = (part(&json, "policies"), part(&json, "operator_policies"));
+    snapshot.apply(Policies { user: Ok(user), operator: Ok(operator) });
+    for finding in snapshot.compare(&topology) {
+        let _ = finding.to_string();
+    }
+    let _ = snapshot.dispatch_bindings(&topology);
+    let _ = unsuitable(topology.settings(), &snapshot.about);
 }
 
 fn part<T: DeserializeOwned + Default>(json: &Json, name: &str) -> T {
@@ -298,8 +291,8 @@ mod tests {
         }
     }
 
-    /// A target makes nothing of what it cannot read, so its examples must be read: else it
-    /// would promise nothing, and nobody would notice.
+    /// A target ignores input that it cannot read, so its examples must be readable: else it
+    /// would check nothing, unnoticed.
     #[test]
     fn examples_are_what_their_target_reads() {
         let texts = |name: &str| {

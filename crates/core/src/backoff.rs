@@ -1,4 +1,4 @@
-//! Pauses between attempts: pure, but for the chance in one of them.
+//! Pauses between attempts. Pure, except that one kind is random.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ impl Doubling {
         Self { first, most }
     }
 
-    /// The pause after so many attempts have failed; the first one if none has.
+    /// The pause after this many failed attempts. With 0 it is the first one.
     #[must_use]
     pub fn pause(self, failed: u32) -> Duration {
         self.first.saturating_mul(2_u32.saturating_pow(failed)).min(self.most)
     }
 
-    /// The same, half of it random, so that many clients do not come back at once.
+    /// The same, but half of it is random, so that many clients do not reconnect together.
     #[must_use]
     pub fn spread(self, failed: u32) -> Duration {
         self.pause(failed).mul_f64(0.5 + fastrand::f64() / 2.0)

@@ -5,25 +5,25 @@ use std::{
     time::Duration,
 };
 
-/// Counts how often something took how long.
+/// Counts durations by length.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One for each bound, and one for values over the last bound.
+    /// One count for each bound, and one for values over the last bound.
     counts: Vec<AtomicU64>,
     micros: AtomicU64,
 }
 
-/// What a [`Histogram`] has counted so far.
+/// The counts of a [`Histogram`] so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Counted {
-    /// The upper bound of each bucket in seconds, the last one infinite, and how many
-    /// durations are in that bucket alone.
+    /// The upper bound of each bucket in seconds, the last one infinite, and the number of
+    /// durations in that bucket alone.
     pub buckets: Vec<(f64, u64)>,
     /// The sum of all durations, in seconds.
     pub seconds: f64,
-    /// How many there were.
+    /// The number of durations.
     pub count: u64,
 }
 

@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_plus_signs_as_they_are_and_refuses_other_encodings() {
+    fn keeps_plus_signs_and_refuses_other_encodings() {
         assert_eq!(decode("a+b&c=d%2B%20").as_deref(), Some("a+b&c=d+ "));
         assert_eq!(decode("100%").as_deref(), Some("100%"));
         assert_eq!(decode("%ff"), None);

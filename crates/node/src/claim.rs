@@ -1,18 +1,17 @@
-//! Claims by which one process keeps others off something, for as long as it lives.
+//! Claims that reserve a resource for one process, for as long as the claim lives.
 
 use std::io;
 
-/// A claim to something in the network of this machine, such as a port on which nothing
-/// listens yet. Nobody else can claim it until this is dropped or the process ends, however
-/// it ends.
+/// A claim to a resource in this machine's network, such as a port without a listener. No other
+/// process can claim it until the claim is dropped or its process ends, even by a crash.
 #[derive(Debug)]
 pub(super) struct Claim(#[expect(dead_code, reason = "it is ours for as long as this lives")] Hold);
 
 #[cfg(target_os = "linux")]
 type Hold = std::os::unix::net::UnixDatagram;
 
-/// Claims it by binding a socket in the abstract namespace of names, of which there is one
-/// in each network namespace, as of ports, and which leaves no file behind.
+/// Claims it by binding a socket in the abstract namespace of names. Like ports, each network
+/// namespace has one, and it leaves no file behind.
 #[cfg(target_os = "linux")]
 fn hold(what: &str) -> io::Result<Hold> {
     use std::os::{
@@ -22,7 +21,7 @@ fn hold(what: &str) -> io::Result<Hold> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(format!("delayline/{what}"))?)
 }
 
-/// On other systems only other nodes of this process are kept away.
+/// On other systems, the claim excludes only other nodes of this process.
 #[cfg(not(target_os = "linux"))]
 type Hold = in_process::Hold;
 
@@ -60,10 +59,10 @@ mod in_process {
 }
 
 impl Claim {
-    /// Claims something by its name.
+    /// Claims a resource by its name.
     ///
     /// # Errors
-    /// If it is somebody else's, or that cannot be told.
+    /// The resource is already claimed, or that cannot be checked.
     pub(super) fn on(what: &str) -> io::Result<Self> {
         hold(what).map(Self)
     }

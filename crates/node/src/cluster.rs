@@ -6,8 +6,8 @@ use crate::{
     ClusterOptions, Installation, NodeError, PrivateNode, network::Network, spot::Spot, where_nobody_is,
 };
 
-/// A running cluster. Dropping it stops its nodes and removes their files; so does
-/// the end of this process, however it ends.
+/// A running cluster. Dropping it stops its nodes and removes their files. The end of this process
+/// does the same, even after a crash.
 #[derive(Debug)]
 pub struct PrivateCluster {
     // Dropped before the network that the nodes are in.
@@ -16,11 +16,11 @@ pub struct PrivateCluster {
 }
 
 impl PrivateCluster {
-    /// Starts the nodes and waits until each answers and knows all others.
+    /// Starts the nodes and waits until each answers and sees all others.
     ///
     /// # Errors
-    /// If RabbitMQ is not installed, a node does not come up within five minutes, or
-    /// the network for separable nodes cannot be made.
+    /// RabbitMQ is not installed, a node does not start within five minutes, or the network for
+    /// separable nodes cannot be created.
     pub fn start(options: &ClusterOptions) -> Result<Self, NodeError> {
         let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
         where_nobody_is(|| Self::start_once(&installation, options))
@@ -30,7 +30,7 @@ impl PrivateCluster {
         let network = options.separable.then(|| Network::new(options.size)).transpose()?;
         let mut spots = spots(options.size, network.as_ref())?.into_iter();
         let mut nodes = Vec::new();
-        // The first exists before the others look for it, so they need not wait for each
+        // The first node exists before the others search for it, so they need not wait for each
         // other.
         for (index, spot) in spots.by_ref().enumerate() {
             let mut node = PrivateNode::prepare(installation.clone(), options.node.clone(), spot)?;
@@ -56,7 +56,7 @@ impl PrivateCluster {
         &self.nodes
     }
 
-    /// One of them, to stop or start it.
+    /// A node of the cluster, to stop or start it.
     pub fn node(&mut self, index: usize) -> &mut PrivateNode {
         &mut self.nodes[index]
     }
@@ -67,10 +67,10 @@ impl PrivateCluster {
         self.nodes.iter().position(|node| node.name() == name)
     }
 
-    /// Drops every packet between a node and the rest of the world.
+    /// Drops every packet between a node and all other machines and nodes.
     ///
     /// # Errors
-    /// If the cluster is not separable.
+    /// The cluster is not separable.
     pub fn cut_off(&self, index: usize) -> Result<(), NodeError> {
         self.cut(index, true)
     }
@@ -78,7 +78,7 @@ impl PrivateCluster {
     /// Ends [`cut_off`](Self::cut_off).
     ///
     /// # Errors
-    /// If the cluster is not separable.
+    /// The cluster is not separable.
     pub fn heal(&self, index: usize) -> Result<(), NodeError> {
         self.cut(index, false)
     }
@@ -90,7 +90,7 @@ impl PrivateCluster {
         }
     }
 
-    /// Settings for a client of the cluster that prefers this node and knows all.
+    /// Settings for a client of the cluster that prefers this node and lists all.
     #[must_use]
     pub fn settings(&self, preferred: usize) -> Layers {
         let order = |text: fn(&PrivateNode) -> String| {
@@ -117,13 +117,13 @@ fn spots(size: usize, network: Option<&Network>) -> Result<Vec<Spot>, NodeError>
     let cookie = spots.first().map(|spot| spot.cookie.clone()).unwrap_or_default();
     let epmd = spots.first().map(|spot| spot.ports.epmd).unwrap_or_default();
     for (index, spot) in spots.iter_mut().enumerate() {
-        // The first looks for no other: some versions would wait for minutes.
+        // The first node searches for no other: some versions would wait for minutes.
         if index > 0 {
             spot.peers = vec![first.clone(), spot.name.clone()];
         }
         spot.cookie.clone_from(&cookie);
         spot.cluster.clone_from(&cluster);
-        // On one machine they find each other through one port mapper.
+        // On one machine, the nodes find each other through one port mapper.
         if network.is_none() {
             spot.ports.epmd = epmd;
             spot.has_epmd = index > 0;

@@ -1,4 +1,4 @@
-//! What RabbitMQ's command-line programs do on a private node.
+//! RabbitMQ's command-line programs on a private node.
 
 use std::{
     io::{self, Write},
@@ -9,22 +9,22 @@ use crate::{NodeError, PrivateNode};
 
 const RABBITMQCTL: &str = "rabbitmqctl";
 
-/// What commands say while the broker starts.
+/// The error of commands while the broker starts.
 const NOT_STARTED: &str = "requires the 'rabbit' app to be running";
 
 impl PrivateNode {
     /// Runs `rabbitmqctl` against the node.
     ///
     /// # Errors
-    /// If it cannot be run; its own failure is in the output.
+    /// The command cannot be run. Its own failure is in the output.
     pub fn ctl(&self, arguments: &[&str]) -> io::Result<Output> {
         self.run(RABBITMQCTL, arguments)
     }
 
-    /// Has `rabbitmqctl` do something: what it prints.
+    /// Runs a `rabbitmqctl` command and returns its output.
     ///
     /// # Errors
-    /// If it cannot be run, or fails; then with what it said.
+    /// The command cannot be run, or fails. The error contains its output.
     pub fn tell(&self, arguments: &[&str]) -> Result<String, NodeError> {
         let Output { status, stdout, stderr } =
             self.ctl(arguments).map_err(NodeError::io("run rabbitmqctl"))?;
@@ -41,7 +41,7 @@ impl PrivateNode {
     /// Runs `rabbitmq-queues` against the node.
     ///
     /// # Errors
-    /// If it cannot be run; its own failure is in the output.
+    /// The command cannot be run. Its own failure is in the output.
     pub fn queues_tool(&self, arguments: &[&str]) -> io::Result<Output> {
         self.run("rabbitmq-queues", arguments)
     }
@@ -56,8 +56,8 @@ impl PrivateNode {
             self.tool(tool).args(["--node", self.name(), "--quiet"]).args(arguments).output()
         };
         let output = run(tool, arguments)?;
-        // A broker opens its ports a moment before it calls itself started (3.10.8 to 4.3.6:
-        // `do_run_postlaunch_phase`), and refuses most commands until then.
+        // A broker opens its ports a moment before it reports that it has started (3.10.8 to 4.3.6:
+        // `do_run_postlaunch_phase`). Until then, it refuses most commands.
         if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains(NOT_STARTED) {
             return Ok(output);
         }
@@ -65,8 +65,8 @@ impl PrivateNode {
         run(tool, arguments)
     }
 
-    /// What `rabbitmqctl eval` prints, by a program of Erlang that takes 10 ms instead of a second.
-    /// Nothing if that program cannot be run, or reports an error.
+    /// The output of `rabbitmqctl eval`, from an Erlang program that takes 10 ms instead of a
+    /// second. Empty if that program cannot be run, or reports an error.
     fn evaluate(&self, code: &str) -> Option<Output> {
         let name = if self.name().contains('.') { "-name" } else { "-sname" };
         let mut child = self
@@ -77,7 +77,7 @@ impl PrivateNode {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        // It has a form of its own for what is no text, and escapes what is.
+        // The program has its own form for values that are not text, and escapes text.
         let code = code.trim_end().strip_suffix('.')?;
         let as_hex = format!(
             "Text = unicode:characters_to_binary(io_lib:format(\"~p~n\", [begin {code} end])), \
@@ -92,16 +92,16 @@ impl PrivateNode {
         Some(output)
     }
 
-    /// Makes the broker write to disk now which queues and bindings it has. Up to 4.0, what it
-    /// has answered a moment before a kill may be lost otherwise.
+    /// Makes the broker write its queues and bindings to disk now. Up to 4.0, a kill may otherwise
+    /// lose changes that it has just confirmed.
     ///
-    /// By itself it does so within three seconds. A quorum queue that was declared later
-    /// than that before [`kill`](Self::kill) comes back as an empty replica that knows of
-    /// no others, never has a leader, and answers nobody (measured: three of four such
-    /// queues on 3.10.8, some on 4.0.5, none on 4.3.6).
+    /// Otherwise the broker writes within three seconds. If a quorum queue was declared within that
+    /// time before [`kill`](Self::kill), it returns as an empty replica without peers. It never has
+    /// a leader, and never answers. (Measured: three of four such queues on 3.10.8, some on 4.0.5,
+    /// none on 4.3.6.)
     ///
     /// # Errors
-    /// If the broker cannot be asked or refuses.
+    /// The broker cannot be reached or refuses.
     pub fn write_down_queues(&self) -> Result<(), NodeError> {
         self.tell(&["eval", "catch mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok."])?;
         Ok(())

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{NodeOptions, spot::Spot};
 
-/// Writes them into the node's directory.
+/// Writes the files into the node's directory.
 pub(super) fn write(directory: &Path, options: &NodeOptions, spot: &Spot) -> io::Result<()> {
     let mut plugins = options.plugins.clone();
     if !options.without_management {
@@ -18,7 +18,7 @@ pub(super) fn write(directory: &Path, options: &NodeOptions, spot: &Spot) -> io:
     fs::write(directory.join("enabled_plugins"), format!("[{}].\n", plugins.join(",")))?;
     fs::write(directory.join("advanced.config"), advanced_config(options))?;
     fs::write(directory.join("rabbitmq.conf"), rabbitmq_conf(options, spot))?;
-    // Erlang takes a cookie only from a file that nobody else can read.
+    // Erlang accepts a cookie only from a file that no other user can read.
     let mut cookie =
         OpenOptions::new().write(true).create_new(true).mode(0o400).open(directory.join(".erlang.cookie"))?;
     cookie.write_all(spot.cookie.as_bytes())
@@ -39,7 +39,7 @@ fn rabbitmq_conf(options: &NodeOptions, spot: &Spot) -> String {
         ports.amqp,
     );
     if !address.is_loopback() {
-        // Only we can reach this address, but not from the loopback address.
+        // Only this machine can reach this address, but not from the loopback address.
         conf += "loopback_users = none\n";
     }
     if !peers.is_empty() {

@@ -1,4 +1,4 @@
-//! A process that outlives us just long enough to clean up.
+//! A process that outlives this one just long enough to clean up.
 
 use std::{
     ffi::OsStr,
@@ -7,12 +7,11 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// Ends a process group and cleans up once the pipe from us is closed: when it is
+/// Ends a process group and cleans up once the pipe from this process is closed: when the guard is
 /// dropped, and also when this process panics or is killed.
 ///
-/// The group has a leader that does nothing but live as long as the group is
-/// used, so that the group's number cannot have passed to somebody else's
-/// processes when it is killed.
+/// The group has a leader that only stays alive while the group is used. So the group's number
+/// cannot be reused for other processes before it is killed.
 #[derive(Debug)]
 pub(super) struct Guard {
     leader: Child,
@@ -32,7 +31,7 @@ eval "$cleanup"
 "#;
 
 impl Guard {
-    /// Starts it with a shell script that cleans up, and the script's arguments.
+    /// Starts the guard with a shell script that cleans up, and the script's arguments.
     pub(super) fn start(
         cleanup: &str,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -52,7 +51,7 @@ impl Guard {
         self.leader.id().cast_signed()
     }
 
-    /// Lets all live on. Returns the process group.
+    /// Leaves the group's processes running. Returns the process group.
     pub(super) fn disarm(mut self) -> i32 {
         if let Some(mut pipe) = self.pipe.take() {
             let _ = pipe.write_all(b"keep\n");
@@ -62,8 +61,7 @@ impl Guard {
     }
 }
 
-/// A command in a process group of its own, so that a Ctrl-C in our terminal
-/// does not reach it.
+/// A command in its own process group, so that a Ctrl-C in this terminal does not reach it.
 fn quiet(program: &str) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);

@@ -1,4 +1,4 @@
-//! Where RabbitMQ's programs are.
+//! The location of RabbitMQ's programs.
 
 use std::{
     env,
@@ -11,13 +11,13 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installation {
     programs: PathBuf,
-    /// The root directory of another Debian release, which the programs live in.
+    /// The root directory of another Debian release, which contains the programs.
     root: Option<PathBuf>,
 }
 
-/// Directories that hold `rabbitmq-server` itself: Debian's packages first, then
-/// the generic archive's and Homebrew's places. Debian's `/usr/sbin` has a
-/// wrapper instead, which changes the user and starts the system's broker.
+/// Directories that contain `rabbitmq-server` itself: Debian's packages first, then the generic
+/// archive and Homebrew. Debian's `/usr/sbin` has only a wrapper, which changes the user and starts
+/// the system's broker.
 const PLACES: [&str; 4] = [
     "/usr/lib/rabbitmq/bin",
     "/usr/local/lib/rabbitmq/sbin",
@@ -25,10 +25,9 @@ const PLACES: [&str; 4] = [
     "/opt/homebrew/opt/rabbitmq/sbin",
 ];
 
-/// Runs a program inside another root directory, in a mount namespace that ends
-/// with it. It sees the directory that the node's own one was made in under the same
-/// name. Arguments: the root, that directory, where to run, the program and its
-/// arguments.
+/// Runs a program inside another root directory, in a mount namespace that ends with it. The
+/// program sees the parent of the node's directory under the same name. Arguments: the root, that
+/// directory, the working directory, the program and its arguments.
 const ENTER: &str = r#"
 root=$1 shared=$2 place=$3
 shift 3
@@ -42,9 +41,8 @@ exec chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$place" "$@"
 "#;
 
 impl Installation {
-    /// Looks for RabbitMQ: in `RABBITMQ_ROOT`, the root directory of another Debian
-    /// release as `scripts/brokers` makes them; in `RABBITMQ_HOME`; then in the
-    /// usual places.
+    /// Searches for RabbitMQ: in `RABBITMQ_ROOT`, the root directory of another Debian release from
+    /// `scripts/brokers`; in `RABBITMQ_HOME`; then in the usual places.
     #[must_use]
     pub fn find() -> Option<Self> {
         match env::var_os("RABBITMQ_ROOT").filter(|root| !root.is_empty()) {
@@ -53,8 +51,7 @@ impl Installation {
         }
     }
 
-    /// The one under the root directory of another Debian release. Only root can
-    /// start it.
+    /// The installation under the root directory of another Debian release. Only root can start it.
     pub fn in_root(root: impl AsRef<OsStr>) -> Option<Self> {
         let root = PathBuf::from(root.as_ref());
         let programs = PathBuf::from(PLACES[0]);
@@ -70,9 +67,9 @@ impl Installation {
             .map(|programs| Self { programs, root: None })
     }
 
-    /// A command for one of RabbitMQ's programs, or of Erlang's: `epmd`, the port mapper,
-    /// which nodes find each other by, and `erl_call`, which has a node evaluate something. It runs in `place`, the node's directory, and in
-    /// a network namespace if one is named.
+    /// A command for a program of RabbitMQ or Erlang, such as `epmd`, the port mapper through which
+    /// nodes find each other, or `erl_call`, which makes a node evaluate an expression. It runs in
+    /// `place`, the node's directory, and in a network namespace if one is given.
     pub(super) fn tool(&self, name: &str, place: &Path, namespace: Option<&str>) -> Command {
         let program = match name {
             "epmd" => PathBuf::from(name),

@@ -1,8 +1,8 @@
 //! A private RabbitMQ node or cluster: started in a temporary directory on free
 //! ports of the loopback interface, and gone without a trace afterwards.
 //!
-//! `delayline demo` runs on one, and so do all tests. It never touches a broker
-//! that happens to run on the machine.
+//! `delayline demo` runs on one, and so do all tests. It never touches other brokers on the
+//! machine.
 
 mod claim;
 mod cluster;
@@ -27,7 +27,7 @@ pub use private::PrivateNode;
 
 use private::where_nobody_is;
 
-/// Why there is no node.
+/// Why a node could not be started or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -40,41 +40,39 @@ pub enum NodeError {
     /// A problem with processes or files.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// The node did not come up.
+    /// The node did not start.
     #[error("the private RabbitMQ node did not start: {reason}\n{log}")]
     Start {
-        /// What is known about it.
+        /// The details.
         reason: String,
         /// The end of its output and log.
         log: String,
     },
-    /// A command was refused.
+    /// A command failed.
     #[error("`rabbitmqctl {arguments}` ended with {status}: {said}")]
     Refused {
         /// The command's arguments.
         arguments: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said.
+        /// Its output.
         said: String,
     },
-    /// Another program listens on one of the node's ports.
-    #[error(
-        "the private RabbitMQ node did not start, because another program took one of its ports: {reason}\n{log}"
-    )]
+    /// Another program listens on a port of the node.
+    #[error("the private RabbitMQ node did not start: another program uses its port: {reason}\n{log}")]
     PortTaken {
-        /// What is known about it.
+        /// The details.
         reason: String,
         /// The end of its output and log.
         log: String,
     },
-    /// The network between the nodes could not be made.
-    #[error("cannot make a network for the nodes, which needs root and iproute2: {reason}")]
+    /// The network between the nodes could not be created.
+    #[error("cannot create a network for the nodes: {reason}. It needs root and iproute2")]
     Network {
         /// The system's error.
         reason: String,

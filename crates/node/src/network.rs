@@ -1,4 +1,4 @@
-//! A network of our own, in which a node can be cut off from the others.
+//! A separate network, in which a node can be cut off from the others.
 
 use std::{
     net::Ipv4Addr,
@@ -8,20 +8,20 @@ use std::{
 
 use crate::{NodeError, claim::Claim, guard::Guard};
 
-/// A bridge, and on it a network namespace for each node. Gone when it is dropped,
-/// or when this process ends.
+/// A bridge with a network namespace for each node. It is removed when it is dropped, or when this
+/// process ends.
 #[derive(Debug)]
 pub(super) struct Network {
     bridge: String,
-    /// The third part of its addresses, which are in the block that is set aside for
-    /// tests of network devices: 198.18.0.0/15 (RFC 2544).
+    /// The third part of its addresses, which are in the block reserved for tests of network
+    /// devices: 198.18.0.0/15 (RFC 2544).
     subnet: u8,
     _guard: Guard,
-    // Dropped after the addresses are gone.
+    // Dropped after the addresses are removed.
     _claim: Claim,
 }
 
-/// Arguments: the bridge, the namespaces. What was made by then is removed.
+/// Arguments: the bridge and the namespaces that were created so far. Removes them.
 const CLEANUP: &str = r#"
 bridge=$1
 shift
@@ -30,10 +30,10 @@ ip link del "$bridge"
 "#;
 
 impl Network {
-    /// Makes one with this many namespaces.
+    /// Creates a network with this many namespaces.
     pub(super) fn new(size: usize) -> Result<Self, NodeError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Names of interfaces have 15 characters at most.
+        // Names of interfaces have at most 15 characters.
         let bridge = format!("dl{:x}n{:x}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let taken = ip(&["-4", "-o", "address", "show"])?;
         let free = (0..=u8::MAX).map(|_| fastrand::u8(..)).find_map(|part| {
@@ -77,7 +77,7 @@ impl Network {
         Ipv4Addr::new(198, 18, self.subnet, u8::try_from(10 + index).unwrap_or(u8::MAX))
     }
 
-    /// Loses every packet to and from a node, or no longer.
+    /// Drops every packet to and from a node, or stops doing so.
     pub(super) fn cut(&self, index: usize, cut: bool) -> Result<(), NodeError> {
         ip(&["link", "set", &self.link(index), if cut { "down" } else { "up" }]).map(drop)
     }

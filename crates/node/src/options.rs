@@ -1,26 +1,26 @@
-//! What to start.
+//! Options for nodes and clusters.
 
 use std::path::PathBuf;
 
-/// What a node is started with.
+/// The options of a node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeOptions {
     /// Whether to start without the management plugin.
     pub without_management: bool,
     /// Lines to add to `rabbitmq.conf`.
     pub config: String,
-    /// Settings of the `rabbit` application that have no line in `rabbitmq.conf`, as
-    /// Erlang terms: `{dead_letter_worker_consumer_prefetch, 512}`.
+    /// Settings of the `rabbit` application without a line in `rabbitmq.conf`, as Erlang terms:
+    /// `{dead_letter_worker_consumer_prefetch, 512}`.
     pub rabbit: Vec<String>,
-    /// Files to serve TLS with, on a port of its own.
+    /// Files to serve TLS with, on a separate port.
     pub tls: Option<NodeTls>,
-    /// The feature flags that are on from the start, if not all. Versions from 4.0 on have
-    /// most of them on in any case.
+    /// The feature flags that are enabled from the start, if not all. From 4.0 on, most are always
+    /// enabled.
     pub feature_flags: Option<Vec<String>>,
     /// Further plugins.
     pub plugins: Vec<String>,
-    /// Where to make its directory, if not among the temporary files. In `/dev/shm`, what
-    /// it stores stays in memory.
+    /// The parent of its directory, if not the directory for temporary files. In `/dev/shm`, its
+    /// data stays in memory.
     pub place: Option<PathBuf>,
 }
 
@@ -37,15 +37,15 @@ pub struct NodeTls {
     pub require_client_cert: bool,
 }
 
-/// What a cluster is started with.
+/// The options of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// How many nodes.
+    /// The number of nodes.
     pub size: usize,
-    /// Whether each node gets a network namespace of its own, so that it can be cut
-    /// off from the others. Needs root.
+    /// Whether each node gets its own network namespace, so that it can be cut off from the others.
+    /// Needs root.
     pub separable: bool,
-    /// What each node is started with.
+    /// The options of each node.
     pub node: NodeOptions,
 }
 

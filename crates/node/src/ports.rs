@@ -19,23 +19,22 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// RabbitMQ's default ports, for a node that has an address of its own.
+    /// RabbitMQ's default ports, for a node with its own address.
     pub(super) fn usual() -> Self {
         Self { amqp: 5672, tls: 5671, management: 15672, distribution: 25672, epmd: 4369 }
     }
 }
 
-/// Ports that belong to a node for as long as this lives, also while the node is stopped:
-/// another node started there meanwhile would be taken for it. No other process that starts
-/// nodes can have them.
+/// Ports that belong to a node for as long as this lives, even while the node is stopped: another
+/// node started there could be mistaken for it. No other process that starts nodes can have them.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) ports: Ports,
     _claims: [FreePort; 5],
 }
 
-/// A port on which nothing listened when it was claimed. No other process that claims ports, as
-/// all do that start nodes, can have it for as long as this lives.
+/// A port without a listener when it was claimed. For as long as this lives, no other process that
+/// claims ports can have it. All processes that start nodes claim ports.
 #[derive(Debug)]
 pub struct FreePort {
     number: u16,
@@ -43,10 +42,10 @@ pub struct FreePort {
 }
 
 impl FreePort {
-    /// Claims one.
+    /// Claims a port.
     ///
     /// # Errors
-    /// If none can be found.
+    /// No port can be found.
     pub fn claim() -> io::Result<Self> {
         claimed(&range())
     }
@@ -59,7 +58,7 @@ impl FreePort {
 }
 
 impl Held {
-    /// Ports that nothing listens on at the moment, and that no other node will use.
+    /// Ports without a listener at the moment, and that no other node will use.
     pub(super) fn free() -> io::Result<Self> {
         Self::among(&range())
     }
@@ -71,8 +70,8 @@ impl Held {
     }
 }
 
-/// Ports that no other program is likely to connect from before a node listens there: below
-/// those that the system uses for outgoing connections, as far as there is room.
+/// Ports that other programs are unlikely to use for outgoing connections before a node listens
+/// there: below the system's range for such connections, if there is room.
 fn range() -> Range<u16> {
     const OURS: Range<u16> = 10_000..32_768;
     const ENOUGH: u16 = 1_000;
@@ -96,17 +95,16 @@ fn claimed(range: &Range<u16>) -> io::Result<FreePort> {
     Err(last)
 }
 
-/// Whether nobody listens on a port, on any address: nodes listen on all of them for each
-/// other.
+/// Whether a port has no listener, on any address: nodes listen on all addresses for each other.
 ///
 /// # Errors
-/// What the system says if it is taken.
+/// The system's error if the port is taken.
 pub(super) fn is_free(port: u16) -> io::Result<()> {
     for address in
         [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
     {
         match TcpListener::bind((address, port)) {
-            // A machine may have no IPv6.
+            // The machine may have no IPv6.
             Err(error) if address.is_ipv4() || error.kind() == io::ErrorKind::AddrInUse => return Err(error),
             _ => {}
         }
@@ -126,8 +124,17 @@ mod tests {
 
     use super::*;
 
-    /// Few enough that those who take without asking meet.
+    /// So few ports that processes without claims would collide.
     const NARROW: Range<u16> = 31_000..31_200;
+
+    /// A process that another test starts inherits all sockets until it runs its own program.
+    fn eventually(not: &str, is: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !is() {
+            assert!(Instant::now() < deadline, "{not}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 
     fn all(ports: Ports) -> [u16; 5] {
         let Ports { amqp, tls, management, distribution, epmd } = ports;
@@ -142,30 +149,25 @@ mod tests {
         let is_claimed = |port: &u16| Claim::on(&format!("port/{port}")).is_err();
         assert!(ports.iter().all(is_claimed));
         drop(held);
-        // A process that another test is just starting has all our sockets until it runs its
-        // own program.
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while ports.iter().any(is_claimed) {
-            assert!(Instant::now() < deadline, "they are still claimed");
-            thread::sleep(Duration::from_millis(10));
-        }
+        eventually("the ports are still claimed", || !ports.iter().any(is_claimed));
     }
 
     #[test]
-    fn a_port_that_anybody_listens_on_is_not_free() {
-        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
-            // A machine may have no IPv6.
-            let Ok(listener) = TcpListener::bind(address) else { continue };
-            let port = listener.local_addr().unwrap().port();
+    fn a_port_with_a_listener_on_any_address_is_not_free() {
+        let held = Held::free().unwrap();
+        let port = held.ports.amqp;
+        for address in ["127.0.0.1", "0.0.0.0", "::"] {
+            // The machine may have no IPv6.
+            let Ok(listener) = TcpListener::bind((address, port)) else { continue };
             assert!(is_free(port).is_err(), "{address}");
             drop(listener);
-            is_free(port).unwrap();
+            eventually("the port is still taken", || is_free(port).is_ok());
         }
     }
 
     #[test]
     #[ignore = "run by the next test, many times at once"]
-    fn holds_ports_until_it_is_told_to_end() {
+    fn holds_ports_until_its_input_ends() {
         let held: Vec<_> = (0..2).map(|_| Held::among(&NARROW).unwrap()).collect();
         let ports: Vec<_> = held.iter().flat_map(|held| all(held.ports)).collect();
         println!("\nports {ports:?}");
@@ -176,7 +178,7 @@ mod tests {
     fn processes_that_allocate_at_once_get_different_ports() {
         let start = || {
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "ports::tests::holds_ports_until_it_is_told_to_end"])
+                .args(["--exact", "ports::tests::holds_ports_until_its_input_ends"])
                 .args(["--ignored", "--nocapture"])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -195,7 +197,7 @@ mod tests {
         }
         assert_eq!(seen.len(), 12 * 10);
         for process in processes {
-            // Closes what tells it to end, and reads what it still says.
+            // Closes its input, which ends it, and reads its remaining output.
             assert!(process.wait_with_output().unwrap().status.success());
         }
     }

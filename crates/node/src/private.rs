@@ -14,8 +14,8 @@ use log::debug;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use delayline_admin::management::ManagementApi;
 use delayline_amqp::Session;
+use delayline_broker::ManagementApi;
 use delayline_settings::{Layers, Settings};
 
 use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot, usage};
@@ -23,25 +23,24 @@ use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::i
 /// How long a node may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How many sets of ports are tried: another program may have taken one that was free a
-/// moment ago.
+/// How many sets of ports are tried: another program may have taken a port after the check.
 const TRIES: usize = 5;
 
 /// How long a clean stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a paused process may take until it stands still.
+/// How long pausing a process may take.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
-/// How many nodes of its cluster run, as far as a node knows.
+/// The number of running nodes in the cluster, as a node reports it.
 const RUNNING: &str = "length([Node || Node <- [node() | nodes()], rabbit:is_running(Node)]).";
 
-/// Removes the node's directory. Its processes may write for a moment after they
-/// were killed, hence the second attempt.
+/// Removes the node's directory. Its processes may write for a moment after they were killed, so
+/// there is a second attempt.
 const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
 
-/// A running node. Dropping it stops it and removes its directory; so does the
-/// end of this process, however it ends.
+/// A running node. Dropping it stops it and removes its directory. The end of this process does the
+/// same, even after a crash.
 pub struct PrivateNode {
     installation: Installation,
     options: NodeOptions,
@@ -56,7 +55,7 @@ impl PrivateNode {
     /// Starts a node and waits until it answers.
     ///
     /// # Errors
-    /// If RabbitMQ is not installed, or does not come up within five minutes.
+    /// RabbitMQ is not installed, or the node does not start within five minutes.
     pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
         let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
         where_nobody_is(|| {
@@ -88,7 +87,7 @@ impl PrivateNode {
         Ok(Self { installation, options, spot, server: None, epmd: None, guard: Some(guard), directory })
     }
 
-    /// The node's AMQP URL; the user is `guest`, from this machine only.
+    /// The node's AMQP URL. The user is `guest`, only from this machine.
     #[must_use]
     pub fn url(&self) -> String {
         format!("amqp://{}", self.authority())
@@ -100,7 +99,7 @@ impl PrivateNode {
         format!("{}:{}", self.spot.address, self.spot.ports.amqp)
     }
 
-    /// The name the cluster knows it by.
+    /// Its name in the cluster.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spot.name
@@ -118,13 +117,13 @@ impl PrivateNode {
         format!("http://{}:{}", self.spot.address, self.spot.ports.management)
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Settings for this node; add to them and build.
+    /// Settings for this node.
     #[must_use]
     pub fn settings(&self) -> Layers {
         let management = match self.options.without_management {
@@ -134,8 +133,8 @@ impl PrivateNode {
         Layers::new().set("url", self.url()).set("management_url", management)
     }
 
-    /// Kills the broker at once, as a power cut would. Queues that are only just declared
-    /// may not come back: see [`write_down_queues`](Self::write_down_queues).
+    /// Kills the broker at once, like a power cut. Queues that were declared just before may not
+    /// come back: see [`write_down_queues`](Self::write_down_queues).
     pub fn kill(&mut self) {
         if let Some(pid) = self.broker_pid() {
             let _ = kill_process(pid, Signal::KILL);
@@ -145,10 +144,10 @@ impl PrivateNode {
         }
     }
 
-    /// Stops the broker in order, as before an upgrade.
+    /// Stops the broker cleanly, as before an upgrade.
     ///
     /// # Errors
-    /// If it does not end within a minute.
+    /// The broker does not end within a minute.
     pub fn stop(&mut self) -> Result<(), NodeError> {
         self.signal(Signal::TERM);
         let Some(mut server) = self.server.take() else { return Ok(()) };
@@ -163,32 +162,32 @@ impl PrivateNode {
         Ok(())
     }
 
-    /// Pauses the broker's process, without closing anything, and waits until all its threads
-    /// stand still: on a busy machine, they may answer for a while after the signal.
+    /// Pauses the broker's process without closing its connections, and waits until all its threads
+    /// have stopped. On a busy machine, threads may answer for a while after the signal.
     ///
     /// # Panics
-    /// If they do not within 10 s.
+    /// The threads do not stop within 10 s.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + STANDSTILL;
         while self.is_moving() {
-            assert!(Instant::now() < deadline, "the broker does not stand still");
+            assert!(Instant::now() < deadline, "the broker's threads do not stop");
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Whether a thread of the broker's process is not stopped.
+    /// Whether a thread of the broker's process is still running.
     fn is_moving(&self) -> bool {
         let Some(pid) = self.broker_pid() else { return false };
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else { return false };
-        // The state stands behind the name, which is in parentheses and may have some itself.
+        // The state follows the name, which is in parentheses and may contain some itself.
         let state = |text: String| text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         threads
             .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())
             .any(|text| !matches!(state(text), Some('T' | 't' | 'Z' | 'X')))
     }
 
-    /// Lets it continue.
+    /// Lets the broker continue.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -204,11 +203,11 @@ impl PrivateNode {
         Pid::from_raw(text.trim().parse().ok()?)
     }
 
-    /// Starts the broker again after [`kill`](Self::kill) or [`stop`](Self::stop),
-    /// with all it had stored, and waits until it answers.
+    /// Starts the broker again after [`kill`](Self::kill) or [`stop`](Self::stop), with its stored
+    /// data, and waits until it answers.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// The broker does not start.
     pub fn restart(&mut self) -> Result<(), NodeError> {
         self.launch()?;
         self.wait_until_ready()
@@ -220,7 +219,7 @@ impl PrivateNode {
         usage::resident_bytes(self.broker_pid()?.as_raw_pid().cast_unsigned())
     }
 
-    /// CPU seconds that its broker has used; `None` if it does not run.
+    /// CPU seconds that its broker has used; `None` if it is not running.
     #[must_use]
     pub fn cpu_seconds(&self) -> Option<f64> {
         usage::cpu_seconds(self.broker_pid()?.as_raw_pid().cast_unsigned())
@@ -230,7 +229,7 @@ impl PrivateNode {
         self.directory.path().join(name)
     }
 
-    /// A command for one of RabbitMQ's programs, in this node's surroundings.
+    /// A command for a program of RabbitMQ, in this node's environment.
     pub(super) fn tool(&self, name: &str) -> Command {
         let Spot { ports, namespace, .. } = &self.spot;
         let mut command = self.installation.tool(name, self.directory(), namespace.as_deref());
@@ -262,16 +261,16 @@ impl PrivateNode {
         command
     }
 
-    /// Starts the broker, which takes some seconds until it answers.
+    /// Starts the broker, which answers after some seconds.
     pub(super) fn launch(&mut self) -> Result<(), NodeError> {
         let group = self.guard.as_ref().map_or(0, Guard::process_group);
         let _ = fs::remove_file(self.path("pid"));
         if self.epmd.is_none() && !self.spot.has_epmd {
-            // Before the node, which would start one that outlives it.
+            // Before the node, which would otherwise start a port mapper that outlives it.
             let mut command = self.tool("epmd");
             let Spot { address, ports, .. } = &self.spot;
             command.args(["-address", &address.to_string(), "-port", &ports.epmd.to_string()]);
-            // It may outlive us, and would keep a pipe that we print to open.
+            // It may outlive this process, and would keep a pipe for our output open.
             command.stdout(Stdio::null()).stderr(Stdio::null());
             self.epmd = Some(spawn(&mut command, group, "start epmd")?);
         }
@@ -290,7 +289,7 @@ impl PrivateNode {
         Ok(())
     }
 
-    /// Waits until the node knows all others of its cluster as running.
+    /// Waits until the node reports all other nodes of its cluster as running.
     pub(super) fn wait_for_peers(&self, size: usize) -> Result<(), NodeError> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
@@ -299,7 +298,7 @@ impl PrivateNode {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(self.failed(&format!("it knows {running} running nodes instead of {size}")));
+                return Err(self.failed(&format!("it reports {running} running nodes instead of {size}")));
             }
             thread::sleep(Duration::from_millis(200));
         }
@@ -331,8 +330,8 @@ impl PrivateNode {
         }
     }
 
-    /// Whether the port for TLS is open, if it is to serve TLS: the broker opens it after the
-    /// other one.
+    /// Whether the port for TLS is open, if it should serve TLS. The broker opens it after the
+    /// other port.
     fn serves_tls(&self) -> Result<(), String> {
         if self.options.tls.is_none() {
             return Ok(());
@@ -344,8 +343,8 @@ impl PrivateNode {
         }
     }
 
-    /// Why a node ended before it answered: most likely because of what listens on its
-    /// ports now that it is gone. Its port mapper may still run.
+    /// Why a node ended before it answered. The likely cause is a program that now listens on its
+    /// ports. Its own port mapper may still be running.
     fn ended(&self, reason: &str, with_epmd: bool) -> NodeError {
         let (ports, log) = (self.spot.ports, self.log());
         let ours = [ports.amqp, ports.tls, ports.management, ports.distribution];
@@ -374,8 +373,8 @@ impl PrivateNode {
         log
     }
 
-    /// Leaves the node running when this process ends, and forgets about it.
-    /// Returns a command that stops it and removes its files.
+    /// Leaves the node running when this process ends, and stops tracking it. Returns a command
+    /// that stops it and removes its files.
     #[must_use]
     pub fn keep(mut self) -> String {
         let group = self.guard.take().map(Guard::disarm);
@@ -390,7 +389,7 @@ impl PrivateNode {
     }
 }
 
-/// Starts something, on other ports as long as other programs take them.
+/// Starts a node or cluster, and retries on other ports if programs have taken these.
 pub(super) fn where_nobody_is<T>(mut start: impl FnMut() -> Result<T, NodeError>) -> Result<T, NodeError> {
     for _ in 1..TRIES {
         match start() {
@@ -425,8 +424,8 @@ fn spawn(command: &mut Command, group: i32, what: &'static str) -> Result<Child,
 
 impl Drop for PrivateNode {
     fn drop(&mut self) {
-        // Its data is removed too, so it need not stop cleanly, which takes seconds. The
-        // guard ends the group first, so that the two can be waited for.
+        // Its data is removed too, so it need not stop cleanly, which takes seconds. The guard ends
+        // the group first, so that this process can wait for the two.
         self.guard = None;
         for mut process in self.server.take().into_iter().chain(self.epmd.take()) {
             let _ = process.wait();

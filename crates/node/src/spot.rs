@@ -1,4 +1,4 @@
-//! Where in the network a node is.
+//! The place of a node in the network.
 
 use std::{io, net::Ipv4Addr, sync::Arc};
 
@@ -8,18 +8,18 @@ use crate::ports::{Held, Ports};
 #[derive(Debug, Clone)]
 pub(super) struct Spot {
     pub(super) address: Ipv4Addr,
-    /// The network namespace it runs in, if not ours.
+    /// Its network namespace, if it has its own.
     pub(super) namespace: Option<String>,
     pub(super) ports: Ports,
-    /// Keeps the ports, on the loopback interface, for as long as anybody uses this spot.
+    /// Keeps the ports, on the loopback interface, for as long as this place is used.
     _held: Option<Arc<Held>>,
     pub(super) name: String,
-    /// The name of the broker and its cluster, by which we know that it is ours.
+    /// The name of the broker and its cluster, which identifies it as this node.
     pub(super) cluster: String,
     /// Nodes of one cluster share it.
     pub(super) cookie: String,
-    /// The nodes to form a cluster with, including this one. Empty for a node that waits for
-    /// nobody.
+    /// The nodes to form a cluster with, including this one. Empty for a node that does not wait
+    /// for others.
     pub(super) peers: Vec<String>,
     /// Whether another node of the cluster has started the port mapper.
     pub(super) has_epmd: bool,
@@ -30,7 +30,7 @@ impl Spot {
     pub(super) fn local() -> io::Result<Self> {
         let held = Held::free()?;
         let ports = held.ports;
-        // The same port on another day is another node.
+        // The same port at another time is another node.
         let name = format!("delayline-{}-{}@localhost", ports.amqp, letters(6));
         Ok(Self {
             address: Ipv4Addr::LOCALHOST,
@@ -45,7 +45,7 @@ impl Spot {
         })
     }
 
-    /// In a network namespace, with an address of its own.
+    /// In a network namespace, with its own address.
     pub(super) fn apart(namespace: &str, address: Ipv4Addr) -> Self {
         Self {
             address,
@@ -60,7 +60,7 @@ impl Spot {
         }
     }
 
-    /// Whether the node's name has dots, which Erlang wants to be told.
+    /// Whether the node's name contains dots. Erlang needs an option for that.
     pub(super) fn has_long_name(&self) -> bool {
         self.namespace.is_some()
     }

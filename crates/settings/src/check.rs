@@ -1,4 +1,4 @@
-//! From what was typed to settings that everything else can trust.
+//! From typed values to checked settings.
 
 use std::{
     num::{NonZeroU8, NonZeroU32},
@@ -6,19 +6,18 @@ use std::{
     time::Duration,
 };
 
-use delayline_amqp::broker::{AmqpUrl, Broker, Credentials, Secret, Tls};
+use delayline_amqp::broker::{AmqpUrl, Broker, Credentials, Secret, Tls, candidates, or_guest};
 use delayline_client::router::RouterBuilder;
 use delayline_core::{
+    duration,
     message::{MaxDelayError, MaxRecalls, MaxRecallsError, Quota},
     topology::{QueueTypeError, TopologySettings, Unit},
 };
-use jiff::SignedDuration;
 use url::Url;
 
 use super::{
     CanarySettings, Layout, LayoutError, Management, RouterSettings, Settings, SettingsError, WebSettings,
     layers::Raw,
-    text::read_secret,
     urls::{hosts, management_url},
 };
 
@@ -30,15 +29,15 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     tls.client = match (raw.client_cert_file, raw.client_key_file) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        (Some(_), None) => return Err(value("client_key_file", "client_cert_file needs it as well")),
-        (None, Some(_)) => return Err(value("client_cert_file", "client_key_file needs it as well")),
+        (Some(_), None) => return Err(value("client_key_file", "client_cert_file needs it, too")),
+        (None, Some(_)) => return Err(value("client_cert_file", "client_key_file needs it, too")),
     };
     let app_password = secret("app_password_file", raw.app_password, raw.app_password_file)?;
     let named_user = raw.username.or(url.username);
     let password = secret("password_file", raw.password, raw.password_file)?.or(url.password);
     let credentials = match (&named_user, &password) {
         (None, None) if url.secure && tls.client.is_some() => Credentials::External,
-        _ => Credentials::or_guest(named_user, password).map_err(|name| {
+        _ => or_guest(named_user, password).map_err(|name| {
             value("password", &format!("user `{name}` has none; set DELAYLINE_PASSWORD or password_file"))
         })?,
     };
@@ -71,6 +70,7 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
         topology.unit = Unit::from_millis(milliseconds)?;
     }
     topology.replicas = raw.replicas.map(replicas).transpose()?;
+    topology.shortcuts = raw.shortcuts;
     topology.unroutable_max_length = raw.unroutable_max_length.map(max_length).transpose()?;
     let mut quota = Quota::default();
     quota.max_message_size = raw.max_message_size.map(max_message_size).transpose()?;
@@ -112,9 +112,9 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
     Ok(Settings { broker, management, topology, router, max_recalls, app_password, web, canary, layouts })
 }
 
-/// The management API that was named, or the one on the usual port if AMQP uses its default
-/// port. A derived one is used only if it answers, and is protected like the AMQP connection:
-/// with TLS if that has TLS.
+/// The management API that was named, or the API on the usual port if AMQP uses its default port. A
+/// derived URL is used only if it answers. It has the same protection as the AMQP connection: TLS
+/// if that has TLS.
 fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<Management>, SettingsError> {
     let mut own_credentials = None;
     let mut urls = Vec::new();
@@ -128,7 +128,7 @@ fn management(named: Option<&str>, broker: &Broker, tls: Tls) -> Result<Option<M
                 urls.push(url);
             }
         }
-        None => urls.extend(broker.candidates().filter_map(|candidate| derived_url(&candidate))),
+        None => urls.extend(candidates(broker).filter_map(|candidate| derived_url(&candidate))),
     }
     let mut urls = urls.into_iter();
     let Some(url) = urls.next() else { return Ok(None) };
@@ -160,7 +160,7 @@ pub(crate) fn value(key: &'static str, reason: &str) -> SettingsError {
     SettingsError::Value { key, reason: reason.into() }
 }
 
-/// Layouts of others, separated by commas.
+/// Foreign layouts, separated by commas.
 fn layouts(text: &str) -> Result<Vec<Layout>, SettingsError> {
     let layouts: Result<Vec<_>, LayoutError> = text.split(',').map(|name| name.trim().parse()).collect();
     layouts.map(Layout::distinct).map_err(|error| value("layouts", &error.to_string()))
@@ -175,7 +175,7 @@ fn max_length(number: u64) -> Result<NonZeroU32, SettingsError> {
 
 fn max_message_size(number: u64) -> Result<usize, SettingsError> {
     usize::try_from(number)
-        .map_err(|_| value("max_message_size", "it is more bytes than this machine can address"))
+        .map_err(|_| value("max_message_size", "this machine cannot address so many bytes; use fewer"))
 }
 
 fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {
@@ -187,9 +187,8 @@ fn replicas(number: u64) -> Result<NonZeroU8, SettingsError> {
 
 fn duration(key: &'static str, text: Option<&str>, default: Duration) -> Result<Duration, SettingsError> {
     let Some(text) = text else { return Ok(default) };
-    text.parse::<SignedDuration>()
+    duration::parse(text)
         .ok()
-        .and_then(|duration| Duration::try_from(duration).ok())
         .filter(|duration| (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(duration))
         .ok_or_else(|| value(key, &format!("`{text}` is not a duration from 100ms to 24h, such as `10s`")))
 }
@@ -203,13 +202,12 @@ fn secret(
     match (given, file) {
         (Some(_), Some(_)) => {
             let key = file_key.trim_end_matches("_file");
-            Err(value(file_key, &format!("`{key}` is set too; keep one of them")))
+            Err(value(file_key, &format!("`{key}` is also set; keep one of them")))
         }
         (Some(secret), None) => Ok(Some(Secret::new(secret))),
         (None, Some(file)) => {
-            let secret = read_secret(&file)
-                .map_err(|error| value(file_key, &format!("{}: {error}", file.display())))?;
-            Ok(Some(secret))
+            let secret = Secret::from_file(&file);
+            secret.map(Some).map_err(|error| value(file_key, &format!("{}: {error}", file.display())))
         }
         (None, None) => Ok(None),
     }

@@ -1,4 +1,4 @@
-//! What a daemon does besides its work: it can be looked at, and it runs a canary.
+//! A daemon's additional tasks: its pages, and a canary.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -6,25 +6,25 @@ use delayline_amqp::broker::Secret;
 
 use super::{SettingsError, check::value};
 
-/// Where a daemon can be looked at.
+/// The address of a daemon's pages.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WebSettings {
-    /// The address and port; `None` for nowhere.
+    /// The address and port; `None` for no pages.
     pub listen: Option<SocketAddr>,
-    /// Whether the user asked for this address: then it is an error if it is taken. Otherwise
-    /// a nearby port will do.
+    /// Whether the user chose this address. Then it is an error if it is taken. Otherwise a nearby
+    /// port is used.
     pub explicit: bool,
-    /// The token that visitors need; required unless the address is a loopback one.
+    /// The token that visitors need. It is required unless the address is a loopback address.
     pub token: Option<Secret>,
 }
 
 impl WebSettings {
-    /// Where a daemon listens unless told otherwise.
+    /// The default address.
     pub const LISTEN: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15_628);
 
-    /// Where to listen: an address with a port, `none`, or the default.
+    /// The address to listen on: an address with a port, `none`, or the default.
     ///
     /// # Errors
     /// The text is not an address.
@@ -41,31 +41,30 @@ impl WebSettings {
 fn address(text: &str) -> Result<SocketAddr, SettingsError> {
     let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     numeric.as_deref().unwrap_or(text).parse().map_err(|_| {
-        let reason = format!(
-            "`{text}` is not an address and a port, such as 127.0.0.1:15628 or [::]:15628, nor `none`"
-        );
+        let reason =
+            format!("`{text}` is not an address and a port; write 127.0.0.1:15628, [::]:15628 or `none`");
         value("web_listen", &reason)
     })
 }
 
-/// How a canary runs.
+/// The settings of a canary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CanarySettings {
-    /// Whether `delayline serve` has one.
+    /// Whether `delayline serve` runs a canary.
     pub enabled: bool,
     /// The time from one message to the next, 1 s or more.
     pub interval: Duration,
-    /// The highest level that its messages go through, 0 to 9: 2^6 s by default.
+    /// The highest level that its messages pass, 0 to 9; 6 (2^6 s) by default.
     pub horizon: u8,
 }
 
 impl CanarySettings {
-    /// The highest horizon: a message that waits longer than the queue outlives its canary
-    /// would end up among the unroutable messages.
+    /// The highest horizon. A message that waits longer than the canary's queue lives would become
+    /// unroutable.
     pub const MAX_HORIZON: u8 = 9;
-    /// The default interval. Counting the queues on its way, a message enters 3.1 queues on
-    /// average, so a canary adds 1.6 messages/s.
+    /// The default interval. A message enters 3.1 queues on average, so a canary adds 1.6
+    /// messages/s.
     pub const INTERVAL: Duration = Duration::from_secs(2);
     /// The default horizon, 2^6 s.
     pub const HORIZON: u8 = 6;

@@ -1,5 +1,5 @@
-//! Defaults < `delayline.toml` < `DELAYLINE_*` < flags; and a broker that is named stands right
-//! above what names it.
+//! Defaults < `delayline.toml` < `DELAYLINE_*` < flags. The settings of a named broker come
+//! directly above the layer that names it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +19,7 @@ use delayline_core::topology::{SetNameError, UnitError};
 
 use super::{Settings, check::check, text::read_text};
 
-/// The file that is read if it exists and no other file is named.
+/// The file that is read by default, if it exists.
 const DEFAULT_FILE: &str = "delayline.toml";
 
 /// The prefix of settings in the environment.
@@ -32,12 +32,12 @@ const OTHER_VARIABLES: [&str; 3] = ["DELAYLINE_LOG", "DELAYLINE_CONFIG", "DELAYL
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A file or variable could not be read, or has an unknown key or one of the wrong type.
+    /// A file or variable could not be read, or has an unknown key or a value of the wrong type.
     #[error("{origin}: {reason}")]
     Source {
         /// The file, or the variable.
         origin: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A URL is not usable.
@@ -45,7 +45,7 @@ pub enum SettingsError {
     Url {
         /// The setting.
         key: &'static str,
-        /// What is wrong, without the URL.
+        /// The reason, without the URL.
         reason: String,
     },
     /// Another setting has an impossible value.
@@ -53,17 +53,17 @@ pub enum SettingsError {
     Value {
         /// The setting.
         key: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The broker's URL is not usable.
     #[error("the setting `url` is not usable: {}", .0.reason())]
-    // Not as its source, which would say the same again.
+    // It is not its source, which would repeat the text.
     Broker(UrlError),
-    /// Not a name for a set.
+    /// The name of the set is invalid.
     #[error("the setting `set` is not usable: {0}")]
     Set(#[from] SetNameError),
-    /// Not a unit of time.
+    /// The unit of time is invalid.
     #[error("the setting `unit_ms` is not usable: {0}")]
     Unit(#[from] UnitError),
     /// A file with certificates or a key cannot be used.
@@ -77,10 +77,10 @@ impl From<UrlError> for SettingsError {
     }
 }
 
-/// What can be set: `url` in the file is `DELAYLINE_URL` in the environment.
+/// All settings: `url` in the file is `DELAYLINE_URL` in the environment.
 macro_rules! settings {
     ($($key:ident: $kind:ty,)*) => {
-        /// Settings as they are typed, before anything is checked.
+        /// Settings as they are typed, without checks.
         #[derive(Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct Raw {
@@ -89,7 +89,7 @@ macro_rules! settings {
             brokers: Option<BTreeMap<String, Raw>>,
         }
 
-        /// The names of all settings, as they stand in the file.
+        /// The names of all settings, as in the file.
         pub(crate) const KEYS: &[&str] = &[$(stringify!($key)),*];
     };
 }
@@ -112,6 +112,7 @@ settings! {
     replicas: u64,
     unit_ms: u64,
     unroutable_max_length: u64,
+    shortcuts: bool,
     connect_timeout: String,
     request_timeout: String,
     publish_timeout: String,
@@ -130,7 +131,7 @@ settings! {
     max_recalls: String,
 }
 
-/// Settings in the making: each layer overrides those before it.
+/// Settings under construction: each layer overrides the earlier ones.
 ///
 /// ```
 /// use delayline_settings::Layers;
@@ -155,7 +156,7 @@ impl fmt::Debug for Raw {
 }
 
 impl fmt::Debug for Layers {
-    /// Only which settings there are: values may be passwords.
+    /// Only the names of the settings: values may be passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Layers")
             .field("file", &self.file)
@@ -182,17 +183,19 @@ impl Layers {
         self
     }
 
-    /// Adds those of these variables that begin with `DELAYLINE_`.
+    /// Adds each of these variables that begins with `DELAYLINE_`. It skips those that Kubernetes
+    /// sets in every container for a service called `delayline`.
     #[must_use]
     pub fn with_environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.environment = variables
             .into_iter()
-            .filter(|(name, _)| name.starts_with(PREFIX) && !OTHER_VARIABLES.contains(&name.as_str()))
+            .filter(|(name, value)| name.starts_with(PREFIX) && !is_service_link(name, value))
+            .filter(|(name, _)| !OTHER_VARIABLES.contains(&name.as_str()))
             .collect();
         self
     }
 
-    /// Sets one value over all layers, as a flag does.
+    /// Sets one value over all layers, like a flag.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl Into<String>) -> Self {
         self.overrides.insert(key.into(), value.into());
@@ -202,7 +205,7 @@ impl Layers {
     /// Merges the layers and checks the result.
     ///
     /// # Errors
-    /// The first thing that is wrong, by key or file.
+    /// The first fault, with its key or file.
     pub fn build(self) -> Result<Settings, SettingsError> {
         check(self.read()?)
     }
@@ -210,12 +213,12 @@ impl Layers {
     /// The names of the brokers in the settings file, in order.
     ///
     /// # Errors
-    /// The file cannot be read, or something in it is wrong.
+    /// The file cannot be read, or contains a fault.
     pub fn broker_names(&self) -> Result<Vec<String>, SettingsError> {
         Ok(Brokers::take(&mut self.read_file()?).names())
     }
 
-    /// What stands in the file.
+    /// The contents of the file.
     fn read_file(&self) -> Result<Map<String, Value>, SettingsError> {
         let mut merged = Map::new();
         if let Some(file) = &self.file
@@ -223,7 +226,7 @@ impl Layers {
         {
             let failed = || failed(file.display().to_string());
             let text = read_text(file).map_err(|error| failed()(&error))?;
-            // On its own first, so that an error names only this file.
+            // The file alone first, so that an error names only this file.
             parse(&text).map_err(|reason| failed()(&reason))?;
             let read = File::from_str(&text, FileFormat::Toml).collect();
             overlay(&mut merged, read.map_err(|error| failed()(&without_excerpt(&error.to_string())))?);
@@ -255,7 +258,7 @@ impl Layers {
         }
         overlay(&mut merged, read);
         if let Some(name) = self.overrides.get("broker") {
-            // A flag that names a broker means that one, whatever the environment says.
+            // A flag that names a broker overrides the environment.
             brokers.lay(name, &mut merged)?;
         }
         overlay(&mut merged, self.overrides.into_iter().map(|(key, value)| (key, value.into())).collect());
@@ -263,12 +266,23 @@ impl Layers {
     }
 }
 
-/// Says which setting of a variable or a flag cannot be what it is.
+/// Whether Kubernetes sets this variable. For a service `delayline` it sets a host and ports, as in
+/// `DELAYLINE_SERVICE_PORT_HTTP=80` and `DELAYLINE_PORT=tcp://10.0.0.1:80`.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let is_address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let of_a_port = |(_, rest): (&str, &str)| rest.starts_with(|first: char| first.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || (name.ends_with("_PORT") && is_address)
+        || name.rsplit_once("_PORT_").is_some_and(of_a_port)
+}
+
+/// Names the setting of a variable or a flag with the wrong type.
 fn of_another_type(error: ConfigError) -> SettingsError {
     let ConfigError::Type { unexpected, expected, key: Some(key), .. } = &error else {
         return failed("settings".into())(&error);
     };
-    // In a broker's table it is called `brokers.NAME.KEY`.
+    // In a broker's table, its name is `brokers.NAME.KEY`.
     let (place, name) = match key.rsplit_once('.') {
         Some((table, name)) => (format!("in [{table}] "), name),
         None => (String::new(), key.as_str()),
@@ -279,24 +293,24 @@ fn of_another_type(error: ConfigError) -> SettingsError {
     let wanted = match *expected {
         small if small.contains("16 bit") => "a whole number from 0 to 65535",
         small if small.contains("8 bit") => "a whole number from 0 to 255",
-        number if number.contains("integer") => "a whole number, and not negative",
+        number if number.contains("integer") => "a whole number, 0 or more",
         other => other,
     };
-    // A text stands in quotes behind the word for it, a number in others.
+    // A text is in quotes after the word for it, and a number in backticks.
     let found = unexpected.to_string();
     let found = match found.split('`').nth(1) {
         Some(number) if found.contains("integer") => number,
         _ => found.trim_start_matches("string "),
     };
-    SettingsError::Value { key, reason: format!("{place}it is {found}, and has to be {wanted}") }
+    SettingsError::Value { key, reason: format!("{place}it is {found}; it must be {wanted}") }
 }
 
-/// Says where an error comes from.
+/// Adds the source to an error.
 fn failed(origin: String) -> impl FnOnce(&dyn ToString) -> SettingsError {
     move |reason| SettingsError::Source { origin, reason: reason.to_string() }
 }
 
-/// The settings of each broker that the file names.
+/// The settings of each broker in the file.
 struct Brokers(Map<String, Value>);
 
 impl Brokers {
@@ -304,8 +318,8 @@ impl Brokers {
         Self(merged.remove("brokers").and_then(|it| it.into_table().ok()).unwrap_or_default())
     }
 
-    /// Puts the settings of a broker over the earlier ones. What was said of another broker
-    /// beside its URL is not for this one: least of all a password.
+    /// Puts the settings of a broker over the earlier ones. Settings that belong to another
+    /// broker's URL are removed, above all a password.
     fn lay(&self, name: &str, merged: &mut Map<String, Value>) -> Result<(), SettingsError> {
         const OF_A_URL: [&str; 5] =
             ["username", "password", "password_file", "management_url", "other_hosts"];
@@ -338,8 +352,8 @@ impl Brokers {
     }
 }
 
-/// Puts a layer over the earlier ones. A value given in one form hides the others: a password
-/// in a file, in a variable and in a URL are the same setting.
+/// Puts a layer over the earlier ones. A value in one form hides the other forms: a password in a
+/// file, in a variable and in a URL are the same setting.
 fn overlay(merged: &mut Map<String, Value>, layer: Map<String, Value>) {
     const FILES: [(&str, &str); 3] = [
         ("password", "password_file"),
@@ -363,8 +377,7 @@ fn overlay(merged: &mut Map<String, Value>, layer: Map<String, Value>) {
     merged.extend(layer);
 }
 
-/// An error of the TOML parser without the line it quotes, which may be the one with the
-/// password.
+/// An error of the TOML parser without the line it quotes, which may contain the password.
 fn without_excerpt(text: &str) -> String {
     text.lines()
         .filter(|line| {
@@ -375,7 +388,7 @@ fn without_excerpt(text: &str) -> String {
         .join(": ")
 }
 
-/// The first key of a settings file that is no setting, and its line. What is no TOML has none.
+/// The first unknown key of a settings file, and its line. `None` if the text is not TOML.
 fn unknown(text: &str) -> Option<(usize, String)> {
     let table = DeTable::parse(text).ok()?;
     let mut tables = vec![table.get_ref()];
@@ -413,7 +426,7 @@ pub fn parse(text: &str) -> Result<Raw, String> {
         })?;
     let nested = |broker: &Raw| broker.broker.is_some() || broker.brokers.is_some();
     match raw.brokers.iter().flatten().find(|(_, broker)| nested(broker)) {
-        Some((name, _)) => Err(format!("[brokers.{name}] names a broker itself; leave that out")),
+        Some((name, _)) => Err(format!("[brokers.{name}] has the key `broker`; remove it")),
         None => Ok(raw),
     }
 }

@@ -1,9 +1,9 @@
-//! The delays of others, as data: names, keys and headers of layouts that delayline did not
-//! make. Pure.
+//! Foreign layouts, as data: names, keys and headers of delay layouts that other libraries declare.
+//! Pure.
 //!
 //! NServiceBus' transport and kombu (Celery's library) build the same cascade of 28 levels: an
-//! exchange and a queue for each, keys of one bit to a word, and one exchange behind level 0.
-//! None of their exchanges has an alternate, so what nobody is bound for goes nowhere.
+//! exchange and a queue for each level, keys of one bit to a word, and one exchange behind level 0.
+//! None of their exchanges has an alternate exchange, so unroutable messages are lost.
 
 use std::{fmt, str::FromStr};
 
@@ -14,65 +14,75 @@ use delayline_core::{
     topology::topic_matches,
 };
 
-/// The bits of a key, each with the dot behind it.
+/// The bits of a key, each followed by a dot.
 const HEAD: usize = 2 * 28;
 
-/// A layout of delays that somebody else's library declares, one in a vhost.
+/// A layout that a foreign library declares, or an older version of it did. A vhost has at most one of each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layout(Kind);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Kind {
     NServiceBus,
-    /// With the prefix that kombu was told to use, if any.
+    /// Version 1 of NServiceBus' delays.
+    OldNServiceBus,
+    /// Kombu's layout, with its prefix for the names if it has one.
     Celery(Option<String>),
 }
 
-/// Why a text names no layout.
+/// Why a text is not the name of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` is no layout; use `nservicebus`, `celery`, or `celery:PREFIX` for one that kombu declared with a \
-     prefix", found.escape_debug()
+    "`{}` is not a layout; use `nservicebus`, `nservicebus:v1` (the transport up to 6), `celery`, or \
+     `celery:PREFIX` with kombu's prefix",
+    found.escape_debug()
 )]
 pub struct LayoutError {
     found: String,
 }
 
-/// What a routing key of a layout says.
+/// The parts of a routing key of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForeignKey<'a> {
     /// The whole delay, in units of the layout: seconds.
     pub delay: Delay,
-    /// Who receives the message: the rest of the key.
+    /// The receiver of the message: the rest of the key.
     pub destination: &'a str,
 }
 
-/// Why a routing key is none of a layout.
+/// Why a routing key does not belong to a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForeignKeyError {
     /// It does not begin with 28 bits.
     #[error("the routing key does not begin with 28 words that are 0 or 1")]
     Bits,
-    /// Nothing follows the bits.
+    /// The part after the bits is missing.
     #[error("the routing key names no destination after its 28 bits")]
     Destination,
 }
 
 impl Layout {
-    /// That of NServiceBus' RabbitMQ transport, version 2 of its delays (7.0 and newer).
+    /// The layout of NServiceBus' RabbitMQ transport, version 2 of its delays (7.0 and newer).
     #[must_use]
     pub const fn nservicebus() -> Self {
         Self(Kind::NServiceBus)
     }
 
-    /// That of kombu and Celery, with kombu's prefix for the names if there is one.
+    /// The layout of NServiceBus' RabbitMQ transport, version 1 of its delays (4.3 to 6): classic queues.
+    /// Newer versions do not move its messages, and leave it where it is.
+    #[must_use]
+    pub const fn nservicebus_v1() -> Self {
+        Self(Kind::OldNServiceBus)
+    }
+
+    /// The layout of kombu and Celery, with kombu's prefix for the names if it has one.
     #[must_use]
     pub fn celery(prefix: Option<&str>) -> Self {
         Self(Kind::Celery(prefix.filter(|prefix| !prefix.is_empty()).map(str::to_owned)))
     }
 
-    /// These layouts in their order, each once.
+    /// These layouts in their order, without duplicates.
     pub fn distinct(layouts: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut distinct = Vec::new();
         for layout in layouts {
@@ -83,10 +93,10 @@ impl Layout {
         distinct
     }
 
-    /// Whether it is that of NServiceBus.
+    /// Whether it is a layout of NServiceBus.
     #[must_use]
     pub fn is_nservicebus(&self) -> bool {
-        self.0 == Kind::NServiceBus
+        !matches!(self.0, Kind::Celery(_))
     }
 
     /// The name of the exchange and of the queue of a level.
@@ -94,22 +104,24 @@ impl Layout {
     pub fn level(&self, level: Level) -> String {
         match &self.0 {
             Kind::NServiceBus => format!("nsb.v2.delay-level-{level:02}"),
+            Kind::OldNServiceBus => format!("nsb.delay-level-{level:02}"),
             Kind::Celery(prefix) => {
                 prefixed(prefix.as_deref(), &format!("celery_delayed_{}", level.number()))
             }
         }
     }
 
-    /// The exchange behind level 0, which destinations are bound to.
+    /// The exchange behind level 0. Destinations are bound to it.
     #[must_use]
     pub fn delivery(&self) -> String {
         match &self.0 {
             Kind::NServiceBus => "nsb.v2.delay-delivery".into(),
+            Kind::OldNServiceBus => "nsb.delay-delivery".into(),
             Kind::Celery(prefix) => prefixed(prefix.as_deref(), "celery_delayed_delivery"),
         }
     }
 
-    /// All its exchanges: those of the levels from the highest on, and the one behind them.
+    /// All its exchanges: those of the levels from the highest on, and the exchange behind them.
     #[must_use]
     pub fn exchanges(&self) -> Vec<String> {
         Level::all().rev().map(|level| self.level(level)).chain([self.delivery()]).collect()
@@ -121,33 +133,34 @@ impl Layout {
         Level::all().find(|level| self.level(*level) == name)
     }
 
-    /// The exchange and the queue that keep what nobody is bound for, once a guard is set.
+    /// The exchange and the queue for unroutable messages, once a guard is set.
     #[must_use]
     pub fn kept(&self) -> String {
         match &self.0 {
             Kind::NServiceBus => "delayline.guard.nservicebus".into(),
+            Kind::OldNServiceBus => "delayline.guard.nservicebus.v1".into(),
             Kind::Celery(None) => "delayline.guard.celery".into(),
             Kind::Celery(Some(prefix)) => format!("delayline.guard.celery.{prefix}"),
         }
     }
 
-    /// The queue of a canary with this slot.
-    #[must_use]
-    pub fn canary(&self, slot: u8) -> String {
-        self.kept().replacen("guard", "canary", 1) + &format!(".{slot}")
-    }
-
     /// Reads a routing key.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in the key.
     pub fn read<'a>(&self, key: &'a str) -> Result<ForeignKey<'a>, ForeignKeyError> {
-        let (bits, destination) = key.split_at_checked(HEAD).ok_or_else(|| match key.len() < HEAD {
+        let (bits, mut destination) = key.split_at_checked(HEAD).ok_or_else(|| match key.len() < HEAD {
             true if is_bits(&format!("{key}.")) && key.len() + 1 == HEAD => ForeignKeyError::Destination,
             _ => ForeignKeyError::Bits,
         })?;
         if !is_bits(bits) {
             return Err(ForeignKeyError::Bits);
+        }
+        // kombu up to 5.6.2 puts the bits of each retry before those of the last one, and binds `#.QUEUE`.
+        if matches!(self.0, Kind::Celery(_)) {
+            while let Some((_, rest)) = destination.split_at_checked(HEAD).filter(|(bits, _)| is_bits(bits)) {
+                destination = rest;
+            }
         }
         if destination.is_empty() {
             return Err(ForeignKeyError::Destination);
@@ -176,7 +189,7 @@ fn prefixed(prefix: Option<&str>, name: &str) -> String {
     prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}_{name}"))
 }
 
-/// Whether it is nothing but bits, each with a dot behind it.
+/// Whether it consists only of bits, each followed by a dot.
 fn is_bits(text: &str) -> bool {
     text.as_bytes().chunks(2).all(|pair| matches!(pair, [b'0' | b'1', b'.']))
 }
@@ -185,6 +198,7 @@ impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::NServiceBus => f.write_str("nservicebus"),
+            Kind::OldNServiceBus => f.write_str("nservicebus:v1"),
             Kind::Celery(None) => f.write_str("celery"),
             Kind::Celery(Some(prefix)) => write!(f, "celery:{prefix}"),
         }
@@ -197,6 +211,7 @@ impl FromStr for Layout {
     fn from_str(text: &str) -> Result<Self, LayoutError> {
         match text.split_once(':') {
             None if text == "nservicebus" => Ok(Self::nservicebus()),
+            Some(("nservicebus", "v1")) => Ok(Self::nservicebus_v1()),
             None if text == "celery" => Ok(Self::celery(None)),
             Some(("celery", prefix)) if !prefix.is_empty() => Ok(Self::celery(Some(prefix))),
             _ => Err(LayoutError { found: text.into() }),
@@ -225,6 +240,10 @@ mod tests {
         assert_eq!(nsb.exchanges().len(), 29);
         assert_eq!(nsb.exchanges()[0], "nsb.v2.delay-level-27");
         assert_eq!(nsb.exchanges()[28], "nsb.v2.delay-delivery");
+        let old = Layout::nservicebus_v1();
+        assert_eq!(old.exchanges()[0], "nsb.delay-level-27");
+        assert_eq!(old.exchanges()[28], "nsb.delay-delivery");
+        assert_eq!((old.level_of("nsb.v2.delay-level-07"), old.is_nservicebus()), (None, true));
         let prefixed = Layout::celery(Some("eu"));
         assert_eq!(prefixed.level(level), "eu_celery_delayed_7");
         assert_eq!(prefixed.delivery(), "eu_celery_delayed_delivery");
@@ -234,7 +253,7 @@ mod tests {
 
     #[test]
     fn is_read_and_written_by_name() {
-        for text in ["nservicebus", "celery", "celery:eu"] {
+        for text in ["nservicebus", "nservicebus:v1", "celery", "celery:eu"] {
             assert_eq!(text.parse::<Layout>().unwrap().to_string(), text);
         }
         for text in ["", "celery:", "nservicebus:a", "masstransit"] {
@@ -258,6 +277,19 @@ mod tests {
         {
             assert_eq!(layout.read(wrong), Err(ForeignKeyError::Bits), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_bits_of_earlier_retries_are_no_part_of_the_destination() {
+        let (celery, delay) = (Layout::celery(None), Delay::from_seconds(5).unwrap());
+        let once = celery.key(delay, "tasks");
+        let thrice = celery.key(delay, &celery.key(Delay::from_seconds(9).unwrap(), &once));
+        for key in [&once, &thrice] {
+            assert_eq!(celery.read(key), Ok(ForeignKey { delay, destination: "tasks" }), "{key}");
+        }
+        assert!(celery.delivers("#.tasks", celery.read(&thrice).unwrap().destination));
+        // NServiceBus writes the address of an endpoint once.
+        assert_eq!(Layout::nservicebus().read(&thrice).unwrap().destination, &thrice[HEAD..]);
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Where the broker is, who we are there, and what set we work on.
+//! The broker, the credentials and the set.
 //!
-//! Two stages: [`Layers`] collects what was typed (defaults, then
-//! `delayline.toml`, then `DELAYLINE_*`, then flags), and [`Settings`] is the
-//! checked form that everything else trusts.
+//! Two stages: [`Layers`] collects typed values (defaults, then `delayline.toml`, then
+//! `DELAYLINE_*`, then flags). [`Settings`] is their checked form, which all other code uses.
 
 mod check;
 mod daemon;
@@ -18,7 +17,7 @@ use delayline_amqp::{
     broker::{Broker, Secret, Tls},
     tls::Material,
 };
-use delayline_client::router::RouterBuilder;
+use delayline_client::{Target, router::RouterBuilder};
 use delayline_core::{
     message::{MaxRecalls, Quota},
     topology::TopologySettings,
@@ -31,30 +30,30 @@ pub use layers::parse;
 pub use layers::{Layers, SettingsError, variables};
 pub use layout::{ForeignKey, ForeignKeyError, Layout, LayoutError};
 pub use policies::{PoliciesError, load_policies, parse_policies, policies_of};
-pub use text::{read_secret, read_text};
+pub use text::read_text;
 
-/// Everything a command or a daemon needs to know; all of it checked.
+/// All settings of a command or a daemon, checked.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
     /// The broker's AMQP side.
     pub broker: Broker,
-    /// Its management HTTP API, if there is one to try.
+    /// Its management HTTP API, if its URL is known.
     pub management: Option<Management>,
     /// The set.
     pub topology: TopologySettings,
-    /// How the router behaves.
+    /// The settings of the router.
     pub router: RouterSettings,
-    /// How many recalls applications may have pending: judged, not enforced.
+    /// How many recalls applications may have pending. The limit is checked, not enforced.
     pub max_recalls: MaxRecalls,
-    /// Where a daemon can be looked at.
+    /// The address of a daemon's pages.
     pub web: WebSettings,
-    /// How its canary flies.
+    /// The settings of its canary.
     pub canary: CanarySettings,
-    /// The delays of others that it also watches, each once.
+    /// The foreign layouts that it also watches, without duplicates.
     pub layouts: Vec<Layout>,
-    /// The password of the application that is registered or checked, if that is
-    /// what these settings are for.
+    /// The password of the application that is registered or checked, if these settings are for
+    /// that.
     pub app_password: Option<Secret>,
 }
 
@@ -64,12 +63,12 @@ pub struct Settings {
 pub struct RouterSettings {
     /// How long one `publish` may take, from the call to the confirm; 30 s.
     pub publish_timeout: Duration,
-    /// How long one confirm may take before the message is published again on a new
-    /// connection; 15 s, and for each message twice as long every further time.
+    /// How long one confirm may take before the message is published again on a new connection: 15
+    /// s. For each further attempt of a message, the time doubles.
     pub confirm_timeout: Duration,
     /// The most messages that wait for a confirm at any time; 1,000.
     pub window: usize,
-    /// What it refuses to publish; nothing by default.
+    /// The messages that it refuses to publish; none by default.
     pub quota: Quota,
 }
 
@@ -84,7 +83,7 @@ impl Default for RouterSettings {
     }
 }
 
-/// Why the management API is not asked, where [`Settings::management`] is `None`.
+/// Why the management API is not used if [`Settings::management`] is `None`.
 pub const NO_MANAGEMENT: &str = "the URL of the management API is not known (--management-url; it is guessed only \
                                  where AMQP uses a default port)";
 
@@ -94,21 +93,21 @@ pub const NO_MANAGEMENT: &str = "the URL of the management API is not known (--m
 pub struct Management {
     /// Its base URL, without credentials.
     pub url: Url,
-    /// The base URLs of further nodes of the same cluster, tried in this order when
-    /// those before cannot be reached.
+    /// The base URLs of further nodes of the same cluster. They are tried in this order if the
+    /// earlier ones cannot be reached.
     pub other_urls: Vec<Url>,
-    /// Who we are there.
+    /// The user.
     pub username: String,
     /// The password.
     pub password: Secret,
     /// TLS, for `https`.
     pub tls: Tls,
-    /// Whether the user named it, or it was derived from the AMQP URL.
+    /// Whether the user named it. Otherwise it was derived from the AMQP URL.
     pub explicit: bool,
 }
 
 impl Settings {
-    /// Settings for a broker at a URL, with everything else as by default.
+    /// Settings for a broker at a URL, with defaults for everything else.
     ///
     /// ```
     /// let settings = delayline_settings::Settings::from_url("amqp://broker.example/orders")?;
@@ -117,27 +116,39 @@ impl Settings {
     /// ```
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// The URL is invalid.
     pub fn from_url(url: &str) -> Result<Self, SettingsError> {
         Layers::new().set("url", url).build()
     }
-    /// A router for this broker and set, with these limits.
+
+    /// The set on this broker.
+    pub fn target(&self) -> Target {
+        Target::new(self.broker.clone())
+            .with_set(self.topology.set.clone())
+            .with_unit(self.topology.unit)
+            .with_shortcuts(self.topology.shortcuts == Some(true))
+    }
+
+    /// A router for this set, with these limits.
     pub fn router(&self) -> RouterBuilder {
         let RouterSettings { publish_timeout, confirm_timeout, window, quota } = &self.router;
-        RouterBuilder::new(self.broker.clone())
-            .set(self.topology.set.clone())
-            .unit(self.topology.unit)
+        RouterBuilder::new(self.target())
             .publish_timeout(*publish_timeout)
             .confirm_timeout(*confirm_timeout)
             .window(*window)
             .quota(quota.clone())
     }
 
-    /// Whether the certificates and keys that these settings name can be read, where TLS is
-    /// used.
+    /// A command of `delayline` for this set, as its user must type it.
+    #[must_use]
+    pub fn command(&self, words: &[&str]) -> String {
+        self.topology.set.command(words)
+    }
+
+    /// Checks that the certificates and keys of these settings can be read, if TLS is used.
     ///
     /// # Errors
-    /// Which of them cannot, and why.
+    /// A file cannot be read. The error names it and the reason.
     pub fn check_files(&self) -> Result<(), SettingsError> {
         let https = self.management.as_ref().filter(|management| management.url.scheme() == "https");
         let used = self.broker.tls.iter().chain(https.map(|management| &management.tls));

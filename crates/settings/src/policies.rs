@@ -13,10 +13,10 @@ use serde::Deserialize;
 
 use super::text::read_text;
 
-/// The window of hop-aware jitter if the file sets none: 10 %.
+/// The default window of hop-aware jitter: 10 %.
 const WINDOW: Tolerance = Tolerance::Relative(1_000);
 
-/// Why policies cannot be used.
+/// Why a file of policies cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoliciesError {
@@ -28,7 +28,7 @@ pub enum PoliciesError {
         /// The reason.
         reason: String,
     },
-    /// It is not valid TOML, or has a key that is unknown or of the wrong type.
+    /// It is not valid TOML, or has an unknown key or a value of the wrong type.
     #[error("{0}")]
     Syntax(String),
     /// A value that is not possible.
@@ -38,7 +38,7 @@ pub enum PoliciesError {
         table: String,
         /// The key.
         key: &'static str,
-        /// What is wrong, and what to write.
+        /// The fault, and a correct value.
         reason: String,
     },
     /// The name of a table is not an app key.
@@ -46,7 +46,7 @@ pub enum PoliciesError {
     App {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
 }
@@ -61,7 +61,7 @@ struct Written {
     apps: BTreeMap<String, Rule>,
 }
 
-/// One of its tables.
+/// A table of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
@@ -96,7 +96,7 @@ enum JitterName {
 /// Reads policies from a TOML file.
 ///
 /// # Errors
-/// What is wrong, with the file's name.
+/// The fault, with the file's name.
 pub fn load_policies(file: &Path) -> Result<Policies, PoliciesError> {
     let failed = |reason: String| PoliciesError::File { file: file.display().to_string(), reason };
     let text = read_text(file).map_err(|error| failed(error.to_string()))?;
@@ -130,32 +130,34 @@ pub fn load_policies(file: &Path) -> Result<Policies, PoliciesError> {
 /// ```
 ///
 /// # Errors
-/// What is wrong, by line or by table and key.
+/// The fault, with its line or its table and key.
 pub fn parse_policies(text: &str) -> Result<Policies, PoliciesError> {
     let syntax = |error: toml::de::Error| PoliciesError::Syntax(error.to_string().trim_end().into());
-    // A platform file says the policies beside its sets.
+    // A platform file contains the policies next to its sets.
     if let Ok(WithPolicies { policies: Some(table), .. }) = toml::from_str(text) {
         return policies_of(table);
     }
     checked(&toml::from_str(text).map_err(syntax)?)
 }
 
-/// Reads policies from a table of another file, which has what a file of policies has.
+/// Reads policies from a table of another file. The table has the form of a file of policies.
 ///
 /// # Errors
-/// What is wrong, by table and key.
+/// The fault, with its table and key.
 pub fn policies_of(table: toml::Table) -> Result<Policies, PoliciesError> {
     let written = table.try_into();
     checked(&written.map_err(|error: toml::de::Error| PoliciesError::Syntax(error.message().into()))?)
 }
 
-/// A platform file, as far as it matters here.
+/// A platform file, reduced to its policies.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WithPolicies {
     policies: Option<toml::Table>,
     #[serde(rename = "sets")]
     _sets: serde::de::IgnoredAny,
+    #[serde(rename = "defaults", default)]
+    _defaults: serde::de::IgnoredAny,
 }
 
 fn checked(written: &Written) -> Result<Policies, PoliciesError> {
@@ -177,12 +179,12 @@ fn checked(written: &Written) -> Result<Policies, PoliciesError> {
     Ok(policies)
 }
 
-/// The reasons that any of the tables names.
+/// The reasons in any of the tables.
 fn reasons<'a>(layers: &[(&str, &'a Rule)]) -> BTreeSet<&'a str> {
     layers.iter().flat_map(|(_, rule)| rule.reasons.keys()).map(String::as_str).collect()
 }
 
-/// Puts tables together, the later over the earlier, for one reason or for all others.
+/// Merges tables, the later over the earlier, for one reason or for all others.
 fn merge(layers: &[(&str, &Rule)], reason: Option<&str>) -> Result<Policy, PoliciesError> {
     let mut policy = Policy::default();
     for (table, rule) in layers {
@@ -210,7 +212,7 @@ impl Rule {
         ];
         let mut said = said.iter().filter(|(_, said)| *said);
         if let (Some((one, _)), Some((other, _))) = (said.next(), said.next()) {
-            return Err(wrong(other, format!("there is `{one}` too; keep one of them")));
+            return Err(wrong(other, format!("`{one}` is also set; keep one of them")));
         }
         if let Some(text) = &self.fixed {
             policy.backoff = Backoff::Fixed(delay("fixed", text)?);
@@ -261,7 +263,7 @@ impl Rule {
         if policy.attempts > Policy::MAX_ATTEMPTS {
             let most = Policy::MAX_ATTEMPTS;
             let found = policy.attempts;
-            return Err(wrong("attempts", format!("{found} are too many; use 0 (park at once) to {most}")));
+            return Err(wrong("attempts", format!("{found} is too many; use 0 (park at once) to {most}")));
         }
         if let Some(text) = &self.max_age {
             policy.max_age = Some(delay("max_age", text)?);
@@ -306,13 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn what_an_application_says_beats_the_defaults_reasons() {
+    fn an_applications_policy_beats_the_defaults_reasons() {
         let text = "[default.reasons.expired]\nattempts = 0\n[apps.a]\nattempts = 7\n";
         assert_eq!(get(text, "a", "expired").attempts, 7);
     }
 
     #[test]
-    fn mistakes_name_the_place_and_the_remedy() {
+    fn errors_name_the_place_and_the_remedy() {
         for (text, words) in [
             ("fixed = 1", ["fixed", "line 1"]),
             ("[default]\nfixd = \"1s\"", ["fixd", "line 2"]),
@@ -358,12 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_file_can_say_them_beside_its_sets() {
-        let text = "[sets.delay]\nreplicas = 3\n[policies.apps.billing]\nlist = ['1m', '5m']";
+    fn a_platform_file_can_contain_them() {
+        let text = "[defaults]\nretry = true\n[sets.delay]\nreplicas = 3\n[policies.apps.billing]\nlist = ['1m', '5m']";
         assert_eq!(get(text, "billing", "rejected").attempts, 2);
         let wrong = parse_policies("[sets.delay]\n[policies.aps.billing]\nlist = ['1m']").unwrap_err();
         assert!(wrong.to_string().contains("aps"), "{wrong}");
-        // Without any, it is no file of policies.
+        // Without policies, it is not a file of policies.
         assert!(parse_policies("[sets.delay]\nreplicas = 3").is_err());
     }
 

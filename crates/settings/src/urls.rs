@@ -1,4 +1,4 @@
-//! Hosts and URLs as they are typed.
+//! Hosts and URLs as users type them.
 
 use delayline_amqp::broker::{Secret, url::not_a_url};
 use delayline_core::percent;
@@ -13,10 +13,10 @@ pub(crate) fn hosts(text: &str, default_port: u16) -> Result<Vec<(String, u16)>,
             let part = part.trim();
             let invalid = || SettingsError::Value {
                 key: "other_hosts",
-                // It may hold a password.
+                // It may contain a password.
                 reason: match part.contains('@') {
                     true => {
-                        "one is not a host or host:port, but has an `@`; user and password stand in `url`"
+                        "a host contains an `@`; write host or host:port, with user and password in `url`"
                             .into()
                     }
                     false => format!("`{part}` is not a host or host:port"),
@@ -33,7 +33,7 @@ pub(crate) fn hosts(text: &str, default_port: u16) -> Result<Vec<(String, u16)>,
         .collect()
 }
 
-/// Checks the base URL of the management API and takes credentials out of it.
+/// Checks the base URL of the management API, and moves credentials out of it.
 pub(crate) fn management_url(text: &str) -> Result<(Url, Option<(String, Secret)>), SettingsError> {
     let invalid = |reason: &str| SettingsError::Url { key: "management_url", reason: reason.into() };
     let mut url =
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_url_is_answered_with_how_one_is_written() {
+    fn an_invalid_url_is_answered_with_an_example() {
         for text in ["broker.example", "amqp://h"] {
             let error = management_url(text).err().unwrap().to_string();
             assert!(error.contains("write http://HOST:15672, or `none`"), "{text}: {error}");

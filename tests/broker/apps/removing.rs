@@ -1,26 +1,27 @@
-//! Taking applications out again.
+//! Removing applications.
 
 use super::*;
 
 #[test]
-fn removing_waits_for_messages_and_leaves_what_is_not_its_own() {
+fn removing_waits_for_messages_and_keeps_foreign_objects() {
     let settings = common::installed(1_000);
     let spec = direct(&settings, "billing");
     added(&settings, &spec);
     publish(&settings, "billing", 3);
     let mut session = Session::open(&settings.broker).unwrap();
-    common::eventually("they are in the queue", || {
+    common::eventually("the messages are in the queue", || {
         session.queue_depth("billing").unwrap().unwrap().ready == 3
     });
     let before = picture(&settings);
     let refusal = remove(&settings, &spec, RemoveOptions::default()).unwrap_err();
-    assert!(refusal.waiting.iter().any(|it| it.queue == "billing" && it.messages >= 3), "{refusal:?}");
+    assert!(refusal.waiting.iter().any(|it| it.queue == "billing" && it.messages >= Some(3)), "{refusal:?}");
     assert_eq!(picture(&settings), before);
     let report = remove(&settings, &spec, RemoveOptions { keep_queue: true, ..Default::default() }).unwrap();
     assert!(report.left[0].contains("as asked"), "{report:?}");
     assert_eq!(session.queue_depth("billing").unwrap().unwrap().ready, 3);
 
-    // Registered again with what waits; then somebody else binds the queue as well.
+    // The application is registered again with the waiting messages. Then its queue gets another
+    // binding by hand.
     added(&settings, &spec);
     let binding = Binding {
         source: "amq.topic".into(),
@@ -33,7 +34,7 @@ fn removing_waits_for_messages_and_leaves_what_is_not_its_own() {
     assert!(report.left[0].contains("amq.topic"), "{report:?}");
     drop(consumer);
 
-    // Permissions that adding did not give are not taken away.
+    // Permissions that `app add` did not set are kept.
     let user = spec.user.as_ref().unwrap().name.clone();
     added(&settings, &spec);
     let path = format!("permissions/{}/{user}", settings.broker.vhost);
@@ -45,7 +46,7 @@ fn removing_waits_for_messages_and_leaves_what_is_not_its_own() {
 }
 
 #[test]
-fn what_arrives_while_an_application_is_removed_is_not_lost() {
+fn messages_that_arrive_during_a_removal_are_not_lost() {
     let settings = common::installed(1_000);
     let spec = direct(&settings, "billing");
     added(&settings, &spec);
@@ -55,12 +56,12 @@ fn what_arrives_while_an_application_is_removed_is_not_lost() {
         std::thread::spawn(move || remove(&settings, &spec, RemoveOptions::default()))
     };
     let bindings = format!("exchanges/{}/delay.dispatch/bindings/source", settings.broker.vhost);
-    common::eventually("it is unbound", || {
+    common::eventually("the application is unbound", || {
         api("GET", &bindings, &json!(null)).as_array().unwrap().is_empty()
     });
     raw::publish(&settings, [raw::message("", "billing", "late", &json!({}))]);
     let refusal = removing.join().unwrap().unwrap_err();
-    assert!(refusal.unbound_meanwhile && refusal.waiting[0].messages == 1, "{refusal:?}");
+    assert!(refusal.unbound_meanwhile && refusal.waiting[0].messages == Some(1), "{refusal:?}");
     assert_eq!(picture(&settings), before);
 }
 

@@ -1,4 +1,4 @@
-//! Applications whose queue or binding somebody has deleted.
+//! Applications whose queue or binding was deleted by hand.
 
 use delayline_admin::{DoctorOptions, Finding, FindingCode};
 
@@ -9,7 +9,7 @@ fn found(settings: &Settings) -> Vec<Finding> {
     report.findings.into_iter().filter(|finding| finding.code == FindingCode::AppUnbound).collect()
 }
 
-/// Which applications are listed, whether they are bound, and what would be.
+/// The listed applications: the app key, whether it is bound, and the queue that should be bound.
 fn listed(settings: &Settings) -> Vec<(String, bool, String)> {
     let apps = admin::list_apps(settings, &topology(settings)).unwrap().apps.into_iter();
     apps.map(|it| (it.app.unwrap_or_default(), it.binding.is_some(), it.bound.to_string())).collect()
@@ -19,14 +19,14 @@ fn entry(app: &str, bound: bool, queue: &str) -> (String, bool, String) {
     (app.to_owned(), bound, format!("queue `{queue}`"))
 }
 
-/// Neither the user nor the queue is called like the application.
+/// An application whose user and queue have other names than its app key.
 fn other_names(settings: &Settings, key: &str) -> AppSpec {
     let queue = AppQueue::new(format!("{key}-in"));
     spec(settings, key, Delivery::Direct(queue))
 }
 
 #[test]
-fn what_is_left_of_an_application_tells_that_nothing_is_bound_for_it() {
+fn remains_of_an_application_show_that_it_is_unbound() {
     let settings = common::installed(1_000);
     let apps = [
         direct(&settings, "billing"),
@@ -57,7 +57,7 @@ fn what_is_left_of_an_application_tells_that_nothing_is_bound_for_it() {
     let remedy = format!("delayline app remove billing --user {}", user("billing"));
     assert!(one.advice.contains("delayline app add billing") && one.advice.contains(&remedy), "{one:#?}");
 
-    // A binding and another queue as well: it is one finding, which has them all.
+    // A missing binding and another missing queue belong to the same finding.
     session.unbind(&topology(&settings).app_binding(&app("eu.mail"), "eu.mail-in")).unwrap();
     session.delete_queue("stock-in").unwrap();
     let findings = found(&settings);
@@ -75,7 +75,7 @@ fn what_is_left_of_an_application_tells_that_nothing_is_bound_for_it() {
     ];
     assert_eq!(listed(&settings), incomplete);
 
-    // What the advice says mends it.
+    // The advice solves the problem.
     for spec in &apps[..3] {
         added(&settings, spec);
     }
@@ -103,7 +103,7 @@ fn a_landing_queue_without_a_binding_is_found_like_any_other() {
 }
 
 #[test]
-fn nobody_is_taken_for_what_is_left_of_an_application_who_is_not() {
+fn other_users_are_not_mistaken_for_remains_of_an_application() {
     let settings = common::installed(1_000);
     let vhost = &settings.broker.vhost;
     let mut session = Session::open(&settings.broker).unwrap();
@@ -117,8 +117,8 @@ fn nobody_is_taken_for_what_is_left_of_an_application_who_is_not() {
             api("PUT", &format!("topic-permissions/{vhost}/{user}"), &rule);
         }
     };
-    // What only publishes, what has a landing queue whose end is missing, and what another user
-    // consumes by now than the one it was registered with.
+    // An application that only publishes, an application with a landing queue whose target is
+    // missing, and an application that was registered again with another user.
     added(&settings, &spec(&settings, "web", Delivery::Nothing));
     added(&settings, &spec(&settings, "slow", Delivery::Landing(Target::Queue(AppQueue::new("slow-in")))));
     session.delete_queue("slow-in").unwrap();
@@ -127,8 +127,8 @@ fn nobody_is_taken_for_what_is_left_of_an_application_who_is_not() {
     let mut anew = other_names(&settings, "stale");
     anew.user.as_mut().unwrap().name = format!("anew-of-{vhost}");
     added(&settings, &anew);
-    // What was given more by hand, among it an exchange; what has no rule for its keys, or one
-    // that leaves them open; and what has nothing to do with delays.
+    // Users with additional permissions, for example on an exchange; users without a rule for their
+    // keys, or with a rule for all keys; and a user that does not use the set.
     added(&settings, &direct(&settings, "more"));
     let keys = r"^delay(\.[01]{4}){7}\.more\z";
     session.declare_exchange(&Exchange::new("events", ExchangeKind::Topic)).unwrap();
@@ -138,16 +138,16 @@ fn nobody_is_taken_for_what_is_left_of_an_application_who_is_not() {
     may("else", r"^events\z", r"^gone\z", Some(r"^delay(\.[01]{4}){7}\.gone\z"));
     assert_eq!(found(&settings), []);
     assert!(listed(&settings).iter().all(|(_, bound, _)| *bound), "{:?}", listed(&settings));
-    // One of them with reason.
+    // A real case among them: its queue is deleted.
     session.delete_queue("more").unwrap();
     let findings = found(&settings);
     assert!(findings.len() == 1 && findings[0].apps == ["more"], "{findings:#?}");
 }
 
 #[test]
-fn who_listens_to_an_application_is_none_of_its_queues() {
+fn a_listener_is_not_mistaken_for_the_applications_queue() {
     let settings = common::installed(1_000);
-    // One that comes before the listener's in every list, and one that comes after it.
+    // In lists, one app key comes before the listener's queue, and the other comes after it.
     for name in ["billing", "orders"] {
         let spec = direct(&settings, name);
         added(&settings, &spec);
@@ -167,8 +167,8 @@ fn who_listens_to_an_application_is_none_of_its_queues() {
         assert!(session.queue_depth(&listener).unwrap().is_some());
         session.unbind(&topology(&settings).app_binding(&app(name), &listener)).unwrap();
     }
-    // What is left of those who listened goes with the set.
-    admin::uninstall(&settings, &topology(&settings), false).unwrap().unwrap();
+    // Removing the set also removes the listeners' queues.
+    admin::uninstall(&settings, &topology(&settings), false, &crate::common::NO_SIGNAL).unwrap().unwrap();
     let queues = api("GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
     assert_eq!(queues, json!([]));
 }

@@ -1,7 +1,7 @@
-"""Publishes messages with any content that AMQP 0-9-1 can write, past every check of a client
-library: one JSON line of standard input names an exchange, a key and a content. The answer is a
-JSON line: null if the broker has confirmed the message, else what it said against it. The first
-line that it prints lists the contents."""
+"""Publishes messages with any content that AMQP 0-9-1 can carry, without the checks of a client
+library. Each line of standard input is JSON, and names an exchange, a key and a content. Each
+answer is a line of JSON: null if the broker has confirmed the message, otherwise its refusal.
+The first line of output lists the contents."""
 
 import decimal
 import json
@@ -20,7 +20,7 @@ sys.setrecursionlimit(10_000)
 
 
 class Raw(bytes):
-    """A value of a header as it is on the wire: its type, then the rest."""
+    """An encoded value of a header: its type, then the rest."""
 
 
 def encode_value(pieces, value, standard=pika.data.encode_value):
@@ -72,8 +72,8 @@ deep = 1
 for _ in range(500):
     deep = {"deeper": deep}
 
-# Each: a name, whether it may end everything (behind a stream, or always), its properties, and what
-# else differs from a plain message.
+# For each content: a name, whether it may end all dead-lettering (never, with a stream, or always),
+# its properties, and other differences from a plain message.
 CONTENTS = [
     ("nothing special", "never", {}),
     ("a header of each simple type", "never", {"headers": SIMPLE}),

@@ -1,5 +1,5 @@
-//! Each message content is sent to each kind of bound target, and the outcome is compared with the
-//! document.
+//! Messages with each content are sent to each kind of bound target. The outcomes are compared with
+//! the document.
 
 mod page;
 mod publisher;
@@ -13,10 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline::{
-    amqp::{Consumer, Next, Session},
-    topology::{Binding, Endpoint},
-};
+use delayline_amqp::{Consumer, Next, Session};
+use delayline_core::topology::{Binding, Endpoint};
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;
@@ -32,21 +30,21 @@ use crate::{
     unstick::anew,
 };
 
-/// The command of the document that prints the keys of stuck messages.
+/// The documented command that prints the keys of stuck messages.
 pub(crate) fn stuck_keys() -> &'static str {
-    let document = include_str!("../../../docs/doctor.md");
-    let (_, rest) = document.split_once("### stuck-dead-letters").expect("it has a section");
-    let (_, rest) = rest.split_once("rabbitmqctl eval '\n").expect("the command is in it");
+    let document = include_str!("../../../docs/runbook/stuck.md");
+    let (_, rest) = document.split_once("## stuck-dead-letters").expect("the document has the section");
+    let (_, rest) = rest.split_once("rabbitmqctl eval '\n").expect("the section has the command");
     rest.split_once('\'').unwrap().0
 }
 
-/// Runs a command in the broker; what it prints, in one line.
+/// Runs a command in the broker, and returns its output in one line.
 fn eval(node: &PrivateNode, code: &str) -> String {
     node.tell(&["eval", code]).unwrap().replace(char::is_whitespace, "")
 }
 
-/// Whether dead-lettering has ended. On a slow machine a worker does not crash a hundred times
-/// within a second, so that the supervisor never gives up, and its level alone stands still.
+/// Whether dead-lettering has ended. On a slow machine, a worker does not crash a hundred times
+/// within a second. Then the supervisor does not give up, and only the worker's own level is stuck.
 fn has_ended(node: &PrivateNode) -> bool {
     let code = "Workers = fun () -> lists:sort([W || {_, W, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup)]) end,
         whereis(rabbit_fifo_dlx_sup) =:= undefined orelse
@@ -54,7 +52,7 @@ fn has_ended(node: &PrivateNode) -> bool {
     eval(node, code) == "true"
 }
 
-/// A node with a set, whose broker tries again every second instead of every 180 s.
+/// A node with a set. Its broker tries again every second instead of every 180 s.
 struct Bench {
     node: PrivateNode,
     settings: Settings,
@@ -108,16 +106,17 @@ impl Bench {
         self.session.borrow_mut().queue_depth(queue).unwrap().map_or(0, |depth| u64::from(depth.ready))
     }
 
-    /// Sends a message of another application through the same levels. Whether it arrives: if not,
-    /// all dead-lettering has ended.
+    /// Sends a message of another application through the same levels, and returns whether it
+    /// arrives. If it does not, all dead-lettering has ended.
     fn others_are_served(&self) -> bool {
         let served = self.served_within(PATIENCE);
         served.unwrap_or_else(|| {
-            panic!("the other application's message does not come: {}", self.eval(stuck_keys()))
+            panic!("the other application's message does not arrive: {}", self.eval(stuck_keys()))
         })
     }
 
-    /// The same; `None` if the message has not arrived within a limit, without that.
+    /// The same with a time limit; `None` if the message has not arrived by then although
+    /// dead-lettering works.
     fn served_within(&self, limit: Duration) -> Option<bool> {
         let before = self.depth("good");
         let refused = self.publisher.borrow_mut().publish(&key(3, "good"), 0);
@@ -162,25 +161,29 @@ impl Bench {
                 moved.extend(sent);
                 continue;
             }
-            assert_eq!(sent.len(), 1, "a message of {sent:?} ends dead-lettering: measure each alone");
+            assert_eq!(
+                sent.len(),
+                1,
+                "a message of {sent:?} ends dead-lettering: set `may_end` for them, so that each is measured alone"
+            );
             outcomes.insert(sent[0], Outcome::Ends);
             self.recover(&made, &name);
             recovered = true;
         }
         if recovered {
-            // The messages before it may have moved meanwhile, so they are sent again.
+            // The earlier messages may have moved during the recovery, so they are sent again.
             before = self.settled(&made);
             self.drain_unroutable(&name);
             assert!(moved.iter().all(|&content| self.publish(&name, content)));
             assert!(self.others_are_served());
         }
         outcomes.extend(self.sort_out(&made, &name, before, moved));
-        // Stuck messages leave, so that the next target finds an empty level.
+        // Unbinding frees stuck messages, so that the next target finds an empty level.
         self.unbind(&made, &name);
         outcomes
     }
 
-    /// Publishes a content for a target: whether the broker has taken it.
+    /// Publishes a content for a target, and returns whether the broker accepted it.
     fn publish(&self, name: &str, content: usize) -> bool {
         let key = key(self.contents[content].units, &format!("{name}.c{content}"));
         let refusal = self.publisher.borrow_mut().publish(&key, content);
@@ -190,7 +193,7 @@ impl Bench {
         refusal.is_none()
     }
 
-    /// The number of messages at the end of a route, once it stays the same.
+    /// The number of messages at the end of a route, once it no longer changes.
     fn settled(&self, made: &Made) -> Option<u64> {
         let end = made.end.as_deref()?;
         let mut last = None;
@@ -204,7 +207,7 @@ impl Bench {
         }
     }
 
-    /// The outcome of each message, after a message of another application came through behind them.
+    /// The outcome of each message, once a later message of another application has arrived.
     fn sort_out(
         &self,
         made: &Made,
@@ -230,7 +233,8 @@ impl Bench {
                 let complete = arrived().is_none_or(|arrived| arrived >= delivered.len() as u64);
                 same = if last.as_ref() == Some(&stuck) && complete { same + 1 } else { 0 };
                 last = Some(stuck.clone());
-                // The broker tries again every second, so a message that is still stuck stays stuck.
+                // The broker tries again every second. A message that is still stuck after that
+                // stays stuck.
                 if same >= if stuck.is_empty() { 0 } else { 2 } && complete {
                     let outcome = |content| match (kept.contains(&content), stuck.contains(&content)) {
                         (true, _) => Outcome::Kept,
@@ -246,8 +250,8 @@ impl Bench {
         }
     }
 
-    /// The contents that levels hold for a target and that no queue takes. Messages in
-    /// a landing queue do not count.
+    /// The contents in levels that no queue takes for a target. Messages in a landing queue do not
+    /// count.
     fn stuck(&self, name: &str) -> BTreeSet<usize> {
         let printed = self.eval(stuck_keys());
         let levels = printed.split("{<<\"").filter(|entry| entry.starts_with("delay.level."));
@@ -259,7 +263,7 @@ impl Bench {
         levels.filter_map(number).collect()
     }
 
-    /// Takes everything out of the unroutable queue: the contents for a target.
+    /// Takes all messages out of the unroutable queue, and returns the contents for a target.
     fn drain_unroutable(&self, name: &str) -> BTreeSet<usize> {
         let mut found = BTreeSet::new();
         while let Next::Delivery(delivery) = self.unroutable.next(Duration::from_millis(5)) {
@@ -288,13 +292,13 @@ impl Bench {
         Self::bindings(made, name).for_each(|binding| self.session.borrow_mut().unbind(&binding).unwrap());
     }
 
-    /// Follows the document, and then restores the broker's own code.
+    /// Runs the documented commands, and then restores the broker's own code.
     fn recover(&self, made: &Made, name: &str) {
         self.unbind(made, name);
         let mut runs = 0;
         while runs == 0 || self.served_within(Duration::from_secs(20)) != Some(true) {
             runs += 1;
-            assert!(runs <= 3, "the command does not help: {}", self.eval(stuck_keys()));
+            assert!(runs <= 3, "the commands do not help: {}", self.eval(stuck_keys()));
             self.eval(mend());
             self.eval(anew());
         }
@@ -310,7 +314,8 @@ fn pattern(app: &str) -> String {
     format!("delay.{}{app}", "*.".repeat(7))
 }
 
-/// The part that every test run measures: contents and targets that differ most between versions.
+/// The sample that every test run measures: the contents and targets that differ most between
+/// versions.
 const SAMPLE: ([&str; 9], [&str; 4]) = (
     [
         "nothing special",
@@ -326,15 +331,15 @@ const SAMPLE: ([&str; 9], [&str; 4]) = (
     ["quorum queue", "exchange to a stream", "full quorum queue that refuses", "nothing"],
 );
 
-/// Which part of the matrix to measure: `sample`, `all` to compare all of it, `write` to write it
-/// into the document.
+/// The part of the matrix to measure: `sample`; `all` to compare everything; `write` to write
+/// everything into the document.
 const PART: &str = "TEST_CONTENTS";
 
-/// Targets that have this in their name; all if it is not set.
+/// Only targets whose names contain this text; all if it is not set.
 const ONLY: &str = "TEST_TARGETS";
 
 #[test]
-fn what_a_message_can_do_is_what_the_document_says() {
+fn the_effects_of_a_message_are_those_in_the_document() {
     let part = std::env::var(PART).unwrap_or_else(|_| "sample".into());
     let bench = Bench::start();
     let version = bench.session.borrow().server_version().unwrap();
@@ -360,6 +365,6 @@ fn what_a_message_can_do_is_what_the_document_says() {
         page.write(&version);
         return;
     }
-    assert!(wrong.is_empty(), "docs/what-a-message-can-do.md ({PART}=write renews it): {wrong:#?}");
+    assert!(wrong.is_empty(), "docs/reference/message-outcomes.md ({PART}=write renews it): {wrong:#?}");
     page.is_as_it_is_written();
 }

@@ -1,30 +1,36 @@
-//! docs/what-a-message-can-do.md: its two tables, read and written.
+//! Reads and writes docs/reference/message-outcomes.md and its two tables.
 
 use std::{collections::BTreeMap, fmt, fs};
 
 use super::targets::Target;
 
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-a-message-can-do.md");
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/message-outcomes.md");
 
-/// The rows that a table consists of.
+/// Marks the rows of a table.
 const TARGETS: &str = "<!-- targets -->";
 const CONTENTS: &str = "<!-- contents -->";
 
-/// The text of a cell if each target has the same outcome as with a plain message.
+/// What separates the names of a row: those with the same outcomes share one.
+const NEXT: &str = "; ";
+
+/// The text of a cell in which each target has the same outcome as for a plain message.
 const SAME: &str = "same";
+
+/// Two targets that have one name in a cell.
+const STREAMS: (&str, &str) = ("stream, exchange to a stream", "streams");
 
 /// The outcome of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
-    /// It is at the end of its way.
+    /// The message has arrived at the end of its route.
     Delivered,
-    /// It is in the unroutable queue.
+    /// The message is in the unroutable queue.
     Kept,
-    /// The broker did not take it from its publisher.
+    /// The broker refused the message when it was published.
     Refused,
-    /// It keeps a place of its level.
+    /// The message takes up a place of its level.
     Blocks,
-    /// No level of the node hands on anything.
+    /// No level of the node hands on messages.
     Ends,
 }
 
@@ -64,7 +70,7 @@ impl Series {
     }
 }
 
-/// The document, and the outcomes it lists, by the numbers of content and target.
+/// The document, and its outcomes by the numbers of content and target.
 pub(super) struct Page<'a> {
     document: String,
     versions: [String; 3],
@@ -91,23 +97,31 @@ impl<'a> Page<'a> {
     fn read_cells(&mut self) {
         let document = self.document.clone();
         for row in rows(&document, TARGETS) {
-            let Some(target) = self.targets.iter().position(|name| *name == row[0]) else { continue };
-            for (series, word) in row[1..].iter().enumerate().filter(|(_, word)| !word.is_empty()) {
-                self.cells.entry((0, target)).or_default()[series] = Some(Outcome::parse(word));
+            for name in row[0].split(NEXT) {
+                let Some(target) = self.targets.iter().position(|it| *it == name) else { continue };
+                for (series, word) in row[1..].iter().enumerate().filter(|(_, word)| !word.is_empty()) {
+                    self.cells.entry((0, target)).or_default()[series] = Some(Outcome::parse(word));
+                }
             }
         }
         for row in rows(&document, CONTENTS) {
-            let Some(content) = self.contents.iter().position(|name| *name == row[0]) else { continue };
-            for (series, text) in row[1..].iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-                for target in 0..self.targets.len() {
-                    let said = self.said(text, target, series);
-                    self.cells.entry((content, target)).or_default()[series] = said;
+            for name in row[0].split(NEXT) {
+                let Some(content) = self.contents.iter().position(|it| *it == name) else { continue };
+                for (series, text) in row[1..].iter().enumerate().filter(|(_, text)| !text.is_empty()) {
+                    self.read_cell(content, series, text);
                 }
             }
         }
     }
 
-    /// The outcome that a cell of the second table lists for a target.
+    fn read_cell(&mut self, content: usize, series: usize, text: &str) {
+        for target in 0..self.targets.len() {
+            let said = self.said(text, target, series);
+            self.cells.entry((content, target)).or_default()[series] = said;
+        }
+    }
+
+    /// The outcome that the document gives in a cell of the second table for a target.
     fn said(&self, text: &str, target: usize, series: usize) -> Option<Outcome> {
         let plain = self.cells.get(&(0, target)).and_then(|outcomes| outcomes[series]);
         if text == SAME {
@@ -117,7 +131,9 @@ impl<'a> Page<'a> {
             return Some(Outcome::parse(text));
         }
         let clauses = text.split("; ").map(|clause| clause.split_once(": ").unwrap());
-        let named = |names: &str| names.split(", ").any(|name| name == self.targets[target]);
+        let named = |names: &str| {
+            names.replace(STREAMS.1, STREAMS.0).split(", ").any(|name| name == self.targets[target])
+        };
         clauses.filter(|(_, names)| named(names)).map(|(word, _)| Outcome::parse(word)).next().or(plain)
     }
 
@@ -137,34 +153,46 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// Writes all outcomes, and the version that was measured.
+    /// Writes all outcomes, and the measured version.
     pub(super) fn write(&mut self, version: &str) {
         self.versions[Series::of(version).0] = version.to_owned();
         fs::write(PATH, self.render()).unwrap();
     }
 
-    /// Checks that the document has exactly these rows, in the form in which they are written.
+    /// Checks that the document contains exactly these rows, in the generated form.
     pub(super) fn is_as_it_is_written(&self) {
-        assert_eq!(self.document, self.render(), "docs/what-a-message-can-do.md has other rows");
+        assert_eq!(
+            self.document,
+            self.render(),
+            "docs/reference/message-outcomes.md differs from the generated rows"
+        );
     }
 
     fn render(&self) -> String {
-        let head = |title: &str| {
-            let versions = self.versions.join(" | ");
-            format!("| {title} | {versions} |\n|---|---|---|---|\n")
-        };
-        let mut targets = head("bound to dispatch");
-        for (target, name) in self.targets.iter().enumerate() {
+        let targets = self.targets.iter().enumerate().map(|(target, name)| {
             let words = self.cells.get(&(0, target)).copied().unwrap_or_default();
-            let words = words.map(|outcome| outcome.map(|outcome| outcome.to_string()).unwrap_or_default());
-            targets += &format!("| {name} | {} |\n", words.join(" | "));
+            (*name, words.map(|outcome| outcome.map(|outcome| outcome.to_string()).unwrap_or_default()))
+        });
+        let contents = self.contents.iter().enumerate().skip(1);
+        let contents =
+            contents.map(|(content, name)| (*name, [0, 1, 2].map(|series| self.text(content, series))));
+        let document = replaced(&self.document, TARGETS, &self.table_of("bound to dispatch", targets));
+        replaced(&document, CONTENTS, &self.table_of("content", contents))
+    }
+
+    fn table_of<'b>(&self, title: &str, rows: impl Iterator<Item = (&'b str, [String; 3])>) -> String {
+        let mut grouped: Vec<([String; 3], Vec<&str>)> = Vec::new();
+        for (name, cells) in rows {
+            match grouped.iter_mut().find(|(known, _)| *known == cells) {
+                Some((_, names)) => names.push(name),
+                None => grouped.push((cells, vec![name])),
+            }
         }
-        let mut contents = head("content");
-        for (content, name) in self.contents.iter().enumerate().skip(1) {
-            let texts = [0, 1, 2].map(|series| self.text(content, series));
-            contents += &format!("| {name} | {} |\n", texts.join(" | "));
+        let mut table = format!("| {title} | {} |\n|---|---|---|---|\n", self.versions.join(" | "));
+        for (cells, names) in grouped {
+            table += &format!("| {} | {} |\n", names.join(NEXT), cells.join(" | "));
         }
-        replaced(&replaced(&self.document, TARGETS, &targets), CONTENTS, &contents)
+        table
     }
 
     fn text(&self, content: usize, series: usize) -> String {
@@ -185,12 +213,14 @@ impl<'a> Page<'a> {
                 clauses.entry(outcome).or_default().push(self.targets[target]);
             }
         }
-        let clause = |(outcome, names): (Outcome, Vec<&str>)| format!("{outcome}: {}", names.join(", "));
+        let clause = |(outcome, names): (Outcome, Vec<&str>)| {
+            format!("{outcome}: {}", names.join(", ").replace(STREAMS.0, STREAMS.1))
+        };
         clauses.into_iter().map(clause).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// The text between a mark and its end.
+/// The text between a mark and the end of its table.
 fn table<'a>(document: &'a str, mark: &str) -> &'a str {
     let (_, rest) = document.split_once(mark).unwrap_or_else(|| panic!("{mark} is missing"));
     rest.split_once("\n<!-- end -->").unwrap_or_else(|| panic!("{mark} has no end")).0.trim_start()

@@ -1,4 +1,4 @@
-//! The process that publishes any content.
+//! The process that publishes messages with any content.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -11,13 +11,13 @@ use serde_json::json;
 
 use crate::common;
 
-/// A content of `contents.py`.
+/// A content, as defined in `contents.py`.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Content {
     pub(super) name: String,
-    /// Whether nothing may move after it: then it is measured alone.
+    /// Whether a message with this content can end all dead-lettering. If so, it is measured alone.
     pub(super) may_end: MayEnd,
-    /// Its delay.
+    /// The delay in units.
     pub(super) units: u64,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum MayEnd {
     Always,
 }
 
-/// The process that publishes.
+/// The running process.
 pub(super) struct Publisher {
     child: Child,
     input: ChildStdin,
@@ -60,7 +60,7 @@ impl Publisher {
         line
     }
 
-    /// Publishes a content; what the broker said against it, if anything.
+    /// Publishes a content. Returns the broker's refusal, if there was one.
     pub(super) fn publish(&mut self, key: &str, content: usize) -> Option<String> {
         let line = json!({ "exchange": "delay", "key": key, "content": content });
         writeln!(self.input, "{line}").unwrap();

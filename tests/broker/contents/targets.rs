@@ -1,34 +1,35 @@
-//! Kinds of queues and exchanges that can be bound to dispatch.
+//! Kinds of queues and exchanges that can be bound to the dispatch exchange.
 
 use std::cell::RefCell;
 
-use delayline::{amqp::Session, topology::Endpoint};
+use delayline_amqp::Session;
+use delayline_core::topology::Endpoint;
 use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common;
 
-/// A kind of target, in the words of the document.
+/// A kind of target, by its name in the document.
 pub(super) struct Target {
     pub(super) name: &'static str,
     make: fn(&Ground<'_>, &str) -> Made,
 }
 
-/// The objects made for a target.
+/// The objects that were declared for a target.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Made {
-    /// The queues and exchanges bound to dispatch.
+    /// The queues and exchanges that are bound to the dispatch exchange.
     pub(super) bound: Vec<Endpoint>,
-    /// The queue whose length is the number of messages that arrived.
+    /// The queue whose length is the number of arrived messages.
     pub(super) end: Option<String>,
 }
 
-/// Where targets are made.
+/// The vhost in which targets are declared.
 pub(super) struct Ground<'a> {
     pub(super) node: &'a PrivateNode,
     pub(super) settings: &'a Settings,
-    /// Keeps exclusive queues.
+    /// Keeps exclusive queues alive.
     pub(super) session: &'a RefCell<Session>,
 }
 
@@ -54,7 +55,7 @@ impl Ground<'_> {
         self.api("POST", "bindings", &format!("e/{source}/{kind}/{to}"), &body);
     }
 
-    /// A queue that is full and refuses.
+    /// A full queue that refuses messages.
     fn full(&self, name: &str, kind: &str) -> String {
         let arguments = json!({ "x-queue-type": kind, "x-max-length": 1, "x-overflow": "reject-publish" });
         self.queue(name, &arguments);
@@ -71,7 +72,7 @@ impl Ground<'_> {
         self.queue(&format!("{name}.landing"), &arguments)
     }
 
-    /// An exchange of some kind in front of a quorum queue.
+    /// An exchange of this kind, with a quorum queue bound to it.
     fn behind(&self, name: &str, kind: &str, arguments: &Json, (key, matches): (&str, &Json)) -> Made {
         let (exchange, queue) =
             (self.exchange(&format!("{name}.x"), kind, arguments), self.queue(name, &kind_of("quorum")));
@@ -94,7 +95,7 @@ impl Target {
     }
 }
 
-/// All of them, in the order of the document.
+/// All targets, in the order of the document.
 pub(super) const TARGETS: &[Target] = &[
     Target { name: "quorum queue", make: |ground, name| queue(ground.queue(name, &kind_of("quorum"))) },
     Target { name: "classic queue", make: |ground, name| queue(ground.queue(name, &kind_of("classic"))) },

@@ -1,4 +1,5 @@
-//! Messages that stop a level or all levels: how they are found, and how the document frees them.
+//! Messages that stop a level or all levels: how they are found, and how the documented commands
+//! free them.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -6,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use delayline::{
-    amqp::{Event, Publisher, Session},
-    message::{Headers, Properties, Value},
-    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
-};
 use delayline_admin::{
     self as admin, AppQueue, AppSpec, Applied, Delivery, DoctorOptions, Finding, FindingCode, Target,
-    management::ManagementApi,
+};
+use delayline_amqp::{Event, Publisher, Session};
+use delayline_broker::ManagementApi;
+use delayline_core::{
+    message::{Headers, Properties, Value},
+    topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -40,21 +41,21 @@ fn findings(settings: &Settings, code: FindingCode) -> Vec<Finding> {
     report.findings.into_iter().filter(|finding| finding.code == code).collect()
 }
 
-/// One message over each of the three lowest levels.
+/// Sends a message through each of the three lowest levels.
 fn send(settings: &Settings, whose: &str) {
     let messages = [1, 2, 4].map(|units| raw::message("delay", &key(units, whose), "good", &json!({})));
     raw::publish(settings, messages);
 }
 
-/// Publishes with these headers, which nothing strips.
+/// Publishes a message with exactly these headers.
 fn publish(settings: &Settings, key: &str, headers: &Headers) {
     let mut publisher = Publisher::open(&settings.broker).unwrap();
-    publisher.publish("delay", key.to_owned(), &Properties::default(), headers, b"special");
-    assert!(matches!(publisher.events().recv_timeout(PATIENCE).unwrap(), Event::Ack { .. }));
+    publisher.publish("delay", key.to_owned(), Properties::default(), headers.clone(), b"special");
+    assert!(matches!(publisher.next_within(PATIENCE).unwrap(), Event::Ack { .. }));
     publisher.close(PATIENCE);
 }
 
-/// A stream behind two exchanges, and one that is bound itself.
+/// Binds a stream behind two exchanges, and a stream directly.
 fn bind_streams(settings: &Settings) -> [Binding; 2] {
     let mut session = Session::open(&settings.broker).unwrap();
     for stream in ["log", "archive"] {
@@ -92,7 +93,7 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     let orders = Inbox::open(&settings, "orders");
     let bindings = bind_streams(&settings);
 
-    // Nothing is bound to one by us.
+    // `app add` refuses to bind a stream.
     let existing = |name: &str| AppQueue { existing: true, ..AppQueue::new(name) };
     let exchange = |name: &str| Target::Exchange { exchange: name.into(), key: None, queue: None };
     for delivery in [
@@ -104,10 +105,10 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
         let before = common::http(&node, "GET", "bindings/shared", &json!(null));
         let report = admin::add_app(&settings, &topology, &spec, false, false).unwrap();
         assert_eq!(report.outcome, Applied::Conflict, "{delivery:?}: {report:?}");
-        assert!(report.conflicts.iter().any(|it| it.contains("a stream, and one due message")), "{report:?}");
+        assert!(report.conflicts.iter().any(|it| it.contains("a stream. One due message")), "{report:?}");
         assert_eq!(common::http(&node, "GET", "bindings/shared", &json!(null)), before);
     }
-    // A stream that was bound by hand is found at once.
+    // `doctor` finds a stream that was bound by hand at once.
     let subjects = |found: &[Finding]| -> Vec<_> {
         found.iter().map(|it| (it.subject.clone(), it.apps.join(" "))).collect()
     };
@@ -116,7 +117,7 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     assert_eq!(subjects(&findings(&settings, FindingCode::TargetStream)), expected);
     assert_eq!(subjects(&admin::verify(&settings, &topology).unwrap().findings), expected);
 
-    // One message ends everything, and more and more falls due.
+    // A single message ends all dead-lettering, and more messages fall due.
     let decimal = Headers::from([("amount".into(), Value::Decimal { scale: 2, value: 125 })]);
     publish(&settings, &key(1, "mail"), &decimal);
     eventually("the workers are gone", || has_ended(&node));
@@ -133,7 +134,7 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
         });
         let began = std::time::Instant::now();
         let look = || findings(&settings, FindingCode::DeadLetteringEnded);
-        let found = eventually_seen("it is found", look, |found| !found.is_empty());
+        let found = eventually_seen("doctor finds it", look, |found| !found.is_empty());
         println!("found after {:?}", began.elapsed());
         stop.store(true, Ordering::Relaxed);
         assert!(found[0].what.contains("the stream `archive`, `log` cannot store"), "{found:#?}");
@@ -141,9 +142,9 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
         sending.join().unwrap()
     });
 
-    // The command alone is not enough: the message is still there.
+    // The command alone does not help, because the message is still there.
     eval(&node, mend());
-    eventually("they are gone again", || has_ended(&node));
+    eventually("the workers are gone again", || has_ended(&node));
     let mut session = Session::open(&settings.broker).unwrap();
     for binding in &bindings {
         session.unbind(binding).unwrap();
@@ -151,11 +152,12 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     eval(&node, mend());
     assert_eq!(orders.collect(sent, PATIENCE).len(), sent);
     let kept = || session.queue_depth("delay.unroutable").unwrap().unwrap().ready;
-    // What a worker was handing on when it ended may come twice.
+    // A message that a worker was handing on when it ended may come twice.
     eventually_seen("the message for the stream is kept", kept, |&kept| kept >= 1);
     assert!(!has_ended(&node));
 
-    // A landing queue before a stream is no better, and goes on when the stream is replaced.
+    // A landing queue in front of a stream does not help. Its messages move once the stream is
+    // replaced.
     let landing = topology.landing_queue(&app("stats"), "", Some("log"));
     session.declare_queue(&landing).unwrap();
     session.bind(&topology.app_binding(&app("stats"), &landing.name)).unwrap();
@@ -167,13 +169,13 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     eval(&node, mend());
     eval(&node, anew());
     let arrived = || session.queue_depth("log").unwrap().unwrap().ready;
-    eventually_seen("it arrives", arrived, |&arrived| arrived >= 1);
+    eventually_seen("the message arrives", arrived, |&arrived| arrived >= 1);
 }
 
-/// How many dead letters a queue has.
+/// The number of dead letters in a queue.
 fn dead_letters(settings: &Settings, queue: &str) -> u64 {
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
-    api.queue(&settings.broker.vhost, queue).unwrap().map_or(0, |queue| queue.messages_dlx)
+    api.queue(&settings.broker.vhost, queue).unwrap().and_then(|queue| queue.messages_dlx).unwrap_or(0)
 }
 
 #[test]
@@ -193,21 +195,21 @@ fn messages_published_again_with_their_x_death_stay_on_an_old_broker_until_it_is
         assert_eq!(billing.collect(40, PATIENCE).len(), 40);
         return;
     }
-    // Level 2 stands still, also for other applications.
+    // Level 2 is stuck, for other applications as well.
     let stuck = |count: u64| {
         let look = || dead_letters(&settings, "delay.level.02");
-        eventually_seen("they are stuck", look, |&stuck| stuck == count);
+        eventually_seen("the dead letters are stuck", look, |&stuck| stuck == count);
     };
     stuck(40);
     raw::publish(&settings, [raw::message("delay", &key(4, "orders"), "good", &json!({}))]);
     stuck(41);
     let look = || findings(&settings, FindingCode::StuckDeadLetters);
-    let found = eventually_seen("it is found", look, |found| !found.is_empty());
+    let found = eventually_seen("doctor finds it", look, |found| !found.is_empty());
     assert_eq!(found[0].subject, "queue `delay.level.02`", "{found:#?}");
-    assert!(found[0].advice.contains("published again with the header `x-death`"), "{found:#?}");
+    assert!(found[0].advice.contains("published again with their header `x-death`"), "{found:#?}");
     let printed = eval(&node, stuck_keys());
     assert!(printed.contains(".billing\">>],[]}"), "{printed}");
-    // Other remedies do not free these.
+    // Other remedies do not free these messages.
     let options = admin::UnstickOptions { wait: Duration::from_secs(12), ..admin::UnstickOptions::default() };
     let report = admin::unstick(&settings, &topology(&settings), &options).unwrap();
     assert_eq!(report.touched[0].left, Some(41), "{report:#?}");
@@ -228,12 +230,12 @@ fn messages_published_again_with_their_x_death_stay_on_an_old_broker_until_it_is
     stuck(41);
     eval(&node, anew());
     stuck(41);
-    // The document's commands free them all.
+    // The documented commands free all of them.
     assert!(eval(&node, mend()).contains("detect_cycles"));
     assert!(eval(&node, anew()).contains("delay.level.02"));
     assert_eq!(orders.collect(1, PATIENCE).len(), 1);
     assert_eq!(billing.collect(40, PATIENCE).len(), 40);
-    // And from now on the same does no harm.
+    // From now on, such messages do no harm.
     again();
     assert_eq!(billing.collect(40, PATIENCE).len(), 40);
 }

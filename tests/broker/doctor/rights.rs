@@ -1,4 +1,4 @@
-//! Who may do what, as far as `doctor` may see it.
+//! The permissions of users, as far as `doctor` can see them.
 
 use super::*;
 use crate::common::installed;
@@ -20,7 +20,7 @@ fn users_that_may_too_much_are_named() {
     };
     let bits = r"^delay(\.[01]{4}){7}\.mine$";
     let stars = r"^delay(\.\*){7}\.mine$";
-    // As it should be, and by a name in the pattern.
+    // Users with correct permissions; the second has its name in the pattern.
     user(
         "good",
         ["^mine", "^(delay|mine.*)$", r"^(delay\.dispatch|mine.*)$"],
@@ -28,14 +28,16 @@ fn users_that_may_too_much_are_named() {
     );
     user("named", ["", "^delay$", ""], &[("delay", r"^delay(\.[01]{4}){7}\.{username}$", "")]);
     user("service", ["", "^delay$", ""], &[("delay", r"^delay\.", "")]);
-    // Each of the others may one thing too much.
+    // Each of these users may do one thing too many.
     user("any-key", ["", "^delay$", ""], &[]);
     user("any-binding", ["", "", r"^delay\.dispatch$"], &[]);
     user("short-cut", ["", r"^delay\.dispatch$", ""], &[]);
     user("purger", ["", "", r"^delay\.level"], &[]);
     user("operator", ["", r"^delay\.dispatch$", r"^delay\.unroutable$"], &[]);
     user("remover", [".*", "", ""], &[]);
-    user("odd", ["", r"^delay(?!x)$", ""], &[]);
+    user("daemon", [r"^delay\.canary\..+\z", "^delay", r"^delay\.level"], &[]);
+    user("ahead", ["", r"^delay(?!x)$", ""], &[]);
+    user("odd", ["", r"^(?|delay|x)$", ""], &[]);
     user("policies", ["", "", ""], &[]);
     let report = look(&settings);
     let who = |code: FindingCode| -> Vec<String> {
@@ -45,20 +47,19 @@ fn users_that_may_too_much_are_named() {
         parts.filter_map(|part| part.strip_prefix(&format!("{vhost}-"))).map(str::to_owned).collect()
     };
     use FindingCode::*;
-    assert_eq!(who(EntryUnprotected), ["any-key"]);
+    assert_eq!(who(EntryUnprotected), ["ahead", "any-key"]);
     assert_eq!(who(DispatchUnprotected), ["any-binding"]);
-    assert_eq!(who(DispatchWritable), ["short-cut"]);
-    assert_eq!(who(SetUnprotected), ["policies", "purger", "remover"]);
-    assert!(
-        report.unchecked.iter().any(|text| text.contains("-odd") && text.contains("(?!x)")),
-        "{report:#?}"
-    );
+    assert_eq!(who(DispatchWritable), ["daemon", "short-cut"]);
+    assert_eq!(who(SetUnprotected), ["daemon", "purger", "remover", "policies"]);
+    assert!(report.unchecked.iter().any(|text| text.contains("-odd") && text.contains("(?|")), "{report:#?}");
 
     let trusted = [
+        "ahead",
         "any-key",
         "any-binding",
         "short-cut",
         "purger",
+        "daemon",
         "remover",
         "odd",
         "policies",
@@ -72,7 +73,7 @@ fn users_that_may_too_much_are_named() {
 }
 
 #[test]
-fn what_only_an_administrator_sees_is_said_to_be_unchecked() {
+fn checks_that_need_an_administrator_are_reported_as_unchecked() {
     let settings = installed(1_000);
     let vhost = &settings.broker.vhost;
     let name = format!("{vhost}-watcher");
@@ -87,11 +88,11 @@ fn what_only_an_administrator_sees_is_said_to_be_unchecked() {
         .unwrap();
     let report = look(&watcher);
     assert!(report.findings.is_empty(), "{report:#?}");
-    // From 4.0 on feature flags are shown to anybody.
-    let text = "who may publish, bind and purge";
+    // From 4.0 on, every user can see the feature flags.
+    let text = "which users may publish, bind and purge";
     assert!(report.unchecked.iter().any(|unchecked| unchecked.starts_with(text)), "{report:#?}");
 
-    // Without the management API there is next to nothing to see.
+    // Without the management API, hardly anything can be checked.
     let mut blind = settings.clone();
     blind.management = None;
     let error = admin::doctor(&blind, &topology(&blind), &DoctorOptions::default()).unwrap_err();

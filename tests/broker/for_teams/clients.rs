@@ -1,31 +1,31 @@
-//! How programs of each language are built and run where tests run.
+//! How the programs of each language are built and run on the test machine.
 
 use std::{
     env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
-/// A language, or one client library of it.
+/// A language, or one of its client libraries.
 pub(super) struct Client {
-    /// What `delayline app show --for` calls it.
+    /// Its name in `delayline app show --for`.
     pub(super) name: &'static str,
-    /// The programs, by what they do.
+    /// The program files, by purpose.
     pub(super) send: &'static str,
     pub(super) receive: &'static str,
     pub(super) declare: Option<&'static str>,
-    /// The queue: most libraries take any name, also one that needs quoting.
+    /// The queue. With most libraries, any name works, even one that needs quoting.
     pub(super) queue: &'static str,
-    /// Whether the names in its programs are fixed, because they were compiled with the tests.
+    /// Whether the names in its programs are fixed, because they are compiled with the tests.
     pub(super) compiled: bool,
-    /// What its receiver ends with when it is told to end.
+    /// The exit code of its receiver after a request to end.
     pub(super) ended: i32,
-    /// Why its programs cannot be run here, if they cannot.
+    /// Whether its programs can run on this machine; if not, the reason.
     pub(super) at_hand: fn() -> Result<(), String>,
-    /// Makes what lies in a directory ready to run.
+    /// Prepares the programs in a directory.
     pub(super) build: fn(&Path),
-    /// A command that runs one of the programs, in the directory.
+    /// A command that runs one of the programs in the directory.
     pub(super) command: fn(&Path, &str) -> Command,
 }
 
@@ -48,6 +48,7 @@ pub(super) const AIO_PIKA: Client = Client {
     receive: "receive_aio.py",
     declare: None,
     queue: "aio-pika.in",
+    at_hand: || has_module("aio_pika"),
     ..PYTHON
 };
 
@@ -57,6 +58,7 @@ pub(super) const CELERY: Client = Client {
     receive: "tasks.py",
     declare: None,
     queue: "celery \"in\" $x",
+    at_hand: || has_module("celery"),
     command: |_, file| match file {
         "tasks.py" => {
             let worker = ["-m", "celery", "--quiet", "-A", "tasks", "worker", "--loglevel", "error"];
@@ -73,6 +75,7 @@ pub(super) const JAVASCRIPT: Client = Client {
     receive: "receive.mjs",
     declare: Some("declare.mjs"),
     queue: "javascript \"in\" ${x}",
+    at_hand: || at_hand(Path::new(&variable("TEST_NODE_PATH")).join("amqplib").exists()),
     build: |directory| {
         let packages = directory.join("node_modules");
         if !packages.exists() {
@@ -102,10 +105,10 @@ pub(super) const JAVA: Client = Client {
     receive: "Receive.java",
     declare: Some("Declare.java"),
     queue: "java \"in\" {}",
-    // The machine's own, whatever the program does.
+    // The Java runtime sets this code, whatever the program does.
     ended: 143,
     at_hand: || needs("TEST_JAVA_CLASSPATH"),
-    // All at once, as starting the compiler takes longest.
+    // All files in a single run, because starting the compiler takes longest.
     build: |directory| {
         let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let sources = files.filter(|path| path.extension().is_some_and(|it| it == "java"));
@@ -167,7 +170,7 @@ pub(super) const RUBY: Client = Client {
     ..PYTHON
 };
 
-/// All that are run.
+/// All clients that are tested.
 pub(super) const ALL: [&Client; 10] =
     [&PYTHON, &AIO_PIKA, &CELERY, &JAVASCRIPT, &RUST, &LAPIN, &JAVA, &GO, &PHP, &RUBY];
 
@@ -175,12 +178,18 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("{name} is not set; scripts/test sets it"))
 }
 
-/// scripts/test sets it to nothing if it cannot be had.
+/// scripts/test sets the variable, and leaves it empty if the software is not available.
 fn needs(name: &str) -> Result<(), String> {
-    match variable(name).is_empty() {
-        true => Err("it cannot be had here".into()),
-        false => Ok(()),
-    }
+    at_hand(!variable(name).is_empty())
+}
+
+/// A module is missing if it could not be installed without a network.
+fn has_module(name: &str) -> Result<(), String> {
+    at_hand(python(&["-c", &format!("import {name}")]).stderr(Stdio::null()).status().unwrap().success())
+}
+
+fn at_hand(is_there: bool) -> Result<(), String> {
+    is_there.then_some(()).ok_or_else(|| "it is not available on this machine".into())
 }
 
 fn with<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>) -> Command {
@@ -202,8 +211,8 @@ fn succeeds(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An example, which is built together with the tests.
-pub(super) fn example(name: &str) -> PathBuf {
+/// An example, which is built with the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
     let tests = env::current_exe().expect("the path of this test");
     let built = tests.ancestors().nth(2).expect("a target directory").join("examples").join(name);
     assert!(built.exists(), "{} is missing: cargo build --examples", built.display());

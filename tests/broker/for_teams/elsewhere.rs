@@ -1,4 +1,4 @@
-//! The programs of the other pages, with the credentials that `delayline app add` gives.
+//! The programs on other pages, with the credentials from `delayline app add`.
 
 use std::{process::Command, sync::atomic::AtomicBool};
 
@@ -12,24 +12,28 @@ use super::{
 use crate::common::{Inbox, PATIENCE, run_in_time, topology};
 
 const README: &str = include_str!("../../../README.md");
-const RETRIES: &str = include_str!("../../../docs/retries.md");
+const TEAMS: &str = include_str!("../../../docs/for-teams/README.md");
+const PYTHON: &str = include_str!("../../../docs/for-teams/python.md");
+const RETRIES: &str = include_str!("../../../docs/how-to/retries.md");
 
-/// Pages, and words of the code in them that is run here, or by the tests of the wire contract and of recall.
-pub(super) const RUN: [(&str, &str); 11] = [
+/// Pages and parts of their code. The code is run here, or by the tests of the wire contract and of
+/// recalls.
+pub(super) const RUN: [(&str, &str); 12] = [
+    ("for-teams/README.md", "charge(body)"),
     ("README.md", "channel.basic_publish("),
     ("README.md", "channel.consume(\"billing\")"),
     ("README.md", "fn main() -> Result"),
     ("retries.md", "channel.consume(\"billing-in\")"),
-    ("retries.md", "def park("),
-    ("recall.md", "def publish_with_id("),
-    ("recall.md", "def publish_journalled("),
-    ("recall.md", "async function publishWithId("),
+    ("python.md", "def park("),
+    ("tutorial.md", "if attempt < 2"),
+    ("python.md", "def publish_with_id("),
+    ("javascript.md", "async function publishWithId("),
     ("recall.md", "recaller.recall(&handle)"),
     ("wire-contract.md", "def routing_key("),
     ("wire-contract.md", "function routingKey("),
 ];
 
-/// The only code of a page that has these words.
+/// The only code on a page that contains these words.
 fn code(page: &str, words: &str) -> String {
     let mut found: Vec<_> = snippets(page).into_iter().filter(|it| it.text.contains(words)).collect();
     assert_eq!(found.len(), 1, "{words}");
@@ -50,8 +54,8 @@ fn the_readme_sends_and_receives() {
     let receive = code(README, "channel.consume(\"billing\")");
     let receiver = python(&format!("{send}{receive}"), &address);
     assert_eq!(receiver.next(), "invoice 17");
-    assert_eq!(code(README, "fn main() -> Result"), include_str!("../../../examples/readme.rs"));
-    let mut rust = Command::new(example("readme"));
+    assert_eq!(code(README, "fn main() -> Result"), include_str!("../../../examples/publish.rs"));
+    let mut rust = Command::new(example("publish"));
     rust.env("AMQP_URL", &address);
     let output = run_in_time(rust);
     assert!(output.stdout.starts_with(b"due at "), "{output:?}");
@@ -59,7 +63,18 @@ fn the_readme_sends_and_receives() {
 }
 
 #[test]
-fn what_is_rejected_as_the_page_on_retries_says_comes_back() {
+fn the_first_example_for_teams_sends_receives_and_retries() {
+    let address = user_of(&served(), "billing", "billing-in");
+    let charge = "tried = []\ndef charge(body):\n    tried.append(body)\n    print(body.decode(), len(tried), flush=True)\n    \
+                  return len(tried) == 3\n";
+    let receiver = python(&format!("{charge}{}", code(TEAMS, "charge(body)")), &address);
+    for line in ["invoice 17 1", "invoice 17 2", "invoice 17 3"] {
+        assert_eq!(receiver.next(), line);
+    }
+}
+
+#[test]
+fn a_message_rejected_as_on_the_page_on_retries_is_retried() {
     let address = user_of(&served_once(), "billing", "billing-in");
     let before = "import os, pika\n\
                   channel = pika.BlockingConnection(pika.URLParameters(os.environ['AMQP_URL'])).channel()\n\
@@ -75,7 +90,7 @@ fn what_is_rejected_as_the_page_on_retries_says_comes_back() {
 }
 
 #[test]
-fn what_must_not_be_retried_is_parked_by_its_application_and_by_no_other() {
+fn an_application_parks_its_own_messages_and_no_others() {
     let settings = served();
     let address = user_of(&settings, "billing", "billing-in");
     user_of(&settings, "shop", "shop-in");
@@ -86,14 +101,14 @@ fn what_must_not_be_retried_is_parked_by_its_application_and_by_no_other() {
                   mine = pika.BasicProperties(message_id='4711', headers={'mine': 'kept', 'x-own': 'not kept'})\n\
                   channel.basic_publish('delay', 'delay' + '.0000' * 7 + '.billing', b'invoice 17', mine)\n\
                   method, properties, body = next(channel.consume('billing-in'))\n\
-                  park(channel, properties, body, 'billing', 'the card is stolen')\n\
-                  channel.basic_ack(method.delivery_tag)\n\
+                  def work(body): raise Final('the card is stolen')\n\
+                  work_or_park(channel, method, properties, body, work)\n\
                   for exchange, key in [('delay.parked', 'shop'), ('delay.parked', '#'), ('delay.retry', 'billing')]:\n    \
                   channel = connection.channel()\n    channel.confirm_delivery()\n    \
                   try: channel.basic_publish(exchange, key, b'x')\n    \
                   except pika.exceptions.ChannelClosedByBroker as error: print(error.reply_code, flush=True)\n    \
                   else: print('sent', flush=True)\n";
-    let receiver = python(&format!("import pika\n{}{program}", code(RETRIES, "def park(")), &address);
+    let receiver = python(&format!("import pika\n{}{program}", code(PYTHON, "def park(")), &address);
     for _ in 0..3 {
         assert_eq!(receiver.next(), "403");
     }
@@ -107,10 +122,10 @@ fn what_must_not_be_retried_is_parked_by_its_application_and_by_no_other() {
     assert_eq!(sample.body.as_deref(), Some("invoice 17"));
     assert_eq!(sample.headers["mine"], "kept");
     assert!(!sample.headers.contains_key("x-own"), "{sample:?}");
-    // It starts over.
+    // The attempts start over.
     let inbox = Inbox::open(&settings, "billing");
     let stop = AtomicBool::new(false);
     Kept::Parked.replay(&settings, &topology(&settings), &all, true, &stop, |_| {}).unwrap().unwrap();
-    let back = inbox.next(PATIENCE).expect("it comes back");
+    let back = inbox.next(PATIENCE).expect("the message comes back");
     assert!(!back.headers.contains_key("delayline-failure"), "{back:?}");
 }

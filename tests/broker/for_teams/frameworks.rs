@@ -1,5 +1,5 @@
-//! The pages of docs/for-teams/frameworks, and the adapters: with the credentials that
-//! `delayline app add` gives, and each framework's current version.
+//! The pages of docs/for-teams/frameworks and the adapters, with the credentials from `delayline
+//! app add` and the current version of each framework.
 
 mod known;
 
@@ -12,13 +12,13 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use delayline::{
+use delayline_admin::{Kept, KeptGroup};
+use delayline_amqp::Session;
+use delayline_core::{
     Message,
-    amqp::Session,
     codec::{AppKey, Delay, RoutingKey},
     topology::{Binding, Endpoint},
 };
-use delayline_admin::{Kept, KeptGroup};
 use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::Value as Json;
@@ -40,10 +40,10 @@ fn pages() -> PathBuf {
     Path::new(TOP).join("docs/for-teams/frameworks")
 }
 
-/// What a receiver prints when it fails.
+/// The output of a receiver that fails.
 const FAILED: &str = "failed: the bank is closed";
 
-/// A text of a page, with the names of another application: all of them share a set.
+/// A text from a page, with the names of another application, because all pages share a set.
 fn renamed(text: &str, app: &AppKey) -> String {
     let mut text = text.replace("billing-in", &format!("{app}-in"));
     for (before, after) in
@@ -61,12 +61,12 @@ fn kept() -> PathBuf {
 fn missing(needs: &str) -> bool {
     let missing = !kept().join(needs).exists();
     if missing {
-        not_tested(&format!("{} cannot be had here", needs.trim_end_matches("/ready")));
+        not_tested(&format!("{} is not available on this machine", needs.trim_end_matches("/ready")));
     }
     missing
 }
 
-/// A command in a directory, with an address.
+/// A shell command in a directory, with the address of the broker.
 fn shell(line: &str, directory: &Path, address: &str) -> Command {
     let adapters = fs::canonicalize(Path::new(TOP).join("adapters")).unwrap();
     let sources = ["celery", "dramatiq"].map(|it| adapters.join(it).join("src").display().to_string());
@@ -82,7 +82,7 @@ fn shell(line: &str, directory: &Path, address: &str) -> Command {
     command
 }
 
-/// The files of a page in a directory, ready to run.
+/// Writes the files of a page into a directory, and builds them.
 fn written(framework: &Framework, key: &AppKey, change: (&str, &str)) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let page = fs::read_to_string(pages().join(framework.page)).unwrap();
@@ -105,12 +105,13 @@ fn works(framework: &Framework) {
     }
 }
 
-/// Sends, recalls, receives, fails, is retried and gives up, as the page says.
+/// Follows a page: sends, recalls and receives messages, fails, retries, and gives up.
 fn tried(framework: &Framework, key: &AppKey, change: (&str, &str)) {
     let (node, settings) = served_on();
     let address = user_with(settings, key.as_str(), &["--queue", &format!("{key}-in"), "--recall"]);
     let stranger = stranger(settings);
     let files = written(framework, key, change);
+    let refusals = if framework.is_dear { 1 } else { 2 };
     let send = |address: &str, arguments: &str| {
         let line = format!("exec {} {arguments}", framework.send);
         let output = run_in_time(shell(&line, files.path(), address));
@@ -127,7 +128,7 @@ fn tried(framework: &Framework, key: &AppKey, change: (&str, &str)) {
     };
     let mut first = None;
     if recalls {
-        // Copies of messages with an id come when they are sent.
+        // With this binding, messages with an id are copied as soon as they are sent.
         let queue = Endpoint::Queue(format!("in.{key}"));
         let at_once =
             Binding { source: "delay".into(), destination: queue, key: RoutingKey::recall_pattern(key) };
@@ -142,7 +143,7 @@ fn tried(framework: &Framework, key: &AppKey, change: (&str, &str)) {
         first = framework.is_dear.then_some(copy);
     }
     let first = match first {
-        // Without an id, it would send the same.
+        // The program would send the same message without an id.
         Some(copy) => {
             send_like(settings, key, &copy, "invoice 17");
             copies.next(PATIENCE).expect("a copy")
@@ -156,12 +157,12 @@ fn tried(framework: &Framework, key: &AppKey, change: (&str, &str)) {
     };
     let mut receiver =
         Receiver::start(shell(&format!("exec {}", framework.receive), files.path(), &address), 0);
-    // It prints other things as well.
+    // The receiver also prints other lines.
     let next = |receiver: &Receiver| loop {
         let line = receiver.next();
         println!("{line}");
         let words = [FAILED, "done: "].iter().find_map(|words| line.find(words)).map(|at| &line[at..]);
-        // A log may quote the error.
+        // A log line may quote the error.
         if let Some(words) = words.filter(|words| !words.starts_with(FAILED) || *words == FAILED) {
             break words.to_owned();
         }
@@ -169,29 +170,34 @@ fn tried(framework: &Framework, key: &AppKey, change: (&str, &str)) {
     assert_eq!(next(&receiver), FAILED);
     assert_eq!(next(&receiver), "done: invoice 17");
     send_like(settings, key, &first, "stolen one");
-    // The retry went through the set as well, and was not requeued: it was there before this one.
+    // The retry also went through the set, and the message was not requeued: its copy came before
+    // this message.
     let retried = String::from_utf8_lossy(&copies.next(PATIENCE).expect("a copy").body).into_owned();
     assert!(retried.contains("invoice 17"), "{retried}");
     let cause = one_kept(&Kept::Parked, settings, key).cause;
     assert!(cause.detail.as_deref().is_some_and(|it| it.contains("the card is stolen")), "{cause:?}");
     assert_eq!(cause.reason, "gave-up");
-    // It does not come again: this one comes after it.
+    // The parked message is not delivered again: this later message arrives next.
     send_like(settings, key, &first, "another 18");
     assert_eq!(next(&receiver), FAILED);
     assert_eq!(next(&receiver), "done: another 18");
     assert_eq!(one_kept(&Kept::Parked, settings, key).group.count, 1);
-    let (sent, printed) = send(&stranger, "1 'of a stranger'");
-    assert!(!sent && !printed.is_empty(), "it was sent: {printed}");
+    // If the helper dropped the 29th bit, the long delay would be published as a short one.
+    for (address, delay) in [(&stranger, "1"), (&address, "268435456")].into_iter().take(refusals) {
+        let (sent, printed) = send(address, &format!("{delay} 'refused'"));
+        assert!(!sent && !printed.is_empty(), "the message was sent: {printed}");
+    }
     receiver.terminate();
 }
 
-/// The address of a user that may publish none of the pages' app keys.
+/// The address of a user that may not publish any of the pages' app keys.
 fn stranger(settings: &Settings) -> String {
     static STRANGER: OnceLock<String> = OnceLock::new();
     STRANGER.get_or_init(|| user_of(settings, "stranger", "stranger")).clone()
 }
 
-/// Publishes what a page's program sent, with another text of the same length: some formats count.
+/// Publishes the message of a page's program again, with another text. It has the same length,
+/// because some formats contain the length.
 fn send_like(settings: &Settings, key: &AppKey, sent: &Arrival, text: &str) {
     let body = String::from_utf8(sent.body.clone()).unwrap().replace("invoice 17", text);
     let message = Message::after(key.clone(), Delay::ZERO, body).with_properties(sent.properties.clone());
@@ -201,7 +207,7 @@ fn send_like(settings: &Settings, key: &AppKey, sent: &Arrival, text: &str) {
     settings.router().connect().unwrap().publish(message).unwrap();
 }
 
-/// The only group of an application, once there is one.
+/// The only group of kept messages for an application, once there is one.
 fn one_kept(kept: &Kept, settings: &Settings, key: &AppKey) -> KeptGroup {
     let look = || {
         let mut groups = kept.list(settings, &topology(settings), 1_000, |_| {}).unwrap().groups;
@@ -218,7 +224,7 @@ fn tested(needs: &str, folder: &str, line: &str) {
     if missing(needs) {
         return;
     }
-    // One after the other: all of them have the same names.
+    // Adapters are tested one after the other, because their tests use the same names.
     static ONE: Mutex<()> = Mutex::new(());
     static SET: OnceLock<(Arc<PrivateNode>, Settings, String)> = OnceLock::new();
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,7 +270,7 @@ fn adapter_watermill() {
     tested("go/ready", "watermill", "test -z \"$(gofmt -l .)\" && go vet ./... && go test -count=1 ./...");
 }
 
-/// Ways in which a page could be wrong, each of which is noticed.
+/// The test must notice each of these mistakes on a page.
 #[test]
 fn broken_pages_do_not_pass() {
     if missing(RASCAL.needs) {
@@ -280,6 +286,8 @@ fn broken_pages_do_not_pass() {
     .into_iter()
     .enumerate()
     {
+        let page = fs::read_to_string(pages().join(RASCAL.page)).unwrap();
+        assert!(page.contains(change.0), "the page has no {:?}", change.0);
         let key = app(&format!("broken-{number}"));
         let passed = catch_unwind(AssertUnwindSafe(|| tried(&RASCAL, &key, change)));
         assert!(passed.is_err(), "{change:?} is not noticed");
@@ -295,9 +303,42 @@ fn each_page_is_run_or_says_that_it_is_not() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let page = fs::read_to_string(&path).unwrap();
         assert!(run.contains(&name) != page.contains("**Not run:**"), "{name}");
+        let page = page.to_lowercase();
+        let frameworks = if name == "elsewhere.md" { page.matches("\n## ").count() } else { 1 };
+        for words in ["\n- who retries: ", "\n- do not retry: "] {
+            let found = page.matches(words).count();
+            assert!(name == "README.md" || found == frameworks, "{name}: {found} of {words:?}");
+        }
         found.insert(name);
     }
     assert!(found.is_superset(&run) && found.len() > run.len(), "{found:?}");
+}
+
+/// Each row of the matrix has the version that is installed here and named on the page, and the
+/// names of the tests.
+#[test]
+fn the_matrix_names_each_page_its_version_and_its_tests() {
+    let versions =
+        ["scripts/lib/frameworks.sh", "scripts/lib/frameworks.pom.xml", "adapters/watermill/go.mod"]
+            .map(|file| fs::read_to_string(Path::new(TOP).join(file)).unwrap())
+            .concat();
+    let matrix = fs::read_to_string(pages().join("README.md")).unwrap();
+    let own = include_str!("frameworks.rs");
+    for framework in ALL {
+        let name = framework.page.trim_end_matches(".md").replace('-', "_");
+        assert!(matrix.contains(&format!("]({}) |", framework.page)), "{name} is not in the matrix");
+        let test = format!(" | `{name}_page` | ");
+        let row =
+            matrix.lines().find(|line| line.contains(&test)).unwrap_or_else(|| panic!("no row of {name}"));
+        let version = row.split(" | ").nth(1).expect("a version");
+        let page = fs::read_to_string(pages().join(framework.page)).unwrap();
+        // Debian determines the version of Symfony.
+        let installed = versions.contains(version) || framework.needs == "php/ready";
+        assert!(installed && page.contains(&format!(" {version}")), "{name}: {version}");
+        let adapter = row.contains(&format!("`adapter_{name}`"));
+        assert!(adapter == own.contains(&format!("fn adapter_{name}()")), "{row}");
+        assert!(own.contains(&format!("fn {name}_page()")), "{row}");
+    }
 }
 
 #[test]

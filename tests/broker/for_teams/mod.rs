@@ -1,5 +1,5 @@
-//! The programs of docs/for-teams do what the pages say, with the credentials that
-//! `delayline app add` gives: as they are printed for an application, in every language.
+//! The programs in docs/for-teams work as the pages describe, with the credentials from `delayline
+//! app add`. The tests use the programs as they are printed for an application, in every language.
 
 mod clients;
 mod elsewhere;
@@ -13,13 +13,15 @@ use std::{
 };
 
 use clients::Client;
+pub(crate) use clients::example;
 use delayline_core::codec::{Delay, RoutingKey};
 pub(crate) use team::Receiver;
 use team::{Team, user_of, without_queues};
 
 use crate::common::{Inbox, PATIENCE, app, not_tested::not_tested};
 
-/// From `app add` to a delayed and a retried message, and everything that can go wrong there.
+/// Runs a client's programs, from `app add` to a delayed and a retried message, including all
+/// errors.
 fn works(client: &'static Client) {
     if let Err(reason) = (client.at_hand)() {
         return not_tested(&format!("{}: {reason}", client.name));
@@ -27,9 +29,9 @@ fn works(client: &'static Client) {
     tried(client, &Team::new(client), |_| {});
 }
 
-/// The same, with programs that were changed before they are run.
+/// The same, with programs that `change` modifies first.
 fn tried(client: &Client, team: &Team, change: impl FnOnce(&Team)) {
-    // The owner's program makes just the queue that `app add` would make.
+    // The owner's program declares exactly the queue that `app add` would declare.
     team.run_as_owner();
     let begun = Instant::now();
     team.add();
@@ -43,41 +45,41 @@ fn tried(client: &Client, team: &Team, change: impl FnOnce(&Team)) {
     team.send("89.5", "invoice 17").confirmed();
     assert_eq!(receiver.next(), "failed: the bank is closed");
     let unit = team.settings().topology.unit.duration();
-    assert!(sent.elapsed() >= unit * 90, "it came early");
+    assert!(sent.elapsed() >= unit * 90, "the message was early");
     assert_eq!(receiver.next(), "done: invoice 17 at attempt 1");
     say_how_long(client, begun.elapsed(), built);
-    // Rounded up.
+    // The delay is rounded up.
     let key = RoutingKey::new(Delay::from_seconds(90).unwrap(), app(team.app())).encode();
     assert_eq!(copies.next(PATIENCE).expect("a copy").routing_key, key);
 
-    // What comes twice is done once.
+    // A duplicate is processed only once.
     team.publish_as_sent("twice", "a copy");
     assert_eq!(receiver.next(), "failed: the bank is closed");
     assert_eq!(receiver.next(), "done: a copy at attempt 1");
     team.publish_as_sent("twice", "a copy");
     assert_eq!(receiver.next(), "skipped, done before: twice");
 
-    // What the broker does not have is not confirmed.
+    // A delay beyond the range, and a message that the broker does not route, are not confirmed.
     for delay in ["268435456", "-1"] {
         team.send(delay, "too far").refused();
     }
     let stranger = user_of(team.settings(), "stranger", "stranger");
-    team.send_to(&stranger, "1", "somebody else's key").refused();
+    team.send_to(&stranger, "1", "another application's key").refused();
     team.send_to(without_queues(), "1", "no queue takes it").refused();
 
-    // It ends when it is told to, and what comes then waits.
+    // The receiver ends on request, and later messages wait.
     receiver.stop();
     team.publish_as_sent("later", "for the next one");
     team.holds_only(1);
 }
 
-/// How long the first five minutes took.
+/// Prints how long the first five minutes took.
 fn say_how_long(client: &Client, all: Duration, built: Duration) {
     let (all, built) = (all.as_secs_f64(), built.as_secs_f64());
-    println!("TOOK {:<10} {all:5.1} s, of which {built:4.1} s for building", client.name);
+    println!("TOOK {:<10} {all:5.1} s, including {built:4.1} s to build", client.name);
 }
 
-/// The ways in which a program on a page could be wrong, each of which must be noticed.
+/// The test must notice each of these mistakes in a program.
 #[test]
 fn spoiled_programs_do_not_pass() {
     let client = &clients::PYTHON;
@@ -88,9 +90,9 @@ fn spoiled_programs_do_not_pass() {
         ("it rounds down", "math.ceil(seconds)", "int(seconds)"),
         ("a word is missing", ":034_b", ":029_b"),
         ("it does not wait for confirms", "    channel.confirm_delivery()\n", ""),
-        ("what fails is requeued", "requeue=False", "requeue=True"),
-        ("what was done is done again", "properties.message_id in done", "False"),
-        ("it does not end when it is told to", "(signal.SIGTERM, signal.SIGINT)", "()"),
+        ("failed messages are requeued", "requeue=False", "requeue=True"),
+        ("duplicates are processed again", "properties.message_id in done", "False"),
+        ("it ignores the request to end", "(signal.SIGTERM, signal.SIGINT)", "()"),
     ]
     .into_iter()
     .enumerate()

@@ -1,9 +1,13 @@
-//! All code in the pages, and what runs it.
+//! All code on the pages, and the tests that run it.
 
-#[path = "../../../crates/cli/src/snippets.rs"]
+#[path = "../../../crates/cli/src/cmd/app/snippets.rs"]
 mod snippets_of_a_page;
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 pub(super) use snippets_of_a_page::{Snippet, snippets};
 
@@ -23,19 +27,26 @@ pub(super) const PAGES: [(&str, &str); 8] = [
 
 const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What is shown and not run: commands, settings, and pictures.
+/// Blocks that are shown but not run: commands, settings, and pictures.
 const NO_PROGRAM: [&str; 7] = ["", "console", "sh", "toml", "ini", "text", "erlang"];
 
-/// Programs that cannot be run where tests run, and whose pages say so.
+/// Programs that cannot run on test machines. Their pages say so.
 const NOT_RUN: [&str; 2] = ["dotnet", "spring"];
+
+/// All pages in a folder, except those for frameworks, whose programs another test runs.
+fn pages_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let pages = entries.filter(|path| !path.ends_with("frameworks")).flat_map(|path| match path.is_dir() {
+        true => pages_below(&path),
+        false => vec![path],
+    });
+    pages.filter(|path| path.extension().is_some_and(|it| it == "md")).collect()
+}
 
 #[test]
 fn every_program_in_the_pages_is_run_by_some_test() {
-    let mut pages = vec![Path::new(TOP).join("README.md")];
-    for folder in ["docs", "docs/for-teams"] {
-        let files = fs::read_dir(Path::new(TOP).join(folder)).unwrap().map(|entry| entry.unwrap().path());
-        pages.extend(files.filter(|path| path.extension().is_some_and(|it| it == "md")));
-    }
+    let mut pages = pages_below(&Path::new(TOP).join("docs"));
+    pages.push(Path::new(TOP).join("README.md"));
     let run: BTreeSet<_> = clients::ALL
         .iter()
         .flat_map(|client| [Some(client.send), Some(client.receive), client.declare])
@@ -53,11 +64,11 @@ fn every_program_in_the_pages_is_run_by_some_test() {
             }
             match words.get(1..) {
                 Some([_, client, ..]) if NOT_RUN.contains(client) => {
-                    assert!(page.contains("**Not run:**"), "{at}: its page does not say that it is not run");
+                    assert!(page.contains("**Not run:**"), "{at}: its page needs `**Not run:**`");
                     continue;
                 }
                 Some([file, _, ..]) => assert!(run.contains(file), "{at}: no test runs {file}"),
-                // Which test runs it; the test names the page and finds it by what is in it.
+                // Another test runs it. That test finds it by its page and a part of its code.
                 _ => {
                     let known = elsewhere::RUN
                         .iter()
@@ -76,7 +87,66 @@ fn every_program_in_the_pages_is_run_by_some_test() {
     assert!(programs >= 30 && languages.len() == 7, "{programs} programs in {languages:?}");
 }
 
-/// Those in Rust are examples that are built with the tests.
+/// Each helper that makes a routing key, found by its first words. Types in TypeScript are removed.
+fn helpers<'a>(text: &'a str, begins: &str, ends: &str) -> impl Iterator<Item = String> + 'a {
+    let (begins, ends) = (begins.to_owned(), ends.to_owned());
+    let found: Vec<_> = text.match_indices(&begins).map(|(at, _)| &text[at..]).collect();
+    found.into_iter().map(move |rest| {
+        let helper = rest.split_once(&ends).map_or(rest, |(helper, _)| helper);
+        [": number", ": string", "!"].iter().fold(helper.to_owned(), |text, part| match *part {
+            "!" => text.replace(")!", ")"),
+            part => text.replace(part, ""),
+        })
+    })
+}
+
+/// All copies of a helper must be the same, because only one page per language is tested with every
+/// kind of delay. The helpers in the wire contract take whole seconds, and have their own tests.
+#[test]
+fn each_language_has_one_helper_for_routing_keys() {
+    let mut pages = pages_below(&Path::new(TOP).join("docs"));
+    pages.extend(pages_below(&Path::new(TOP).join("docs/for-teams/frameworks")));
+    for (begins, ends, tested, least) in [
+        ("def routing_key(seconds, app):", "\n\n", "python.md", 6),
+        ("function routingKey(seconds", "\n}", "javascript.md", 5),
+        ("static String routingKey(", "\n    }\n", "java.md", 3),
+    ] {
+        let page = |path: &Path| fs::read_to_string(path).unwrap();
+        let own = page(&Path::new(TOP).join("docs/for-teams").join(tested));
+        let own = helpers(&own, begins, ends).next().expect("a helper");
+        let mut copies = 0;
+        for path in &pages {
+            for helper in helpers(&page(path), begins, ends).filter(|it| !it.contains("whole seconds")) {
+                assert_eq!(helper, own, "{}", path.display());
+                copies += 1;
+            }
+        }
+        assert!(copies >= least, "{copies} copies of {begins}");
+    }
+}
+
+/// Only versions that the project installs: those from Debian differ between machines.
+#[test]
+fn pages_name_the_versions_that_they_are_tested_with() {
+    let files = ["scripts/lib/setup.sh", "scripts/lib/frameworks.pom.xml", "adapters/watermill/go.mod"];
+    let installs = files.map(|file| fs::read_to_string(Path::new(TOP).join(file)).unwrap()).concat();
+    for (page, before) in [
+        ("python.md", "(pika=="),
+        ("python.md", " aio-pika=="),
+        ("python.md", " celery=="),
+        ("javascript.md", "(amqplib@"),
+        ("java.md", "<artifactId>amqp-client</artifactId>\n      <version>"),
+        ("go.md", "github.com/rabbitmq/amqp091-go v"),
+    ] {
+        let (_, rest) = installs.split_once(before).expect(before);
+        let version = rest.split(|it: char| !it.is_ascii_digit() && it != '.').next().unwrap();
+        let (_, text) = PAGES.iter().find(|(name, _)| *name == page).unwrap();
+        let tested = text.lines().any(|line| line.contains("tested with") && line.contains(version));
+        assert!(tested, "{page} is not tested with {version}");
+    }
+}
+
+/// The programs in Rust are examples that are built with the tests.
 #[test]
 fn the_programs_in_rust_are_the_examples() {
     let (_, page) = PAGES.iter().find(|(name, _)| *name == "rust.md").unwrap();

@@ -1,4 +1,4 @@
-//! A team with an application, the programs of a page, and credentials.
+//! A team: an application, its credentials, and the programs of a page.
 
 use std::{
     fs,
@@ -31,12 +31,12 @@ use super::{
 };
 use crate::common::{PATIENCE, app, eventually_seen, new_set, run_in_time, shared_node, url, vhost};
 
-/// 90 s pass in less than one.
+/// With this unit, a delay of 90 s takes less than a second.
 const UNIT_MS: u64 = 10;
 
 const PASSWORD: &str = "of a team/+%";
 
-/// A set with a retry service, which ends with this process.
+/// A set with a retry service, which runs until this process ends.
 pub(super) fn served() -> Settings {
     static NEVER: AtomicBool = AtomicBool::new(false);
     let settings = new_set(UNIT_MS);
@@ -46,12 +46,12 @@ pub(super) fn served() -> Settings {
     settings
 }
 
-/// The same, shared by all tests that name their applications themselves.
+/// The same for all tests that can choose the names of their applications.
 pub(super) fn served_once() -> Settings {
     served_on().1.clone()
 }
 
-/// That one, and its node.
+/// This set and its node.
 pub(super) fn served_on() -> &'static (Arc<PrivateNode>, Settings) {
     static SERVED: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
     SERVED.get_or_init(|| (shared_node(), served()))
@@ -68,14 +68,14 @@ pub(super) struct Team {
 
 impl Team {
     pub(super) fn new(client: &'static Client) -> Self {
-        // Names that are compiled in are the same for all of them: each has a set of its own.
+        // Compiled programs have fixed names, so each of them needs its own set.
         match client.compiled {
             true => Self::of(client, served(), "billing".into(), "billing-in".into()),
             false => Self::of(client, served_once(), format!("eu.{}", client.name), client.queue.into()),
         }
     }
 
-    /// Another one with the programs of the same client.
+    /// Another team with the programs of the same client.
     pub(super) fn another(client: &'static Client, number: usize) -> Self {
         let queue = format!("{} {number}", client.queue);
         Self::of(client, served_once(), format!("eu.{}.{number}", client.name), queue)
@@ -86,7 +86,7 @@ impl Team {
         Self { client, settings, app, queue, user, directory: tempfile::tempdir().unwrap() }
     }
 
-    /// Changes the program that has such a text.
+    /// Changes the program that contains this text.
     pub(super) fn spoil(&self, from: &str, to: &str) {
         for file in [self.client.send, self.client.receive] {
             let path = self.directory().join(file);
@@ -110,14 +110,14 @@ impl Team {
         self.directory.path()
     }
 
-    /// Runs the program that declares the queue, as somebody who may.
+    /// Runs the program that declares the queue, as a user with that permission.
     pub(super) fn run_as_owner(&self) {
         let Some(file) = self.client.declare else { return };
         if !self.client.compiled {
             let all = PAGES.iter().flat_map(|(_, page)| super::pages::snippets(page));
             let is_it = |snippet: &Snippet<'_>| snippet.words.get(1) == Some(&file);
-            let text = all.into_iter().find(is_it).expect("it is on its page").text;
-            // Some would take `$x` or `#{x}` for a variable.
+            let text = all.into_iter().find(is_it).expect("the program is on a page").text;
+            // In some languages, `$x` or `#{x}` in a string is a variable.
             let sign = if file.ends_with("rb") { "#" } else { "$" };
             let quotes = file.ends_with("rb") || file.ends_with("php");
             let queue = format!("{:?}", self.queue)
@@ -131,9 +131,9 @@ impl Team {
         assert!(output.status.success(), "{}", shown(&output));
     }
 
-    /// Registers the application, and writes the programs that this prints.
+    /// Registers the application, and writes the printed programs to files.
     pub(super) fn add(&self) {
-        // The worker of this library publishes its retries itself.
+        // The worker of the Rust library publishes its retries itself.
         let more: &[&str] = if self.client.name == "rust" { &["--may-retry"] } else { &[] };
         let declared = self.client.declare.is_some();
         let added = add(
@@ -141,22 +141,20 @@ impl Team {
             &[&[&*self.app, "--user", &self.user, "--queue", &self.queue], more].concat(),
             self.client.name,
         );
-        let queue = &added["steps"][0];
-        assert!(
-            queue["what"].as_str().unwrap().starts_with("queue") && queue["stood"] == declared,
-            "{added}"
-        );
+        let mut steps = added["steps"].as_array().unwrap().iter();
+        let queue = steps.find(|step| step["what"].as_str().unwrap().starts_with("queue"));
+        assert_eq!(queue.unwrap()["stood"], declared, "{added}");
         let programs = added["handout"]["programs"].as_array().unwrap();
         assert_eq!(programs.len(), 2, "{added}");
         for program in programs {
             let (file, text) = (program["file"].as_str().unwrap(), program["text"].as_str().unwrap());
             fs::write(self.directory().join(file), text).unwrap();
         }
-        // What `app show` prints later is the same.
+        // `app show` later prints the same programs.
         let mut show = delayline(&self.settings);
         show.args(["app", "show", &self.app, "--for", self.client.name, "--json"]);
         let mut shown: Json = serde_json::from_slice(&show.output().unwrap().stdout).unwrap();
-        shown.as_object_mut().unwrap().retain(|name, _| !name.starts_with("schema"));
+        shown.as_object_mut().unwrap().retain(|name, _| !name.starts_with("schema") && name != "retries");
         assert_eq!(shown, added["handout"]);
     }
 
@@ -166,7 +164,7 @@ impl Team {
         run_in_time(command)
     }
 
-    /// Its address, from what `app add` printed.
+    /// The address of the team's user.
     fn address(&self) -> String {
         address(&self.settings, &self.user)
     }
@@ -179,14 +177,14 @@ impl Team {
         Sent(self.run(self.client.send, address, &[delay, text]))
     }
 
-    /// Starts the program that receives.
+    /// Starts the receiver.
     pub(super) fn receive(&self) -> Receiver {
         let mut command = (self.client.command)(self.directory(), self.client.receive);
         command.current_dir(self.directory()).env("AMQP_URL", self.address());
         Receiver::start(command, self.client.ended)
     }
 
-    /// Publishes a message with an id of ours, of the form that the sender gives it.
+    /// Publishes a message with this id, in the format of the sender.
     pub(super) fn publish_as_sent(&self, id: &str, text: &str) {
         let router = self.settings.router().connect().unwrap();
         let mut properties = Properties { message_id: Some(id.into()), ..Properties::default() };
@@ -204,18 +202,18 @@ impl Team {
         router.publish(message).unwrap();
     }
 
-    /// Waits until its queue holds so many messages, and nobody consumes it.
+    /// Waits until the queue holds this many messages and has no consumer.
     pub(super) fn holds_only(&self, messages: u32) {
         let mut session = Session::open(&self.settings.broker).unwrap();
         eventually_seen(
-            "what came since is all that waits",
+            "only the later messages wait",
             || session.queue_depth(&self.queue).unwrap().unwrap(),
             |depth| *depth == QueueDepth::new(messages, 0),
         );
     }
 }
 
-/// `delayline` on a vhost.
+/// `delayline` with the settings of a vhost.
 fn delayline(settings: &Settings) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_delayline"));
     command
@@ -234,7 +232,7 @@ fn add(settings: &Settings, arguments: &[&str], client: &str) -> Json {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The address for a user, as a team writes it.
+/// The address of a user, with its credentials.
 fn address(settings: &Settings, user: &str) -> String {
     url(settings).replace("guest:guest", &format!("{}:{}", percent::encode(user), percent::encode(PASSWORD)))
 }
@@ -251,7 +249,7 @@ pub(super) fn user_with(settings: &Settings, app: &str, arguments: &[&str]) -> S
     address(settings, &user)
 }
 
-/// The address of a vhost with the entry exchange and nothing behind it.
+/// The address of a vhost that has only the entry exchange.
 pub(super) fn without_queues() -> &'static str {
     static ADDRESS: OnceLock<(Arc<PrivateNode>, String)> = OnceLock::new();
     let (_, address) = ADDRESS.get_or_init(|| {
@@ -268,7 +266,7 @@ fn shown(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// What came of sending.
+/// The result of sending.
 pub(super) struct Sent(Output);
 
 impl Sent {
@@ -277,16 +275,16 @@ impl Sent {
         assert!(output.status.success() && output.stdout == b"confirmed\n", "{}", shown(output));
     }
 
-    /// It says so and fails.
+    /// The program must report an error and fail.
     pub(super) fn refused(&self) {
         let Self(output) = self;
         let silent = output.stderr.is_empty() || output.stdout.windows(9).any(|it| it == b"confirmed");
-        // Not killed, and not without a word.
+        // It must not be killed, and must not be silent.
         assert!(output.status.code().is_some_and(|code| code > 0) && !silent, "{}", shown(output));
     }
 }
 
-/// A program that receives.
+/// A running receiver.
 pub(crate) struct Receiver {
     child: Child,
     ended: i32,
@@ -302,22 +300,22 @@ impl Receiver {
         Self { child, ended, lines }
     }
 
-    /// The next line that it prints.
+    /// The next line of output.
     pub(crate) fn next(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a line")
     }
 
-    /// Tells it to end, and it does.
+    /// Asks it to end, and checks its exit code.
     pub(crate) fn stop(&mut self) {
         assert_eq!(self.terminate().code(), Some(self.ended));
     }
 
-    /// The same, and how it ended.
+    /// The same, and returns the exit status.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        let ended = eventually_seen("it ends", || self.child.try_wait().unwrap(), Option::is_some);
+        let ended = eventually_seen("the receiver ends", || self.child.try_wait().unwrap(), Option::is_some);
         let _ = std::io::stdout().flush();
-        ended.expect("it has ended")
+        ended.expect("the receiver has ended")
     }
 }
 

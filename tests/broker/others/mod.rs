@@ -1,5 +1,5 @@
-//! The delays of others, laid out on a real broker: NServiceBus' as its transport declares
-//! them, kombu's by kombu itself.
+//! Foreign layouts on a real broker: that of NServiceBus, declared like its transport does, and
+//! that of kombu, declared by kombu itself.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use serde_json::{Value as Json, json};
 
 use crate::common::raw;
 
-/// Declares a queue and binds it to the exchange behind the levels, as an endpoint does.
+/// Declares a queue and binds it to the layout's last exchange, as an endpoint does.
 pub(crate) fn bound(session: &mut Session, layout: &Layout, queue: &str) {
     let arguments = [("x-queue-type".to_owned(), Argument::from("quorum"))];
     session.declare_queue(&Queue::new(queue).with_arguments(arguments)).unwrap();
@@ -27,10 +27,34 @@ pub(crate) fn bound(session: &mut Session, layout: &Layout, queue: &str) {
     session.bind(&Binding { source: layout.delivery(), destination, key }).unwrap();
 }
 
-/// The layout of NServiceBus' transport, with units of so many milliseconds in place of
-/// seconds.
+/// The layout of NServiceBus' transport, with units of `unit_ms` milliseconds instead of seconds.
 pub(crate) fn nservicebus(session: &mut Session, unit_ms: i64) -> Layout {
     let layout = Layout::nservicebus();
+    let arguments = [
+        ("x-queue-type", "quorum"),
+        ("x-dead-letter-strategy", "at-least-once"),
+        ("x-overflow", "reject-publish"),
+    ];
+    declared(session, &layout, unit_ms, &arguments);
+    layout
+}
+
+/// Version 1 of that layout.
+pub(crate) fn nservicebus_v1(session: &mut Session, unit_ms: i64) -> Layout {
+    let layout = Layout::nservicebus_v1();
+    declared(session, &layout, unit_ms, &[("x-queue-mode", "lazy")]);
+    layout
+}
+
+/// The layout of kombu with classic queues.
+pub(crate) fn classic_kombu(session: &mut Session, unit_ms: i64) -> Layout {
+    let layout = Layout::celery(None);
+    declared(session, &layout, unit_ms, &[("x-queue-type", "classic"), ("x-overflow", "reject-publish")]);
+    layout
+}
+
+/// Declares a layout whose levels have these arguments as well.
+fn declared(session: &mut Session, layout: &Layout, unit_ms: i64, more: &[(&str, &str)]) {
     for name in layout.exchanges() {
         session.declare_exchange(&Exchange::new(name, ExchangeKind::Topic)).unwrap();
     }
@@ -38,14 +62,12 @@ pub(crate) fn nservicebus(session: &mut Session, unit_ms: i64) -> Layout {
         let name = layout.level(level);
         let below = level.below().map_or_else(|| layout.delivery(), |below| layout.level(below));
         let arguments = [
-            ("x-queue-type", "quorum".into()),
-            ("x-dead-letter-strategy", "at-least-once".into()),
-            ("x-overflow", "reject-publish".into()),
             ("x-message-ttl", (unit_ms << level.number()).into()),
             ("x-dead-letter-exchange", below.as_str().into()),
         ];
         let arguments: Vec<(&str, Argument)> = arguments.into();
-        let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let more = more.iter().map(|(name, value)| (*name, Argument::from(*value)));
+        let arguments = arguments.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value));
         session.declare_queue(&Queue::new(name.clone()).with_arguments(arguments)).unwrap();
         let above = "*.".repeat(usize::from(Level::TOP.number() - level.number()));
         for (destination, bit) in [(Endpoint::Queue(name.clone()), 1), (Endpoint::Exchange(below), 0)] {
@@ -53,15 +75,15 @@ pub(crate) fn nservicebus(session: &mut Session, unit_ms: i64) -> Layout {
             session.bind(&Binding { source: name.clone(), destination, key }).unwrap();
         }
     }
-    layout
 }
 
-/// Has kombu declare its layout and bind a queue to it, through the topic exchange `celery`.
-/// Returns its routing keys for these delays to that queue.
+/// Makes kombu declare its layout and bind a queue to it through the topic exchange `celery`.
+/// Returns kombu's routing keys to that queue for these delays.
 pub(crate) fn kombu(settings: &Settings, unit_ms: u32, queue: &str, delays: &[u64]) -> HashMap<u64, String> {
-    let python = std::env::var("TEST_PYTHON").expect("TEST_PYTHON names a Python that has kombu");
+    let python = std::env::var("TEST_PYTHON")
+        .expect("TEST_PYTHON is the path of a Python with kombu; scripts/test sets it");
     let url = format!("amqp://guest:guest@127.0.0.1:{}/{}", settings.broker.port, settings.broker.vhost);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/compare/suite/layouts/celery.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/others/celery.py");
     let mut child = Command::new(python)
         .args([script, &url, &unit_ms.to_string(), queue])
         .stdin(Stdio::piped())
@@ -74,7 +96,7 @@ pub(crate) fn kombu(settings: &Settings, unit_ms: u32, queue: &str, delays: &[u6
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Publishes so many messages as a sender of that layout does; their bodies are numbers.
+/// Publishes messages as a sender of that layout does. Their bodies are numbers.
 pub(crate) fn publish(
     settings: &Settings,
     layout: &Layout,
@@ -83,6 +105,12 @@ pub(crate) fn publish(
     bodies: std::ops::Range<u32>,
 ) {
     publish_with(settings, layout, to, units, bodies, |_| json!({}));
+}
+
+/// The rest of a key that kombu up to 5.6.2 makes of one that has so many delays already.
+pub(crate) fn accumulated(layout: &Layout, delays: usize, to: &str) -> String {
+    let delay = Delay::from_seconds(60).unwrap();
+    (0..delays).fold(to.to_owned(), |key, _| layout.key(delay, &key))
 }
 
 /// The same, with headers.
@@ -95,7 +123,8 @@ pub(crate) fn publish_with(
     headers: impl Fn(u32) -> Json,
 ) {
     let delay = Delay::from_seconds(units).unwrap();
-    // NServiceBus' sender begins at the highest bit, kombu's always at the top.
+    // The sender of NServiceBus starts at the level of the highest bit, and kombu always at the top
+    // level.
     let first = match layout.is_nservicebus() {
         true => {
             Level::all().rev().find(|level| delay.seconds() & level.units() != 0).unwrap_or(Level::LOWEST)

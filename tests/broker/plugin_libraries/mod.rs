@@ -1,5 +1,5 @@
-//! Libraries that were written for the delayed-message plugin, with a gateway in its place. Of
-//! each, a program uses what the library has for publishing and for consuming.
+//! Libraries that were written for the delayed-message plugin, used with a gateway instead. Each
+//! program publishes and consumes through its library.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/broker/
 
 const NAME: &str = "orders.delayed";
 
-/// Below and above what waits in the levels.
+/// Delays below and above the shortest that waits in the levels.
 const DELAYS: [&str; 3] = ["300", "1500", "2400"];
 
 /// A vhost with a gateway, and a daemon for it.
@@ -48,7 +48,7 @@ fn node(settings: &Settings, arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether a command that asks for a library finds it.
+/// Whether a command finds the library that it loads.
 fn found(mut command: Command) -> bool {
     command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
@@ -58,7 +58,8 @@ fn done(command: Command) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What a program received: a name, when it was due, and when it came.
+/// The name of a received message. The program prints it with the due time and the time of the
+/// arrival.
 fn next(receiver: &Receiver) -> String {
     let line = receiver.next();
     let mut words = line.split(' ');
@@ -68,7 +69,7 @@ fn next(receiver: &Receiver) -> String {
     name
 }
 
-/// Each of them comes once, and nothing else.
+/// Checks that each of these messages arrives once, and that no other message arrives.
 fn come_once(receiver: &Receiver, names: &[&str]) {
     let mut missing: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
     while !missing.is_empty() {
@@ -93,7 +94,7 @@ const WORKER: [&str; 8] =
 fn tasks_of_taskiq_come_once_and_not_early() {
     let (settings, _daemon) = gateway(ExchangeKind::Direct);
     if !taskiq(&settings) {
-        return not_tested("taskiq-aio-pika cannot be had here");
+        return not_tested("taskiq-aio-pika is not available on this machine");
     }
     let mut session = Session::open(&settings.broker).unwrap();
     session.declare_exchange(&Exchange::new("taskiq", ExchangeKind::Topic)).unwrap();
@@ -109,12 +110,12 @@ fn tasks_of_taskiq_come_once_and_not_early() {
     worker.stop();
 }
 
-/// What docs/migrate/plugin.md warns of.
+/// The mistake that docs/how-to/come-from/plugin.md describes.
 #[test]
-fn tasks_of_taskiq_come_twice_where_it_binds_to_what_it_publishes_to() {
+fn tasks_of_taskiq_come_twice_if_it_binds_its_queue_to_the_gateway() {
     let (settings, _daemon) = gateway(ExchangeKind::Direct);
     if !taskiq(&settings) {
-        return not_tested("taskiq-aio-pika cannot be had here");
+        return not_tested("taskiq-aio-pika is not available on this machine");
     }
     let declaring = |arguments: &[&str]| {
         let mut command = python(&settings, arguments);
@@ -123,7 +124,7 @@ fn tasks_of_taskiq_come_twice_where_it_binds_to_what_it_publishes_to() {
     };
     let mut worker = Receiver::start(declaring(&WORKER), 0);
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("its queue is there", || session.queue_depth("orders").unwrap().is_some());
+    eventually("the worker's queue exists", || session.queue_depth("orders").unwrap().is_some());
     bind(&mut session, NAME);
     done(declaring(&["tasks.py", "1500"]));
     let first = worker.next();
@@ -136,7 +137,7 @@ fn tasks_of_taskiq_come_twice_where_it_binds_to_what_it_publishes_to() {
 fn orders_through_rascal_come_once_and_not_early() {
     let (settings, _daemon) = gateway(ExchangeKind::Topic);
     if !found(node(&settings, &["-e", "require('rascal')"])) {
-        return not_tested("Rascal cannot be had here");
+        return not_tested("Rascal is not available on this machine");
     }
     let mut receiver = Receiver::start(node(&settings, &["orders.js", "receive"]), 0);
     assert_eq!(receiver.next(), "receiving");

@@ -12,7 +12,7 @@ RETRY_AFTER = 1.5
 
 broker = AioPikaBroker(
     url=os.environ["AMQP_URL"],
-    # It would bind a queue that it declares to the exchange that it publishes to.
+    # If taskiq declares the queue, it also binds it to the exchange that it publishes to.
     task_queues=[Queue(name="orders", declare="DECLARE" in os.environ)],
     delayed_message_exchange_plugin=True,
     delayed_message_exchange=Exchange(name="orders.delayed.in", declare=False),
@@ -28,7 +28,7 @@ async def charge(order, due):
     print(order, due, milliseconds(), flush=True)
 
 
-# Per order, when its retry is due.
+# The due time of each order's retry.
 again = {}
 
 

@@ -33,11 +33,11 @@ use crate::{
     proxy::{Valve, proxy},
 };
 
-/// A delay, in seconds, in which a busy machine does what a test does before a message is
-/// due, with [`MARGIN`] to spare.
+/// A delay in seconds in which a busy machine finishes a test's work before the message is due,
+/// with [`MARGIN`] to spare.
 const GOOD_TIME: u64 = 16;
 
-/// Everything that lets messages be recalled, in front of the queue of an [`Inbox`].
+/// Declares everything that recalls need, in front of the queue of an [`Inbox`].
 fn offer(settings: &Settings, key: &str) {
     let mut session = Session::open(&settings.broker).unwrap();
     let to = Endpoint::Queue(format!("in.{key}"));
@@ -61,7 +61,7 @@ fn offered() -> (Settings, Inbox, Router, Recaller) {
 }
 
 fn recaller(settings: &Settings) -> Recaller {
-    Recaller::connect(settings.broker.clone(), settings.topology.set.clone()).unwrap()
+    Recaller::connect(settings.target()).unwrap()
 }
 
 fn message(id: &str, seconds: u64) -> Message {
@@ -76,7 +76,7 @@ fn handle(receipt: &Receipt) -> Handle {
     receipt.handle.clone().unwrap()
 }
 
-/// How many messages were recalled.
+/// The number of recalled messages.
 fn recalled(settings: &Settings) -> u32 {
     depth(settings, "delay.recalled.billing")
 }
@@ -95,7 +95,7 @@ fn bound(settings: &Settings) -> Vec<String> {
     keys
 }
 
-/// The bodies of what arrives, up to a message that is sent now.
+/// The bodies of `count` messages, and of all others that arrive before one that is sent last.
 fn bodies(inbox: &Inbox, router: &Router, count: usize) -> BTreeSet<String> {
     let arrivals = inbox.exactly(count, |last| {
         send(router, Message::after(app("billing"), Delay::ZERO, last));
@@ -104,7 +104,7 @@ fn bodies(inbox: &Inbox, router: &Router, count: usize) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_was_recalled_goes_aside_and_everything_else_arrives() {
+fn recalled_messages_are_put_aside_and_all_others_arrive() {
     let (settings, inbox, router, _) = offered();
     let handles: Vec<_> = (0..400)
         .map(|number| {
@@ -113,12 +113,12 @@ fn what_was_recalled_goes_aside_and_everything_else_arrives() {
             handle(&receipt)
         })
         .collect();
-    // From several connections at once, every second one.
+    // Every second message is recalled, from several connections at once.
     let answers: Vec<_> = std::thread::scope(|scope| {
         let parts = handles.chunks(100).map(|part| {
             let settings = &settings;
             scope.spawn(move || {
-                let mut recaller = recaller(settings);
+                let recaller = recaller(settings);
                 let every_second = part.iter().step_by(2);
                 every_second.map(|it| (it.clone(), recaller.recall(it).unwrap())).collect::<Vec<_>>()
             })
@@ -129,7 +129,7 @@ fn what_was_recalled_goes_aside_and_everything_else_arrives() {
     let in_time = answers.iter().filter(|(_, answer)| *answer == Answer::InTime).count();
     println!("{in_time} of {} recalls were in time", answers.len());
     let mut arrivals = Vec::new();
-    eventually("each is in one of two places", || {
+    eventually("each message has arrived or is recalled", || {
         arrivals.extend(std::iter::from_fn(|| inbox.next(Duration::ZERO)));
         recalled(&settings) as usize + arrivals.len() == 400
     });
@@ -145,8 +145,8 @@ fn what_was_recalled_goes_aside_and_everything_else_arrives() {
     for arrival in &arrivals {
         assert!(arrival.late_ms() >= 0, "{arrival:?}");
     }
-    // Nothing is in both places, or in neither.
-    let mut keeper = recaller(&settings);
+    // No message is in both places or in neither.
+    let keeper = recaller(&settings);
     for handle in handles.iter().take(8) {
         let came = arrived.contains(&handle.routing_key().encode());
         assert_ne!(keeper.is_recalled(handle).unwrap(), came, "{handle}");
@@ -155,7 +155,7 @@ fn what_was_recalled_goes_aside_and_everything_else_arrives() {
 
 #[test]
 fn recalling_twice_is_no_error_and_undoing_lets_the_message_arrive() {
-    let (settings, inbox, router, mut recaller) = offered();
+    let (settings, inbox, router, recaller) = offered();
     let gone = handle(&send(&router, message("gone", GOOD_TIME)));
     let back = handle(&send(&router, message("back", GOOD_TIME)));
     for handle in [&gone, &back, &gone, &back] {
@@ -163,41 +163,41 @@ fn recalling_twice_is_no_error_and_undoing_lets_the_message_arrive() {
     }
     assert_eq!(bound(&settings), [&back, &gone].map(|it| it.routing_key().encode()));
     assert_eq!(recaller.undo(&back).unwrap(), Answer::InTime);
-    // It is not there any more, which is no error either.
+    // The recall no longer exists, and that is no error.
     assert_eq!(recaller.undo(&back).unwrap(), Answer::InTime);
     assert_eq!(bodies(&inbox, &router, 1), ["back".to_owned()].into());
-    eventually("the other one was recalled", || recalled(&settings) == 1);
+    eventually("the other message was recalled", || recalled(&settings) == 1);
     assert!(recaller.is_recalled(&gone).unwrap() && !recaller.is_recalled(&back).unwrap());
-    // Reading the queue has taken nothing out of it.
-    eventually("it is still there", || recalled(&settings) == 1);
+    // Reading the queue has not removed a message.
+    eventually("the message is still there", || recalled(&settings) == 1);
 }
 
 #[test]
-fn too_late_changes_nothing_and_what_is_uncertain_is_seen_afterwards() {
-    let (settings, inbox, router, mut recaller) = offered();
+fn a_late_recall_changes_nothing_and_an_uncertain_one_is_seen_afterwards() {
+    let (settings, inbox, router, recaller) = offered();
     let late = handle(&send(&router, message("late", 0)));
     assert_eq!(inbox.next(PATIENCE).unwrap().body, b"late");
     assert_eq!(recaller.recall(&late).unwrap(), Answer::TooLate);
     assert_eq!(recaller.undo(&late).unwrap(), Answer::TooLate);
     assert_eq!(bound(&settings), Vec::<String>::new());
 
-    // Nobody knows when it is due, so nobody can say that this is in time; here it is.
+    // Without a due time, the answer is uncertain, although the recall is in time here.
     let known = handle(&send(&router, message("unknown", GOOD_TIME)));
     let unknown = Handle::new(known.routing_key().clone(), None).unwrap();
     assert_eq!(recaller.recall(&unknown).unwrap(), Answer::Uncertain);
-    // One that says it is due within the margin, and is not.
+    // This handle's due time is within the margin, but it is wrong.
     let other = handle(&send(&router, message("soon", GOOD_TIME)));
     let soon = Timestamp::now().checked_add(SignedDuration::try_from(MARGIN / 2).unwrap()).unwrap();
     assert_eq!(recaller.recall(&other.clone().with_due(soon)).unwrap(), Answer::Uncertain);
     assert!(!recaller.is_recalled(&unknown).unwrap());
-    eventually("both were recalled", || recalled(&settings) == 2);
+    eventually("both messages were recalled", || recalled(&settings) == 2);
     assert!(recaller.is_recalled(&unknown).unwrap() && recaller.is_recalled(&other).unwrap());
     assert_eq!(bodies(&inbox, &router, 0), BTreeSet::new());
 }
 
 #[test]
 fn a_try_whose_answer_was_lost_is_never_called_too_late_afterwards() {
-    let (settings, inbox, router, mut direct) = offered();
+    let (settings, inbox, router, direct) = offered();
     let [gone, back, never] =
         ["gone", "back", "never"].map(|id| handle(&send(&router, message(id, GOOD_TIME))));
     assert_eq!(direct.recall(&back).unwrap(), Answer::InTime);
@@ -206,26 +206,26 @@ fn a_try_whose_answer_was_lost_is_never_called_too_late_afterwards() {
     let mut through = settings.clone();
     through.broker.request_timeout = Duration::from_secs(1);
     through.broker.port = proxy(settings.broker.port, &valve);
-    let mut recaller = recaller(&through);
-    // The broker does both, and nobody learns of it.
+    let recaller = recaller(&through);
+    // The broker executes both changes, but its answers are lost.
     for change in [
-        |recaller: &mut Recaller, [gone, _]: [&Handle; 2]| recaller.recall(gone),
-        |recaller: &mut Recaller, [_, back]: [&Handle; 2]| recaller.undo(back),
+        |recaller: &Recaller, [gone, _]: [&Handle; 2]| recaller.recall(gone),
+        |recaller: &Recaller, [_, back]: [&Handle; 2]| recaller.undo(back),
     ] {
-        // A session that was given up is opened again, and its channel with it.
-        eventually("it is connected", || recaller.is_recalled(&never).is_ok());
+        // The recaller opens a new session and channel after the loss.
+        eventually("the recaller is connected", || recaller.is_recalled(&never).is_ok());
         hold(true);
-        let lost = change(&mut recaller, [&gone, &back]).unwrap_err();
+        let lost = change(&recaller, [&gone, &back]).unwrap_err();
         assert!(matches!(lost, RecallError::Amqp(_)), "{lost}");
         hold(false);
     }
     assert_eq!(bodies(&inbox, &router, 2), ["back", "never"].map(str::to_owned).into());
-    eventually("the other one was recalled", || recalled(&settings) == 1);
+    eventually("the other message was recalled", || recalled(&settings) == 1);
     assert_eq!(recaller.recall(&gone).unwrap(), Answer::Uncertain);
     assert_eq!(recaller.undo(&back).unwrap(), Answer::Uncertain);
     assert_eq!(recaller.recall(&never).unwrap(), Answer::TooLate);
     assert!(recaller.is_recalled(&gone).unwrap() && !recaller.is_recalled(&back).unwrap());
-    // Whoever has not tried says only that it changes nothing.
+    // A recaller that has not tried before answers that it is too late.
     assert_eq!(direct.recall(&gone).unwrap(), Answer::TooLate);
     let bound = |handle| admin::is_recall_bound(&settings, &topology(&settings), handle).unwrap();
     assert_eq!([&gone, &back, &never].map(bound), [true, false, false]);
@@ -233,7 +233,7 @@ fn a_try_whose_answer_was_lost_is_never_called_too_late_afterwards() {
 
 #[test]
 fn one_id_at_one_delay_is_one_handle() {
-    let (settings, inbox, router, mut recaller) = offered();
+    let (settings, inbox, router, recaller) = offered();
     let [first, again] = ["first", "again"].map(|body| {
         let mut message = message("same", GOOD_TIME);
         message.body = body.into();
@@ -242,13 +242,13 @@ fn one_id_at_one_delay_is_one_handle() {
     let other = handle(&send(&router, message("same", GOOD_TIME - 1)));
     assert_eq!(first.routing_key(), again.routing_key());
     assert_eq!(recaller.recall(&first).unwrap(), Answer::InTime);
-    // The one with another delay has a handle of its own.
+    // A message with another delay has another handle.
     assert_ne!(first.routing_key(), other.routing_key());
     assert_eq!(bodies(&inbox, &router, 1), ["same".to_owned()].into());
-    eventually("both were recalled", || recalled(&settings) == 2);
-    // And one that is published after the recall, under the same key, is recalled with them.
+    eventually("both messages were recalled", || recalled(&settings) == 2);
+    // A message that is published later with the same routing key is recalled as well.
     send(&router, message("same", GOOD_TIME));
-    eventually("it was recalled, too", || recalled(&settings) == 3);
+    eventually("the later message was recalled, too", || recalled(&settings) == 3);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn the_longest_key_is_recalled_like_any_other() {
     assert_eq!(gone.routing_key().encode().len(), RoutingKey::MAX_BYTES);
     assert_eq!(recaller(&settings).recall(&gone).unwrap(), Answer::InTime);
     assert_eq!(inbox.next(PATIENCE).unwrap().body, b"kept");
-    eventually("it was recalled", || depth(&settings, &format!("delay.recalled.{key}")) == 1);
+    eventually("the message was recalled", || depth(&settings, &format!("delay.recalled.{key}")) == 1);
     let refused = router.publish(message("x".repeat(62), "too long")).unwrap_err();
     assert!(!refused.maybe_delivered() && refused.to_string().contains("61 bytes or fewer"), "{refused}");
 }
@@ -278,19 +278,19 @@ fn an_application_without_recall_gets_nothing_with_an_id_and_nothing_is_lost() {
     let inbox = Inbox::open(&settings, "billing");
     let router = settings.router().connect().unwrap();
     let receipt = send(&router, message("early", 1));
-    let mut recaller = recaller(&settings);
+    let recaller = recaller(&settings);
     let later = Handle::new(handle(&receipt).routing_key().clone(), None).unwrap();
     let refused = recaller.recall(&later).unwrap_err();
     assert!(matches!(&refused, RecallError::NotOffered { .. }), "{refused:?}");
     assert!(refused.to_string().contains("delayline app add billing --recall"), "{refused}");
     assert!(matches!(recaller.is_recalled(&later), Err(RecallError::NotOffered { .. })));
-    eventually("it is kept", || depth(&settings, "delay.unroutable") == 1);
+    eventually("the message is kept", || depth(&settings, "delay.unroutable") == 1);
     assert_eq!(bodies(&inbox, &router, 0), BTreeSet::new());
-    // The same connection works once it is offered.
+    // The same connection works once recalls are offered.
     offer(&settings, "billing");
     let receipt = send(&router, message("now", GOOD_TIME));
     assert_eq!(recaller.recall(&handle(&receipt)).unwrap(), Answer::InTime);
-    eventually("it was recalled", || recalled(&settings) == 1);
+    eventually("the message was recalled", || recalled(&settings) == 1);
 }
 
 #[test]
@@ -300,26 +300,26 @@ fn recalls_survive_a_restart_of_the_broker() {
     common::install(&settings);
     let mut inbox = Inbox::open(&settings, "billing");
     offer(&settings, "billing");
-    // Queues that were declared a moment before a kill come back without a leader (3.10, 4.0).
+    // Queues that were declared shortly before a kill return without a leader (3.10, 4.0).
     node.write_down_queues().unwrap();
     let router = settings.router().connect().unwrap();
-    let mut recaller = recaller(&settings);
+    let recaller = recaller(&settings);
     for number in 0..40 {
         let handle = handle(&send(&router, message(&format!("m-{number}"), GOOD_TIME)));
         if number % 2 == 0 {
             assert_eq!(recaller.recall(&handle).unwrap(), Answer::InTime);
         }
     }
-    // Otherwise, bindings that were made a moment before are lost (seen on 3.10).
+    // Otherwise, bindings that were created shortly before the kill are lost (seen on 3.10).
     node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();
     inbox.reopen();
     let mut arrived = BTreeSet::new();
-    // What was on its way between two levels waits for three minutes otherwise.
+    // Without this, a message in hand-over between two levels waits for three minutes.
     let unstick = UnstickOptions { wait: Duration::from_secs(3), ..UnstickOptions::default() };
     let deadline = Instant::now() + 2 * PATIENCE;
-    // At least once: some may come twice after a fault.
+    // Some messages may come twice after a fault.
     while arrived.len() < 20 || recalled(&settings) < 20 {
         assert!(Instant::now() < deadline, "{arrived:?} and {} recalled", recalled(&settings));
         match inbox.next(Duration::from_secs(5)) {
@@ -329,7 +329,7 @@ fn recalls_survive_a_restart_of_the_broker() {
     }
     let odd: BTreeSet<_> = (0..40).filter(|number| number % 2 == 1).map(|it| format!("m-{it}")).collect();
     assert_eq!(arrived, odd);
-    // The connection that was lost with the node is made again.
+    // The recaller replaces the connection that was lost with the node.
     let handle = handle(&send(&router, message("after", GOOD_TIME)));
     let again = recaller.recall(&handle).or_else(|_| recaller.recall(&handle)).unwrap();
     assert_eq!(again, Answer::InTime);
@@ -338,7 +338,7 @@ fn recalls_survive_a_restart_of_the_broker() {
 #[test]
 fn recalls_hold_while_a_broker_starts() {
     const MESSAGES: usize = 60;
-    /// As many as a slow machine gets done in time.
+    /// As many bindings as a slow machine can create in time.
     const OTHERS: usize = 4_000;
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().set("unit_ms", "1000").build().unwrap();
@@ -346,9 +346,9 @@ fn recalls_hold_while_a_broker_starts() {
     let mut inbox = Inbox::open(&settings, "billing");
     offer(&settings, "billing");
     let router = settings.router().connect().unwrap();
-    let mut recaller = recaller(&settings);
-    // One bit, so that they are due at the end of one level; spread over the time that a node
-    // takes to start.
+    let recaller = recaller(&settings);
+    // The delay has one bit, so a message is due when it leaves its only level. The due times are
+    // spread over the time that a node takes to start.
     let mut due = None;
     for number in 0..MESSAGES {
         let handle = handle(&send(&router, message(&format!("m-{number}"), 64)));
@@ -357,8 +357,8 @@ fn recalls_hold_while_a_broker_starts() {
         std::thread::sleep(Duration::from_millis(300));
     }
     let first_due = due.unwrap();
-    // Up to 4.0, a node that starts works through its bindings in the order of exchanges and keys,
-    // and its levels deliver meanwhile. These come before the others.
+    // Up to 4.0, a starting node processes its bindings in the order of exchanges and keys, while
+    // its levels deliver messages already. These bindings come before the others.
     let binding = |number: usize| {
         let key = RoutingKey::new(Delay::from_seconds(1).unwrap(), app("billing"));
         let key = key.with_id(format!("o-{number}").parse().unwrap()).unwrap();
@@ -395,19 +395,20 @@ fn recalls_hold_while_a_broker_starts() {
             None => drop(admin::unstick(&settings, &topology(&settings), &unstick)),
         }
     }
-    assert_eq!(delivered, 0, "delivered though they were recalled");
+    assert_eq!(delivered, 0, "delivered although they were recalled");
 }
 
 #[test]
 fn a_message_takes_the_place_of_another_one() {
-    let (settings, inbox, router, mut recaller) = offered();
+    let (settings, inbox, router, recaller) = offered();
     let old = handle(&send(&router, message("old", GOOD_TIME)));
     let replaced = recaller.replace(&router, &old, message("new", GOOD_TIME - 2)).unwrap();
     assert_eq!(replaced.recalled, Answer::InTime);
-    // A handle is replaced once: two of its successors would wait.
+    // A handle can be replaced only once; otherwise, two successors would wait.
     let refused = recaller.replace(&router, &old, message("newer", GOOD_TIME)).unwrap_err();
     assert!(matches!(&refused, ReplaceError::Recalled { handle } if *handle == old), "{refused:?}");
-    // The same id and delay as the old one has, and as a recalled one had before: all of them arrive.
+    // Replacements with the id and delay of the old message, or of an earlier recalled one, still
+    // arrive.
     let first = handle(&send(&router, message("same", GOOD_TIME)));
     let second = recaller.replace(&router, &first, message("same", GOOD_TIME - 1)).unwrap();
     let third = recaller.replace(&router, &handle(&second.receipt), message("same", GOOD_TIME)).unwrap();
@@ -415,32 +416,32 @@ fn a_message_takes_the_place_of_another_one() {
     assert!(third.id().renews(first.id()) && third.routing_key() != first.routing_key(), "{third}");
     let again = recaller.replace(&router, &third, message("same", GOOD_TIME)).unwrap();
     assert_eq!(again.recalled, Answer::InTime);
-    // What is not confirmed recalls nothing.
+    // If the new message is not confirmed, the old one is not recalled.
     let kept = handle(&send(&router, message("kept", GOOD_TIME)));
     let mut impossible = message(&"x".repeat(62), GOOD_TIME);
     impossible.app = app(&"a".repeat(150));
     let refused = recaller.replace(&router, &kept, impossible).unwrap_err();
     assert!(matches!(refused, ReplaceError::Publish { .. }), "{refused:?}");
-    // Nor is anything sent in the place of what cannot be recalled, as far as that can be seen before.
+    // If the old message visibly cannot be recalled, the new one is not sent.
     let stranger = |app: &str| {
         let key = format!("delay.0000.0000.0000.0000.0000.0000.1010.{app}.~.x");
         key.parse::<Handle>().unwrap()
     };
     let refused = recaller.replace(&router, &stranger("nobody"), message("none", GOOD_TIME)).unwrap_err();
     assert!(matches!(refused, ReplaceError::Check(RecallError::NotOffered { .. })), "{refused:?}");
-    // And if it turns out afterwards, there is the receipt.
+    // If that is discovered only afterwards, the error contains the receipt.
     let half = delayline_core::topology::Queue::new("delay.recalled.half");
     Session::open(&settings.broker).unwrap().declare_queue(&half).unwrap();
     let refused = recaller.replace(&router, &stranger("half"), message("more", GOOD_TIME)).unwrap_err();
     assert!(matches!(refused, ReplaceError::Recall { .. }), "{refused:?}");
     let expected = ["new", "same", "kept", "more"].map(str::to_owned).into();
     assert_eq!(bodies(&inbox, &router, 4), expected);
-    eventually("the old ones were recalled", || recalled(&settings) == 4);
+    eventually("the old messages were recalled", || recalled(&settings) == 4);
 }
 
 #[test]
 fn any_client_can_recall_by_binding() {
-    let (settings, inbox, _, mut recaller) = offered();
+    let (settings, inbox, _, recaller) = offered();
     let [key, other] = ["by-hand", "kept"].map(|id| {
         let key = RoutingKey::new(Delay::from_seconds(GOOD_TIME).unwrap(), app("billing"));
         key.with_id(id.parse().unwrap()).unwrap()
@@ -449,6 +450,6 @@ fn any_client_can_recall_by_binding() {
     Session::open(&settings.broker).unwrap().bind(&Binding::recalling(&names, &key)).unwrap();
     raw::publish(&settings, [&key, &other].map(|key| raw::message("delay", &key.encode(), key, &json!({}))));
     assert_eq!(inbox.next(PATIENCE).unwrap().routing_key, other.encode());
-    eventually("it was recalled", || recalled(&settings) == 1);
+    eventually("the message was recalled", || recalled(&settings) == 1);
     assert!(recaller.is_recalled(&Handle::new(key, None).unwrap()).unwrap());
 }

@@ -1,4 +1,4 @@
-//! Removing the recalls of messages that are over.
+//! Removing recalls of messages that are no longer in the set.
 
 use std::{
     sync::{
@@ -17,18 +17,18 @@ fn sweep(settings: &Settings, options: &SweepOptions) -> SweepReport {
     admin::sweep_recalls(settings, &topology(settings), options, &AtomicBool::new(false)).unwrap()
 }
 
-/// Recalls, without the notes about them.
+/// The recalls, without their notes.
 fn recalls(settings: &Settings) -> BTreeSet<String> {
     bound(settings).into_iter().filter(|key| key != "due").collect()
 }
 
 #[test]
-fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
-    let (settings, _inbox, router, mut recaller) = offered();
+fn a_recall_is_removed_once_its_message_has_expired_and_not_before() {
+    let (settings, _inbox, router, recaller) = offered();
     let over: Vec<_> = (0..3).map(|id| handle(&send(&router, message(&format!("over-{id}"), 4)))).collect();
     let waiting = handle(&send(&router, message("waiting", 3_600)));
     for handle in over.iter().chain([&waiting]) {
-        // Nobody says when they are due, so none is too late.
+        // These handles have no due time, so no recall is too late.
         let unknown = Handle::new(handle.routing_key().clone(), None).unwrap();
         assert_eq!(recaller.recall(&unknown).unwrap(), Answer::Uncertain);
     }
@@ -37,7 +37,7 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
     let mut session = Session::open(&settings.broker).unwrap();
     session.bind(&odd).unwrap();
 
-    // At first it is noted when they can go.
+    // The first run notes when each recall can be removed.
     let dry = sweep(&settings, &SweepOptions::default().dry_run());
     assert_eq!((dry.recalls, dry.noted, dry.swept, dry.odd), (5, 4, 0, 1), "{dry:?}");
     assert_eq!(bound(&settings).len(), 5);
@@ -49,13 +49,13 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
         pending.pending.iter().find(|it| it.handle == waiting.routing_key().encode()).unwrap().due.unwrap();
     let left = latest.duration_since(waiting.due().unwrap());
     assert!(left >= SignedDuration::ZERO && left < SignedDuration::from_mins(10), "{left:?}");
-    // Lists of bindings still work: arguments on a key with `~` would break them.
+    // The binding lists still work: arguments on a binding whose key contains `~` would break them.
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     let second = sweep(&settings, &SweepOptions::default());
     assert_eq!((second.noted, second.swept), (0, 0), "{second:?}");
 
-    // One whose message was due in 1970 stays while the node has not been up for the hour:
-    // what fell due while it was down may still be on its way.
+    // This message was due in 1970. Its recall stays until the node has been up for an hour: a
+    // message that fell due while the node was down may still be on its way.
     let note = |handle: &str| {
         let arguments = [("handle".to_owned(), handle.into()), ("due".to_owned(), 1_000.into())].into();
         let key = "due".into();
@@ -70,7 +70,7 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
     assert!(young.postponed.is_some_and(|reason| reason.contains("has not been up")));
 
     let soon = SweepOptions::default().with_grace(Duration::from_millis(1));
-    eventually("the notes of four are over", || sweep(&settings, &soon.clone().dry_run()).swept == 4);
+    eventually("four notes have expired", || sweep(&settings, &soon.clone().dry_run()).swept == 4);
     let swept = sweep(&settings, &soon);
     assert_eq!((swept.swept, swept.noted, swept.left), (4, 0, 0), "{swept:?}");
     assert_eq!(recalls(&settings), [waiting.routing_key().encode(), odd.key].into());
@@ -79,15 +79,15 @@ fn a_recall_is_swept_up_once_its_message_is_over_and_not_before() {
 }
 
 #[test]
-fn what_was_noted_about_a_recall_ends_when_it_is_undone() {
-    let (settings, _inbox, router, mut recaller) = offered();
+fn the_note_about_a_recall_is_invalid_once_it_is_undone() {
+    let (settings, _inbox, router, recaller) = offered();
     let handle = handle(&send(&router, message("back-and-forth", 3_600)));
     let pending =
         || admin::pending_recalls(&settings, &topology(&settings), Some(&app("billing"))).unwrap().pending;
     recaller.recall(&handle).unwrap();
     assert_eq!(sweep(&settings, &SweepOptions::default()).noted, 1);
-    let first = pending()[0].due.expect("it was noted");
-    // Another sweep that ran at the same time noted it, too.
+    let first = pending()[0].due.expect("a note");
+    // A concurrent sweep has made another note.
     let arguments = [
         ("handle".to_owned(), handle.routing_key().encode().into()),
         ("due".to_owned(), 4_000_000_000_000_i64.into()),
@@ -95,7 +95,7 @@ fn what_was_noted_about_a_recall_ends_when_it_is_undone() {
     let names = Names::new(settings.topology.set.clone());
     let note = Binding { key: "due".into(), ..Binding::recalling(&names, handle.routing_key()) };
     Session::open(&settings.broker).unwrap().bind_with(&note, &arguments.into()).unwrap();
-    assert!(pending()[0].due.expect("it was noted") > first);
+    assert!(pending()[0].due.expect("a note") > first);
     recaller.undo(&handle).unwrap();
     assert_eq!(pending(), []);
 
@@ -103,16 +103,16 @@ fn what_was_noted_about_a_recall_ends_when_it_is_undone() {
     assert_eq!((dry.recalls, dry.undone, bound(&settings).len()), (0, 1, 2), "{dry:?}");
     let swept = sweep(&settings, &SweepOptions::default());
     assert_eq!((swept.recalls, swept.undone, bound(&settings).len()), (0, 1, 0), "{swept:?}");
-    // The next recall of the same key is of a message that may be due later.
+    // The next recall of the same key is for a message that may be due later.
     recaller.recall(&handle).unwrap();
     let again = sweep(&settings, &SweepOptions::default());
     assert_eq!((again.recalls, again.noted, again.undone), (1, 1, 0), "{again:?}");
-    assert!(pending()[0].due.expect("it was noted") > first);
+    assert!(pending()[0].due.expect("a note") > first);
 }
 
 #[test]
-fn a_sweeper_removes_what_is_over_and_counts_it() {
-    let (settings, _inbox, router, mut recaller) = offered();
+fn a_sweeper_removes_and_counts_expired_recalls() {
+    let (settings, _inbox, router, recaller) = offered();
     let over = handle(&send(&router, message("over", GOOD_TIME)));
     let waiting = handle(&send(&router, message("waiting", 3_600)));
     for handle in [&over, &waiting] {
@@ -121,32 +121,32 @@ fn a_sweeper_removes_what_is_over_and_counts_it() {
     let stats = Arc::new(RecallStats::default());
     assert_eq!(stats.counts(), RecallCounts::default());
     let stop = AtomicBool::new(false);
-    // Nothing has been over for an hour, whatever it looks at.
+    // No recall has been expired for an hour, so this sweeper removes none.
     let patient = Sweeper::new(settings.clone(), Arc::clone(&stats)).every(Duration::from_millis(10));
     let hasty = Sweeper::new(settings.clone(), Arc::clone(&stats))
         .with(SweepOptions::default().with_grace(Duration::from_millis(1)))
         .every(Duration::from_millis(10));
     thread::scope(|scope| {
         let first = scope.spawn(|| patient.run(&stop));
-        eventually("they are counted", || {
+        eventually("the recalls are counted", || {
             stats.counts().apps.get("billing").is_some_and(|it| it.pending == 2)
         });
-        eventually("it is noted when they can go", || bound(&settings).len() == 4);
-        eventually("one has come", || recalled(&settings) == 1);
+        eventually("the notes are made", || bound(&settings).len() == 4);
+        eventually("one recalled message has arrived", || recalled(&settings) == 1);
         let seen = stats.counts().at;
-        eventually("it has looked again", || stats.counts().at > seen);
+        eventually("the sweeper has looked again", || stats.counts().at > seen);
         assert_eq!(stats.counts().apps["billing"].swept, 0);
         stop.store(true, Ordering::Relaxed);
         first.join().unwrap();
         stop.store(false, Ordering::Relaxed);
         scope.spawn(|| hasty.run(&stop));
-        eventually("one is swept up", || stats.counts().apps["billing"].swept == 1);
+        eventually("one recall is removed", || stats.counts().apps["billing"].swept == 1);
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(recalls(&settings), [waiting.routing_key().encode()].into());
     let counts = stats.counts();
     assert_eq!((counts.apps["billing"].pending, counts.apps["billing"].over), (1, 0), "{counts:?}");
-    // Without the management API it says that it can do nothing, and ends.
+    // Without the management API, it reports that it can do nothing, and ends.
     let mut blind = settings.clone();
     blind.management = None;
     Sweeper::new(blind, stats).run(&stop);
@@ -154,7 +154,7 @@ fn a_sweeper_removes_what_is_over_and_counts_it() {
 
 #[test]
 fn doctor_judges_how_many_recalls_are_pending() {
-    let (mut settings, _inbox, router, mut recaller) = offered();
+    let (mut settings, _inbox, router, recaller) = offered();
     settings.max_recalls = "billing=3".parse().unwrap();
     let mut found = |count: usize| {
         let handle = handle(&send(&router, message(&format!("m-{count}"), 3_600)));
@@ -171,13 +171,13 @@ fn doctor_judges_how_many_recalls_are_pending() {
 
 #[test]
 fn one_application_hides_no_recalls_of_the_others() {
-    let (settings, _inbox, router, mut recaller) = offered();
+    let (settings, _inbox, router, recaller) = offered();
     let topology = topology(&settings);
     Inbox::open(&settings, "mail");
     offer(&settings, "mail");
     let waiting = handle(&send(&router, message("waiting", 3_600)));
     recaller.recall(&waiting).unwrap();
-    // As anybody can who may recall the messages of `mail`.
+    // Any user that may recall messages of `mail` can do this.
     let theirs: RoutingKey = "delay.0000.0000.0000.0000.0000.0000.0001.mail.~.x".parse().unwrap();
     let binding = Binding::recalling(topology.names(), &theirs);
     let arguments = [("due".to_owned(), 1.into())].into();

@@ -1,18 +1,18 @@
-"""Publishes messages that hardly any client would, into the retry exchange."""
+"""Publishes unusual messages to the retry exchange."""
 
 import sys
 
 import pika
 import pika.data
 
-# Python reads and writes what lies deep by recursion too.
+# pika reads and writes nested values by recursion.
 sys.setrecursionlimit(100_000)
 DEEP = 5_000
 
 
 
 class Raw(str):
-    """Text that goes over the wire as it is, UTF-8 or not."""
+    """Text that is sent unchanged, even if it is not UTF-8."""
 
     def encode(self, *_):
         return super().encode("utf-8", "surrogateescape")
@@ -36,7 +36,7 @@ if sys.argv[2] == "check":
     while value:
         (value,), depth = value, depth + 1
     assert depth == DEEP
-    # Closing gives them back.
+    # Closing returns the messages to the queue.
     connection.close()
     sys.exit()
 channel.confirm_delivery()

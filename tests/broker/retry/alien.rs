@@ -1,4 +1,4 @@
-//! Messages that nobody would think of are retried or parked, never lost.
+//! Unusual messages are retried or parked, and never lost.
 
 use std::{collections::HashSet, process::Command};
 
@@ -41,10 +41,10 @@ fn alien_messages_are_retried_or_parked() {
     assert_eq!(retried, HashSet::from(expected), "{}", daemon.log());
 
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("thirteen are parked", || {
+    eventually("thirteen messages are parked", || {
         session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 13)
     });
-    // What cannot be read here is there as it was; Python can read it.
+    // Messages that cannot be read here are parked unchanged; Python can read them.
     assert!(run("check").success());
     let (damaged, readable): (Vec<_>, Vec<_>) =
         parked(&settings, 13).into_iter().partition(|message| message.damaged);

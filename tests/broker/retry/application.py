@@ -1,6 +1,5 @@
-"""An application whose every attempt fails, written by a team that knows only how
-to declare a queue and to reject a message. Prints what it is handed, one JSON
-object a line."""
+"""An application that fails at every attempt. It only declares a queue and rejects
+messages. Prints each delivery as a line of JSON."""
 
 import json
 import sys
@@ -77,7 +76,7 @@ for method, properties, body in channel.consume(app + "-in", inactivity_timeout=
     attempts = int(attempts) - 1
     if attempts == 0:
         break
-# Returns once the broker has seen the last rejection.
+# The broker answers this after it has read the last rejection.
 channel.cancel()
 channel.queue_declare(app + "-in", passive=True)
 connection.close()

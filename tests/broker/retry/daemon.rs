@@ -1,4 +1,4 @@
-//! Starting, reloading, stopping.
+//! Starting, reloading and stopping the daemon.
 
 use std::{
     collections::HashMap,
@@ -49,7 +49,7 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
 
     fs::write(daemon.directory().join(POLICIES), "[default]\nattempts = 0\n").unwrap();
     daemon.signal(Signal::HUP);
-    eventually("the new policies are taken", || daemon.log().contains("reloaded"));
+    eventually("the new policies are in force", || daemon.log().contains("reloaded"));
     dead_letters(&settings, "app", 2..3);
     let message = parked(&settings, 1).remove(0);
     assert_eq!((message.text("delayline-reason"), message.number("delayline-attempt")), ("attempts", 0));
@@ -81,13 +81,12 @@ fn sigterm_finishes_what_it_holds_and_several_share_the_work() {
     }
     daemons[0].again();
     until(COUNT as usize);
-    // None as a rule. But a slow broker may hand the last acknowledgements on to the
-    // queue too late.
+    // Usually none. But a slow broker may process the last acknowledgements too late.
     let twice = seen.values().filter(|times| **times > 1).count();
-    println!("two services stopped in order: {twice} of {COUNT} came twice");
+    println!("two services stopped regularly: {twice} of {COUNT} came twice");
     assert!(twice <= 2 * 256, "{twice} came twice, more than the two can hold");
     for daemon in &daemons {
-        assert!(daemon.log().contains("retry app=app"), "both had a part");
+        assert!(daemon.log().contains("retry app=app"), "a daemon had no part in the work");
     }
 }
 
@@ -97,9 +96,11 @@ fn it_waits_for_the_broker_and_for_the_set() {
     let settings = node.settings().set("unit_ms", "10").build().unwrap();
     node.kill();
     let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
-    eventually("it says that the broker is not there", || daemon.log().contains("cannot reach the broker"));
+    eventually("the daemon reports that the broker is unreachable", || {
+        daemon.log().contains("cannot reach the broker")
+    });
     node.restart().unwrap();
-    eventually("it says that the set is not there", || daemon.log().contains("delayline install"));
+    eventually("the daemon reports the missing set", || daemon.log().contains("delayline install"));
     install(&settings);
     let inbox = Inbox::open(&settings, "app");
     dead_letters(&settings, "app", 0..1);
@@ -124,25 +125,25 @@ fn few_permissions_are_enough_and_another_users_id_is_kept_in_a_header() {
 
     let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
     let destination = Endpoint::Exchange("delay.retry".into());
-    // What is for `failing` has failed at once.
+    // Messages for `failing` fail at once.
     let key = delayline_core::codec::RoutingKey::binding_pattern(&app("failing"));
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
     let router = settings.router().connect().unwrap();
     let properties = Properties { user_id: Some("guest".into()), ..Properties::default() };
     let message = Message::after(app("failing"), Delay::ZERO, "x").with_properties(properties);
     router.publish(message).unwrap();
-    // It fails again when it comes back, and that was its only attempt.
+    // The retry fails as well, and it was the only attempt.
     let message = parked(&settings, 1).remove(0);
     assert_eq!(message.text("delayline-reason"), "attempts", "{}", daemon.log());
     assert_eq!(message.number("delayline-attempt"), 1);
     assert_eq!(message.properties.user_id, None);
     assert_eq!(message.headers["delayline-user-id"], Value::from("guest"));
-    // Nobody else gets any of it: what `app` gets is its own.
+    // The daemon takes no messages of other applications: `app` still gets its own.
     router.publish(Message::after(app("app"), Delay::from_seconds(2).unwrap(), "its own")).unwrap();
     assert_eq!(inbox.next(PATIENCE).unwrap().body, b"its own");
 }
 
-/// What an application copies from a retry to another message does not count as attempts.
+/// Headers that an application copies from a retry to another message do not count as attempts.
 #[test]
 fn attempts_are_counted_by_what_was_retried() {
     let settings = installed(10);
@@ -167,8 +168,8 @@ fn attempts_are_counted_by_what_was_retried() {
     assert_eq!(header("delayline-routing-key"), Some("copies".into()));
 }
 
-/// A management API in front of the real one, whose clock is an hour slow as long as `slow` is
-/// set. Returns its port.
+/// A proxy to the management API. While `slow` is set, it replaces the date of answers by a date in
+/// the past. Returns its port.
 fn slow_clock(management: u16, slow: &Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -185,7 +186,7 @@ fn slow_clock(management: u16, slow: &Arc<AtomicBool>) -> u16 {
                     let answer = &mut buffer[..length];
                     let date = answer.windows(8).position(|bytes| bytes.eq_ignore_ascii_case(b"\r\ndate: "));
                     if let Some(at) = date.map(|at| at + 8).filter(|_| slow.load(Ordering::SeqCst)) {
-                        // Of a day long ago, which is as long.
+                        // A date in the past, which has the same length.
                         answer[at..at + 29].copy_from_slice(b"Tue, 14 Nov 2023 22:13:20 GMT");
                     }
                     if client.write_all(answer).is_err() {
@@ -214,7 +215,9 @@ fn a_daemon_with_another_clock_or_unit_than_the_broker_does_not_act() {
     };
     dead_letters(&settings, "app", 0..1);
     let mut daemon = start("10");
-    eventually("it notices", || daemon.log().contains("ahead of the broker's, more than 60 s"));
+    eventually("the daemon notices the clock", || {
+        daemon.log().contains("ahead of the broker's, more than 60 s")
+    });
     let ready = |daemon: &Daemon| {
         let answer =
             ureq::get(format!("{}readyz", daemon.page())).config().http_status_as_error(false).build();
@@ -229,7 +232,7 @@ fn a_daemon_with_another_clock_or_unit_than_the_broker_does_not_act() {
     assert!(open < 100, "{open} files are open, and the lowest limit is 128");
     assert_eq!(daemon.stop(), Some(0));
     let mut daemon = start("1000");
-    eventually("it notices", || daemon.log().contains("`unit_ms` is 1000 here"));
+    eventually("the daemon notices the unit", || daemon.log().contains("`unit_ms` is 1000 here"));
     assert!(!daemon.log().contains("taking messages"), "{}", daemon.log());
     assert_eq!(daemon.stop(), Some(0));
 }

@@ -1,4 +1,4 @@
-"""Publishes a message into the retry exchange whose header is a list in a list in a list ..."""
+"""Publishes a message with a deeply nested header to the retry exchange."""
 
 import struct
 import sys
@@ -15,7 +15,7 @@ table = b"\x01n" + b"".join(reversed(heads)) + b"V"
 
 
 def encode_table(pieces, value):
-    """Past pika's own, which goes into depths by recursion."""
+    """Replaces pika's own encoder, which would recurse too deeply."""
     if value != {"n": "deep"}:
         return original(pieces, value)
     pieces.append(struct.pack(">I", len(table)) + table)

@@ -1,4 +1,4 @@
-//! Nothing is lost, whatever is killed.
+//! No message is lost, even if the daemon or the broker is killed.
 
 use std::{
     collections::HashMap,
@@ -13,6 +13,7 @@ use std::{
 
 use delayline_admin::{self as admin, Unstick, UnstickOptions};
 use delayline_amqp::{Next, Session};
+use delayline_client::router::Outcome;
 use delayline_core::{
     Message,
     codec::{Delay, RoutingKey},
@@ -22,16 +23,15 @@ use delayline_core::{
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
-use crate::common::{app, install, installed, topology};
+use crate::common::{PATIENCE, app, install, installed, topology};
 
 use super::{daemon, parked};
 
-/// Puts messages for an application into the retry queue, with their numbers as
-/// ids.
+/// Puts messages for an application into the retry queue. Their ids are numbers.
 pub(crate) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
     let mut session = Session::open(&settings.broker).unwrap();
-    // From an exchange that looks like an entry to the router: it leads all there
-    // is to the retry exchange, from where the app key is decoded.
+    // The router publishes to an exchange in place of an entry exchange. It leads all
+    // messages to the retry exchange, and the service decodes the app key.
     let entry =
         delayline_core::topology::Exchange::new("fill", delayline_core::topology::ExchangeKind::Fanout);
     session.declare_exchange(&entry).unwrap();
@@ -43,18 +43,18 @@ pub(crate) fn dead_letters(settings: &Settings, key: &str, ids: Range<u32>) {
 }
 
 fn publish(settings: &Settings, key: &str, ids: Range<u32>) {
-    let router = settings.router().connect().unwrap();
+    let router = settings.router().publish_timeout(PATIENCE).confirm_timeout(PATIENCE).connect().unwrap();
     let mut pipeline = router.pipeline();
+    let confirmed = |outcome: Outcome<()>| outcome.result.unwrap();
     for id in ids {
         let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
         let message = Message::after(app(key), Delay::ZERO, "dead body").with_properties(properties);
-        assert!(pipeline.push((), message).is_none_or(|outcome| outcome.result.is_ok()));
+        pipeline.push((), message).map(confirmed);
     }
-    assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+    pipeline.for_each(|outcome| drop(confirmed(outcome)));
 }
 
-/// The queue of an application that wants to lose nothing: its dead letters are
-/// handed on at least once.
+/// The queue of an application that must not lose messages: it dead-letters at least once.
 fn queue(settings: &Settings, key: &str) -> String {
     let mut session = Session::open(&settings.broker).unwrap();
     let name = format!("{key}-in");
@@ -77,7 +77,7 @@ fn queue(settings: &Settings, key: &str) -> String {
     name
 }
 
-/// An application in Rust that rejects whatever it is handed.
+/// An application in Rust that rejects every message.
 struct Failing {
     stop: Arc<AtomicBool>,
     handed: Arc<AtomicU64>,
@@ -133,8 +133,8 @@ impl Drop for Failing {
     }
 }
 
-/// What of `count` messages is parked, by id, waiting for those that are missing.
-/// `help` is called when nothing has come for long.
+/// The ids of the parked messages, and how often each arrived. Waits until `count` messages have
+/// arrived. `help` is called after 60 s without a message.
 fn parked_ids(settings: &Settings, count: u32, mut help: impl FnMut()) -> HashMap<String, u32> {
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("delay.parked", 1_000).unwrap();
@@ -171,8 +171,8 @@ fn a_killed_daemon_loses_nothing() {
     let mut application = Failing::start(&settings, queue(&settings, "app"));
     let mut daemon = daemon(&settings, POLICY);
     publish(&settings, "app", 0..COUNT);
-    // At whatever step it is: between two of these there are thousands of
-    // messages that it has received, published, or not yet acknowledged.
+    // The daemon is killed at random steps. Between two kills, it has received, published and not
+    // yet acknowledged thousands of messages.
     for round in 1..=10 {
         let until = application.handed() + 1_500;
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -203,9 +203,9 @@ fn a_killed_broker_loses_nothing() {
     node.write_down_queues().unwrap();
     node.kill();
     node.restart().unwrap();
-    // The broker can lose sight of a hand-over that was under way between two queues as it
-    // started, for three minutes; also of the application's own.
-    let all = UnstickOptions { which: Unstick::Matching(".".parse().unwrap()), ..UnstickOptions::default() };
+    // A starting broker can lose track of a hand-over between two queues for three minutes. The
+    // application's own queue is affected, too.
+    let all = UnstickOptions { which: Unstick::Matching(".".into()), ..UnstickOptions::default() };
     let ids = parked_ids(&settings, COUNT, || {
         println!("{:?}", admin::unstick(&settings, &topology(&settings), &all));
     });

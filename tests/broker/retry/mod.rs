@@ -1,4 +1,4 @@
-//! The retry service as applications and operators meet it.
+//! The retry service, from the point of view of applications and operators.
 
 mod alien;
 mod daemon;
@@ -24,12 +24,12 @@ use crate::common::{
     daemon::{Daemon, serve_as},
 };
 
-/// A daemon that retries by these policies, and does nothing else.
+/// A daemon that only retries, with these policies.
 fn daemon(settings: &Settings, policies: &str) -> Daemon {
     daemon_of("guest", settings, policies)
 }
 
-/// As a user whose password is his name.
+/// The same for a user whose password is the user's name.
 fn daemon_of(user: &str, settings: &Settings, policies: &str) -> Daemon {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(POLICIES), policies).unwrap();
@@ -38,7 +38,7 @@ fn daemon_of(user: &str, settings: &Settings, policies: &str) -> Daemon {
     Daemon::with(directory, command)
 }
 
-/// The file of policies, in the daemon's directory.
+/// The file of retry policies in the daemon's directory.
 const POLICIES: &str = "policies.toml";
 
 /// A parked message.
@@ -64,7 +64,7 @@ impl Parked {
     }
 }
 
-/// Takes so many parked messages.
+/// Takes this many parked messages.
 fn parked(settings: &Settings, count: usize) -> Vec<Parked> {
     let mut session = Session::open(&settings.broker).unwrap();
     let queue = Names::new(settings.topology.set.clone()).parked();
@@ -88,7 +88,7 @@ fn parked(settings: &Settings, count: usize) -> Vec<Parked> {
     messages
 }
 
-/// The same by message id, with how often each came.
+/// The messages by id, with the number of arrivals of each.
 fn by_id(messages: Vec<Parked>) -> HashMap<String, (Parked, u32)> {
     let mut found: HashMap<String, (Parked, u32)> = HashMap::new();
     for message in messages {

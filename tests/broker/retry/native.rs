@@ -1,10 +1,14 @@
-//! Retries by the queue itself, and by the service after that.
+//! Retries by the queue itself, and then by the service.
 
 use std::num::NonZeroU32;
 
-use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, compare::retries_natively};
+use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery};
 use delayline_amqp::{Consumer, Next, Session};
-use delayline_core::{message::Value, topology::NativeRetry};
+use delayline_broker::retries_natively;
+use delayline_core::{
+    message::Value,
+    topology::{NativeRetry, Rejected},
+};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
@@ -19,17 +23,18 @@ const ATTEMPTS: u32 = 2;
 fn spec(key: &str) -> AppSpec {
     let retry: NativeRetry = "1s..2s".parse().unwrap();
     let retry = retry.with_attempts(NonZeroU32::new(ATTEMPTS).unwrap());
-    let queue = AppQueue { retry: true, native_retry: Some(retry), ..AppQueue::new(key) };
+    let queue =
+        AppQueue { rejected: Some(Rejected::Retried), native_retry: Some(retry), ..AppQueue::new(key) };
     AppSpec::new(app(key), Delivery::Direct(queue))
 }
 
-/// The next message of the queue, and its consumer, which has it.
+/// The next message of the queue, with its session and its consumer.
 fn take(settings: &Settings) -> (Session, Consumer, delayline_amqp::Delivery) {
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("billing", 1).unwrap();
     match consumer.next(PATIENCE) {
         Next::Delivery(delivery) => (session, consumer, delivery),
-        other => panic!("the message does not come back: {other:?}"),
+        other => panic!("the message does not arrive: {other:?}"),
     }
 }
 
@@ -44,7 +49,7 @@ fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
         assert!(report.conflicts[0].contains(&format!("this is RabbitMQ {version}")), "{report:?}");
         let queues = http(&shared_node(), "GET", &format!("queues/{}", settings.broker.vhost), &Json::Null);
         assert!(queues.as_array().unwrap().iter().all(|queue| queue["name"] != "billing"), "{queues}");
-        not_tested("native retry: queues make what comes back wait from 4.3 on");
+        not_tested("native retry: only queues from 4.3 on delay returned messages");
         return;
     }
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");
@@ -66,11 +71,13 @@ fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
 }
 
 #[test]
-fn a_queue_that_stands_without_it_is_named_with_what_to_do() {
+fn an_existing_queue_without_native_retry_is_a_conflict_with_advice() {
     let settings = installed(1);
     let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
-    let plain =
-        AppSpec::new(app("billing"), Delivery::Direct(AppQueue { retry: true, ..AppQueue::new("billing") }));
+    let plain = AppSpec::new(
+        app("billing"),
+        Delivery::Direct(AppQueue { rejected: Some(Rejected::Retried), ..AppQueue::new("billing") }),
+    );
     let add = |spec: &AppSpec| admin::add_app(&settings, &topology(&settings), spec, false, false).unwrap();
     assert_eq!(add(&plain).outcome, Applied::Installed);
     let report = add(&spec("billing"));
@@ -78,7 +85,7 @@ fn a_queue_that_stands_without_it_is_named_with_what_to_do() {
     let said = report.conflicts.join("\n");
     assert!(said.contains(r#""delayed-retry-min":1000"#), "{said}");
     if retries_natively(Some(&version)) {
-        // What it says works.
+        // The advice works.
         let policy =
             said.split("rabbitmqctl ").nth(1).expect("a command").split(" (only one").next().unwrap();
         let words = shlex(policy);
@@ -91,7 +98,7 @@ fn a_queue_that_stands_without_it_is_named_with_what_to_do() {
     }
 }
 
-/// A command line as a shell reads it: words, some of them in single quotes.
+/// The words of a command line as a shell splits it; some are in single quotes.
 fn shlex(line: &str) -> Vec<String> {
     let output =
         std::process::Command::new("sh").args(["-c", &format!("printf '%s\\n' {line}")]).output().unwrap();

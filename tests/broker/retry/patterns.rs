@@ -1,5 +1,4 @@
-//! One test for each way in which retries are built by hand, with the policy that
-//! replaces it.
+//! A test for each common way to build retries by hand, with the policy that replaces it.
 
 use std::process::Command;
 
@@ -12,9 +11,8 @@ use super::{daemon, parked};
 
 const UNIT: u64 = 100;
 
-/// Runs an application in Python whose every attempt fails, and checks what every
-/// pattern has in common: no attempt is early, nothing of the message is lost, and
-/// it is parked at the end. `reason` is why.
+/// Runs an application in Python that fails at every attempt. Checks what all patterns share: no
+/// attempt is early, no part of the message is lost, and it is parked at the end, for `reason`.
 fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: &str) {
     let settings = installed(UNIT);
     let policies = format!("[apps.shop]\n{policy}\n");
@@ -64,52 +62,52 @@ fn every_attempt_fails(policy: &str, attempts: usize, expiration: &str, reason: 
     assert!(message.number("delayline-last-failed") >= message.number("delayline-first-failed"));
 }
 
-/// In place of one queue for each delay.
+/// Replaces one queue for each delay.
 #[test]
 fn a_fixed_delay() {
     every_attempt_fails("fixed = '3s'\nattempts = 3", 3, "", "attempts");
 }
 
-/// In place of a queue for each TTL.
+/// Replaces a queue for each TTL.
 #[test]
 fn exponential_backoff() {
     let policy = "exponential = { base = '1s', factor = 2, cap = '5s' }\nattempts = 4\njitter = 'equal'";
     every_attempt_fails(policy, 4, "", "attempts");
 }
 
-/// In place of a TTL on each message, 1.5 times that of the last one.
+/// Replaces a TTL on each message that grows by a factor of 1.5.
 #[test]
 fn a_growing_delay_per_message() {
     let policy = "exponential = { base = '2s', factor = 1.5, cap = '1h' }\nattempts = 4";
     every_attempt_fails(policy, 4, "", "attempts");
 }
 
-/// In place of three wait queues for each application.
+/// Replaces three wait queues for each application.
 #[test]
 fn a_list_of_delays() {
     every_attempt_fails("list = ['1s', '5s', '15s']", 3, "", "attempts");
 }
 
-/// In place of wait queues that all applications share.
+/// Replaces wait queues that all applications share.
 #[test]
 fn shared_levels_with_the_fewest_hops() {
     let policy = "fixed = '7s'\njitter = 'hop-aware'\nwindow = '2s'\nattempts = 3";
     every_attempt_fails(policy, 3, "", "attempts");
 }
 
-/// In place of a queue whose messages go round and round until a time stamp has
-/// passed: the last retry must come within a time.
+/// Replaces a queue whose messages circulate until a time stamp has passed: the last retry must be
+/// within a time limit.
 #[test]
 fn a_time_limit_instead_of_a_busy_queue() {
-    // Attempts at 10 and 20 s; what the application takes adds to that, so the third, at
-    // 30 s, is too late for certain. The second is in time if the first is not 9.9 s late.
+    // Attempts at 10 s and 20 s, plus the application's own time, so the third attempt at 30 s is
+    // certainly too late. The second is in time if the first is less than 9.9 s late.
     every_attempt_fails("fixed = '100s'\nattempts = 9\nmax_age = '299s'", 2, "", "age");
 }
 
-/// A message with an expiration is retried until that has passed, and then parked.
+/// A message with an expiration is retried until it expires, and then parked.
 #[test]
 fn an_expiring_message() {
-    // 14 s from the first failure; the third attempt would come at 15 s, and the second is
-    // in time if the first is not 8 s late.
+    // 14 s from the first failure. The third attempt would come at 15 s. The second is in time if
+    // the first is less than 8 s late.
     every_attempt_fails("list = ['10s', '50s', '90s']\nattempts = 9", 2, "14000", "expired");
 }

@@ -1,5 +1,5 @@
-//! Messages over which the broker closes connections, or takes seconds to hand out, stop
-//! nobody else's retries.
+//! Some messages make the broker close connections, or take seconds to deliver. They do not stop
+//! the retries of other applications.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,24 +17,24 @@ use crate::{
 use super::{daemon, faults::dead_letters};
 
 #[test]
-fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
+fn messages_that_amqp_0_9_1_cannot_carry_are_parked_and_others_go_on() {
     let Some(settings) = speaking_1_0() else { return };
     let inbox = Inbox::open(&settings, "good");
     let odd = Inbox::open(&settings, "odd");
     let kinds: Vec<_> = ["plain", "nan", "decimal", "plain"].into_iter().chain(foreign::DEADLY).collect();
     let publish = || foreign::publish(&settings, "delay.retry", "odd", kinds.iter().copied());
     publish();
-    // More than the service holds at a time, with others of the kind behind them.
+    // More messages than the service holds at a time, with other unusual messages behind them.
     dead_letters(&settings, "good", 0..300);
     foreign::publish(&settings, "delay.retry", "odd", ["char"; 20]);
     publish();
     dead_letters(&settings, "good", 300..320);
 
     let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
-    // Some come twice: those that were published and not yet acknowledged at a crash.
+    // Messages that were published but not yet acknowledged at a crash come twice.
     let mut seen = BTreeSet::new();
     eventually_seen(
-        "all others are tried again",
+        "all other messages are retried",
         || {
             seen.extend(inbox.collect(100, Duration::from_millis(100)).into_iter().map(|arrival| arrival.id));
             (
@@ -44,13 +44,13 @@ fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
         },
         |(count, _)| *count == 320,
     );
-    // What every version crashes over is parked. What some crash over, a NaN and a decimal, is
-    // here or there, and what nobody crashes over is here: each of them at least once.
+    // Messages that crash every version are parked. A NaN and a decimal crash only some versions,
+    // and are parked or retried. All others are retried. Each message is there at least once.
     let deadly = 2 * foreign::DEADLY.len() + 20;
     let mut session = Session::open(&settings.broker).unwrap();
     let mut arrived: BTreeMap<String, usize> = BTreeMap::new();
     let mut parked = 0;
-    eventually("each has come back or is parked", || {
+    eventually("each message is retried or parked", || {
         for arrival in odd.collect(100, Duration::from_millis(100)) {
             *arrived.entry(String::from_utf8(arrival.body).unwrap()).or_default() += 1;
         }
@@ -67,7 +67,7 @@ fn what_amqp_0_9_1_cannot_carry_is_parked_and_others_go_on() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// The broker writes a header that lies thousands deep in seconds.
+/// The broker takes seconds to write a header that is nested thousands deep.
 #[test]
 fn deep_headers_hold_up_a_part_only() {
     let settings = installed(10);
@@ -81,18 +81,18 @@ fn deep_headers_hold_up_a_part_only() {
     assert!(status.success());
     dead_letters(&settings, "good", 0..300);
     let mut daemon = daemon(&settings, "[default]\nfixed = '1s'\nattempts = 1\n");
-    // Those behind it come first, but for the share that waits behind it on its channel: one that does
-    // is enough to see that not all wait, however slow the machine is.
+    // The later messages arrive first, except those on the same channel. A single one is enough to
+    // show that not all of them wait, on any machine.
     let first = inbox.collect(1, PATIENCE).len();
     let mut session = Session::open(&settings.broker).unwrap();
     let parked = session.queue_depth("delay.parked").unwrap().unwrap().ready;
-    // On 3.10 it may be the first all the same.
+    // On 3.10, the deep message may still come first.
     let older = session.server_version().is_some_and(|version| version.starts_with("3."));
     assert!(first == 1 && (older || parked == 0), "{first} {parked} {}", daemon.log());
     assert_eq!(inbox.collect(299, PATIENCE).len(), 299);
-    eventually("the broker has moved it as it is", || {
+    eventually("the broker has moved the message unchanged", || {
         session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 1)
     });
-    assert!(daemon.log().contains("it is moved as it is"), "{}", daemon.log());
+    assert!(daemon.log().contains("it is moved unchanged"), "{}", daemon.log());
     assert_eq!(daemon.stop(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! What the broker refuses of one application stops no other.
+//! If the broker refuses messages of one application, retries of other applications go on.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use crate::common::{self, Inbox, PATIENCE, eventually, http, installed, permit, 
 
 use super::{faults::dead_letters, parked};
 
-/// Runs a service while something is done.
+/// Runs the service while `during` runs.
 fn serving<T>(settings: &Settings, policies: &str, during: impl FnOnce(&RetryStats) -> T) -> T {
     let policies = SharedPolicies::new(delayline_settings::parse_policies(policies).unwrap());
     let retries = Arc::<RetryStats>::default();
@@ -30,7 +30,7 @@ fn serving<T>(settings: &Settings, policies: &str, during: impl FnOnce(&RetrySta
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| service.run(&stop));
-        // Also when it panics, or the scope would wait for ever.
+        // Also stops the service after a panic; otherwise the scope would never end.
         let stopping = Stopping(&stop);
         let done = during(&retries);
         drop(stopping);
@@ -54,7 +54,7 @@ fn a_key_that_the_service_may_not_use_is_parked_and_others_go_on() {
     permit(vhost, "half", ["^$", r"^delay(\.parked)?$", r"^delay\.retry$"]);
     let rule = json!({ "exchange": "delay", "write": r"\.good$", "read": "" });
     http(&shared_node(), "PUT", &format!("topic-permissions/{vhost}/half"), &rule);
-    // More than it holds at a time.
+    // More messages than the service holds at a time.
     dead_letters(&settings, "bad", 0..300);
     dead_letters(&settings, "good", 0..20);
     let as_half = common::as_user(&settings, "half");
@@ -79,9 +79,11 @@ fn without_the_parked_exchange_retries_go_on_and_nothing_is_lost() {
         assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", retries.by_app());
         assert_eq!(retries.by_app()["bad"].parked["refused"], 5);
     });
-    // They are on their way to an exchange that is not there, and still the queue's.
+    // The messages still belong to the queue, because they cannot reach the missing exchange.
     let path = format!("queues/{}/delay.retry", settings.broker.vhost);
-    eventually("they are in the queue", || http(&shared_node(), "GET", &path, &json!(null))["messages"] == 5);
+    eventually("the messages are in the queue", || {
+        http(&shared_node(), "GET", &path, &json!(null))["messages"] == 5
+    });
 }
 
 #[test]
@@ -91,7 +93,9 @@ fn without_the_entry_all_wait_and_none_is_parked() {
     session.delete_exchange("delay").unwrap();
     dead_letters(&settings, "app", 0..5);
     serving(&settings, "[default]\nfixed = '1s'\nattempts = 1\n", |retries| {
-        eventually("it has tried", || retries.by_app().get("app").is_some_and(|app| app.retries >= 10));
+        eventually("the service has tried", || {
+            retries.by_app().get("app").is_some_and(|app| app.retries >= 10)
+        });
         assert!(retries.by_app()["app"].parked.is_empty());
     });
     common::install(&settings);
@@ -116,18 +120,18 @@ fn a_full_queue_that_is_retried_at_once_takes_no_places_from_others() {
     let key = RoutingKey::binding_pattern(&common::app("full"));
     let destination = Endpoint::Queue("full".into());
     session.bind(&Binding { source: "delay.dispatch".into(), destination, key }).unwrap();
-    // More than it holds at a time, and none of them with a delay.
+    // More messages than the service holds at a time, all without a delay.
     dead_letters(&settings, "full", 0..400);
     dead_letters(&settings, "good", 0..20);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n[apps.full]\nfixed = '0s'\n";
     serving(&settings, policies, |retries| {
         assert_eq!(inbox.collect(20, PATIENCE).len(), 20, "{:?}", retries.by_app());
-        // What found no place is parked as it is, and none is lost.
-        eventually("some are parked", || retries.by_app()["full"].parked.contains_key("refused"));
+        // A message that finds no place is parked unchanged, and none is lost.
+        eventually("some messages are parked", || retries.by_app()["full"].parked.contains_key("refused"));
     });
     let api = |queue: &str| {
         let path = format!("queues/{}/{queue}", settings.broker.vhost);
         http(&shared_node(), "GET", &path, &json!(null))["messages"].as_u64().unwrap_or(0)
     };
-    eventually("all are somewhere", || api("full") + api("delay.retry") + api("delay.parked") >= 400);
+    eventually("no message is missing", || api("full") + api("delay.retry") + api("delay.parked") >= 400);
 }

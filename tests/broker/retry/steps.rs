@@ -1,4 +1,4 @@
-//! The daemon is killed at each step of its work with one message.
+//! The daemon is killed at each step of its work on a message.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -15,10 +15,10 @@ use crate::{
     proxy::{Valve, proxy},
 };
 
-/// Much longer than all that a daemon writes beside the message.
+/// Much longer than everything else that the daemon writes.
 const BODY: u64 = 100_000;
 
-/// One dead letter, straight into the retry queue.
+/// Puts a dead letter directly into the retry queue.
 fn fail(settings: &Settings) {
     let mut to_retry = settings.clone();
     to_retry.topology.set = "fill".parse().unwrap();
@@ -30,25 +30,26 @@ fn fail(settings: &Settings) {
     router.publish(message).unwrap();
 }
 
-/// A daemon whose connections go through the valve, idle.
+/// An idle daemon whose connections go through the valve.
 fn daemon(settings: &Settings, valve: &Arc<Valve>) -> Daemon {
     let mut through = settings.clone();
     through.broker.port = proxy(settings.broker.port, valve);
     let daemon = super::daemon(&through, "[default]\nfixed = '1s'\nattempts = 3\n");
     let mut session = Session::open(&settings.broker).unwrap();
     let queue = Names::new(settings.topology.set.clone()).retry();
-    // On several channels.
+    // The daemon uses several channels.
     eventually("the daemon consumes", || {
         session.queue_depth(&queue).unwrap().is_some_and(|depth| depth.consumers > 0)
     });
     daemon
 }
 
-/// Kills one daemon at the step, and lets another do the work: so many must arrive from then on.
+/// Kills a daemon, and lets another one finish the work. `expected` messages must arrive from then
+/// on.
 fn arrive(settings: &Settings, inbox: &Inbox, mut killed: Daemon, expected: usize) {
     killed.kill();
     let other = daemon(settings, &Arc::default());
-    eventually("the other has sent it on", || other.log().contains("id=it"));
+    eventually("the other daemon has published the message", || other.log().contains("id=it"));
     let router = settings.router().connect().unwrap();
     let send = |last| {
         let delay = Delay::from_seconds(31).unwrap();
@@ -67,7 +68,9 @@ fn after_receiving() {
     let before = valve.written.load(Ordering::SeqCst);
     valve.hold_to_broker.store(true, Ordering::SeqCst);
     fail(&settings);
-    eventually("it has received the message and publishes", || valve.written.load(Ordering::SeqCst) > before);
+    eventually("the daemon has received the message and publishes it", || {
+        valve.written.load(Ordering::SeqCst) > before
+    });
     arrive(&settings, &inbox, killed, 1);
 }
 
@@ -80,8 +83,9 @@ fn after_publishing() {
     let written = valve.written.load(Ordering::SeqCst) + BODY;
     valve.hold_answers_after.store(written, Ordering::SeqCst);
     fail(&settings);
-    eventually("it has published", || valve.hold_from_broker.load(Ordering::SeqCst));
-    // The broker has all of the message, and the daemon never learns it: so it is sent twice.
+    eventually("the daemon has published the message", || valve.hold_from_broker.load(Ordering::SeqCst));
+    // The broker has the whole message, but the daemon gets no confirm, so the message is sent
+    // twice.
     assert!(inbox.next(PATIENCE).is_some());
     arrive(&settings, &inbox, killed, 1);
 }
@@ -95,6 +99,6 @@ fn before_acknowledging() {
     let written = valve.written.load(Ordering::SeqCst) + BODY;
     valve.hold_after_answer_to.store(written, Ordering::SeqCst);
     fail(&settings);
-    eventually("its publish is confirmed", || valve.hold_to_broker.load(Ordering::SeqCst));
+    eventually("the message is confirmed", || valve.hold_to_broker.load(Ordering::SeqCst));
     arrive(&settings, &inbox, killed, 2);
 }

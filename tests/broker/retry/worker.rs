@@ -1,19 +1,27 @@
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc, Barrier, Mutex,
+        atomic::{AtomicU32, Ordering},
     },
     thread,
+    time::Duration,
 };
 
-use delayline_client::retry::{Handled, Worker, WorkerFull};
-use delayline_core::{Message, codec::Delay, message::Properties, retry::SharedPolicies};
-
+use delayline_amqp::{Next, Session};
+use delayline_client::retry::{Ended, Handled, Worker};
+use delayline_core::{
+    Message,
+    codec::Delay,
+    message::Properties,
+    retry::{Policy, SharedPolicies},
+};
+use delayline_node::{NodeOptions, PrivateNode};
+use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::{
-    common::{Inbox, app, as_user, eventually, installed, permit, raw},
+    common::{Inbox, PATIENCE, app, as_user, eventually, install, installed, permit, raw},
     proxy::{Valve, proxy},
 };
 
@@ -22,7 +30,7 @@ use super::{by_id, parked};
 #[test]
 fn a_handler_decides_and_a_panic_is_a_failure() {
     let settings = installed(100);
-    // Declares and binds the queue `in.app`, and takes nothing itself.
+    // This only declares and binds the queue `in.app`.
     drop(Inbox::open(&settings, "app"));
     let router = settings.router().connect().unwrap();
     for id in ["done", "again", "later", "never", "panic", "expired"] {
@@ -36,12 +44,11 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
     }
     let policies =
         SharedPolicies::new(delayline_settings::parse_policies("default.list = ['1s', '2s']").unwrap());
-    let worker = Worker::new(settings.router(), "in.app", app("app"), policies);
+    let worker = Worker::new(settings.target(), "in.app", app("app"), policies);
     let seen: Mutex<HashMap<String, Vec<u32>>> = Mutex::default();
-    let stop = AtomicBool::new(false);
     let messages = thread::scope(|scope| {
         let running = scope.spawn(|| {
-            worker.run(&stop, |job| {
+            worker.run(|job| {
                 let id = job.properties.message_id.clone().unwrap();
                 seen.lock().unwrap().entry(id.clone()).or_default().push(job.attempt);
                 assert_eq!(job.exchange, "delay");
@@ -58,8 +65,8 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
             })
         });
         let messages = by_id(parked(&settings, 4));
-        stop.store(true, Ordering::Relaxed);
-        assert!(running.join().unwrap().unwrap());
+        worker.stop_handle().stop();
+        assert_eq!(running.join().unwrap(), Ended::Stopped);
         messages
     });
     let why = |id: &str| {
@@ -77,16 +84,15 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
     for id in ["again", "later", "panic"] {
         assert_eq!(attempts(id), [0, 1, 2], "{id}");
     }
-    let mut left = delayline_amqp::Session::open(&settings.broker).unwrap();
-    crate::common::eventually("the queue is empty", || {
+    let mut left = Session::open(&settings.broker).unwrap();
+    eventually("the queue is empty", || {
         left.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 0 && depth.consumers == 0)
     });
 }
 
-/// Messages that failed and whose headers nobody can read, and one that can be processed
-/// behind them.
-fn unreadable_ones(settings: &delayline_settings::Settings, count: usize) {
-    // Has no place in our properties.
+/// Failed messages with unreadable headers, and a readable message behind them.
+fn unreadable_ones(settings: &Settings, count: usize) {
+    // Our properties cannot hold this one.
     let unreadable = json!({ "cluster_id": "obsolete" });
     let messages = (0..count).map(|_| raw::message("", "in.app", "unreadable", &unreadable));
     raw::publish(settings, messages.chain([raw::message("", "in.app", "good", &json!({}))]));
@@ -95,7 +101,7 @@ fn unreadable_ones(settings: &delayline_settings::Settings, count: usize) {
 #[test]
 fn messages_that_cannot_be_sent_again_are_rejected_where_that_is_safe() {
     let settings = installed(10);
-    delayline_amqp::Session::open(&settings.broker)
+    Session::open(&settings.broker)
         .unwrap()
         .declare_queue(
             &delayline_core::topology::Queue::new("in.app").with_arguments(
@@ -106,44 +112,43 @@ fn messages_that_cannot_be_sent_again_are_rejected_where_that_is_safe() {
         .unwrap();
     unreadable_ones(&settings, 30);
     let policies = SharedPolicies::new(delayline_settings::parse_policies("default.fixed = '1s'").unwrap());
-    let worker = Worker::new(settings.router(), "in.app", app("app"), policies).rejecting();
-    let stop = AtomicBool::new(false);
-    let ended = worker.run(&stop, |job| match job.body {
+    let worker = Worker::new(settings.target(), "in.app", app("app"), policies).rejecting();
+    let stop = worker.stop_handle();
+    let ended = worker.run(|job| match job.body {
         b"good" => {
-            stop.store(true, Ordering::Relaxed);
+            stop.stop();
             Handled::Done
         }
         _ => Handled::Retry("failed".into()),
     });
-    assert_eq!(ended, Ok(true));
+    assert_eq!(ended, Ended::Stopped);
     assert!(parked(&settings, 30).iter().all(|message| message.damaged && message.body == b"unreadable"));
 }
 
 #[test]
-fn a_worker_whose_places_are_all_taken_says_so_and_loses_nothing() {
+fn a_worker_without_free_places_ends_and_loses_nothing() {
     let settings = installed(10);
     drop(Inbox::open(&settings, "app"));
     unreadable_ones(&settings, 10);
     let policies = SharedPolicies::new(delayline_settings::parse_policies("default.fixed = '1s'").unwrap());
-    let worker = Worker::new(settings.router(), "in.app", app("app"), policies);
-    let stop = AtomicBool::new(false);
-    let ended = worker.run(&stop, |job| {
-        assert_eq!(job.body, b"unreadable", "there is no place for another");
+    let worker = Worker::new(settings.target(), "in.app", app("app"), policies);
+    let ended = worker.run(|job| {
+        assert_eq!(job.body, b"unreadable", "the worker got a message beyond its places");
         Handled::Retry("failed".into())
     });
-    assert!(matches!(&ended, Err(WorkerFull { queue, count: 10, .. }) if queue == "in.app"), "{ended:?}");
-    let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
-    crate::common::eventually("all are back", || {
+    assert_eq!(ended, Ended::Full { queue: "in.app".into(), count: 10 });
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("all messages are back", || {
         session.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 11)
     });
 }
 
-/// Otherwise the handler would get each failed message again and again.
+/// Otherwise, the handler would get each failed message again and again.
 #[test]
 fn a_worker_that_may_not_retry_takes_nothing_until_it_may() {
     let settings = installed(10);
     drop(Inbox::open(&settings, "app"));
-    // An application has copied what a retry of another message said.
+    // An application has copied these headers from a retry of another message.
     let copied = json!({ "headers": { "delayline-attempt": 7, "delayline-first-failed": 1 } });
     raw::publish(&settings, [raw::message("", "in.app", "failed", &copied)]);
     let vhost = settings.broker.vhost.clone();
@@ -153,23 +158,98 @@ fn a_worker_that_may_not_retry_takes_nothing_until_it_may() {
     theirs.broker.port = proxy(theirs.broker.port, &valve);
     let policies = "[default]\nfixed = '1s'\nattempts = 1\n";
     let policies = SharedPolicies::new(delayline_settings::parse_policies(policies).unwrap());
-    let worker = Worker::new(theirs.router(), "in.app", app("app"), policies);
-    let (stop, calls) = (AtomicBool::new(false), AtomicU32::new(0));
+    let worker = Worker::new(theirs.target(), "in.app", app("app"), policies);
+    let calls = AtomicU32::new(0);
     thread::scope(|scope| {
         let running = scope.spawn(|| {
-            worker.run(&stop, |job| {
+            worker.run(|job| {
                 assert_eq!(job.attempt, calls.fetch_add(1, Ordering::SeqCst));
                 Handled::Retry("failed".into())
             })
         });
-        // A login takes some 500 bytes.
-        eventually("it has tried some times", || valve.written.load(Ordering::SeqCst) > 5_000);
+        // A login takes about 500 bytes.
+        eventually("the worker has tried several times", || valve.written.load(Ordering::SeqCst) > 5_000);
         assert_eq!(calls.load(Ordering::SeqCst), 0);
         permit(&vhost, "worker", ["^$", r"^delay(\.parked)?$", r"^in\.app$"]);
         let message = parked(&settings, 1).remove(0);
-        stop.store(true, Ordering::Relaxed);
-        assert_eq!(running.join().unwrap(), Ok(true));
+        worker.stop_handle().stop();
+        assert_eq!(running.join().unwrap(), Ended::Stopped);
         assert_eq!((message.text("delayline-reason"), message.number("delayline-attempt")), ("attempts", 1));
     });
     assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+/// The number of ready messages in a queue, if the broker answers.
+fn ready(settings: &Settings, queue: &str) -> Option<u32> {
+    Some(Session::open(&settings.broker).ok()?.queue_depth(queue).ok()??.ready)
+}
+
+#[test]
+fn messages_are_processed_side_by_side_and_a_killed_broker_loses_none() {
+    const MESSAGES: u32 = 400;
+    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let settings = node.settings().build().unwrap();
+    install(&settings);
+    drop(Inbox::open(&settings, "app"));
+    let messages = (0..MESSAGES).map(|id| Message::after(app("app"), Delay::ZERO, id.to_string()));
+    assert!(settings.router().connect().unwrap().publish_all(messages).iter().all(Result::is_ok));
+    node.write_down_queues().unwrap();
+    let worker = Worker::new(settings.target(), "in.app", app("app"), Policy::default()).concurrency(8);
+    let (together, begun) = (Barrier::new(8), AtomicU32::new(0));
+    thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            worker.run(|_| {
+                // The first eight calls wait for each other.
+                if begun.fetch_add(1, Ordering::SeqCst) < 8 {
+                    together.wait();
+                }
+                thread::sleep(Duration::from_millis(20));
+                Handled::Park("failed".into())
+            })
+        });
+        eventually("the worker is at work", || begun.load(Ordering::SeqCst) > 100);
+        node.kill();
+        node.restart().unwrap();
+        let mut session = Session::open(&settings.broker).unwrap();
+        let consumer = session.consume("delay.parked", 100).unwrap();
+        let mut parked = HashSet::new();
+        while parked.len() < MESSAGES as usize {
+            match consumer.next(PATIENCE) {
+                Next::Delivery(delivery) => {
+                    parked.insert(delivery.body.clone());
+                    consumer.ack(delivery).unwrap();
+                }
+                other => panic!("{} of {MESSAGES} are parked: {other:?}", parked.len()),
+            }
+        }
+        eventually("no message is left", || ready(&settings, "in.app") == Some(0));
+        worker.stop_handle().stop();
+        assert_eq!(running.join().unwrap(), Ended::Stopped);
+    });
+    eventually("all messages are acknowledged", || ready(&settings, "in.app") == Some(0));
+}
+
+#[test]
+fn a_worker_that_is_stopped_finishes_what_it_has_begun() {
+    let settings = installed(10);
+    drop(Inbox::open(&settings, "app"));
+    let messages = (0..20).map(|id: u32| Message::after(app("app"), Delay::ZERO, id.to_string()));
+    assert!(settings.router().connect().unwrap().publish_all(messages).iter().all(Result::is_ok));
+    let worker = Worker::new(settings.target(), "in.app", app("app"), Policy::default()).concurrency(4);
+    let worker = worker.prefetch(4);
+    let (begun, may_end) = (Barrier::new(5), Barrier::new(5));
+    thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            worker.run(|_| {
+                begun.wait();
+                may_end.wait();
+                Handled::Done
+            })
+        });
+        begun.wait();
+        worker.stop_handle().stop();
+        may_end.wait();
+        assert_eq!(running.join().unwrap(), Ended::Stopped);
+    });
+    eventually("the other messages are back", || ready(&settings, "in.app") == Some(16));
 }

@@ -1,4 +1,4 @@
-//! To another vhost, and to another broker, by the command itself.
+//! Moving messages to another vhost and to another broker, with the command.
 
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
@@ -8,13 +8,13 @@ use crate::common::{Inbox, PATIENCE, install, url, vhost};
 
 use super::{command, ids, of_set, send};
 
-/// All that waits in a set moves to the set of the same name there, and arrives, in time.
+/// Moves all messages to the set of the same name elsewhere, and checks that they arrive on time.
 fn moves(old: &Settings, new: &Settings, more: &[&str]) {
     const COUNT: u32 = 50;
     for settings in [old, new] {
         install(settings);
     }
-    // A minute and a half, on a busy machine; the other messages wait for a day.
+    // A minute and a half is enough even on a busy machine. The other messages wait for a day.
     let due = send(old, 900, 0..COUNT, true);
     send(old, 864_000, COUNT..COUNT + 10, true);
     let inbox = Inbox::open(new, "app");
@@ -32,13 +32,13 @@ fn moves(old: &Settings, new: &Settings, more: &[&str]) {
 }
 
 #[test]
-fn what_waits_moves_to_another_vhost() {
+fn waiting_messages_move_to_another_vhost() {
     let [old, new] = [(); 2].map(|()| vhost().set("unit_ms", "100").build().unwrap());
     moves(&old, &new, &["delay", "--to-vhost", &new.broker.vhost]);
 }
 
 #[test]
-fn what_waits_moves_to_another_broker() {
+fn waiting_messages_move_to_another_broker() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
     let old = vhost().set("unit_ms", "100").build().unwrap();
     let new = node.settings().set("unit_ms", "100").build().unwrap();
@@ -54,11 +54,11 @@ fn what_waits_moves_to_another_broker() {
 }
 
 #[test]
-fn what_cannot_go_there_stays() {
+fn messages_stay_if_the_destination_is_missing() {
     let [old, new] = [(); 2].map(|()| vhost().set("unit_ms", "100").build().unwrap());
     install(&old);
     send(&old, 864_000, 0..10, true);
-    // There is no set, and there is no such vhost.
+    // A vhost without the set, and a vhost that does not exist.
     for (vhost, why) in [(new.broker.vhost.as_str(), "there is no set `delay`"), ("nowhere", "nowhere")] {
         let output = command(&old, &["delay", "--to-vhost", vhost]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

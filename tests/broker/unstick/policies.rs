@@ -1,4 +1,4 @@
-//! Policies that stand stay in force, whoever made them.
+//! Existing policies stay in force.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn theirs(priority: i64) -> Json {
     })
 }
 
-/// That a queue is helped by one kind where the other stands, and which.
+/// Checks that a queue with one kind of policy is freed by the other kind.
 fn helped_beside(what: &str, by: PolicyKind) {
     let settings = installed();
     put(&settings, what, "theirs", &theirs(0));
@@ -48,7 +48,7 @@ fn a_queue_with_both_is_left_alone_and_any_change_of_theirs_helps_it() {
     let [occupied] = report.occupied.as_slice() else { panic!("{report:#?}") };
     assert_eq!((occupied.queue.as_str(), occupied.policy.as_str()), ("delay.level.00", "theirs"));
     assert_eq!(policies(&settings), before);
-    // The same policy once more is no change, and the broker does not pass it on.
+    // Setting an identical policy again is no change, so the broker does not apply it.
     put(&settings, "policies", "theirs", &theirs(0));
     assert_eq!(arrived(&settings, &inbox), 0, "an identical policy was a change");
     put(&settings, "policies", "theirs", &theirs(1));
@@ -58,11 +58,11 @@ fn a_queue_with_both_is_left_alone_and_any_change_of_theirs_helps_it() {
 #[test]
 fn a_policy_that_is_made_meanwhile_goes_first() {
     let settings = installed();
-    leave_behind(&settings, "policies", "delay.level.00");
+    leave_behind(&settings, "policies", "delayline-unstick", "delay.level.00");
     put(&settings, "policies", "theirs", &theirs(-5));
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     applies(&settings, "delay.level.00", "theirs", "");
-    // It is found all the same.
+    // The policy is still found.
     assert_eq!(now(&settings).left_behind, [PolicyKind::Policy]);
     let stand = api.policies(PolicyKind::Policy, &settings.broker.vhost).unwrap();
     assert_eq!(stand.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>(), ["theirs"]);
@@ -71,7 +71,7 @@ fn a_policy_that_is_made_meanwhile_goes_first() {
 #[test]
 fn a_policy_that_was_set_the_moment_before_counts() {
     let settings = installed();
-    // So that they have been counted without it.
+    // Wait until the statistics show that no policy applies.
     applies(&settings, "delay.level.00", "", "");
     put(&settings, "policies", "theirs", &theirs(0));
     let options = UnstickOptions { all: true, dry_run: true, ..UnstickOptions::default() };

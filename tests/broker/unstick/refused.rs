@@ -1,10 +1,10 @@
-//! What a queue has refused, since it was full or not up: no policy hurries the broker before its
-//! time is over, a command on the node does, and nothing is lost.
+//! Messages that were refused because a queue was full or not up. Policies cannot make the broker
+//! retry before its time limit, but a command on the node can. No message is lost.
 
 use super::*;
 
-/// Makes the workers of this vhost believe that their last attempt was long ago. Those of other
-/// tests on the node are left alone.
+/// Makes the workers of this vhost believe that their last attempt was long ago. Workers of other
+/// vhosts are not changed.
 fn long_ago(settings: &Settings) {
     eval(&format!(
         "[catch sys:replace_state(W, fun
@@ -27,22 +27,23 @@ fn long_ago(settings: &Settings) {
 }
 
 #[test]
-fn what_was_refused_is_offered_again_once_its_time_is_over() {
+fn refused_messages_are_offered_again_after_the_time_limit() {
     let settings = installed();
     let mut session = Session::open(&settings.broker).unwrap();
     queue(&mut session, "small", &[("x-max-length", 1.into()), ("x-overflow", "reject-publish".into())]);
     let landing = landing(&settings, &mut session, "small");
-    // One after the other: a queue takes some more than it has room for from several at once.
+    // The messages come one after the other, because a queue exceeds its limit if several come at
+    // once.
     send(&settings, "app", 0..60, 1);
     let refused = eventually_seen(
-        "the rest is refused",
+        "the other messages are refused",
         || {
             let ready = u64::from(session.queue_depth("small").unwrap().unwrap().ready);
             (ready, dead_letters(&settings, &landing.name))
         },
         |&(taken, stuck)| taken > 0 && taken + stuck == 60,
     );
-    // An application comes that takes all there is.
+    // A consumer takes all messages.
     let settings_of = settings.clone();
     let consumer = session.consume("small", 1_000).unwrap();
     let mut arrived = BTreeSet::new();
@@ -57,7 +58,7 @@ fn what_was_refused_is_offered_again_once_its_time_is_over() {
     let look = UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) };
     let report = unstick(&settings_of, &look).unwrap();
     assert!(report.touched[0].left > Some(0), "{report:#?}");
-    // Once the broker's time is over, each attempt hands on what it had in hand.
+    // After the broker's time limit, each attempt hands on the messages that the worker holds.
     for _ in 0..60 {
         long_ago(&settings);
         let all = UnstickOptions { all: true, wait: Duration::ZERO, ..options(Unstick::Set) };
@@ -69,15 +70,16 @@ fn what_was_refused_is_offered_again_once_its_time_is_over() {
     panic!("{} of 60", take(Duration::ZERO));
 }
 
-/// The command in the document that starts the workers anew that have something in hand.
+/// The documented command that restarts all workers which hold messages.
 pub(crate) fn anew() -> &'static str {
-    let document = include_str!("../../../docs/doctor.md");
-    let (_, rest) = document.split_once("if the worker that hands them on starts anew").expect("the advice");
+    let document = include_str!("../../../docs/runbook/stuck.md");
+    let (_, rest) =
+        document.split_once("## Refused, or offered to a queue that was not up").expect("the advice");
     let (_, rest) = rest.split_once("rabbitmqctl eval '").expect("the command");
     rest.split_once('\'').unwrap().0
 }
 
-/// In this vhost alone: what is stuck for other tests on the node is to stay.
+/// The same for this vhost only, because other tests on this node have stuck messages.
 fn anew_here(settings: &Settings) -> String {
     let here = format!("element(2, element(2, S)) =:= <<\"{}\">>,", settings.broker.vhost);
     anew().replace("element(1, S) =:= state,", &format!("element(1, S) =:= state, {here}"))
@@ -88,11 +90,11 @@ fn eval(code: &str) -> String {
 }
 
 #[test]
-fn what_was_offered_to_a_queue_that_was_not_up_goes_when_the_worker_starts_anew() {
-    // What level 1 hands on is not due in level 0 before the command comes to the worker there.
+fn messages_for_a_queue_that_was_not_up_move_when_the_worker_restarts() {
+    // With this unit, the messages of level 1 are not due in level 0 before the command runs.
     let settings = in_units_of("1000");
     let inbox = Inbox::open(&settings, "app");
-    // As while a broker starts: level 1 hands on before level 0 is there.
+    // As during a start of the broker: level 1 hands on before level 0 is available.
     let level = |what: &str| {
         let vhost = &settings.broker.vhost;
         eval(&format!(
@@ -102,7 +104,7 @@ fn what_was_offered_to_a_queue_that_was_not_up_goes_when_the_worker_starts_anew(
     };
     level("stop_server");
     send(&settings, "app", 0..60, 3);
-    // One that is not stuck: its worker is left alone.
+    // This message is not stuck, so its worker is not restarted.
     send(&settings, "app", 60..61, 0);
     stuck(&settings, "delay.level.01", 60);
     level("restart_server");
@@ -115,10 +117,10 @@ fn what_was_offered_to_a_queue_that_was_not_up_goes_when_the_worker_starts_anew(
     all_arrive(&inbox, 0..61);
 }
 
-/// A queue that was deleted before it took a message which another one has: the broker holds on
-/// to it for good, whatever it tries.
+/// A queue refuses a message that another queue has taken, and is then deleted. The broker retries
+/// this message for ever.
 #[test]
-fn what_another_queue_has_taken_is_let_go_once_one_more_is_bound_or_the_worker_starts_anew() {
+fn a_message_of_a_deleted_queue_is_freed_by_a_new_binding_or_by_restarting_the_worker() {
     let settings = installed();
     let mut session = Session::open(&settings.broker).unwrap();
     let inbox = Inbox::open(&settings, "app");
@@ -132,7 +134,7 @@ fn what_another_queue_has_taken_is_let_go_once_one_more_is_bound_or_the_worker_s
         let options = UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) };
         unstick(&settings, &options).unwrap()
     };
-    // One for each way out.
+    // The first round is for the new binding, and the second for the restarted worker.
     for ids in [0..20, 20..40] {
         refusing(&settings, "full");
         session.bind(&binding("full")).unwrap();
@@ -141,7 +143,7 @@ fn what_another_queue_has_taken_is_let_go_once_one_more_is_bound_or_the_worker_s
         stuck(&settings, "delay.level.00", 20);
         if ids.start == 0 {
             let look = || admin::doctor(&settings, &topology(&settings), &DoctorOptions::default()).unwrap();
-            eventually_seen("doctor warns of unbinding it", look, |report| {
+            eventually_seen("doctor warns against unbinding the queue", look, |report| {
                 report.findings.iter().any(|it| {
                     it.code == FindingCode::StuckDeadLetters && it.advice.contains("do not unbind it before")
                 })
@@ -150,7 +152,7 @@ fn what_another_queue_has_taken_is_let_go_once_one_more_is_bound_or_the_worker_s
         session.unbind(&binding("full")).unwrap();
         session.delete_queue("full").unwrap();
         let report = again();
-        assert_eq!(report.touched[0].left, Some(20), "the broker has learned to let go: say so");
+        assert_eq!(report.touched[0].left, Some(20), "the broker lets go now; document that");
         if ids.start == 0 {
             queue(&mut session, "one-more", &[]);
             session.bind(&binding("one-more")).unwrap();

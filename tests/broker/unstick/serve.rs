@@ -1,4 +1,4 @@
-//! `delayline serve` does it by itself.
+//! `delayline serve` frees stuck queues automatically.
 
 use std::{
     sync::{
@@ -14,10 +14,10 @@ use crate::common::daemon::{Daemon, serve_as};
 
 use super::*;
 
-/// A daemon of this user, whose password is his name, that does nothing else.
+/// A daemon that only frees stuck queues, for a user whose password is the user's name.
 fn daemon(settings: &Settings, user: &str) -> Daemon {
     let mut command = serve_as(user, settings);
-    // Each attempt that fails is in the log, and a complaint only if it is news.
+    // The log shows each failed attempt, but repeats a complaint only if it changes.
     command
         .args(["--no-retry", "--no-canary", "--no-web"])
         .env("DELAYLINE_LOG", "info,delayline_admin=debug");
@@ -28,12 +28,12 @@ fn daemon(settings: &Settings, user: &str) -> Daemon {
 fn a_level_that_hands_on_nothing_is_helped() {
     let settings = installed();
     let clean = policies(&settings);
-    leave_behind(&settings, "policies", "delay.level.09");
+    leave_behind(&settings, "policies", "delayline-unstick", "delay.level.09");
     let inbox = stuck_without_dispatch(&settings, 0..100);
     let daemon = daemon(&settings, "guest");
     all_arrive(&inbox, 0..100);
     eventually_seen(
-        "it says so",
+        "the log reports the freed queue",
         || daemon.log(),
         |log| {
             log.contains("queue `delay.level.00` has had dead letters for")
@@ -45,7 +45,7 @@ fn a_level_that_hands_on_nothing_is_helped() {
 }
 
 #[test]
-fn who_may_not_says_so_once_and_goes_on_looking() {
+fn a_missing_right_is_reported_once_and_the_daemon_goes_on() {
     let settings = installed();
     let vhost = &settings.broker.vhost;
     http(node(), "PUT", "users/looker", &json!({"password": "looker", "tags": "monitoring"}));
@@ -54,11 +54,11 @@ fn who_may_not_says_so_once_and_goes_on_looking() {
     let inbox = stuck_without_dispatch(&settings, 0..40);
     let daemon = daemon(&settings, "looker");
     let complaint = "stuck queues cannot be made to try again";
-    eventually_seen("it complains", || daemon.log(), |log| log.contains(complaint));
-    assert!(daemon.log().contains("it needs the tag `policymaker`"), "{}", daemon.log());
+    eventually_seen("the daemon complains", || daemon.log(), |log| log.contains(complaint));
+    assert!(daemon.log().contains("Give it the tag `policymaker`"), "{}", daemon.log());
     let attempts = |log: &String| log.matches("`delay.level.00` stuck: ").count();
-    eventually_seen("it tries again", || daemon.log(), |log| attempts(log) >= 3);
-    // It does not repeat itself, and nothing has moved.
+    eventually_seen("the daemon tries again", || daemon.log(), |log| attempts(log) >= 3);
+    // The complaint is not repeated, and no message has moved.
     assert_eq!(daemon.log().matches(complaint).count(), 1, "{}", daemon.log());
     assert!(inbox.next(Duration::ZERO).is_none());
     http(node(), "PUT", "users/looker", &json!({"password": "looker", "tags": "monitoring,policymaker"}));
@@ -66,7 +66,7 @@ fn who_may_not_says_so_once_and_goes_on_looking() {
 }
 
 #[test]
-fn what_it_did_and_what_it_could_not_do_is_counted() {
+fn attempts_and_blocked_queues_are_counted() {
     let settings = installed();
     let inbox = stuck_without_dispatch(&settings, 0..40);
     let stop = Arc::new(AtomicBool::new(false));
@@ -83,18 +83,22 @@ fn what_it_did_and_what_it_could_not_do_is_counted() {
     let layers = node().settings().set("url", url).set("unit_ms", "10");
     let (refused, first) =
         start(&layers.set("username", "counted").set("password", "counted").build().unwrap());
-    eventually_seen("it counts what it may not touch", || refused.blocked(), |&blocked| blocked == 1);
+    eventually_seen(
+        "it counts the queue that it may not change",
+        || refused.blocked(),
+        |&blocked| blocked == Some(1),
+    );
     assert!(refused.attempts().is_empty());
     let (stats, second) = start(&settings);
     all_arrive(&inbox, 0..40);
     eventually_seen(
-        "and what it did",
+        "it counts its attempt",
         || stats.attempts(),
         |attempts| attempts.contains_key("delay.level.00"),
     );
-    assert_eq!(stats.blocked(), 0);
-    // What is over is not counted any more.
-    eventually_seen("nothing is blocked", || refused.blocked(), |&blocked| blocked == 0);
+    assert_eq!(stats.blocked(), Some(0));
+    // A queue that is no longer stuck is not counted.
+    eventually_seen("no queue is blocked", || refused.blocked(), |&blocked| blocked == Some(0));
     stop.store(true, Ordering::Relaxed);
     first.join().unwrap();
     second.join().unwrap();

@@ -1,4 +1,4 @@
-//! Single causes of a failure: what is said of each, wherever it is met.
+//! Single causes of a failure: each has the same error in every command.
 
 use delayline_amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
@@ -14,9 +14,9 @@ fn without_a_set_no_application_is_to_blame() {
     let nothing = vhost().build().unwrap();
     for words in [
         &["scheduled", "list", "--app", "shop"][..],
-        &["recalled", "list", "--app", "shop"],
-        &["recall", "--pending", "--app", "shop"],
-        &["unroutable", "replay", "--app", "shop"],
+        &["held", "list", "--kind", "recalled", "--app", "shop"],
+        &["scheduled", "list", "--recalls", "--app", "shop"],
+        &["held", "replay", "--kind", "unroutable", "--app", "shop"],
     ] {
         on(&nothing).args(words).assert().stderr(contains("is the set installed?"));
     }
@@ -29,7 +29,7 @@ fn one_message_and_one_of_many_end_alike() {
         let mut send = on(&settings);
         send.args(["send", "--app", "a", "--delay", "1s"]).args(more).write_stdin(input).assert()
     };
-    // What nobody could send.
+    // A message that is too large to be sent.
     let long: &'static str = "100000000 characters\n";
     let limited = |more: &[&str]| {
         let mut send = on(&settings);
@@ -39,12 +39,12 @@ fn one_message_and_one_of_many_end_alike() {
     limited(&[]).code(2);
     limited(&["--lines"]).code(2);
     send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(2).stdout(contains("1 confirmed, 1 failed"));
-    // What the broker did not confirm, with what could not be sent beside it.
+    // Messages that the broker did not confirm, together with lines that could not be sent.
     let mut session = Session::open(&settings.broker).unwrap();
     session.delete_exchange("delay").unwrap();
     send(&["--body", "x"], "").code(3);
-    send(&["--lines"], "x\ny\n").code(3).stdout(contains("0 confirmed, 2 failed"));
-    send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(3).stdout(contains("0 confirmed, 2 failed"));
+    send(&["--lines"], "x\ny\n").code(3).stderr(contains("delayline install"));
+    send(&["--jsonl"], "{\"body\": \"good\"}\nnonsense\n").code(3).stderr(contains("delayline install"));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_missing_password_is_wrong_usage_wherever_it_is_missed() {
 }
 
 #[test]
-fn what_needs_the_management_api_is_wrong_usage_without_one() {
+fn a_command_that_needs_the_management_api_is_wrong_usage_without_it() {
     let settings = installed(1_000);
     let needy = [
         "app remove",
@@ -71,7 +71,7 @@ fn what_needs_the_management_api_is_wrong_usage_without_one() {
         "gateway list",
         "gateway check",
         "gateway remove",
-        "guard",
+        "guard add",
         "transfer",
         "doctor",
         "unstick",
@@ -87,7 +87,7 @@ fn what_needs_the_management_api_is_wrong_usage_without_one() {
 }
 
 #[test]
-fn what_is_wrong_with_settings_is_said_with_what_to_do() {
+fn errors_in_settings_are_reported_with_advice() {
     let node = &shared_node();
     let run = |variables: &[(&str, &str)]| {
         let mut it = delayline();
@@ -97,18 +97,19 @@ fn what_is_wrong_with_settings_is_said_with_what_to_do() {
     run(&[("DELAYLINE_URL", "broker.example")])
         .code(2)
         .stderr(contains("write amqp://USER@HOST:5672/VHOST").and(contains("relative URL").not()));
-    // Once: the cause of an error is not repeated behind it.
+    // The error names its cause only once.
     run(&[("DELAYLINE_URL", "amqp://h:99999")]).code(2).stderr(
         "error: the setting `url` is not usable: its port is not a number from 0 to 65535; write \
          amqp://USER@HOST:5672/VHOST\n",
     );
     run(&[("DELAYLINE_MANAGEMENT_URL", "broker:x")]).code(2).stderr(contains("write http://HOST:15672"));
-    // TLS with who speaks none.
+    // TLS to a server that does not support it.
     let secure = node.url().replace("amqp://", "amqps://");
     run(&[("DELAYLINE_URL", &secure)]).code(3).stderr(
         contains("does not speak TLS").and(contains("amqp://")).and(contains("InvalidContentType").not()),
     );
-    // Without the management API it looks as far as it can, and says what it did not see.
+    // Without the management API, the command checks as much as possible, and reports which checks
+    // it skipped.
     let secure = node.management_url().replace("http://", "https://");
     let url = format!("{}/{}", node.url(), installed(1_000).broker.vhost);
     run(&[("DELAYLINE_URL", &url), ("DELAYLINE_UNIT_MS", "1000"), ("DELAYLINE_MANAGEMENT_URL", &secure)])
@@ -117,7 +118,7 @@ fn what_is_wrong_with_settings_is_said_with_what_to_do() {
                 .and(contains("does not speak TLS"))
                 .and(contains("InvalidContentType").not()),
         );
-    // A vhost that is not there, with a name that a shell would take apart.
+    // A vhost that does not exist, with a name that needs quoting in a shell.
     let url = format!("{}/it%27s%20new", node.url());
     run(&[("DELAYLINE_URL", &url)]).code(3).stderr(contains(r"rabbitmqctl add_vhost 'it'\''s new'"));
 }

@@ -1,4 +1,4 @@
-//! What ends a command that waits for an answer.
+//! Signals that end a command while it waits for an answer.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,7 +11,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A broker that takes connections and says nothing: its address, and when somebody came.
+/// A broker that accepts connections and never answers. Returns its address, and a channel that
+/// reports each connection.
 fn deaf() -> (SocketAddr, mpsc::Receiver<()>) {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = deaf.local_addr().unwrap();
@@ -26,10 +27,10 @@ fn deaf() -> (SocketAddr, mpsc::Receiver<()>) {
     (address, comes)
 }
 
-/// A command with a broker at that address, which a signal can interrupt.
+/// A command with a broker at that address. SIGINT interrupts it.
 fn at_nobody(address: SocketAddr, words: &[&str]) -> Process {
-    // Whoever runs the tests in the background may ignore the signal, and what they start would
-    // inherit that.
+    // If the tests run in the background, they may ignore SIGINT, and the command would inherit
+    // that.
     let mut process = Process::new("env");
     process.args(["--default-signal=INT", env!("CARGO_BIN_EXE_delayline")]);
     for (name, _) in std::env::vars_os() {
@@ -52,14 +53,14 @@ fn at_nobody(address: SocketAddr, words: &[&str]) -> Process {
     process
 }
 
-/// What a command ends with that is interrupted while it waits for an answer.
+/// The exit code of a command that is interrupted while it waits for an answer.
 pub(super) fn interrupted(words: &[&str]) -> i32 {
     let (address, comes) = deaf();
     let mut child = at_nobody(address, words).spawn().unwrap();
     comes.recv().unwrap();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let status = child.wait().unwrap();
-    // As shells count it.
+    // The code that a shell reports.
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
 }
 
@@ -67,7 +68,7 @@ pub(super) fn interrupted(words: &[&str]) -> i32 {
 fn a_second_signal_ends_a_daemon_at_once() {
     let (address, comes) = deaf();
     let mut serve = at_nobody(address, &["serve", "--no-web"]);
-    // So that it could not be done with its broker by then.
+    // The long timeout keeps the daemon waiting for its broker during the whole test.
     serve.env("DELAYLINE_CONNECT_TIMEOUT", "10m").stderr(Stdio::piped());
     let mut child = serve.spawn().unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -87,17 +88,17 @@ fn one_signal_ends_a_daemon_whose_broker_and_management_api_answer_nothing() {
     let mut serve = at_nobody(address, &["serve", "--no-web"]);
     serve.env("DELAYLINE_CONNECT_TIMEOUT", "1h").stderr(Stdio::piped());
     let child = serve.spawn().unwrap();
-    // The service, the API for gateways, and more.
+    // Connections of the service, of the gateways, and others.
     (0..3).for_each(|_| comes.recv().unwrap());
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8(ended.stderr).unwrap();
-    // 1 if the service had begun to connect.
+    // The code is 1 if the service had begun to connect.
     assert!(matches!(ended.status.code(), Some(0 | 1)), "{said}");
     assert!(said.contains("did not end in time"), "{said}");
 }
 
-/// It would look healthy, and never get a connection.
+/// Such a daemon would look healthy, but would never get a connection.
 #[test]
 fn a_daemon_that_may_open_too_few_files_does_not_start() {
     let mut limited = Process::new("sh");
@@ -112,10 +113,10 @@ fn a_daemon_that_may_open_too_few_files_does_not_start() {
 }
 
 #[test]
-fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
+fn one_signal_ends_a_command_that_only_looks_at_a_silent_broker() {
     for words in [
         &["scheduled", "list", "--app", "shop", "--json"][..],
-        &["recall", "--app", "shop", "--id", "a"],
+        &["scheduled", "recall", "--app", "shop", "--id", "a"],
         &["status", "--watch", "1"],
     ] {
         let (address, comes) = deaf();
@@ -128,7 +129,7 @@ fn one_signal_ends_what_only_looks_whoever_still_owes_an_answer() {
         assert_eq!(ended.status.code(), Some(130), "{words:?}");
         let said = String::from_utf8(ended.stderr).unwrap();
         let said = said.lines().last().unwrap();
-        assert!(said.contains("still owes an answer"), "{words:?}: {said}");
+        assert!(said.contains("has not answered yet"), "{words:?}: {said}");
         if words.contains(&"--json") {
             let said: serde_json::Value = serde_json::from_str(said).unwrap();
             assert_eq!(

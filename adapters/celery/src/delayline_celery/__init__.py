@@ -53,11 +53,11 @@ class Delayline(Celery):
         self.delay_exchange = delay_exchange
         queue = queue or app_key
         self.conf.update(
-            # It exists, and we may not declare or bind it.
+            # The queue exists, and we may not declare or bind it.
             task_queues=[Queue(queue, no_declare=True, queue_arguments={"x-queue-type": "quorum"})],
             task_default_queue=queue,
             task_create_missing_queues=False,
-            # These would declare queues of their own.
+            # These features would declare queues of their own.
             worker_enable_remote_control=False,
             task_ignore_result=True,
             # Acknowledged when done, rejected when failed.
@@ -82,7 +82,7 @@ class Delayline(Celery):
         **options: Any,
     ) -> AsyncResult:
         """Like Celery's, and returns once the broker has stored the message."""
-        # What the broker and delayline wrote into a received message is not sent again.
+        # Headers that the broker and delayline added to a received message are not sent again.
         own = {name: value for name, value in (options.pop("headers", None) or {}).items() if not _foreign(name)}
         if expires is not None:
             # As a property, the broker would count it from now, and shorten the delay.

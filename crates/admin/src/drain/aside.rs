@@ -1,9 +1,8 @@
 //! Reading past messages that AMQP 0-9-1 cannot carry.
 //!
-//! The broker closes the connection over each of them (see
-//! [`amqp::v1`](delayline_amqp::v1)), so nobody can reach what lies behind. They are held
-//! over AMQP 1.0 while the others are read, and return to the queue in the end unless they
-//! were discarded.
+//! The broker closes the connection over each of them (see [`amqp::v1`](delayline_amqp::v1)), so the
+//! messages behind them are out of reach. They are held over AMQP 1.0 while the others are read. At the end
+//! they return to the queue, unless they were discarded.
 
 use std::{
     thread::{self, JoinHandle},
@@ -24,16 +23,16 @@ use super::{DrainError, Drained};
 /// How many messages are requested at a time.
 const BATCH: u32 = 500;
 
-/// How many more messages than will be read are examined: what is held makes room for others.
+/// How many messages are examined beyond the read limit: held messages make room for others.
 const BEYOND: u64 = 1_000;
 
-/// How much of a body is kept for display, and how many bytes of all bodies together.
+/// The displayed part of a body, and the limit for all bodies together, in bytes.
 const SHOWN: (usize, usize) = (4 * 1024, 64 * 1024 * 1024);
 
 /// How long the broker may take to requeue what a broken connection held.
 const BACK: Duration = Duration::from_secs(10);
 
-/// How often in a row the number of messages has to be the same.
+/// How often in a row the number of messages must be the same.
 const SAME: u32 = 5;
 
 /// How often to check whether the broker expects a sign of life.
@@ -41,15 +40,15 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The result of reading past messages that AMQP 0-9-1 cannot carry.
 pub(crate) struct Passed<T> {
-    /// What happened to the other messages, without those that are held.
+    /// What happened to the other messages, without the held ones.
     pub(crate) drained: Drained,
     /// The outcome of the last run.
     pub(crate) value: T,
-    /// Those that are held.
+    /// The held messages.
     pub(crate) aside: Aside,
 }
 
-/// Messages that nobody else gets until this is dropped.
+/// Messages that no other consumer gets until this is dropped.
 #[derive(Default)]
 pub(crate) struct Aside {
     /// Each with the index of its holder, and the number that settles it there.
@@ -61,12 +60,11 @@ enum Command {
     Accept(Vec<u32>, Sender<Result<(), AmqpError>>),
 }
 
-/// Reads a queue with `run`, `limit` messages at most. If messages over which the broker
-/// closes connections ended it, reads once more past them; that run finds again what the
-/// first one kept.
+/// Reads a queue with `run`, `limit` messages at most. If messages over which the broker closes connections
+/// ended the run, this reads once more past them. The second run finds the messages again that the first
+/// one kept.
 ///
-/// # Errors
-/// As for `run`.
+/// # Errors As for `run`.
 pub(crate) fn past<T>(
     settings: &Settings,
     queue: &Queue,
@@ -75,19 +73,19 @@ pub(crate) fn past<T>(
 ) -> Result<Passed<T>, DrainError> {
     let (mut drained, mut value) = run()?;
     let mut aside = Aside::default();
-    // Which other messages a version closes connections over is not known.
+    // It is unknown over which other messages a version closes connections.
     for certain in [true, false] {
         // The broker may still be about to close the connection after the last message.
         let whole = drained.interrupted || drained.examined >= drained.waiting.min(limit);
         if drained.failure.is_none() && (whole || !aside.messages.is_empty()) {
             break;
         }
-        // What the broken connection held is requeued a moment later.
+        // The messages of the broken connection are requeued a moment later.
         let there = drained.waiting.saturating_sub(drained.discarded + drained.sent);
         let held = |aside: &Aside| aside.messages.len() as u64;
         await_ready(settings, queue, there.saturating_sub(held(&aside)));
         let before = held(&aside);
-        // The failure of the run says more than this error.
+        // The failure of the run is more informative than this error.
         if let Err(error) = aside.hold(settings, queue, limit.saturating_add(BEYOND), certain) {
             log::debug!("could not read past it over AMQP 1.0: {error}");
             break;
@@ -103,9 +101,9 @@ pub(crate) fn past<T>(
     Ok(Passed { drained, value, aside })
 }
 
-/// Merges two runs: what the first kept, the second found again, `held` of it set aside.
-/// Acknowledgements lost with the broken connection do not count; what was discarded then is
-/// discarded once more, and what was sent came back and is sent twice.
+/// Merges two runs: the second found the messages again that the first kept, without the `held` ones.
+/// Acknowledgements lost with the broken connection do not count: a discarded message is discarded once
+/// more, and a sent one came back and is sent twice.
 fn after(first: Drained, second: Drained, held: u64) -> Drained {
     let gone = first.waiting.saturating_sub(second.waiting + held);
     let sent = first.sent.min(gone);
@@ -120,8 +118,8 @@ fn after(first: Drained, second: Drained, held: u64) -> Drained {
     }
 }
 
-/// Waits until so many messages are ready and no more return, or until it is clear that
-/// others have taken some.
+/// Waits until `count` messages are ready and none return, or until other consumers have clearly taken
+/// some.
 fn await_ready(settings: &Settings, queue: &Queue, count: u64) {
     let until = Instant::now() + BACK;
     let Ok(mut session) = Session::open(&settings.broker) else { return };
@@ -136,9 +134,8 @@ fn await_ready(settings: &Settings, queue: &Queue, count: u64) {
 }
 
 impl Aside {
-    /// Takes those among the first `most` messages out of the queue that AMQP 0-9-1 cannot
-    /// carry; unless only the `certain` ones are wanted, also those that only some versions
-    /// cannot.
+    /// Takes the messages out of the queue that AMQP 0-9-1 cannot carry, among the first `most`. With
+    /// `certain`, messages that only some versions cannot carry are left.
     fn hold(
         &mut self,
         settings: &Settings,
@@ -195,7 +192,7 @@ impl Aside {
         Ok(())
     }
 
-    /// What is held.
+    /// The held messages.
     pub(crate) fn messages(&self) -> impl Iterator<Item = &Foreign> {
         self.messages.iter().map(|(.., message)| message)
     }
@@ -207,8 +204,7 @@ impl Aside {
         drained.kept += count;
     }
 
-    /// Counts the held messages as examined, and the selected ones as refused, since they
-    /// cannot be sent on.
+    /// Counts the held messages as examined, and the selected ones as refused: they cannot be sent on.
     pub(crate) fn refuse(&self, drained: &mut Drained, fits: impl Fn(&Foreign) -> bool) {
         self.keep(drained);
         let count = self.messages().filter(|message| fits(message)).count() as u64;
@@ -220,7 +216,7 @@ impl Aside {
         }
     }
 
-    /// Discards the selected ones for good, and counts all.
+    /// Discards the selected messages for good, and counts all.
     pub(crate) fn discard(&self, drained: &mut Drained, fits: impl Fn(&Foreign) -> bool) {
         self.keep(drained);
         for (place, (commands, _)) in self.holders.iter().enumerate() {
@@ -254,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_runs_count_what_stayed_once() {
+    fn two_runs_count_kept_messages_once() {
         let first = Drained {
             waiting: 10,
             examined: 6,
@@ -268,7 +264,7 @@ mod tests {
         let expected =
             Drained { waiting: 10, examined: 9, kept: 3, discarded: 5, sent: 1, ..Drained::default() };
         assert_eq!(after(first.clone(), second.clone(), 1), expected);
-        // One of the acknowledgements was lost, or all were.
+        // Some or all acknowledgements were lost.
         let second = Drained { waiting: 6, examined: 6, discarded: 3, ..second };
         assert_eq!(after(first.clone(), second.clone(), 1), expected);
         let second = Drained { waiting: 9, examined: 9, discarded: 6, ..second };

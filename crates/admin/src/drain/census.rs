@@ -1,4 +1,4 @@
-//! Counting messages by any key of the caller's.
+//! Counting messages by any key.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use delayline_settings::Settings;
 
 use super::{Decision, Drain, DrainError, Drained, Progress, past};
 
-/// Groups of messages, and how many each has.
+/// Groups of messages, and the size of each.
 ///
-/// The number of groups is bounded, since part of the key may come from a hostile publisher;
-/// messages without a place are counted as `other`.
+/// The number of groups is bounded, since a hostile publisher may control part of the key. Messages beyond
+/// it are counted as `other`.
 #[derive(Debug, Clone)]
 pub struct Census<K> {
     groups: BTreeMap<K, Group>,
@@ -25,10 +25,10 @@ pub struct Census<K> {
     other: Group,
 }
 
-/// Messages that have something in common.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// Messages that have the same key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Group {
-    /// How many.
+    /// The number of messages.
     pub count: u64,
     /// The size of all their bodies, in bytes.
     pub bytes: u64,
@@ -85,12 +85,11 @@ impl<K: Ord> Census<K> {
     }
 }
 
-/// Counts the messages of a queue, including those that AMQP 0-9-1 cannot carry, and changes
-/// nothing. Examines `limit` messages at most; there are no more than `groups` groups. `of`
-/// gives the key of a message, `of_foreign` that of one that cannot be carried.
+/// Counts the messages of a queue, including those that AMQP 0-9-1 cannot carry, and changes nothing.
+/// Examines `limit` messages at most, in `groups` groups at most. `of` returns the key of a message,
+/// `of_foreign` the key of a message that AMQP 0-9-1 cannot carry.
 ///
-/// # Errors
-/// Why nothing was touched.
+/// # Errors Why nothing was touched.
 pub(crate) fn count<K: Ord>(
     (settings, queue): (&Settings, &Queue),
     (limit, groups): (u64, usize),
@@ -138,17 +137,22 @@ impl Group {
     }
 }
 
-/// When a message came into the queue, as well as can be known, since brokers do not record
-/// it: the time of its last dead-lettering, or else of its last failure, or else when it was
-/// due, or else the property `timestamp`, which the publisher sets as it likes.
+/// When a message came into the queue, to be shown: as in [`recorded`], or its due time. Never the property
+/// `timestamp`, which a publisher may set to any value.
 #[must_use]
 pub fn arrived(delivery: &Delivery) -> Option<Timestamp> {
-    let milliseconds = |name| Timestamp::from_millisecond(delivery.headers.get(name)?.as_i64()?).ok();
-    let stamped = || Timestamp::from_second(i64::try_from(delivery.properties.timestamp?).ok()?).ok();
-    last_death(&delivery.headers)
-        .or_else(|| milliseconds(headers::LAST_FAILED))
-        .or_else(|| milliseconds(headers::DUE))
-        .or_else(stamped)
+    recorded(delivery).or_else(|| milliseconds(delivery, headers::DUE))
+}
+
+/// When a message came into the queue, according to the broker or to us: the last dead-lettering, or else
+/// the last failure. Only this time is good enough to discard a message by its age.
+#[must_use]
+pub fn recorded(delivery: &Delivery) -> Option<Timestamp> {
+    last_death(&delivery.headers).or_else(|| milliseconds(delivery, headers::LAST_FAILED))
+}
+
+fn milliseconds(delivery: &Delivery, name: &str) -> Option<Timestamp> {
+    Timestamp::from_millisecond(delivery.headers.get(name)?.as_i64()?).ok()
 }
 
 /// The latest time in `x-death`.
@@ -169,7 +173,7 @@ mod tests {
     use delayline_core::message::Headers;
 
     #[test]
-    fn a_group_knows_its_ages() {
+    fn a_group_has_the_oldest_and_newest_time() {
         let mut group = Group::default();
         for second in [None, Some(5), Some(3), Some(9), None] {
             group.add(10, second.map(|second| Timestamp::from_second(second).unwrap()));

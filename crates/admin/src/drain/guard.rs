@@ -3,11 +3,8 @@
 use log::debug;
 use serde_json::Value as Json;
 
-use crate::{
-    compare::Observed,
-    management::{ManagementApi, QueueInfo},
-};
 use delayline_amqp::{AmqpError, Session};
+use delayline_broker::{ManagementApi, Policies, QueueInfo};
 use delayline_core::topology::{Argument, Endpoint, Queue, QueueType};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
@@ -22,7 +19,7 @@ const DEFAULT: i64 = 20;
 /// AMQP's reply code when the queue has other arguments.
 const PRECONDITION_FAILED: u16 = 406;
 
-/// What waits in a queue.
+/// The messages in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) messages: u64,
@@ -30,7 +27,7 @@ pub(super) struct Waiting {
     pub(super) bytes: Option<u64>,
 }
 
-/// Refuses a queue that would drop messages because they were read. Returns what waits in it.
+/// Refuses a queue that would drop messages because they were read. Returns the number of its messages.
 pub(super) fn check(
     settings: &Settings,
     session: &mut Session,
@@ -68,7 +65,7 @@ pub(super) fn check(
     }
 }
 
-/// The limit in force and what was counted, or why that cannot be known.
+/// The delivery limit in force and the counted messages, or why they are unknown.
 type Known = Result<(Option<i64>, Option<Waiting>), String>;
 
 fn from_management(settings: &Settings, name: &str) -> Result<Known, DrainError> {
@@ -78,14 +75,12 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, DrainError>
     let asked = ManagementApi::new(management).and_then(|api| {
         let version = api.overview()?.rabbitmq_version;
         let mut queue = api.queue(&settings.broker.vhost, name)?;
-        if let Some(info) = queue.take() {
-            let mut observed = Observed { queues: vec![info], ..Observed::default() };
-            // A policy that was just set is not in the queue's statistics yet. A user that
-            // may not list policies has only the statistics.
-            if let Err(error) = observed.read_policies(&api, &settings.broker.vhost) {
-                debug!("policies that were set in the last few seconds are not seen: {error}");
-            }
-            queue = observed.queues.pop();
+        // A policy that was just set is not in the queue's statistics yet. A user that may not
+        // list policies has only the statistics.
+        if let Some(info) = &mut queue
+            && let Err(error) = Policies::fetch(&api, &settings.broker.vhost).apply([info])
+        {
+            debug!("policies that were set in the last few seconds are not seen: {error}");
         }
         Ok((queue, version))
     });
@@ -98,12 +93,12 @@ fn from_management(settings: &Settings, name: &str) -> Result<Known, DrainError>
 
 /// Without any bytes, either nothing was counted yet or there is nothing to count.
 fn counted(info: &QueueInfo) -> Option<Waiting> {
-    let bytes = info.message_bytes_ready;
-    (bytes > 0).then_some(Waiting { messages: info.messages_ready, bytes: Some(bytes) })
+    let bytes = info.message_bytes_ready.filter(|bytes| *bytes > 0);
+    Some(Waiting { messages: info.messages_ready?, bytes: Some(bytes?) })
 }
 
-/// How often a queue delivers a message again; `None` for ever. The lower of argument and
-/// policy; a negative value means no limit and loses against a positive one.
+/// How often a queue delivers a message again; `None` for no limit. The lower of argument and policy
+/// applies. A negative value means no limit, and a positive one overrides it.
 fn in_force(info: &QueueInfo, version: &str) -> Option<i64> {
     let argument = info.arguments.get("x-delivery-limit").and_then(Json::as_i64);
     let policy = info.policy_value("delivery-limit").and_then(Json::as_i64);
@@ -133,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_limit_in_force() {
+    fn finds_the_limit_in_force() {
         for (argument, policy, old, new) in [
             (None, None, None, Some(20)),
             (Some(-1), None, None, None),

@@ -1,43 +1,40 @@
-//! Queues that keep messages until somebody decides about them.
+//! Reading queues whose messages wait for an operator's decision.
 //!
-//! The *unroutable* queue of a set is one: what nobody is bound for and what is
-//! malformed waits there. One operation does everything with such a queue:
-//! [`Drain::run`] takes the messages out one after the other, without
-//! acknowledging them, and asks about each what to do: [keep](Decision::Keep) it,
-//! [discard](Decision::Discard) it, or [send](Decision::Send) it on. Listing and
-//! showing are drains that keep everything.
+//! The *unroutable* queue of a set is an example: it keeps unroutable messages, malformed ones
+//! included. A single operation serves every such queue. [`Drain::run`] takes out the messages
+//! one by one, without acknowledging them, and asks what to do with each:
+//! [keep](Decision::Keep) it, [discard](Decision::Discard) it, or [send](Decision::Send) it on.
+//! Listing and showing are drains that keep everything.
 //!
-//! What a message is here for ([`Census`] counts by any key), which ones are
-//! selected and where they go are the caller's: `decide` sees each message and
-//! answers. So the same code serves every queue of this kind.
+//! The caller decides about each message in `decide`: why it is here ([`Census`] counts by any
+//! key), whether it is selected, and where it goes. So the same code serves all these queues.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - A message is acknowledged only after its successor is confirmed. Whatever
-//!   interrupts it, a message that was not confirmed is still in the queue; one
-//!   that was confirmed and not yet acknowledged is sent again by the next run.
-//! - It ends. It looks at no more messages than there were at the start, so one
-//!   that comes back is not sent round and round.
-//! - What is kept goes back in the order in which it was, as far as the broker
-//!   keeps it: quorum queues put returned messages in front of the others.
-//! - It takes as much memory as what is in flight and a page of messages, which is
-//!   bounded by bytes ([`Drain::in_pages`]), and some hundred bytes for each bundle of
-//!   up to 32 that are kept, however long the queue is.
+//! - A message is acknowledged only after its successor is confirmed. After any
+//!   interruption, an unconfirmed message is still in the queue. A message that was
+//!   confirmed and not yet acknowledged is sent again by the next run.
+//! - It ends. It examines only the messages that were there at the start, so a
+//!   message that comes back is not sent again.
+//! - Kept messages go back in their original order, as far as the broker keeps it:
+//!   quorum queues put returned messages in front of the others.
+//! - Its memory does not depend on the length of the queue. It holds the messages in
+//!   flight, one page of messages, which is bounded by bytes ([`Drain::in_pages`]), and
+//!   some hundred bytes for each bundle of up to 32 kept messages.
 //!
-//! # What AMQP 0-9-1 cannot carry
+//! # Messages that AMQP 0-9-1 cannot carry
 //!
-//! The broker closes the connection over a message that was published over AMQP 1.0 with
-//! values that 0-9-1 has no form for, and a drain ends there. [`admin`](crate) then holds
+//! A message that was published over AMQP 1.0 can have values that 0-9-1 has no form for. The
+//! broker closes the connection over it, and a drain ends there. [`admin`](crate) then holds
 //! such messages over AMQP 1.0 and reads past them.
 //!
 //! # Delivery limits
 //!
-//! Reading a queue without removing anything means taking messages and giving
-//! them back, and a quorum queue counts that. From RabbitMQ 4.0 it *drops* a
-//! message that was given back more than 20 times, unless the queue says
-//! otherwise. A queue that keeps messages therefore has an `x-delivery-limit` that
-//! nobody reaches ([`topology::UNREACHABLE_DELIVERY_LIMIT`]), and a drain does not
-//! touch a queue with a lower one: looking must not lose anything.
+//! Reading a queue without removing anything means taking messages and giving them back. A
+//! quorum queue counts that: from RabbitMQ 4.0 it *drops* a message that was given back more
+//! than 20 times, unless the queue has another limit. A queue that keeps messages therefore has
+//! an `x-delivery-limit` that is never reached ([`topology::UNREACHABLE_DELIVERY_LIMIT`]). A
+//! drain does not touch a queue with a lower limit, since reading must not lose messages.
 //!
 //! [`topology::UNREACHABLE_DELIVERY_LIMIT`]: delayline_core::topology::UNREACHABLE_DELIVERY_LIMIT
 
@@ -50,17 +47,18 @@ mod run;
 mod sample;
 mod sender;
 
-use crate::management::ManagementError;
 use delayline_amqp::{AmqpError, Session};
+use delayline_broker::ManagementError;
+use delayline_core::shell::command;
 use delayline_core::{
     codec::AppKey,
-    topology::{Endpoint, IF_MISSING, Queue},
+    topology::{Endpoint, Queue, if_missing},
 };
 use delayline_settings::Settings;
 
 pub(crate) use aside::past;
 pub(crate) use census::count;
-pub use census::{Census, Group, arrived};
+pub use census::{Census, Group, arrived, recorded};
 pub use run::{Decision, Drain, Drained, Outgoing, Progress};
 pub use sample::Sample;
 
@@ -73,16 +71,16 @@ pub(crate) fn check(settings: &Settings, session: &mut Session, queue: &Queue) -
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainError {
-    /// There is no such queue or exchange of the set.
-    #[error("the {what} does not exist; {IF_MISSING}")]
+    /// The queue or exchange of the set does not exist.
+    #[error("the {what} does not exist; {}", if_missing())]
     Missing {
-        /// What is missing.
+        /// The missing object.
         what: Endpoint,
     },
     /// The application has no queue of recalled messages.
     #[error(
-        "messages of `{app}` cannot be recalled: it was registered without that. Run `delayline app add {app} \
-         --recall`"
+        "messages of `{app}` cannot be recalled: it was registered without recall. Run `{}`",
+        command(&["app", "add", app.as_str(), "--recall"])
     )]
     NotOffered {
         /// The application.
@@ -90,8 +88,8 @@ pub enum DrainError {
     },
     /// Reading its messages would use up their deliveries.
     #[error(
-        "the queue `{queue}` drops messages that were delivered {limit} times, and looking at them counts; \
-         nothing was touched. Give it a policy with `delivery-limit` -1 (RabbitMQ 4.0 and newer), or move \
+        "queue `{queue}` was not read: it drops messages that were delivered {limit} times, and reading \
+         counts as a delivery. Give it a policy with `delivery-limit` -1 (RabbitMQ 4.0 and newer), or move \
          its messages and install the set again"
     )]
     DeliveryLimit {
@@ -100,10 +98,10 @@ pub enum DrainError {
         /// How often it delivers a message.
         limit: i64,
     },
-    /// It cannot be told whether reading is safe.
+    /// It is unknown whether reading is safe.
     #[error(
-        "cannot tell whether queue `{queue}` drops messages that were looked at too often ({reason}); \
-         nothing was touched. Give the URL of the management API (--management-url)"
+        "queue `{queue}` was not read: it may drop messages that were read too often, and its delivery \
+         limit is unknown ({reason}). Give the URL of the management API (--management-url)"
     )]
     UnknownLimit {
         /// Its name.

@@ -1,13 +1,13 @@
-//! How many messages are taken at a time: pure.
+//! The number of messages to take at a time: pure.
 //!
-//! The messages of a page can pile up in our memory and in the broker's, and the size of a
-//! body is known only once it is here: a consumer's prefetch counts messages. So a page has
-//! room for as many as fit the bound if all are as large as the largest so far, and it grows
-//! slowly. Only if everything in the queue fits the bound is there no risk.
+//! The messages of a page can pile up in our memory and in the broker's. The size of a body is known only
+//! after it arrives, since a consumer's prefetch counts messages. So a page fits the bound even if every
+//! body is as large as the largest so far, and pages grow slowly. The bound is safe only if all messages of
+//! the queue fit it.
 
-/// The most messages of a page while the queue holds more than the bound. More would gain
-/// little (a page costs about a millisecond), and this many can arrive at once when large
-/// bodies follow small ones: half a GiB of 16 MiB each.
+/// The most messages of a page while the queue holds more than the bound. A larger page would gain little,
+/// since a page costs about a millisecond. This many can arrive at once when large bodies follow small
+/// ones: half a GiB of 16 MiB each.
 const CAREFUL: u64 = 32;
 
 /// Computes the sizes of pages.
@@ -29,7 +29,7 @@ impl Paging {
         Self { messages: messages.max(1), bytes, rest: None, largest: 0, last: 0 }
     }
 
-    /// Notes that the queue holds so many bytes of bodies.
+    /// Notes how many bytes of bodies the queue holds.
     pub(super) fn of(self, rest: Option<u64>) -> Self {
         Self { rest, ..self }
     }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_grows_as_long_as_bodies_are_small() {
+    fn a_page_grows_while_bodies_are_small() {
         let paging = Paging::new(1_000, 4 * MIB as u64);
         assert_eq!(sizes(paging, |_| 100, 8), [1, 2, 4, 8, 16, 32, 32, 32]);
         assert_eq!(sizes(paging, |_| MIB, 5), [1, 2, 4, 4, 4]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_as_large_as_may_be_once_the_rest_fits() {
+    fn a_page_has_full_size_once_the_rest_fits() {
         let paging = Paging::new(1_000, 10_000);
         assert_eq!(sizes(paging.of(Some(10_000)), |_| 10, 2), [1_000, 1_000]);
         assert_eq!(sizes(paging.of(Some(10_030)), |_| 10, 4), [1, 2, 1_000, 1_000]);

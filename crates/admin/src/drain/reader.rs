@@ -21,16 +21,15 @@ const BUNDLE: u32 = 32;
 /// and handles later ones together in any order.
 const BUNDLES: usize = 16;
 
-/// How long the broker may take to requeue what is in flight before the rest is given back
-/// without waiting.
+/// How long the broker may take to requeue the messages in flight before the rest is given back without
+/// waiting.
 const PUT_BACK: Duration = Duration::from_secs(5);
 
-/// How long acknowledgements wait for the rest of a page, and how long to wait for the rest
-/// of a page that is no longer wanted.
+/// How long acknowledgements wait for the rest of a page, and how long to wait for the rest of an unwanted
+/// page.
 const REST: Duration = Duration::from_secs(1);
 
-/// Reads a queue page by page on one channel. Closing it requeues what was not acknowledged,
-/// in order.
+/// Reads a queue page by page on one channel.
 pub(super) struct Reader<'b> {
     session: Session,
     browser: &'b Browser,
@@ -89,12 +88,12 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// Whether everything to be read was read, or will not come.
+    /// Whether all messages were read, or will not come.
     pub(super) fn is_done(&self) -> bool {
         self.left == 0
     }
 
-    /// How many messages did not come.
+    /// The number of messages that did not come.
     pub(super) fn withheld(&self) -> u64 {
         self.withheld
     }
@@ -129,7 +128,7 @@ impl<'b> Reader<'b> {
     }
 
     fn turn_page(&mut self) -> Result<(), AmqpError> {
-        // Brokers requeue what several consumers hold in any order.
+        // Brokers requeue the messages of several consumers in any order.
         self.kept.extend(self.last.take());
         let size = self.paging.turn(self.left);
         (self.size, self.read, self.ended) = (size.into(), 0, false);
@@ -168,8 +167,8 @@ impl<'b> Reader<'b> {
         self.forgotten.len()
     }
 
-    /// Nothing came. The ready count says nothing here: the whole page is delivered at once,
-    /// and can be on its way for long.
+    /// Gives up waiting after nothing came. The ready count is no evidence here: the whole page is
+    /// delivered at once, and can be on its way for long.
     fn lose_patience(&mut self) {
         if self.quiet.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             self.withheld = std::mem::take(&mut self.left);
@@ -186,7 +185,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// One that was read earlier, perhaps in an earlier page, stays in the queue.
+    /// An earlier message, perhaps of an earlier page, stays in the queue.
     pub(super) fn keep_late(&mut self, place: Place) {
         self.kept.push((place, 1));
     }
@@ -203,8 +202,19 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Requeues what was kept, once the broker has seen the acknowledgements.
-    fn close(&mut self) -> Result<(), AmqpError> {
+    /// Gives the kept messages back. The browser must be dropped before the result is waited for: closing
+    /// the channel requeues the messages of a single consumer in order.
+    pub(super) fn end(mut self) -> Returned {
+        let ready_before = self.give_back().unwrap_or_else(|error| {
+            debug!("the broker requeues the messages that were kept: {error}");
+            None
+        });
+        Returned { session: self.session, queue: self.queue, ready_before }
+    }
+
+    /// Requeues the kept messages, once the broker has seen the acknowledgements. If closing the channel
+    /// is what requeues them, the number of messages in the queue before that.
+    fn give_back(&mut self) -> Result<Option<u64>, AmqpError> {
         let deadline = Instant::now() + REST;
         while !self.ended && Instant::now() < deadline {
             self.end_page()?;
@@ -215,8 +225,8 @@ impl<'b> Reader<'b> {
             settle();
         }
         if self.pages < 2 {
-            // Closing the channel requeues the messages of a single consumer in order.
-            return Ok(());
+            let any = self.last.is_some() || !self.kept.is_empty();
+            return any.then(|| ready(&mut self.session, &self.queue)).transpose();
         }
         if !self.ended
             && let Some(page) = &self.page
@@ -225,12 +235,12 @@ impl<'b> Reader<'b> {
         }
         self.kept.extend(self.last.take());
         self.kept.sort_unstable_by_key(|(place, _)| place.tag());
-        let mut expected = self.ready()?;
+        let mut expected = ready(&mut self.session, &self.queue)?;
         let mut patient = true;
         for (index, (place, count)) in std::mem::take(&mut self.kept).into_iter().enumerate() {
             self.browser.give_back(place)?;
             expected += u64::from(count);
-            // Acknowledgements can still be in flight: then one after the other.
+            // Acknowledgements can still be in flight, so the messages are returned one by one.
             if patient && (self.forgot || index % BUNDLES == 0) {
                 patient = self.wait_for(expected)?;
             }
@@ -238,31 +248,43 @@ impl<'b> Reader<'b> {
         if patient {
             self.wait_for(expected)?;
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn ready(&mut self) -> Result<u64, AmqpError> {
-        Ok(self.session.queue_depth(&self.queue)?.map_or(0, |depth| depth.ready.into()))
-    }
-
-    /// Waits until so many are ready. False on timeout.
+    /// Waits until `expected` messages are ready. False on timeout.
     fn wait_for(&mut self, expected: u64) -> Result<bool, AmqpError> {
-        let deadline = Instant::now() + PUT_BACK;
-        while self.ready()? < expected {
-            if Instant::now() > deadline {
-                return Ok(false);
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok(true)
+        ready_within(&mut self.session, &self.queue, expected)
     }
 }
 
-impl Drop for Reader<'_> {
-    fn drop(&mut self) {
-        // The broker requeues the rest when the connection is closed, in any order.
-        if let Err(error) = self.close() {
-            debug!("the broker requeues the messages that were kept: {error}");
+/// Kept messages on their way back to their queue.
+pub(super) struct Returned {
+    session: Session,
+    queue: String,
+    ready_before: Option<u64>,
+}
+
+impl Returned {
+    /// Waits until the broker has requeued them, so that the next command finds them.
+    pub(super) fn wait(mut self) {
+        if let Some(before) = self.ready_before {
+            let _ = ready_within(&mut self.session, &self.queue, before + 1);
         }
     }
+}
+
+fn ready(session: &mut Session, queue: &str) -> Result<u64, AmqpError> {
+    Ok(session.queue_depth(queue)?.map_or(0, |depth| depth.ready.into()))
+}
+
+/// Waits until `expected` messages are ready. False on timeout.
+fn ready_within(session: &mut Session, queue: &str, expected: u64) -> Result<bool, AmqpError> {
+    let deadline = Instant::now() + PUT_BACK;
+    while ready(session, queue)? < expected {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(true)
 }

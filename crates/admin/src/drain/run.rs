@@ -24,7 +24,7 @@ use super::{
     sender::{self, Sender, Settled, WINDOW},
 };
 
-/// How long to wait for something before checking for an interrupt again.
+/// How long to wait for a message or an answer before checking for an interrupt again.
 const TICK: Duration = Duration::from_millis(50);
 
 /// How long an interrupted run waits for outstanding confirms.
@@ -79,12 +79,12 @@ impl Outgoing {
 pub struct Progress {
     /// Messages to be examined.
     pub total: u64,
-    /// Messages that are done with: kept, discarded, refused, or sent and confirmed.
+    /// Finished messages: kept, discarded, refused, or sent and confirmed.
     pub settled: u64,
 }
 
 /// The result of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Drained {
     /// Messages in the queue at the start.
     pub waiting: u64,
@@ -92,6 +92,9 @@ pub struct Drained {
     pub examined: u64,
     /// How many were kept by decision.
     pub kept: u64,
+    /// How many of these were kept because neither the broker nor delayline recorded when they came, so that
+    /// their age is unknown.
+    pub undated: u64,
     /// How many were discarded for good.
     pub discarded: u64,
     /// How many were sent, confirmed and acknowledged.
@@ -100,16 +103,16 @@ pub struct Drained {
     pub refused: u64,
     /// Why the first of those was refused.
     pub refusal: Option<String>,
-    /// How many were sent but not confirmed, or not removed here, when the run ended: they
-    /// are still in the queue, and may arrive twice.
+    /// How many were sent but not confirmed, or not removed here, when the run ended. They are still in the
+    /// queue, and may arrive twice.
     pub in_doubt: u64,
-    /// How many should have been examined but were not delivered by the broker within 10 s:
-    /// another consumer has them or took them, or the broker is slow.
+    /// How many should have been examined but were not delivered by the broker within 10 s: another
+    /// consumer has them or took them, or the broker is slow.
     pub withheld: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
-    /// What ended it early, if anything did. Messages that were not done with are still in
-    /// the queue; running it again continues from there.
+    /// What ended it early, if anything did. Unfinished messages are still in the queue; running it again
+    /// continues from there.
     pub failure: Option<String>,
 }
 
@@ -131,7 +134,7 @@ impl Drained {
     }
 }
 
-/// Examining the messages of a queue that keeps them, and doing something with each.
+/// Examines the messages of a queue, and keeps, discards or sends each.
 #[derive(Debug, Clone, Copy)]
 pub struct Drain<'a> {
     settings: &'a Settings,
@@ -150,18 +153,18 @@ impl<'a> Drain<'a> {
         Self { settings, to: settings, queue, limit: u64::MAX, page: PAGE, stop: None }
     }
 
-    /// Examines no more than so many messages, the first ones.
+    /// Examines at most `limit` messages, the first ones.
     #[must_use]
     pub fn at_most(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
-    /// Takes no more than so many messages at a time, 1 to 65,535, and of their bodies no
-    /// more than so many bytes unless a single one is larger. By default 1,000 and 64 MiB.
+    /// Sets the largest page: `messages`, 1 to 65,535, and `bytes` of their bodies. A single larger message
+    /// is a page of its own. By default 1,000 messages and 64 MiB.
     ///
-    /// The size of a body is known only once it is here. Large ones after many small ones can
-    /// exceed the bound once: 32 of them, or everything that the management API has counted
-    /// in the queue if that is less.
+    /// The size of a body is known only after it arrives, so large bodies after many small ones can exceed
+    /// the bound once. The excess is at most 32 of them, or all messages that the management API has counted
+    /// in the queue if these are smaller.
     #[must_use]
     pub fn in_pages(self, messages: u16, bytes: u64) -> Self {
         Self { page: (messages, bytes), ..self }
@@ -235,10 +238,13 @@ impl<'a> Drain<'a> {
         report.withheld = reader.withheld();
         let in_flight = sender.map_or(0, |sender| sender.in_flight());
         report.in_doubt += in_flight as u64;
-        // Before what is kept returns to the queue: no more copies of it are made from now on.
+        // From now on no copies of kept messages are made, since they return to the queue.
         if let Some(router) = router.into_inner() {
             let _ = router.close(if in_flight == 0 { CLOSE } else { Duration::ZERO });
         }
+        let returned = reader.end();
+        drop(browser);
+        returned.wait();
         Ok(report)
     }
 }
@@ -250,7 +256,7 @@ struct Run<'a, 'r, D, P> {
     reader: Reader<'a>,
     /// Connects when the first message is sent on.
     router: &'r OnceCell<Router>,
-    sender: Option<Sender<'r>>,
+    sender: Option<Sender>,
     report: Drained,
     decide: D,
     progress: P,
@@ -278,7 +284,7 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, '_, D, P> {
             let window = in_flight + self.reader.unacknowledged() < WINDOW;
             let room = !ending && self.sender.as_ref().is_none_or(|sender| window && sender.has_room());
             if room {
-                // While confirms are outstanding, they are as likely to come next.
+                // While confirms are outstanding, they are as likely to arrive next.
                 let wait = if in_flight > 0 { Duration::from_millis(1) } else { TICK };
                 if let Some(delivery) = self.reader.next(wait)? {
                     self.settle(delivery)?;
@@ -350,19 +356,19 @@ impl<D: FnMut(&Delivery) -> Decision, P: FnMut(Progress)> Run<'_, '_, D, P> {
         Ok(())
     }
 
-    /// What goes over the wire, or why it cannot.
+    /// The message to send, or why it cannot be sent.
     fn prepare(&self, delivery: &Delivery, outgoing: Outgoing) -> Result<Outgoing, String> {
         if delivery.damaged {
             return Err(
-                "its headers or properties contain something unreadable (text that is not UTF-8, or a header \
-                 that occurs twice), and sending it on would lose them"
+                "its headers or properties are unreadable (text that is not UTF-8, or a header that occurs \
+                 twice), and sending it on would lose them"
                     .into(),
             );
         }
         let Outgoing { exchange, routing_key, properties, headers } = outgoing;
         for (what, name) in [("exchange", &exchange), ("routing key", &routing_key)] {
             if name.len() > 255 {
-                return Err(format!("the {what} is {} bytes long; AMQP carries at most 255", name.len()));
+                return Err(format!("the {what} is {} bytes long, and AMQP carries at most 255", name.len()));
             }
         }
         let sender = self.to.broker.credentials.username();

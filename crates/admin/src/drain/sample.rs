@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use delayline_amqp::{Delivery, v1::Foreign};
 use delayline_core::message::Properties;
 
 use super::arrived;
 
-/// A message and its contents; the body only as far as asked. Its JSON has the names that
+/// A message and its contents; the body only up to the requested length. Its JSON has the names that
 /// `delayline send --jsonl` reads.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Sample {
     /// The exchange it came through.
@@ -27,6 +27,7 @@ pub struct Sample {
     pub unreadable: bool,
     /// Its properties that are set; in JSON beside the other fields.
     #[serde(flatten)]
+    #[schemars(schema_with = "property_names")]
     pub properties: BTreeMap<&'static str, Json>,
     /// Its headers.
     pub headers: BTreeMap<String, Json>,
@@ -40,6 +41,32 @@ pub struct Sample {
     pub body_base64: Option<String>,
     /// Whether the body goes on.
     pub truncated: bool,
+}
+
+/// The schema of the properties that may be set.
+fn property_names(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    const TEXTS: [&str; 10] = [
+        "content_type",
+        "content_encoding",
+        "correlation_id",
+        "reply_to",
+        "expiration",
+        "message_id",
+        "type",
+        "user_id",
+        "app_id",
+        "cluster_id",
+    ];
+    const NUMBERS: [&str; 3] = ["priority", "timestamp", "delivery_mode"];
+    let of = |names: &[&'static str], kind: &str| {
+        let description = "The property of that name, if it is set.";
+        names
+            .iter()
+            .map(|&name| (name, json!({ "description": description, "type": kind })))
+            .collect::<Vec<_>>()
+    };
+    let all: BTreeMap<_, _> = of(&TEXTS, "string").into_iter().chain(of(&NUMBERS, "integer")).collect();
+    schemars::json_schema!({ "type": "object", "properties": all })
 }
 
 impl Sample {
@@ -86,7 +113,7 @@ impl Sample {
     }
 }
 
-/// The first bytes, as text if they are text; a character that is cut in two is left out.
+/// The first bytes, as text if they are text. A character that is cut in two is left out.
 fn beginning(body: &[u8], most: usize) -> (Option<String>, Option<String>) {
     let start = &body[..body.len().min(most)];
     let text = match std::str::from_utf8(start) {
@@ -121,7 +148,7 @@ mod tests {
         assert_eq!(text("aä".as_bytes(), 2).as_deref(), Some("a"));
         assert_eq!(text(b"", 2).as_deref(), Some(""));
         assert_eq!(beginning(b"a\xff", 10), (None, Some("Yf8=".into())));
-        // Cut off at its own end, not at ours.
+        // The input ended within a character; it was not cut here.
         assert_eq!(text(b"a\xc3", 10), None);
     }
 }

@@ -2,34 +2,33 @@
 
 use std::time::Duration;
 
-use crossbeam_channel::Select;
-
 use delayline_amqp::{AmqpError, Delivery, Place};
 use delayline_client::{
     Router,
     router::{Cause, Outcome, Pipeline},
 };
-use delayline_core::{Message, codec::AppKey, message::Quota};
+use delayline_core::{
+    codec::AppKey,
+    message::{Quota, direct},
+};
 use delayline_settings::Settings;
 
 use super::Outgoing;
 
-/// The most messages that wait for a confirm: this many can arrive twice if we are killed.
+/// The most messages that wait for a confirm. If the process is killed, this many can arrive twice.
 pub(super) const WINDOW: usize = 256;
 
 /// The most bytes of bodies in flight, unless a single message is larger.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// After this many refusals in a row that can have a cause outside of the messages, the messages are
-/// not to blame.
+/// After this many refusals in a row with a possible cause outside the messages, the run ends.
 const REFUSALS: u32 = 10;
 
-/// The codes with which a broker refuses an exchange, and not a message.
+/// The codes with which a broker refuses the exchange instead of the message.
 const NO_PERMISSION: u16 = 403;
 const NOT_FOUND: u16 = 404;
 
-/// The application that a router is told of; an exchange and a routing key are given with each
-/// message.
+/// The application name that the router is given; each message comes with its exchange and routing key.
 const APP: &str = "delayline-sent-on";
 
 /// What happened to a message.
@@ -50,25 +49,24 @@ struct InFlight {
     bytes: usize,
 }
 
-/// The router that sends messages on. It publishes them again after a lost connection, and
-/// finds out which one the broker closed a channel over.
+/// The router that sends messages on. It publishes them again after a lost connection, and finds the
+/// message over which the broker closed a channel.
 pub(super) fn router(settings: &Settings) -> Result<Router, AmqpError> {
-    // Without a quota: what came in may be sent on.
-    settings.router().window(WINDOW).quota(Quota::default()).connect()
+    settings.router().window(WINDOW).quota(Quota::forwarding()).connect()
 }
 
-/// A pipeline that keeps count of what it holds, and knows when to give up.
-pub(super) struct Sender<'r> {
-    pipeline: Pipeline<'r, InFlight>,
+/// A pipeline that counts its messages, and gives up after too many refusals.
+pub(super) struct Sender {
+    pipeline: Pipeline<InFlight>,
     app: AppKey,
     bytes: usize,
     refusals: u32,
-    /// How many messages have no answer although nobody waits for one any more.
+    /// How many messages have no answer although the caller stopped waiting for it.
     unanswered: usize,
 }
 
-impl<'r> Sender<'r> {
-    pub(super) fn new(router: &'r Router) -> Self {
+impl Sender {
+    pub(super) fn new(router: &Router) -> Self {
         let app = AppKey::new(APP).expect("a word");
         Self { pipeline: router.pipeline(), app, bytes: 0, refusals: 0, unanswered: 0 }
     }
@@ -97,7 +95,7 @@ impl<'r> Sender<'r> {
         let Outgoing { exchange, routing_key, properties, headers } = outgoing;
         let body = std::mem::take(&mut delivery.body);
         let sent = InFlight { delivery, exchange: exchange.clone(), bytes: body.len() };
-        let mut message = Message::keyed(self.app.clone(), exchange, routing_key, body);
+        let mut message = direct::keyed(self.app.clone(), exchange, routing_key, body);
         (message.properties, message.headers) = (properties, headers);
         self.bytes += sent.bytes;
         match self.pipeline.push(sent, message) {
@@ -106,18 +104,16 @@ impl<'r> Sender<'r> {
         }
     }
 
-    /// Appends the broker's answers, waiting no longer than `limit` for one.
+    /// Appends the broker's answers, waiting no longer than `limit` for the first.
     ///
-    /// # Errors
-    /// It said nothing in time, or refuses everything. What was said until then is appended
-    /// all the same; what was not confirmed stays in its queue.
+    /// # Errors The broker gave no answer in time, or refuses everything. Answers that came before are
+    /// appended; an unconfirmed message stays in its queue.
     pub(super) fn answers(&mut self, limit: Duration, answers: &mut Vec<Settled>) -> Result<(), AmqpError> {
-        let mut select = Select::new();
-        self.pipeline.watch(&mut select);
-        let _ = select.ready_timeout(limit);
         let mut said = Ok(());
-        while let Some(outcome) = self.pipeline.try_next() {
+        let mut next = self.pipeline.next_within(limit);
+        while let Some(outcome) = next {
             said = said.and(self.settle(outcome, answers));
+            next = self.pipeline.try_next();
         }
         said
     }
@@ -133,7 +129,7 @@ impl<'r> Sender<'r> {
             }
             Err(error) => error,
         };
-        // What is wrong with one message says nothing about the next.
+        // A fault of one message is no evidence about the next.
         let is_its_own = match error.cause() {
             Cause::Invalid(_) => true,
             Cause::Rejected { code, .. } => ![NO_PERMISSION, NOT_FOUND].contains(code),
@@ -146,7 +142,7 @@ impl<'r> Sender<'r> {
             Cause::Rejected { .. } => error.cause().to_string(),
             Cause::Nacked => "the broker refused to store the message".into(),
             Cause::Invalid(invalid) => invalid.to_string(),
-            // It says nothing about the message, and the next ones fare no better.
+            // The refusal is not about this message, and the next ones would be refused too.
             cause => {
                 self.unanswered += 1;
                 return Err(AmqpError::Lost { reason: cause.to_string() });

@@ -1,21 +1,25 @@
-//! What is wrong, how bad it is and what to do about it: one form for `verify`, `doctor`, the
-//! page and the metrics.
+//! Findings: the fault, its severity and its remedy. `verify`, `doctor`, the page and the metrics share
+//! them.
 
+mod cause;
 mod code;
+mod runbook;
 
 use serde::Serialize;
 
+pub use cause::findings;
 pub use code::{FindingCode, Severity};
 
-/// A problem, or something that could become one. Findings sort by how bad they are.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// A problem, or a state that could become a problem. Findings sort by severity.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// What kind of finding it is; stable.
+    #[schemars(with = "String")]
     pub code: FindingCode,
-    /// What it is about: a queue, an exchange, a binding, a user, the broker.
+    /// Its subject: a queue, an exchange, a binding, a user, the broker.
     pub subject: String,
     /// What is wrong.
     pub what: String,
@@ -28,7 +32,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding that is as bad as its code says.
+    /// A finding with the severity of its code.
     pub fn new(
         code: FindingCode,
         subject: impl Into<String>,

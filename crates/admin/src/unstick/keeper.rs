@@ -13,15 +13,18 @@ use std::{
 
 use log::{Level, debug, info, warn};
 
-use crate::{AdminError, complaint::Complaint, management::ManagementApi};
+use crate::{
+    complaint::Complaint,
+    error::AdminError,
+    unstick::{
+        Unstick, UnstickOptions, UnstickReport, is_of_set,
+        suspicion::{Suspect, Suspicion},
+        unstick,
+    },
+};
+use delayline_broker::ManagementApi;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
-
-use crate::unstick::{
-    Unstick, UnstickOptions, UnstickReport, is_of_set,
-    suspicion::{Suspect, Suspicion},
-    unstick,
-};
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(2);
@@ -39,7 +42,14 @@ pub struct UnstickStats(Mutex<Counts>);
 #[derive(Debug, Default)]
 struct Counts {
     attempts: BTreeMap<String, u64>,
-    blocked: BTreeSet<String>,
+    /// `None` while the broker's counts are unknown.
+    blocked: Option<BTreeSet<String>>,
+}
+
+impl Counts {
+    fn blocked(&mut self) -> &mut BTreeSet<String> {
+        self.blocked.get_or_insert_default()
+    }
 }
 
 impl UnstickStats {
@@ -53,16 +63,16 @@ impl UnstickStats {
         self.lock().attempts.clone()
     }
 
-    /// How many queues are stuck now and must not or cannot be touched.
+    /// How many queues are stuck now and must not or cannot be touched; `None` if that is not known.
     #[must_use]
-    pub fn blocked(&self) -> usize {
-        self.lock().blocked.len()
+    pub fn blocked(&self) -> Option<usize> {
+        self.lock().blocked.as_ref().map(BTreeSet::len)
     }
 }
 
-/// Does what [`unstick`] does, by itself, whenever a queue of the set or a landing queue has
-/// had dead letters for some seconds and none was seen to leave. While that lasts, it does so
-/// again every 10 s for a minute, and then every 30 s.
+/// Runs [`unstick`] automatically, whenever a queue of the set or a landing queue has had dead letters for
+/// some seconds and none was seen to leave. While that lasts, it repeats this every 10 s for a minute, and
+/// then every 30 s.
 #[derive(Debug)]
 pub struct Unsticker {
     settings: Settings,
@@ -73,7 +83,7 @@ pub struct Unsticker {
 }
 
 impl Unsticker {
-    /// One for the set of the settings; nothing is asked yet.
+    /// An unsticker for the set of the settings; nothing is asked yet.
     #[must_use]
     pub fn new(settings: Settings, stats: Arc<UnstickStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
@@ -81,8 +91,8 @@ impl Unsticker {
         Self { settings, topology, stats, suspicion, complaint }
     }
 
-    /// Watches the set until `stop` is set, through restarts of the broker. Without a
-    /// management API it can do nothing, says so and ends.
+    /// Watches the set until `stop` is set, through restarts of the broker. Without a management API it
+    /// logs that and ends.
     pub fn run(mut self, stop: &AtomicBool) {
         let api = match self.settings.management.as_ref().map(|api| ManagementApi::within(api, PATIENCE)) {
             Some(Ok(api)) => api,
@@ -103,26 +113,28 @@ impl Unsticker {
             match api.queue_counts(&self.settings.broker.vhost) {
                 Ok(queues) => {
                     let names = self.topology.names();
-                    let counts = queues
-                        .into_iter()
-                        .filter(|queue| {
-                            queue.messages_dlx > 0 && is_of_set(&self.topology, names, &queue.name)
-                        })
-                        .map(|queue| (queue.name, queue.messages_dlx))
-                        .collect();
+                    let ours = queues.iter().filter(|queue| is_of_set(&self.topology, names, &queue.name));
+                    let counts = ours.clone().filter_map(|queue| {
+                        let count = queue.messages_dlx.filter(|count| *count > 0);
+                        Some((queue.name.clone(), count?))
+                    });
+                    let (counts, unknown) = (counts.collect(), ours.clone().any(|queue| queue.uncounted));
                     self.look(|| started.elapsed(), &counts);
+                    if unknown {
+                        self.stats.lock().blocked = None;
+                    }
                 }
                 Err(error) => {
                     debug!("dead letters could not be counted: {error}");
                     self.suspicion.forget();
-                    self.stats.lock().blocked.clear();
+                    self.stats.lock().blocked = None;
                 }
             }
             next = Instant::now() + EVERY;
         }
     }
 
-    /// Whether that is settled.
+    /// Whether policies that were left behind have been deleted.
     fn clear_what_was_left_behind(&self) -> bool {
         let options = self.options(Vec::new());
         match unstick(&self.settings, &self.topology, &options) {
@@ -145,7 +157,7 @@ impl Unsticker {
 
     fn look(&mut self, clock: impl Fn() -> Duration, counts: &BTreeMap<String, u64>) {
         let (suspects, freed) = self.suspicion.note(clock(), counts);
-        self.stats.lock().blocked.retain(|queue| counts.contains_key(queue));
+        self.stats.lock().blocked().retain(|queue| counts.contains_key(queue));
         for queue in freed {
             info!("queue `{queue}` is flowing again");
         }
@@ -168,7 +180,7 @@ impl Unsticker {
         let mut counts = self.stats.lock();
         for touched in &report.touched {
             *counts.attempts.entry(touched.queue.clone()).or_default() += 1;
-            counts.blocked.remove(&touched.queue);
+            counts.blocked().remove(&touched.queue);
             let Some(suspect) = suspects.iter().find(|suspect| suspect.queue == touched.queue) else {
                 continue;
             };
@@ -184,7 +196,7 @@ impl Unsticker {
                 ),
             }
         }
-        counts.blocked.extend(report.occupied.iter().map(|occupied| occupied.queue.clone()));
+        counts.blocked().extend(report.occupied.iter().map(|occupied| occupied.queue.clone()));
         drop(counts);
         let occupied = report.occupied.first().map(|first| {
             format!(
@@ -198,7 +210,7 @@ impl Unsticker {
     }
 
     fn complain(&mut self, suspects: &[Suspect], error: &AdminError) {
-        self.stats.lock().blocked.extend(suspects.iter().map(|suspect| suspect.queue.clone()));
+        self.stats.lock().blocked().extend(suspects.iter().map(|suspect| suspect.queue.clone()));
         let queues: Vec<_> = suspects.iter().map(|suspect| format!("`{}`", suspect.queue)).collect();
         debug!("{} stuck: {error}", queues.join(", "));
         self.complaint.tell(Level::Warn, Some(format!("stuck queues cannot be made to try again: {error}")));

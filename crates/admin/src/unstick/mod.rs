@@ -1,11 +1,10 @@
 //! Making queues with stuck dead letters try again.
 //!
-//! A queue that dead-letters at least once has a worker, which keeps what no queue accepted
-//! and tries again once in `dead_letter_worker_publisher_confirm_timeout`, three minutes by
-//! default. It also tries again whenever the policies of its queue change, whatever they say.
-//! So a policy that has no effect on the queue is set for a moment and deleted again. Nothing
-//! else about the queue may change: a broker throws away unconfirmed dead letters when the
-//! strategy or the overflow behaviour does.
+//! A queue that dead-letters at least once has a worker, which keeps the messages that no queue accepted.
+//! It tries again once in `dead_letter_worker_publisher_confirm_timeout`, three minutes by default. It also
+//! tries again whenever the policies of its queue change. So a policy that has no effect on the queue is
+//! set for a moment and deleted again. No other setting of the queue may change: a broker drops unconfirmed
+//! dead letters when the strategy or the overflow behaviour does.
 
 mod keeper;
 mod plan;
@@ -18,25 +17,19 @@ use std::{
 };
 
 use log::{debug, warn};
-use regex::Regex;
 use serde::Serialize;
 
-use crate::{
-    compare::Observed,
-    drain::DrainError,
-    management::{ManagementApi, ManagementError, PolicyKind, QueueInfo},
-};
+use crate::{drain::DrainError, error::AdminError};
+use delayline_broker::{ManagementApi, ManagementError, Pattern, Policies, PolicyKind, QueueInfo};
 use delayline_core::{
     codec::Level,
     topology::{Endpoint, Names, Topology},
 };
 use delayline_settings::Settings;
 
-use crate::AdminError;
-
 pub use keeper::{UnstickStats, Unsticker};
-pub(super) use plan::NAME;
 pub use plan::Occupied;
+pub(super) use plan::{NAME, NO_LIMIT};
 use plan::{hands_on_at_least_once, policy, touches};
 
 /// How often the counts are read again; brokers renew them every five seconds.
@@ -51,10 +44,10 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2
 pub enum Unstick {
     /// The set's own, and the landing queues of its applications.
     Set,
-    /// The queues of these levels.
+    /// The queues of these levels, and of the shortcuts whose highest bit is theirs.
     Levels(Vec<Level>),
-    /// All queues of the vhost whose name matches, whoever made them.
-    Matching(Regex),
+    /// All queues of the vhost whose name matches, including those of others.
+    Matching(Pattern),
     /// The queues with these names.
     Named(Vec<String>),
 }
@@ -64,16 +57,18 @@ impl Unstick {
         let names = topology.names();
         match self {
             Self::Set => is_of_set(topology, names, queue),
-            Self::Levels(levels) => levels.iter().any(|level| names.level_queue(*level) == queue),
-            Self::Matching(pattern) => pattern.is_match(queue),
+            Self::Levels(levels) => names.hop_of(queue).is_some_and(|hop| levels.contains(&hop.level())),
+            Self::Matching(pattern) => pattern.matches(queue) == Ok(true),
             Self::Named(queues) => queues.iter().any(|name| name == queue),
         }
     }
 }
 
-/// Whether a queue is the set's own, or a landing queue of one of its applications.
+/// Whether a queue belongs to the set, or is a landing queue of its applications.
 fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
-    names.app_of_landing(queue).is_some() || topology.queues().any(|own| own.name == queue)
+    names.app_of_landing(queue).is_some()
+        || names.hop_of(queue).is_some()
+        || topology.queues().any(|own| own.name == queue)
 }
 
 /// How to unstick queues.
@@ -96,70 +91,69 @@ impl Default for UnstickOptions {
 }
 
 /// A queue that was made to try again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct TouchedQueue {
     /// Its name.
     pub queue: String,
     /// The kind of policy that was used.
     pub by: PolicyKind,
-    /// How many dead letters were on their way.
-    pub dead_letters: u64,
-    /// The fewest that were seen afterwards; 0 if it flows again, `None` if nobody watched.
+    /// How many dead letters were on their way; `None` if the broker does not count them.
+    pub dead_letters: Option<u64>,
+    /// The fewest that were seen afterwards; 0 if it flows again, `None` if it was not watched or counted.
     pub left: Option<u64>,
 }
 
 /// The result of an unsticking.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct UnstickReport {
     /// Whether nothing was changed.
     pub dry_run: bool,
     /// The queues that were made to try again, or would be.
     pub touched: Vec<TouchedQueue>,
-    /// Queues that were left alone: both kinds of policies apply to them, and neither is ours
-    /// to replace.
+    /// Queues that were left alone: both kinds of policies apply to them, and neither may be replaced.
     pub occupied: Vec<Occupied>,
+    /// Queues that were left alone because the broker does not count their dead letters.
+    pub uncounted: Vec<String>,
     /// The kinds of policies that an interrupted earlier run had left behind.
     pub left_behind: Vec<PolicyKind>,
 }
 
-/// Makes queues that hold dead letters pass them on again. No message and no other policy is
-/// changed; messages that a queue *refused* are offered to it again only once the broker's
-/// confirm timeout has passed since the last time.
+/// Makes queues that hold dead letters pass them on again. No message and no other policy is changed.
+/// Messages that a queue *refused* are offered to it again only once the broker's confirm timeout has
+/// passed since the last time.
 ///
-/// # Errors
-/// If the management API cannot be asked, or refuses: policies need the tag `policymaker`,
-/// and operator policies, for queues that have a policy, `administrator`. Queues that needed
-/// only the other kind have been made to try again all the same.
+/// # Errors If the management API cannot be asked, or refuses. Policies need the tag `policymaker`.
+/// Operator policies, for queues that have a policy, need `administrator`. Queues that needed only the
+/// other kind have already been made to try again.
 pub fn unstick(
     settings: &Settings,
     topology: &Topology,
     options: &UnstickOptions,
 ) -> Result<UnstickReport, AdminError> {
-    let (api, vhost) = (crate::api(settings, "sets policies")?, &settings.broker.vhost);
+    let (api, vhost) = (crate::error::api(settings, "sets policies")?, &settings.broker.vhost);
     let seen = with_policies_of_now(&api, vhost, api.queues(vhost)?);
     if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
         let names = topology.names();
-        let level =
-            |queue: &QueueInfo| topology.queues().any(|own| own.level.is_some() && own.name == queue.name);
+        let level = |queue: &QueueInfo| names.hop_of(&queue.name).is_some();
         if !seen.iter().any(level) {
             let what = Endpoint::Queue(names.level_queue(Level::LOWEST));
             return Err(DrainError::Missing { what }.into());
         }
     }
-    let wanted = |queue: &&QueueInfo| {
-        (options.all || queue.messages_dlx > 0)
-            && options.which.selects(topology, &queue.name)
-            && hands_on_at_least_once(queue)
-    };
-    let chosen: BTreeMap<&str, u64> =
+    let eligible =
+        |queue: &&QueueInfo| options.which.selects(topology, &queue.name) && hands_on_at_least_once(queue);
+    let wanted = |queue: &&QueueInfo| (options.all || queue.messages_dlx > Some(0)) && eligible(queue);
+    let uncounted = |queue: &&QueueInfo| !options.all && queue.uncounted && eligible(queue);
+    let chosen: BTreeMap<&str, Option<u64>> =
         seen.iter().filter(wanted).map(|queue| (queue.name.as_str(), queue.messages_dlx)).collect();
     let touches = touches(seen.iter().filter(wanted));
     let mut report = UnstickReport {
         dry_run: options.dry_run,
-        left_behind: left_behind(&api, vhost, &seen),
+        left_behind: left_behind(&api, vhost, &seen, NAME),
         occupied: touches.occupied,
+        uncounted: seen.iter().filter(uncounted).map(|queue| queue.name.clone()).collect(),
         ..UnstickReport::default()
     };
     let mut failed = None;
@@ -167,7 +161,7 @@ pub fn unstick(
         let queues = touches.queues.get(&kind).map(Vec::as_slice).unwrap_or_default();
         if !options.dry_run {
             let done = match queues {
-                [] if report.left_behind.contains(&kind) => clear(&api, kind, vhost),
+                [] if report.left_behind.contains(&kind) => clear(&api, kind, vhost, NAME),
                 [] => Ok(()),
                 queues => touch(&api, kind, vhost, queues),
             };
@@ -179,7 +173,7 @@ pub fn unstick(
         report.touched.extend(queues.iter().map(|queue| TouchedQueue {
             queue: queue.clone(),
             by: kind,
-            dead_letters: chosen.get(queue.as_str()).copied().unwrap_or(0),
+            dead_letters: chosen.get(queue.as_str()).copied().flatten(),
             left: None,
         }));
     }
@@ -193,31 +187,34 @@ pub fn unstick(
     Ok(report)
 }
 
-/// Adds to queues which policies apply to them now: which kind is free decides what is done,
-/// and their statistics are seconds late. A user that may not list policies has only the
-/// statistics.
-fn with_policies_of_now(api: &ManagementApi, vhost: &str, queues: Vec<QueueInfo>) -> Vec<QueueInfo> {
-    let mut observed = Observed { queues, ..Observed::default() };
-    if let Err(error) = observed.read_policies(api, vhost) {
+/// Adds the policies that apply to the queues now, since their statistics are seconds late and the free
+/// kind decides. A user that may not list policies has only the statistics.
+fn with_policies_of_now(api: &ManagementApi, vhost: &str, mut queues: Vec<QueueInfo>) -> Vec<QueueInfo> {
+    if let Err(error) = Policies::fetch(api, vhost).apply(&mut queues) {
         debug!("policies that were set in the last few seconds are not seen: {error}");
     }
-    observed.queues
+    queues
 }
 
-/// The kinds of policies of ours that exist. A user that may not list policies sees those
-/// that apply to a queue.
-pub(super) fn left_behind(api: &ManagementApi, vhost: &str, queues: &[QueueInfo]) -> Vec<PolicyKind> {
+/// The kinds of our policies of this name that exist. A user that may not list policies sees those that apply to a
+/// queue.
+pub(super) fn left_behind<'a>(
+    api: &ManagementApi,
+    vhost: &str,
+    queues: impl IntoIterator<Item = &'a QueueInfo> + Clone,
+    own: &str,
+) -> Vec<PolicyKind> {
     let applies = |kind: PolicyKind| {
-        queues.iter().any(|queue| {
+        queues.clone().into_iter().any(|queue| {
             let name = match kind {
                 PolicyKind::Policy => &queue.policy,
                 PolicyKind::OperatorPolicy => &queue.operator_policy,
             };
-            name.as_deref() == Some(NAME)
+            name.as_deref() == Some(own)
         })
     };
     let stands = |kind: &PolicyKind| match api.policies(*kind, vhost) {
-        Ok(policies) => policies.iter().any(|policy| policy.name == NAME),
+        Ok(policies) => policies.iter().any(|policy| policy.name == own),
         Err(_) => applies(*kind),
     };
     [PolicyKind::Policy, PolicyKind::OperatorPolicy].into_iter().filter(stands).collect()
@@ -231,30 +228,29 @@ fn touch(
     vhost: &str,
     queues: &[String],
 ) -> Result<(), ManagementError> {
-    let set = api.set_policy(kind, vhost, &policy(queues));
+    let set = api.set_policy(kind, vhost, &policy(NAME, queues));
     // Also after an error: it may have been set, with only the answer lost.
-    let cleared = clear(api, kind, vhost);
+    let cleared = clear(api, kind, vhost, NAME);
     set.and(cleared)
 }
 
 /// Deletes our policy, even on a busy broker.
-fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str) -> Result<(), ManagementError> {
-    let mut done = api.delete_policy(kind, vhost, NAME);
+fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str, name: &str) -> Result<(), ManagementError> {
+    let mut done = api.delete_policy(kind, vhost, name);
     for pause in PAUSES {
         if matches!(done, Ok(()) | Err(ManagementError::Refused { .. })) {
             break;
         }
         thread::sleep(pause);
-        done = api.delete_policy(kind, vhost, NAME);
+        done = api.delete_policy(kind, vhost, name);
     }
     done
 }
 
-/// Lifts the delivery limits of queues until this is dropped. Where a queue has a policy and an
-/// operator policy, neither of them ours to replace, its limit stays.
+/// Lifts the delivery limits of queues until this is dropped. If a queue has both a policy and an operator
+/// policy of a user, its limit stays.
 ///
-/// # Errors
-/// If the management API cannot be asked, or refuses.
+/// # Errors If the management API cannot be asked, or refuses.
 pub(crate) fn without_limit<'a>(
     api: &'a ManagementApi,
     vhost: &'a str,
@@ -266,7 +262,7 @@ pub(crate) fn without_limit<'a>(
     for (kind, queues) in touches.queues {
         // Also after an error: it may have been set, with only the answer lost.
         lifted.kinds.push(kind);
-        api.set_policy(kind, vhost, &policy(&queues))?;
+        api.set_policy(kind, vhost, &policy(NO_LIMIT, &queues))?;
     }
     Ok(lifted)
 }
@@ -281,8 +277,8 @@ pub(crate) struct Lifted<'a> {
 impl Drop for Lifted<'_> {
     fn drop(&mut self) {
         for kind in &self.kinds {
-            if let Err(error) = clear(self.api, *kind, self.vhost) {
-                warn!("the {kind} `{NAME}` was left behind; `delayline unstick` deletes it: {error}");
+            if let Err(error) = clear(self.api, *kind, self.vhost, NO_LIMIT) {
+                warn!("the {kind} `{NO_LIMIT}` was left behind; the next run deletes it: {error}");
             }
         }
     }
@@ -301,7 +297,8 @@ fn watch(
         let counts = api.queue_counts(vhost)?;
         for queue in touched.iter_mut() {
             let Some(info) = counts.iter().find(|info| info.name == queue.queue) else { continue };
-            queue.left = Some(queue.left.map_or(info.messages_dlx, |left| left.min(info.messages_dlx)));
+            // Of two counts, the lower one; an unknown one is none.
+            queue.left = queue.left.into_iter().chain(info.messages_dlx).min();
         }
     }
     Ok(())

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::management::{Policy, PolicyKind, QueueInfo};
+use delayline_broker::{Policy, PolicyKind, QueueInfo, escape};
 
-/// The name of the policies this sets, so that anybody who finds one knows where it came
-/// from.
+/// The name of the temporary policies of `unstick`, which shows where they came from.
 pub(crate) const NAME: &str = "delayline-unstick";
 
-/// A queue with dead letters that cannot be touched without replacing somebody's policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The name of the temporary policies of `transfer` and `app discard`. `unstick` must not end them.
+pub(crate) const NO_LIMIT: &str = "delayline-no-limit";
+
+/// A queue with dead letters that cannot be touched without replacing a user's policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Occupied {
     /// The queue.
@@ -42,13 +44,13 @@ pub(super) fn hands_on_at_least_once(queue: &QueueInfo) -> bool {
         && says("x-overflow", "overflow", "reject-publish")
 }
 
-/// Chooses for each queue a kind of policy that it does not have: existing policies stay in
-/// force, whoever made them. A policy needs fewer rights than an operator policy, so it comes
-/// first.
+/// Chooses for each queue a kind of policy that it does not have, so existing policies stay in force. A
+/// policy needs fewer rights than an operator policy, so it comes first.
 pub(super) fn touches<'a>(queues: impl IntoIterator<Item = &'a QueueInfo>) -> Touches {
     let mut touches = Touches::default();
     for queue in queues {
-        let others = |name: &Option<String>| name.clone().filter(|name| !name.is_empty() && name != NAME);
+        let others =
+            |name: &Option<String>| name.clone().filter(|name| !["", NAME, NO_LIMIT].contains(&&**name));
         let kind = match (others(&queue.policy), others(&queue.operator_policy)) {
             (None, _) => PolicyKind::Policy,
             (Some(_), None) => PolicyKind::OperatorPolicy,
@@ -62,22 +64,43 @@ pub(super) fn touches<'a>(queues: impl IntoIterator<Item = &'a QueueInfo>) -> To
     touches
 }
 
-/// A policy for exactly these queues that changes nothing about them: nobody consumes such a
-/// queue, so nothing in it is delivered, let alone that often. It gives way to any other
-/// policy.
-pub(super) fn policy(queues: &[String]) -> Policy {
-    let names: Vec<_> = queues.iter().map(|name| regex::escape(name)).collect();
+/// A policy for exactly these queues that changes nothing about them. Such a queue has no consumers, so its
+/// messages are never delivered that often. It gives way to any other policy, and one that lifts a limit to `unstick`,
+/// since a queue's worker tries again only if another policy applies to the queue.
+pub(super) fn policy(name: &str, queues: &[String]) -> Policy {
+    let mut names: Vec<_> = queues.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
     Policy {
-        name: NAME.into(),
-        pattern: format!("^(?:{})$", names.join("|")),
+        name: name.into(),
+        pattern: format!("^{}$", any_of(&names)).into(),
         apply_to: "queues".into(),
         definition: [("delivery-limit".to_owned(), i32::MAX.into())].into(),
-        priority: -1_000_000,
+        priority: if name == NO_LIMIT { -1_000_001 } else { -1_000_000 },
     }
+}
+
+/// A pattern for any of these names, which are sorted, with common parts once: brokers accept 1,024 bytes.
+fn any_of(names: &[&str]) -> String {
+    let (first, last) = match names {
+        [] => return String::new(),
+        [only] => return escape(only).into_owned(),
+        [first, .., last] => (*first, *last),
+    };
+    let pairs = first.chars().zip(last.chars());
+    let shared: usize = pairs.take_while(|(one, other)| one == other).map(|(one, _)| one.len_utf8()).sum();
+    let rest: Vec<_> = names.iter().map(|name| &name[shared..]).collect();
+    let groups = rest.chunk_by(|one, other| one.chars().next() == other.chars().next());
+    let groups: Vec<_> = match shared {
+        0 => groups.map(any_of).collect(),
+        _ => return format!("{}{}", escape(&first[..shared]), any_of(&rest)),
+    };
+    format!("(?:{})", groups.join("|"))
 }
 
 #[cfg(test)]
 mod tests {
+    use delayline_core::{codec::Hop, topology::Names};
     use serde_json::json;
 
     use super::*;
@@ -92,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_policy_of_anybody_is_displaced() {
+    fn no_other_policy_is_displaced() {
         let queues = [
             queue("free", None, Some("")),
             queue("with-policy", Some("theirs"), None),
@@ -100,10 +123,11 @@ mod tests {
             queue("with-both", Some("a"), Some("b")),
             queue("left-over", Some(NAME), Some(NAME)),
             queue("left-over-beside", Some("theirs"), Some(NAME)),
+            queue("in-transfer", Some(NO_LIMIT), None),
         ];
         let touches = touches(&queues);
         let of = |kind| touches.queues[&kind].iter().map(String::as_str).collect::<Vec<_>>();
-        assert_eq!(of(PolicyKind::Policy), ["free", "with-operator-policy", "left-over"]);
+        assert_eq!(of(PolicyKind::Policy), ["free", "with-operator-policy", "left-over", "in-transfer"]);
         assert_eq!(of(PolicyKind::OperatorPolicy), ["with-policy", "left-over-beside"]);
         let occupied =
             Occupied { queue: "with-both".into(), policy: "a".into(), operator_policy: "b".into() };
@@ -111,9 +135,22 @@ mod tests {
     }
 
     #[test]
+    fn the_pattern_for_all_queues_of_a_set_is_short_enough() {
+        let names = Names::new("x".repeat(64).parse().unwrap());
+        let all: Vec<_> = Hop::all().map(|hop| names.hop(hop)).collect();
+        let pattern = policy(NAME, &all).pattern;
+        assert!(pattern.to_string().len() < 1_000, "{pattern:?}");
+        for name in &all {
+            assert_eq!(pattern.matches(name), Ok(true), "{name}");
+        }
+        let wrong = ["28", "0", "01.001", "01.1100", "03.1000", ""]
+            .map(|end| format!("{}.level.{end}", "x".repeat(64)));
+        assert!(wrong.iter().all(|name| pattern.matches(name) == Ok(false)));
+    }
+
+    #[test]
     fn the_pattern_is_for_these_queues_only() {
-        let policy = policy(&["delay.level.00".into(), "a+b".into()]);
-        let pattern = regex::Regex::new(&policy.pattern).unwrap();
+        let policy = policy(NAME, &["delay.level.00".into(), "a+b".into()]);
         for (name, matches) in [
             ("delay.level.00", true),
             ("a+b", true),
@@ -122,7 +159,7 @@ mod tests {
             ("my.delay.level.00", false),
             ("aab", false),
         ] {
-            assert_eq!(pattern.is_match(name), matches, "{name}");
+            assert_eq!(policy.pattern.matches(name), Ok(matches), "{name}");
         }
     }
 

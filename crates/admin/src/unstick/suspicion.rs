@@ -4,25 +4,24 @@ use std::{collections::BTreeMap, time::Duration};
 
 use delayline_core::backoff::Doubling;
 
-/// How long a queue must have had dead letters without any being seen to leave. It is more
-/// than one renewal of the broker's counts, every five seconds.
+/// How long a queue must have had dead letters without any being seen to leave. It is longer than one
+/// renewal of the broker's counts, every five seconds.
 const STANDS: Duration = Duration::from_secs(6);
 
-/// The same if some leave: others may be stuck among them, or more may fall due than leave
-/// all the time.
+/// The same if some leave: others may be stuck among them, or they fall due faster than they leave.
 const MOVES: Duration = Duration::from_secs(15);
 
 /// The least number of counts it takes.
 const LOOKS: u32 = 3;
 
-/// The pause between two attempts for a queue that nothing leaves: at first, and later.
+/// The pause between two attempts for a queue that no dead letter leaves: at first, and later.
 const PAUSE: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(30);
 
 /// How many attempts are followed by the first pause.
 const FIRST: u32 = 5;
 
-/// The pauses for a queue that some leave.
+/// The pauses for a queue that some dead letters leave.
 const MOVING: Doubling = Doubling::new(Duration::from_secs(60), Duration::from_secs(600));
 
 /// A queue that should be made to try again.
@@ -45,15 +44,15 @@ struct Track {
     not_before: Duration,
 }
 
-/// What is remembered about the queues that have dead letters on their way.
+/// The history of the queues that have dead letters on their way.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
     tracks: BTreeMap<String, Track>,
 }
 
 impl Suspicion {
-    /// Takes in the counts of all queues that have dead letters. Returns the queues to be
-    /// made to try again, and the names of those that had been and have none any more.
+    /// Takes in the counts of all queues that have dead letters. Returns the queues to be made to try
+    /// again, and the names of those that had been and have no dead letters now.
     pub(super) fn note(
         &mut self,
         now: Duration,
@@ -91,7 +90,7 @@ impl Suspicion {
         (suspects, freed)
     }
 
-    /// Records that a queue was made to try again, or that this was tried.
+    /// Records an attempt for a queue, successful or not.
     pub(super) fn attempted(&mut self, now: Duration, queue: &str) {
         let Some(track) = self.tracks.get_mut(queue) else { return };
         let pause = match track.moves {
@@ -101,11 +100,11 @@ impl Suspicion {
         };
         track.attempts = track.attempts.saturating_add(1);
         track.not_before = now + pause;
-        // What leaves because of the attempt says nothing about later.
+        // Dead letters that leave because of the attempt are no evidence for later.
         track.moves = false;
     }
 
-    /// Forgets everything: nothing is known about the time without an answer.
+    /// Forgets everything, since the counts of the time without an answer are missing.
     pub(super) fn forget(&mut self) {
         self.tracks.clear();
     }
@@ -115,8 +114,7 @@ impl Suspicion {
 mod tests {
     use super::*;
 
-    /// At which seconds of a minute or more a queue is to be made to try again, if every two
-    /// seconds this is counted.
+    /// The seconds at which a queue is to be made to try again, if it is counted every two seconds.
     fn attempts(seconds: u64, count: impl Fn(u64) -> u64) -> Vec<u64> {
         let mut suspicion = Suspicion::default();
         let mut at = Vec::new();
@@ -132,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_leaves_is_helped_soon_and_then_less_often() {
+    fn a_queue_that_no_dead_letter_leaves_is_helped_soon_and_then_less_often() {
         assert_eq!(attempts(140, |_| 27), [6, 16, 26, 36, 46, 56, 86, 116]);
         // More and more fall due behind those that are stuck.
         assert_eq!(attempts(30, |second| 32 + second), [6, 16, 26]);
     }
 
     #[test]
-    fn what_comes_and_goes_is_left_alone() {
+    fn dead_letters_that_come_and_go_are_left_alone() {
         assert_eq!(attempts(300, |_| 0), [0; 0]);
         assert_eq!(attempts(300, |second| u64::from(!second.is_multiple_of(4))), [0; 0]);
     }
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_hands_on_again() {
+    fn reports_queues_that_pass_messages_on_again() {
         let mut suspicion = Suspicion::default();
         let counts = |count| BTreeMap::from([("q".to_owned(), count)]);
         for second in 0..10 {
@@ -161,7 +159,7 @@ mod tests {
         suspicion.attempted(Duration::from_secs(10), "q");
         let (suspects, freed) = suspicion.note(Duration::from_secs(12), &counts(0));
         assert_eq!((suspects.len(), freed), (0, vec!["q".to_owned()]));
-        // One that was never helped is no news.
+        // A queue that was never helped is not reported.
         suspicion.note(Duration::from_secs(13), &counts(5));
         assert_eq!(suspicion.note(Duration::from_secs(14), &BTreeMap::new()), (vec![], vec![]));
         // And it begins from the start.

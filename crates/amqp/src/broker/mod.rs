@@ -1,7 +1,6 @@
-//! Where a broker is, and who we are there.
+//! The address of a broker, and the credentials for it.
 
 mod secret;
-#[doc(hidden)]
 pub mod url;
 
 use std::{fmt, path::PathBuf, time::Duration};
@@ -9,7 +8,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 pub use secret::Secret;
 pub use url::{AmqpUrl, UrlError};
 
-/// Who we are to the broker.
+/// The credentials for the broker.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Credentials {
@@ -20,32 +19,18 @@ pub enum Credentials {
         /// The password.
         password: Secret,
     },
-    /// The client certificate says it (`EXTERNAL`).
+    /// The broker takes the user from the client certificate (`EXTERNAL`).
     External,
 }
 
 impl Credentials {
     /// A user and password.
-    pub fn plain(username: impl Into<String>, password: impl Into<String>) -> Self {
-        Self::Plain { username: username.into(), password: Secret::new(password) }
+    pub fn plain(username: impl Into<String>, password: impl Into<Secret>) -> Self {
+        Self::Plain { username: username.into(), password: password.into() }
     }
 
-    /// A user and password, or `guest` for what was left out.
-    ///
-    /// # Errors
-    /// The name of a user other than `guest` who has no password.
-    #[doc(hidden)]
-    pub fn or_guest(username: Option<String>, password: Option<Secret>) -> Result<Self, String> {
-        match (username, password) {
-            (Some(name), None) if name != "guest" => Err(name),
-            (name, password) => Ok(Self::Plain {
-                username: name.unwrap_or_else(|| "guest".into()),
-                password: password.unwrap_or_else(|| Secret::new("guest")),
-            }),
-        }
-    }
-
-    /// The user's name, as far as we know it: a certificate names one to the broker alone.
+    /// The user's name, as far as the client knows it. Only the broker maps a certificate to a
+    /// name.
     #[must_use]
     pub fn username(&self) -> Option<&str> {
         match self {
@@ -55,8 +40,8 @@ impl Credentials {
     }
 }
 
-/// Files for TLS; empty means the system's certificate authorities and no
-/// client certificate.
+/// Files for TLS. If empty, the system's certificate authorities apply, without a client
+/// certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
@@ -102,21 +87,22 @@ pub struct Broker {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Further nodes of the same cluster, as host and port, tried in this order when
-    /// those before do not answer.
+    /// Further nodes of the same cluster, as host and port. They are tried in this order if the
+    /// earlier ones do not answer.
     pub other_hosts: Vec<(String, u16)>,
     /// The virtual host.
     pub vhost: String,
     /// TLS, for `amqps`.
     pub tls: Option<Tls>,
-    /// Who we are.
+    /// The credentials.
     pub credentials: Credentials,
     /// How long connecting may take, TLS and login included.
     pub connect_timeout: Duration,
     /// How long one request of a [`Session`](crate::Session) may wait for its answer,
     /// 100 ms to 24 h.
     pub request_timeout: Duration,
-    /// The heartbeat interval in seconds, 1 or more; a silent broker is given up after two.
+    /// The heartbeat interval in seconds, 1 or more. A broker that is silent for two intervals is
+    /// given up.
     pub heartbeat: u16,
 }
 
@@ -128,20 +114,20 @@ impl Broker {
     /// The default heartbeat interval in seconds.
     pub const HEARTBEAT: u16 = 10;
 
-    /// The broker at a URL, `amqp://USER:PASSWORD@HOST:PORT/VHOST` or `amqps://…`. What is
-    /// left out is `guest` with its password, the default port, and the vhost `/`.
+    /// The broker at a URL, `amqp://USER:PASSWORD@HOST:PORT/VHOST` or `amqps://…`. Missing parts
+    /// default to the user `guest` with its password, the default port, and the vhost `/`.
     ///
     /// # Errors
-    /// What is wrong with the URL, or its user has no password there.
+    /// The URL is invalid, or its user has no password there.
     pub fn from_url(url: &str) -> Result<Self, UrlError> {
         let url = AmqpUrl::parse(url)?;
         let credentials =
-            Credentials::or_guest(url.username, url.password).map_err(|name| UrlError::no_password(&name))?;
+            or_guest(url.username, url.password).map_err(|name| UrlError::no_password(&name))?;
         let broker = Self::new(url.host, url.port, url.vhost, credentials);
         Ok(if url.secure { broker.with_tls(Tls::default()) } else { broker })
     }
 
-    /// A broker without TLS, and everything else as by default.
+    /// A broker without TLS and with defaults for everything else.
     pub fn new(
         host: impl Into<String>,
         port: u16,
@@ -182,7 +168,7 @@ impl Broker {
         self
     }
 
-    /// Adds another node of the cluster, tried when those before do not answer.
+    /// Adds another node of the cluster, tried if the earlier ones do not answer.
     #[must_use]
     pub fn with_other_host(mut self, host: impl Into<String>, port: u16) -> Self {
         self.other_hosts.push((host.into(), port));
@@ -203,18 +189,31 @@ impl Broker {
         self.heartbeat = seconds.max(1);
         self
     }
+}
 
-    /// This broker at each of its addresses, in the order to try them.
-    #[doc(hidden)]
-    pub fn candidates(&self) -> impl Iterator<Item = Self> + '_ {
-        let first = std::iter::once((self.host.clone(), self.port));
-        first.chain(self.other_hosts.iter().cloned()).map(|(host, port)| Self {
-            host,
-            port,
-            other_hosts: Vec::new(),
-            ..self.clone()
-        })
+/// A user and password. `guest` replaces missing parts.
+///
+/// # Errors
+/// The name of a user other than `guest` who has no password.
+pub fn or_guest(username: Option<String>, password: Option<Secret>) -> Result<Credentials, String> {
+    match (username, password) {
+        (Some(name), None) if name != "guest" => Err(name),
+        (name, password) => Ok(Credentials::Plain {
+            username: name.unwrap_or_else(|| "guest".into()),
+            password: password.unwrap_or_else(|| Secret::new("guest")),
+        }),
     }
+}
+
+/// A broker at each of its addresses, in the order to try them.
+pub fn candidates(broker: &Broker) -> impl Iterator<Item = Broker> + '_ {
+    let first = std::iter::once((broker.host.clone(), broker.port));
+    first.chain(broker.other_hosts.iter().cloned()).map(|(host, port)| Broker {
+        host,
+        port,
+        other_hosts: Vec::new(),
+        ..broker.clone()
+    })
 }
 
 impl fmt::Display for Broker {
@@ -246,7 +245,7 @@ mod tests {
     #[test]
     fn every_address_is_a_candidate() {
         let broker = Broker::from_url("amqp://a/v").unwrap().with_other_host("b", 1).with_other_host("c", 2);
-        let all: Vec<_> = broker.candidates().map(|broker| broker.to_string()).collect();
+        let all: Vec<_> = candidates(&broker).map(|broker| broker.to_string()).collect();
         assert_eq!(all, ["amqp://a:5672/v", "amqp://b:1/v", "amqp://c:2/v"]);
     }
 }

@@ -6,7 +6,7 @@ use delayline_core::percent;
 
 use super::Secret;
 
-/// Why a URL does not say where a broker is. The URL is never quoted: it may hold a password.
+/// Why a URL cannot be used. The URL is never quoted: it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the URL is not usable: {reason}")]
 pub struct UrlError {
@@ -23,14 +23,14 @@ impl UrlError {
         }
     }
 
-    /// What is wrong, and how a URL is written.
+    /// The fault in the URL, and how to write one.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 }
 
-/// What an AMQP URL says.
+/// The parts of an AMQP URL.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AmqpUrl {
@@ -52,7 +52,7 @@ impl AmqpUrl {
     /// Takes a URL apart.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in the URL.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let invalid = |reason: &str| UrlError { reason: reason.into() };
         let url =
@@ -67,11 +67,16 @@ impl AmqpUrl {
             }
         };
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(invalid("parameters after `?` or `#` are not supported; set them otherwise"));
+            return Err(invalid("parameters after `?` or `#` are not supported; use settings instead"));
         }
         let path = url.path().strip_prefix('/').unwrap_or_default();
-        if path.contains('/') {
+        // As typed: a parser removes dots from a URL.
+        let typed = text.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |it| it.1);
+        if typed.contains('/') {
             return Err(invalid("a `/` in the vhost must be written `%2F`"));
+        }
+        if matches!(percent::decode(typed.trim()).as_deref(), Some("." | "..")) {
+            return Err(invalid("a URL cannot name a vhost `.` or `..`; use a vhost with another name"));
         }
         let decode = |text: &str| {
             percent::decode(text)
@@ -89,7 +94,7 @@ impl AmqpUrl {
     }
 }
 
-/// What is wrong with a URL that cannot be read, and how it is written.
+/// The fault in a URL that cannot be parsed, and how to write one.
 pub fn not_a_url(error: url::ParseError, example: &str) -> String {
     use url::ParseError as Wrong;
     let what = match error {
@@ -121,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_in_what_is_left_out() {
+    fn fills_in_missing_parts() {
         for text in ["amqp://localhost", "amqp://localhost/"] {
             let url = AmqpUrl::parse(text).unwrap();
             assert_eq!((url.secure, url.port, url.vhost.as_str()), (false, 5672, "/"), "{text}");
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_without_quoting_the_url() {
+    fn names_the_fault_without_quoting_the_url() {
         for text in [
             "amqp://u:hunter2@h/a/b",
             "amqp://u:hunter2@h?heartbeat=1",
@@ -151,13 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_url_is_answered_with_how_one_is_written() {
+    fn an_invalid_url_is_answered_with_an_example() {
         for (text, words) in [
             ("broker.example", "`://`; write amqp://"),
             ("", "`://`; write amqp://"),
             ("amqp://", "it names no host"),
             ("amqp://h:99999", "its port is not a number from 0 to 65535; write amqp://"),
             ("http://h", "the scheme is `http`, not amqp or amqps; write amqp://"),
+            ("amqp://h/..", "cannot name a vhost `.` or `..`"),
+            ("amqp://h/%2e%2E", "cannot name a vhost `.` or `..`"),
+            ("amqp://h/.", "cannot name a vhost `.` or `..`"),
+            ("amqp://h/a/..", "a `/` in the vhost must be written `%2F`"),
         ] {
             let error = AmqpUrl::parse(text).err().unwrap().to_string();
             assert!(error.contains(words) && !error.contains("relative URL"), "{text}: {error}");

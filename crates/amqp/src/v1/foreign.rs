@@ -26,7 +26,7 @@ pub struct Foreign {
     pub body: Vec<u8>,
     /// The length of the payload, as far as it can be known.
     pub bytes: u64,
-    /// What 0-9-1 may be unable to carry, and where it is; one of each kind at most.
+    /// Values that 0-9-1 may be unable to carry, with their places, at most one of each kind.
     pub oddities: BTreeMap<Oddity, String>,
 }
 
@@ -48,7 +48,7 @@ const PROPERTIES: [&str; 13] = [
 ];
 
 impl Foreign {
-    /// Reads a message, or the first bytes of one that has `whole` bytes.
+    /// Reads a message of `whole` bytes, or its first bytes.
     pub(super) fn read(bytes: &[u8], whole: u64) -> Self {
         let mut message = Self::default();
         let mut rest = bytes;
@@ -79,7 +79,7 @@ impl Foreign {
         message
     }
 
-    /// The last section continues beyond the bytes that were kept.
+    /// The last section continues after the bytes that were kept.
     fn cut(&mut self, section: &[u8], whole: u64) {
         if let [0x00, 0x53, 0x75, 0xb0, _, _, _, _, data @ ..] = section {
             self.body.extend_from_slice(data);
@@ -89,7 +89,7 @@ impl Foreign {
         }
     }
 
-    /// Whose it is and what is odd about it, on one line for a log.
+    /// The message's application and oddities, on one line for a log.
     pub fn described(&self) -> String {
         let odd: Vec<_> =
             self.oddities.iter().map(|(oddity, place)| format!("{place} is {oddity}")).collect();
@@ -97,7 +97,7 @@ impl Foreign {
         format!("key={:?} id={id} ({})", self.routing_key, odd.join(", "))
     }
 
-    /// The length of the payload, as far as it can be known.
+    /// The length of the payload, as far as it is known.
     pub fn body_len(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
@@ -120,7 +120,7 @@ impl Foreign {
                 "x-opt-rabbitmq-received-time" if matches!(value, Value::Time(_)) => {}
                 "x-opt-deaths" if deaths_make_sense(&value) => {}
                 "x-opt-deaths" => self.odd(Oddity::Forged, "annotation `x-opt-deaths`"),
-                // The broker's own annotations, and others that mean something to a broker.
+                // The broker's own annotations, and others that brokers interpret.
                 name if name.starts_with("x-opt-") => self.look(&annotation(name), &value),
                 _ => {
                     if !property_makes_sense(&name, &value) {
@@ -147,7 +147,7 @@ impl Foreign {
         self.headers.insert(name, shown(value));
     }
 
-    /// Looks for values that 0-9-1 cannot carry, however deeply nested.
+    /// Searches for values that 0-9-1 cannot carry, however deeply nested.
     fn look(&mut self, place: &str, value: &Value<'_>) {
         for oddity in oddities(*value) {
             self.odd(oddity, place);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_whose_a_message_is_and_what_it_holds() {
+    fn finds_the_application_and_the_contents_of_a_message() {
         let head = Fields::default().flag(true).null().null().flag(false).uint(0).describe(0x70);
         let annotations =
             [text("x-exchange"), text("delay.retry"), text("x-routing-key"), text("billing")].concat();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_lies_deeper_and_what_is_too_long() {
+    fn finds_nested_and_too_long_values() {
         let inner = [text("u"), [&[0x98][..], &[7; 16]].concat()].concat();
         let inner = section(0, 0xd1, &inner, 2).split_off(3);
         let headers = [text("m"), inner, text(&"n".repeat(300)), vec![0x40]].concat();
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(message.oddities, expected.map(|(oddity, place)| (oddity, place.to_owned())).into());
     }
 
-    /// A list or map in place, with so many items.
+    /// A list or map in place, with this many items.
     fn within(constructor: u8, items: &[&[u8]], count: u32) -> Vec<u8> {
         section(0, constructor, &items.concat(), count).split_off(3)
     }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_has_no_form_in_lists_and_as_a_key() {
+    fn finds_values_without_a_form_in_lists_and_as_a_key() {
         let (ulong, short) = ([0x53, 5], text("x"));
         let described = [&[0x00][..], &text("x:y"), &short].concat();
         for (value, expected) in [
@@ -302,7 +302,7 @@ mod tests {
             (within(0xd1, &[&[0x54, 7], &short], 2), vec![Oddity::Key]),
             (within(0xd1, &[&text(&"x".repeat(300)), &short], 2), vec![Oddity::Key]),
             (array(0x73, &[0, 0, 0, 0x41], 1), vec![Oddity::Char]),
-            // Endless, as each takes no room.
+            // Endless, as each item takes no bytes.
             (array(0x40, &[], u32::MAX), vec![]),
         ] {
             assert_eq!(odd(0x74, "h", &value), expected, "{value:x?}");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_annotations_that_the_broker_did_not_write() {
+    fn finds_annotations_that_the_broker_did_not_write() {
         let symbol = |text: &str| [&[0xa3, u8::try_from(text.len()).unwrap()][..], text.as_bytes()].concat();
         let time = [&[0x83][..], &[0; 8]].concat();
         let keys = array(0xb1, &text("x")[1..], 1);
@@ -350,7 +350,7 @@ mod tests {
             let expected = if forged { vec![Oddity::Forged] } else { vec![] };
             assert_eq!(odd(0x72, name, value), expected, "{name} {value:x?}");
         }
-        // Only as an annotation does it mean anything.
+        // It has a meaning only as an annotation.
         assert_eq!(odd(0x74, "x-basic-type", &text(&"x".repeat(300))), []);
     }
 

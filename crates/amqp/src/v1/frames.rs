@@ -21,11 +21,10 @@ use super::{
 /// The largest frame that is accepted.
 pub(super) const FRAME: u32 = 128 * 1024;
 
-/// A broker that owes an answer and stays silent for this time is given up.
+/// How long a broker may stay silent while an answer is due.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Brokers end a connection that is silent for 60 s, or for as long as they are configured to
-/// wait.
+/// Brokers end a connection that is silent for 60 s, or for their configured time.
 const BEAT: Duration = Duration::from_secs(5);
 
 pub(super) const AMQP: &[u8; 8] = b"AMQP\x00\x01\x00\x00";
@@ -40,12 +39,12 @@ pub(super) struct Frames {
     /// The same socket, for its time limits.
     socket: TcpStream,
     address: String,
-    /// Bytes that came in and were not read yet.
+    /// Received bytes that were not read yet.
     buffer: Vec<u8>,
     written: Instant,
-    /// How long the broker may owe an answer.
+    /// How long the broker may take to answer.
     patience: Duration,
-    /// Whether signs of life may be sent: not before the login has ended.
+    /// Whether empty frames may be sent as heartbeats: not before the login has ended.
     beating: bool,
 }
 
@@ -77,12 +76,12 @@ impl Frames {
         })
     }
 
-    /// The connection is open from here on, no longer in the making.
+    /// The connection is open from here on.
     pub(super) fn opened(&mut self) {
         (self.patience, self.beating) = (PATIENCE, true);
     }
 
-    /// Sends a sign of life, if one is due.
+    /// Sends an empty frame as a heartbeat, if one is due.
     pub(super) fn beat(&mut self) -> Result<(), AmqpError> {
         match self.beating && self.written.elapsed() >= BEAT {
             true => self.write(0, &[]),
@@ -90,7 +89,7 @@ impl Frames {
         }
     }
 
-    /// Sends a protocol's name and waits for the same.
+    /// Sends a protocol header and waits for the same.
     pub(super) fn greet(&mut self, name: &[u8; 8]) -> Result<(), AmqpError> {
         self.send(name)?;
         let deadline = Instant::now() + self.patience;
@@ -115,8 +114,8 @@ impl Frames {
         }
     }
 
-    /// The next frame with one of these codes. If the broker ends the link, the session or
-    /// the connection, that is an error.
+    /// The next frame with one of these codes. An error if the broker ends the link, the session or
+    /// the connection.
     pub(super) fn frame(&mut self, codes: &[u8]) -> Result<(Vec<u8>, u8), AmqpError> {
         let deadline = Instant::now() + self.patience;
         loop {
@@ -155,7 +154,7 @@ impl Frames {
         }
     }
 
-    /// Reads what is there, or waits for it for a while.
+    /// Reads the available bytes, or waits for some.
     fn read_until(&mut self, deadline: Instant) -> Result<(), AmqpError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -197,7 +196,7 @@ impl Frames {
         AmqpError::Refused { address: self.address.clone(), reason }
     }
 
-    /// Why the broker ended something: a condition and a text.
+    /// Why the broker ended a link, session or connection: a condition and a text.
     fn ended(&self, error: Option<Value<'_>>) -> AmqpError {
         let Some(Value::List(fields)) = error else { return self.lost("the broker ended it") };
         let words: Vec<_> = fields.filter_map(|field| field.text()).collect();
@@ -209,7 +208,7 @@ fn is_timeout(error: &io::Error) -> bool {
     [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted].contains(&error.kind())
 }
 
-/// The fields of a performative that matter after its frame is gone.
+/// The fields of a performative that are used after its frame is gone.
 pub(super) struct Owned(std::vec::IntoIter<Field>);
 
 pub(super) enum Field {
@@ -246,8 +245,8 @@ mod tests {
 
     use super::{super::Receiver, *};
 
-    /// A broker that takes connections, answers with these bytes and says nothing more. The
-    /// thread returns the bytes that it received.
+    /// A broker that accepts connections, sends these bytes and then stays silent. The thread
+    /// returns the bytes that it received.
     fn deaf(answer: &'static [u8]) -> (Broker, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -264,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_silent_broker_is_given_up() {
-        // It says nothing at all, and then no more than its name.
+        // It sends nothing at all, and then only its protocol header.
         for answer in [&[][..], SASL] {
             let (broker, told) = deaf(answer);
             let error = Receiver::open(&broker, "queue", None).unwrap_err();
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_not_interrupted_by_signs_of_life() {
+    fn a_login_is_not_interrupted_by_heartbeats() {
         let (broker, told) = deaf(SASL);
         let mut frames = Frames::open(&broker).unwrap();
         frames.greet(SASL).unwrap();
@@ -282,7 +281,7 @@ mod tests {
         assert!(frames.expect(&[0x40]).is_err());
         drop(frames);
         assert_eq!(told.join().unwrap(), SASL);
-        // Once it is open, it needs them.
+        // An open connection needs them.
         let (broker, told) = deaf(SASL);
         let mut frames = Frames::open(&broker).unwrap();
         frames.opened();

@@ -1,5 +1,5 @@
-//! What AMQP 0-9-1 cannot carry, following `mc_amqpl:to_091` and `convert_from` of RabbitMQ
-//! 4.0 and 4.3: they crash over it, and the connection with them.
+//! Values that AMQP 0-9-1 cannot carry, following `mc_amqpl:to_091` and `convert_from` of RabbitMQ
+//! 4.0 and 4.3. These functions crash over such values and end the connection.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -11,7 +11,7 @@ const VALUES: usize = 10_000;
 /// The longest text of a property in 0-9-1.
 pub(super) const SHORT: usize = 255;
 
-/// Constructors; several of them can stand for one type.
+/// Constructors. Several of them can encode the same type.
 const DESCRIBED: u8 = 0x00;
 const UINT: [u8; 3] = [0x43, 0x52, 0x70];
 const ULONG: [u8; 3] = [0x44, 0x53, 0x80];
@@ -19,7 +19,7 @@ const TEXT: [u8; 2] = [0xa1, 0xb1];
 const SYMBOL: [u8; 2] = [0xa3, 0xb3];
 const MAP: [u8; 2] = [0xc1, 0xd1];
 
-/// What the broker records about a death, in this order; there may be a `ttl` before it.
+/// The fields that the broker records for a death, in this order. A `ttl` may precede them.
 const DEATH: [(&str, &[u8]); 7] = [
     ("queue", &TEXT),
     ("reason", &SYMBOL),
@@ -30,8 +30,8 @@ const DEATH: [(&str, &[u8]); 7] = [
     ("routing-keys", &[0xe0, 0xf0]),
 ];
 
-/// Something that AMQP 0-9-1 cannot carry. Depending on its version, the broker leaves the
-/// header out or closes the connection.
+/// A value that AMQP 0-9-1 cannot carry. Depending on its version, the broker omits the header or
+/// closes the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oddity {
     /// A single character.
@@ -54,17 +54,17 @@ pub enum Oddity {
     Array,
     /// A value that another describes.
     Described,
-    /// A map with a key that is no text, or one of more than 255 bytes.
+    /// A map with a key that is not text, or is longer than 255 bytes.
     Key,
-    /// An annotation in the broker's own name that the broker did not write.
+    /// An annotation in the broker's own namespace that the broker did not write.
     Forged,
     /// Bytes that are not a value.
     Unreadable,
 }
 
 impl Oddity {
-    /// The kinds over which all versions of the broker close connections; for the others
-    /// versions differ.
+    /// The kinds over which all versions of the broker close connections. For the others, versions
+    /// differ.
     pub const CERTAIN: [Self; 8] = [
         Self::Char,
         Self::Uuid,
@@ -96,7 +96,7 @@ impl fmt::Display for Oddity {
     }
 }
 
-/// What in a value 0-9-1 cannot carry, however deeply nested; each kind once.
+/// The parts of a value that 0-9-1 cannot carry, however deeply nested, each kind once.
 pub(super) fn oddities(value: Value<'_>) -> BTreeSet<Oddity> {
     let mut found: BTreeSet<_> = of_its_own(&value).into_iter().collect();
     let (mut left, mut open) = (VALUES, vec![value]);
@@ -127,13 +127,12 @@ pub(super) fn oddities(value: Value<'_>) -> BTreeSet<Oddity> {
     found
 }
 
-/// Whether the key of a map can be the name of a field.
+/// Whether the key of a map is a valid field name.
 fn is_name(key: &Value<'_>) -> bool {
     matches!(key, Value::Text(bytes) | Value::Symbol(bytes) | Value::Binary(bytes) if bytes.len() <= SHORT)
 }
 
-/// Whether the broker can turn an annotation that stands for a property into one, or ignores
-/// it.
+/// Whether the broker can convert an annotation that represents a property, or ignores it.
 pub(super) fn property_makes_sense(name: &str, value: &Value<'_>) -> bool {
     match name {
         "x-basic-expiration" | "x-basic-type" => is_name(value),
@@ -144,17 +143,17 @@ pub(super) fn property_makes_sense(name: &str, value: &Value<'_>) -> bool {
     }
 }
 
-/// Whether the broker can read what stands where it records deaths, or ignores it.
+/// Whether the broker can read its record of deaths, or ignores it.
 pub(super) fn deaths_make_sense(value: &Value<'_>) -> bool {
     let Value::Array(mut deaths) = *value else { return true };
     let maps = deaths.upcoming().is_some_and(|constructor| MAP.contains(&constructor));
     !maps || deaths.all(|death| matches!(death, Value::Map(fields) if is_death(fields)))
 }
 
-/// Whether a death is recorded as the broker does it: it reads nothing else.
+/// Whether a death is recorded in the broker's form. It reads no other form.
 fn is_death(mut fields: Items<'_>) -> bool {
     let mut types = Vec::new();
-    // One more than there can be.
+    // One more than possible.
     while types.len() <= DEATH.len() + 1 {
         let symbol = fields.upcoming().is_some_and(|constructor| SYMBOL.contains(&constructor));
         let Some(name) = fields.next() else { break };
@@ -173,7 +172,7 @@ fn is_death(mut fields: Items<'_>) -> bool {
     types.len() == DEATH.len() && types.iter().zip(&DEATH).all(fits)
 }
 
-/// The kind of a value that 0-9-1 cannot carry in itself.
+/// The kind of a value that 0-9-1 cannot carry.
 fn of_its_own(value: &Value<'_>) -> Option<Oddity> {
     match value {
         Value::Char(_) => Some(Oddity::Char),

@@ -20,7 +20,7 @@ use super::{
 /// How many bytes of a message are kept: all headers, and the body's first part.
 const KEPT: usize = 1024 * 1024;
 
-/// How many transfers the broker may send before it hears from us: the maximum.
+/// How many transfers the broker may send before an update from this side: the maximum.
 const WINDOW: u32 = i32::MAX.cast_unsigned();
 
 /// What to do with a message.
@@ -44,7 +44,7 @@ impl Disposition {
     }
 }
 
-/// A connection with one link on one queue. Closing it requeues what was not settled.
+/// A connection with one link on one queue. Closing it requeues unsettled messages.
 pub struct Receiver {
     frames: Frames,
     transfers: u32,
@@ -52,7 +52,7 @@ pub struct Receiver {
     count: u32,
 }
 
-/// A message that is still coming in.
+/// A message that is not complete yet.
 #[derive(Default)]
 struct Partial {
     id: u32,
@@ -61,11 +61,11 @@ struct Partial {
 }
 
 impl Receiver {
-    /// Connects to the first of the broker's nodes that accepts us, and attaches to a queue.
+    /// Connects to the first of the broker's nodes that accepts the login, and attaches to a queue.
     /// `version` is the broker's, such as `4.0.5`.
     ///
     /// # Errors
-    /// Unreachable, refused, or the broker speaks no AMQP 1.0.
+    /// The broker is unreachable, refuses, or does not speak AMQP 1.0.
     pub fn open(broker: &Broker, queue: &str, version: Option<&str>) -> Result<Self, AmqpError> {
         if is_older(version) {
             let reason = "messages of RabbitMQ before 4.0 cannot be read over AMQP 1.0".into();
@@ -85,7 +85,7 @@ impl Receiver {
     fn log_in(&mut self, broker: &Broker) -> Result<(), AmqpError> {
         let (mechanism, response) = match &broker.credentials {
             Credentials::Plain { username, password } => {
-                ("PLAIN", format!("\0{username}\0{}", password.expose()))
+                ("PLAIN", format!("\0{username}\0{}", password.current().expose()))
             }
             Credentials::External => ("EXTERNAL", String::new()),
         };
@@ -111,7 +111,7 @@ impl Receiver {
         let begin = Fields::default().null().uint(0).uint(WINDOW).uint(WINDOW);
         self.frames.write(0, &begin.describe(0x11))?;
         let begun = self.frames.expect(&[0x11])?.1.values();
-        // Brokers start counting anywhere.
+        // Brokers start counting at any number.
         if let Some(Field::Number(first)) = begun.get(1) {
             self.transfers = u32::try_from(*first).unwrap_or(0);
         }
@@ -121,7 +121,7 @@ impl Receiver {
             .text("delayline")
             .uint(0)
             .flag(true)
-            // The broker settles nothing by itself, and needs no second confirmation from us.
+            // The broker does not settle automatically, and needs no second confirmation.
             .ubyte(0)
             .ubyte(0)
             .nested(0x28, source)
@@ -129,7 +129,7 @@ impl Receiver {
         self.frames.write(0, &attach.describe(0x12))?;
         let (_, fields) = self.frames.expect(&[0x12])?;
         let fields: Vec<_> = fields.values();
-        // A link that comes back without a source is about to be detached, with the reason.
+        // A link that returns without a source is about to be detached, with the reason.
         if !matches!(fields.get(5), Some(Field::List)) {
             self.frames.expect(&[])?;
         }
@@ -140,8 +140,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes the messages that are there now, `most` at most, and passes each to the caller
-    /// with the number that settles it. This settles none.
+    /// Takes the available messages, up to `most`, and passes each to the caller with the number
+    /// that settles it. This call settles none.
     ///
     /// # Errors
     /// The connection is lost; the broker requeues all messages.
@@ -155,10 +155,10 @@ impl Receiver {
             .uint(self.count)
             .uint(most)
             .null()
-            // Missing messages use up the credit, and we are told so.
+            // The broker reports that missing messages have used up the credit.
             .flag(true);
         self.frames.write(0, &flow.describe(0x13))?;
-        // Once the credit is used up, whether by messages or not.
+        // Once messages or the lack of them have used up the credit.
         self.count = self.count.wrapping_add(most);
         let (mut taken, mut partial) = (0, Partial::default());
         while taken < most {
@@ -167,7 +167,7 @@ impl Receiver {
             let Some((_, Value::List(fields))) = value(&mut rest) else { continue };
             let fields: Vec<_> = fields.collect();
             if code == 0x13 {
-                // An answer about an earlier credit may come late.
+                // An answer about an earlier credit may arrive late.
                 let number = |index: usize| fields.get(index).and_then(Value::number);
                 if number(5) == Some(self.count.into()) && number(6) == Some(0) {
                     break;
@@ -190,10 +190,10 @@ impl Receiver {
         Ok(taken)
     }
 
-    /// Decides about messages, by their numbers in the order in which they came.
+    /// Decides about messages, by their numbers in the order of arrival.
     ///
     /// # Errors
-    /// The connection is lost; the broker requeues the messages that it was not told about.
+    /// The connection is lost. The broker requeues the messages without a decision.
     pub fn settle(
         &mut self,
         ids: impl IntoIterator<Item = u32>,
@@ -211,7 +211,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Sends a sign of life, if one is due; to be called every few seconds.
+    /// Sends a heartbeat, if one is due. Call it every few seconds.
     ///
     /// # Errors
     /// The connection is lost.
@@ -219,7 +219,7 @@ impl Receiver {
         self.frames.beat()
     }
 
-    /// Ends cleanly, once the broker has seen what was settled.
+    /// Ends cleanly, once the broker has seen all decisions.
     pub fn close(mut self) {
         settle();
         let _ = self.frames.write(0, &Fields::default().describe(0x18));
@@ -231,13 +231,13 @@ impl Receiver {
     }
 }
 
-/// Whether AMQP 1.0 is a plugin of this version, which grants credit by other rules.
+/// Whether AMQP 1.0 is a plugin in this version. The plugin grants credit by other rules.
 fn is_older(version: Option<&str>) -> bool {
     let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     major.is_some_and(|major| major < 4)
 }
 
-/// Numbers that follow each other, taken together.
+/// Consecutive numbers, grouped.
 fn ranges(ids: impl IntoIterator<Item = u32>) -> Vec<RangeInclusive<u32>> {
     let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
     for id in ids {

@@ -1,4 +1,4 @@
-//! The encoding of AMQP 1.0: writing, and a reader for what comes in.
+//! The encoding of AMQP 1.0: writing, and reading incoming bytes.
 
 /// How deeply descriptors may be nested.
 const DEPTH: u32 = 4;
@@ -106,7 +106,7 @@ impl Value<'_> {
     }
 }
 
-/// The contents of a list, map or array, not read yet; for a map, keys and values in turn.
+/// The contents of a list, map or array, not read yet. For a map, keys and values alternate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Items<'a> {
     rest: &'a [u8],
@@ -137,8 +137,8 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// Reads one value, and the number that describes it if there is one. Does not descend into
-/// lists and maps. `None` if the bytes end too early or are malformed.
+/// Reads one value, and its descriptor if it has one. Does not descend into lists and maps. `None`
+/// if the bytes end too early or are malformed.
 pub(super) fn value<'a>(rest: &mut &'a [u8]) -> Option<(Option<u64>, Value<'a>)> {
     let mut descriptor = None;
     for _ in 0..DEPTH {
@@ -153,7 +153,8 @@ pub(super) fn value<'a>(rest: &mut &'a [u8]) -> Option<(Option<u64>, Value<'a>)>
     None
 }
 
-/// Reads what a constructor announces. Its upper four bits give the length.
+/// Reads the value that a constructor announces. The upper four bits of the constructor give the
+/// length.
 fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
     let fixed = |rest: &mut &'a [u8]| take(rest, 1 << (constructor >> 4) >> 5);
     Some(match constructor {
@@ -198,7 +199,7 @@ fn items<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
     Some(Items { rest: inner, left, of: None })
 }
 
-/// An array, whose items share one constructor. A description of them is not read.
+/// An array, whose items share one constructor. Their descriptor is not read.
 fn array<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Items<'a>> {
     let mut items = items(constructor, rest)?;
     items.of = Some(take(&mut items.rest, 1)?[0]);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_writes() {
+    fn reads_its_own_output() {
         let inner = Fields::default().symbol("key").null().flag(true);
         let bytes = Fields::default()
             .text("queue")
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_value() {
+    fn malformed_bytes_are_no_value() {
         let endless = [0x00, 0x53, 1].repeat(50);
         for bytes in [
             &[][..],
@@ -291,7 +292,7 @@ mod tests {
         ] {
             assert_eq!(read(bytes), None, "{bytes:x?}");
         }
-        // It says that there are more than there are.
+        // It announces more items than it has.
         let Some((_, Value::List(items))) = read(&[0xc0, 2, 200, 0x40]) else { panic!() };
         assert_eq!(items.count(), 1);
     }

@@ -1,15 +1,15 @@
 //! A gateway for messages with the header `x-delay`, as the delayed-message plugin takes them.
 //!
-//! Applications that were written for the plugin publish to one exchange with any routing key
-//! and a delay in milliseconds in the header `x-delay`; their consumers are bound to the same
-//! exchange. A gateway gives them two: publishers use `<name>.in`, a fanout exchange in front
-//! of a queue, and consumers stay bound to `<name>`, now of a plain type. In between, the
-//! [`Gateway`] service takes each message, lets it wait in the levels for its whole seconds,
-//! holds it for the rest, and publishes it to `<name>` with its own routing key, properties
-//! and headers.
+//! Applications for the plugin publish to one exchange with any routing key and a delay in
+//! milliseconds in the header `x-delay`. Their consumers are bound to the same exchange. A gateway
+//! has two exchanges instead. Publishers use `<name>.in`, a fanout exchange in front of a queue.
+//! Consumers stay bound to `<name>`, which now has a plain type. Between the two, the [`Gateway`]
+//! service takes each message and lets it wait in the levels for its whole seconds. It holds the
+//! message for the rest, and publishes it to `<name>` with its own routing key, properties and
+//! headers.
 //!
-//! A message is acknowledged only after its successor is confirmed, so it arrives at least
-//! once. It is never early by more than a millisecond, by the clocks of the daemons.
+//! A message is acknowledged only after its successor is confirmed, so it arrives at least once. By
+//! the clocks of the daemons, it is early by at most a millisecond.
 
 mod parcel;
 mod service;

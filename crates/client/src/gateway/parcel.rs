@@ -1,17 +1,17 @@
-//! What becomes of a message on its way through a gateway: pure.
+//! The steps of a message through a gateway. Pure.
 //!
-//! Whatever would move, expire or lose it in the levels travels in one header of ours, and is
-//! put back when it leaves.
+//! Values that would move, expire or lose it in the levels travel in one header,
+//! `delayline-gateway`. They are restored when it leaves.
 
 use delayline_core::{
     codec::{AppKey, Delay},
-    message::{Headers, InvalidMessage, Message, Properties, Value, headers, is_forbidden},
+    message::{Headers, InvalidMessage, Message, Properties, Value, direct, headers, is_forbidden},
     topology::Unit,
 };
 
 use super::x_delay::{self, X_DELAY};
 
-/// The header with everything that is put back.
+/// The header with all values to restore.
 pub(super) const GATEWAY: &str = "delayline-gateway";
 
 /// Its fields.
@@ -21,16 +21,16 @@ const EXPIRATION: &str = "expiration";
 const USER: &str = "user";
 const HEADERS: &str = "headers";
 
-/// A message leaves the levels so much before it is due, so that their own lateness does not make
-/// it late: at 1,000 messages a second, two slow cores hand on the slowest per cent up to 170 ms
-/// late (`cargo bench --bench gateway`). A daemon holds it for as much longer.
+/// How much before its due time a message leaves the levels, so that their own lateness does not
+/// make it late. At 1,000 messages a second, two slow cores pass on the slowest 1 % up to 170 ms
+/// late (`cargo bench -p delayline-bench --bench gateway`). A daemon holds it for that much longer.
 const LEAD_MS: i64 = 250;
 
 /// A message as it was taken from a queue.
 #[derive(Debug)]
 pub(super) struct Parcel {
-    /// Whether it comes from the levels, and not from a publisher. Only then is our header
-    /// believed.
+    /// Whether it comes from the levels, and not from a publisher. Only then is the gateway's
+    /// header trusted.
     pub(super) waited: bool,
     pub(super) routing_key: String,
     pub(super) properties: Properties,
@@ -38,7 +38,7 @@ pub(super) struct Parcel {
     pub(super) body: Vec<u8>,
 }
 
-/// What to do with it.
+/// The next step for a message.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
     /// Publish this now.
@@ -47,35 +47,34 @@ pub(super) enum Step {
     At(i64, Message),
 }
 
-/// Why nothing can be done with it.
+/// Why a gateway cannot handle a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(transparent)]
     Delay(#[from] x_delay::Unreadable),
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    #[error("its header `delayline-gateway` is not as a gateway wrote it")]
+    #[error("its header `delayline-gateway` was not written by a gateway")]
     Foreign,
 }
 
-/// A gateway, as far as its messages need to know it.
+/// A gateway, reduced to the fields that its messages need.
 #[derive(Debug, Clone)]
 pub(super) struct Route {
     /// The exchange that consumers are bound to.
     pub(super) exchange: String,
     /// The exchange that publishers use.
     pub(super) entry: String,
-    /// The app key under which messages come back from the levels.
+    /// The app key under which messages return from the levels.
     pub(super) app: AppKey,
     pub(super) unit: Unit,
 }
 
 impl Route {
-    /// What to do with a message that was taken at `now`, in ms since the epoch.
+    /// The next step for a message that was taken at `now`, in ms since the epoch.
     ///
     /// # Errors
-    /// It says when it is due in a form that nobody can read, or later than the levels can
-    /// hold it.
+    /// Its due time is unreadable, or later than the levels can hold it.
     pub(super) fn step(&self, parcel: Parcel, now: i64) -> Result<Step, Refused> {
         if parcel.waited { self.leaves(parcel, now) } else { self.enters(parcel, now) }
     }
@@ -84,7 +83,7 @@ impl Route {
     fn enters(&self, mut parcel: Parcel, now: i64) -> Result<Step, Refused> {
         let delay = x_delay::read(&parcel.headers)?.filter(|delay| *delay > 0);
         let Some(delay) = delay else {
-            // As the plugin does it, with the header as it is.
+            // As the plugin does it, with the header unchanged.
             return Ok(Step::Now(self.out(parcel.routing_key.clone(), parcel)));
         };
         let due = now.saturating_add(delay);
@@ -113,7 +112,7 @@ impl Route {
     /// A message that has been in the levels.
     fn leaves(&self, mut parcel: Parcel, now: i64) -> Result<Step, Refused> {
         let noted = Noted::of(&parcel.headers).ok_or(Refused::Foreign)?;
-        // The clock of the daemon that it came in through may be ahead of ours.
+        // The clock of the daemon that received it may be ahead of this one.
         let wait = in_the_levels(noted.due.saturating_sub(now), self.unit)?;
         if wait != Delay::ZERO {
             let mut again = Message::after(self.app.clone(), wait, parcel.body);
@@ -125,27 +124,27 @@ impl Route {
         Ok(Step::At(due, self.out(key, parcel)))
     }
 
-    /// The message as consumers get it. A `user_id` becomes a header: the broker takes it only
-    /// from the user it names.
+    /// The message as consumers get it. A `user_id` becomes a header: the broker accepts the
+    /// property only from the user it names.
     fn out(&self, routing_key: String, parcel: Parcel) -> Message {
         let Parcel { mut properties, headers: mut kept, body, .. } = parcel;
         if let Some(user) = properties.user_id.take() {
             kept.insert(headers::USER_ID.into(), user.into());
         }
-        let mut message = Message::verbatim(self.app.clone(), self.exchange.clone(), routing_key, body);
+        let mut message = direct::verbatim(self.app.clone(), self.exchange.clone(), routing_key, body);
         (message.properties, message.headers) = (properties, kept);
         message
     }
 }
 
-/// The whole units that a message waits in the levels, if it is due after so many ms.
+/// How many whole units a message waits in the levels, if it is due after this many ms.
 pub(super) fn in_the_levels(rest: i64, unit: Unit) -> Result<Delay, Refused> {
     let units = rest.saturating_sub(LEAD_MS).max(0) / i64::from(unit.millis());
     let units = u64::try_from(units).unwrap_or(0);
     Ok(Delay::from_seconds(units).map_err(InvalidMessage::from)?)
 }
 
-/// What a message has with it in the levels.
+/// The values that a message carries in the levels.
 pub(super) struct Noted {
     /// Its own routing key.
     pub(super) key: String,
@@ -165,7 +164,7 @@ impl Noted {
         }
     }
 
-    /// Makes properties and headers what they were, with the delay as one that is over.
+    /// Restores properties and headers, and marks the delay as expired.
     pub(super) fn put_back(
         mut self,
         properties: &mut Properties,
@@ -188,8 +187,8 @@ impl Noted {
     }
 }
 
-/// Headers that would move, hold back or lose a message in the levels, or that we write
-/// ourselves.
+/// Headers that would move, hold back or lose a message in the levels, or that a gateway writes
+/// itself.
 fn is_put_aside(name: &str) -> bool {
     is_forbidden(name) || name.starts_with("delayline-")
 }
@@ -231,12 +230,12 @@ mod tests {
     }
 
     fn exchange_and_key(message: &Message) -> (&str, &str) {
-        let direct = message.direct.as_ref().unwrap();
+        let direct = direct::of(message).unwrap();
         (&direct.exchange, &direct.routing_key)
     }
 
     #[test]
-    fn what_has_no_delay_goes_through_as_it_is() {
+    fn a_message_without_a_delay_passes_unchanged() {
         for headers in [Headers::new(), delayed(0), delayed(-5), Headers::from([("CC".into(), "x".into())])] {
             let Ok(Step::Now(message)) = route().step(parcel(headers.clone()), NOW) else { panic!() };
             assert_eq!(exchange_and_key(&message), ("orders", "order.created"));
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_within_a_second_never_enters_the_levels() {
+    fn a_message_due_within_a_second_never_enters_the_levels() {
         for delay in [1, 999, 1_000, 1_249] {
             let Ok(Step::At(due, message)) = route().step(parcel(delayed(delay)), NOW) else { panic!() };
             assert_eq!((due, exchange_and_key(&message).1), (NOW + delay, "order.created"));
@@ -261,7 +260,7 @@ mod tests {
         for (delay, seconds) in [(1_250, 1), (2_249, 1), (2_250, 2), (90_500, 90), (5_000_000_000, 4_999_999)]
         {
             let Ok(Step::Now(message)) = route().step(parcel(delayed(delay)), NOW) else { panic!() };
-            assert!(message.direct.is_none());
+            assert!(direct::of(&message).is_none());
             assert_eq!(
                 message.when,
                 delayline_core::message::When::After(Delay::from_seconds(seconds).unwrap()),
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_leaves_as_it_came() {
+    fn a_message_leaves_unchanged() {
         let mut headers = delayed(90_500);
         for (name, value) in [
             ("CC", Value::Array(vec!["copy".into()])),
@@ -285,7 +284,7 @@ mod tests {
         }
         let Ok(Step::Now(mut inside)) = route().step(parcel(headers.clone()), NOW) else { panic!() };
         assert!(inside.headers.keys().all(|name| !is_forbidden(name)), "{:?}", inside.headers);
-        // What the levels add.
+        // The headers that the levels add.
         inside.headers.insert("x-death".into(), Value::Array(vec![Value::Void]));
         inside.headers.insert("x-first-death-queue".into(), "delay.level.06".into());
         inside.headers.insert(headers::DUE.into(), 9.into());
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn says_why_it_refuses() {
+    fn refuses_with_a_reason() {
         let step = |headers| route().step(parcel(headers), NOW);
         let text = Headers::from([(X_DELAY.into(), "soon".into())]);
         assert!(matches!(step(text), Err(Refused::Delay(_))));
@@ -325,13 +324,13 @@ mod tests {
     }
 
     #[test]
-    fn a_publishers_word_about_what_we_noted_does_not_count() {
+    fn a_gateways_header_from_a_publisher_does_not_count() {
         let Ok(Step::At(due, message)) = route().step(parcel(noted(NOW + 1_000_000)), NOW) else { panic!() };
         assert_eq!((due, exchange_and_key(&message).1), (NOW + 5, "order.created"));
     }
 
     #[test]
-    fn what_comes_back_long_before_it_is_due_waits_again_and_not_here() {
+    fn a_message_that_returns_long_before_it_is_due_waits_in_the_levels_again() {
         let early = Parcel { waited: true, ..parcel(noted(NOW + 60_500)) };
         let Ok(Step::Now(message)) = route().step(early, NOW) else { panic!() };
         assert_eq!(message.when, delayline_core::message::When::After(Delay::from_seconds(60).unwrap()));

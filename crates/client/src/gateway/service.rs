@@ -1,5 +1,6 @@
 //! The service between the two exchanges of a gateway.
 
+use delayline_core::shell::command;
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicBool},
@@ -11,11 +12,11 @@ use jiff::Timestamp;
 use log::warn;
 
 use crate::{
-    relay::{Consuming, Failed, Forwarder, SetAside},
+    relay::{Consuming, Failed, Forwarder, SetAside, each},
     router::RouterBuilder,
 };
 use delayline_amqp::{Consumer, Delivery};
-use delayline_core::{codec::AppKeyError, topology::Names};
+use delayline_core::{codec::AppKeyError, message::direct, topology::Names};
 
 use super::{
     GatewayStats,
@@ -27,10 +28,10 @@ use super::{
 ///
 /// ```no_run
 /// use std::sync::atomic::AtomicBool;
-/// use delayline::{broker::Broker, gateway::Gateway};
+/// use delayline_client::{Target, gateway::Gateway};
 ///
-/// let stop = AtomicBool::new(false); // to be set by somebody else
-/// Gateway::new(Broker::from_url("amqp://localhost")?, "orders.delayed")?.run(&stop);
+/// let stop = AtomicBool::new(false); // set elsewhere
+/// Gateway::new(Target::from_url("amqp://localhost")?, "orders.delayed")?.run(&stop);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Gateway {
@@ -43,52 +44,52 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// How many messages it takes at a time by default, and how many it holds by default that
-    /// are due soon: with 3,000 a second, some 2,250.
+    /// How many messages it takes at a time by default, and how many messages that are due soon it
+    /// holds: at 3,000 a second, about 2,250.
     pub const PREFETCH: (u16, u16) = (256, 4_000);
 
-    /// The service of the gateway of this name, in the set of a router such as this. The
-    /// router's quota does not count here.
+    /// The service of the gateway of this name, in the set of a router like this one. The router's
+    /// quota does not apply here.
     ///
     /// # Errors
     /// No gateway can have this name; see [`Names::gateway_app`].
     pub fn new(router: impl Into<RouterBuilder>, name: impl Into<String>) -> Result<Self, AppKeyError> {
         let (router, name) = (router.into(), name.into());
-        let names = Names::new(router.set.clone());
+        let names = Names::new(router.target.set.clone());
         let route = Route {
             exchange: name.clone(),
             entry: Names::gateway_entry(&name),
             app: Names::gateway_app(&name)?,
-            unit: router.unit,
+            unit: router.target.unit,
         };
         Ok(Self { router, names, name, route, prefetch: Self::PREFETCH.1, stats: Arc::default() })
     }
 
-    /// Holds this many messages at a time that are due within 1.25 s, 1 or more. Of large
-    /// ones it holds fewer: their bodies have about 256 MiB together.
+    /// Holds this many messages at a time that are due within 1.25 s, 1 or more. Of large messages
+    /// it holds fewer: all bodies together have about 256 MiB.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         self.prefetch = prefetch.max(1);
         self
     }
 
-    /// Counts what it does where others can see it.
+    /// Counts its work in counters that others can read.
     #[must_use]
     pub fn counting(mut self, stats: Arc<GatewayStats>) -> Self {
         self.stats = stats;
         self
     }
 
-    /// Runs until `stop` is set. Without a broker, or without the gateway's queues, it waits
-    /// for them.
+    /// Runs until `stop` is set. If the broker or the gateway's queues are missing, it waits for
+    /// them.
     ///
-    /// At the end it waits for confirms; other messages that it holds go back to their queues.
-    /// Returns whether that was done in time: if not, some messages may arrive twice.
+    /// At the end it waits for confirms. Other messages that it holds return to their queues.
+    /// Returns false if the time was too short for that: then some messages may arrive twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
         thread::scope(|scope| {
             let due = scope.spawn(|| {
                 let queue = self.names.gateway_due(&self.name);
-                // What is rejected here stays where it is moved to.
+                // Rejections here are final.
                 self.consume(stop, &queue, self.prefetch, Some(Arc::clone(&self.stats) as _))
             });
             let taken = self.prefetch.min(Self::PREFETCH.0);
@@ -97,8 +98,8 @@ impl Gateway {
         })
     }
 
-    /// Messages that it cannot send are rejected. From the queue of incoming messages they go to
-    /// the other one, where all is tried once more, and counted.
+    /// Rejects messages that it cannot send. From the queue of incoming messages they go to the
+    /// other queue, where they are tried once more, and counted.
     fn consume(
         &self,
         stop: &AtomicBool,
@@ -107,21 +108,21 @@ impl Gateway {
         stats: Option<Arc<dyn SetAside>>,
     ) -> bool {
         let last = stats.is_some();
-        let missing = "was the gateway removed? Run `delayline gateway add`";
+        let missing = format!("was the gateway removed? Run `{}`", command(&["gateway", "add", &self.name]));
         let consuming = Consuming::service((&self.router, "gateway"), (queue, missing), prefetch, stats);
         consuming
-            .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery, last))
+            .run(stop, each(|consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery, last)))
             .unwrap_or(false)
     }
 
     fn handle(
         &self,
         consumer: &Consumer,
-        forwarder: &mut Forwarder<'_>,
+        forwarder: &mut Forwarder,
         mut delivery: Delivery,
         last: bool,
     ) -> Result<(), Failed> {
-        let refuse = |forwarder: &mut Forwarder<'_>, delivery: Delivery, why: &dyn fmt::Display| {
+        let refuse = |forwarder: &mut Forwarder, delivery: Delivery, why: &dyn fmt::Display| {
             if last {
                 let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
                 let key = &delivery.routing_key;
@@ -130,12 +131,12 @@ impl Gateway {
             }
             forwarder.refuse(consumer, delivery)
         };
-        // Messages from the levels come by way of one of their exchanges.
+        // Messages from the levels come through a level's exchange.
         let waited = last && delivery.exchange != self.names.gateway_due(&self.name);
         // It left the queue of incoming messages before a daemon took it.
         let expired = delivery.headers.get("x-first-death-reason") == Some(&"expired".into());
         let new = !last || !waited && expired;
-        // What was delivered before was counted then.
+        // An earlier delivery was counted then.
         if new && !delivery.redelivered {
             self.stats.take();
         }
@@ -156,7 +157,7 @@ impl Gateway {
         };
         match step {
             Step::Now(message) => {
-                if message.direct.is_none() {
+                if direct::of(&message).is_none() {
                     self.stats.delay();
                 } else {
                     self.stats.deliver();
@@ -171,8 +172,8 @@ impl Gateway {
     }
 }
 
-/// The instant of a time in ms since the epoch, from one that is known as both: in the past if
-/// it is over, and the known one if it is further away than a clock can count.
+/// The instant of a time in ms since the epoch, computed from a known pair of both. In the past if
+/// the time has passed, and the known instant if it is further away than a clock can count.
 fn instant(due: i64, (now, at): (i64, Instant)) -> Instant {
     let between = Duration::from_millis(due.abs_diff(now));
     match due < now {

@@ -1,4 +1,4 @@
-//! What a message in the unroutable queue says of the gateway that it came through: pure.
+//! Reads the gateway of a message in the unroutable queue from its headers. Pure.
 
 use jiff::Timestamp;
 
@@ -21,32 +21,31 @@ pub struct SetAside {
     pub gateway: String,
     /// The routing key with which it was published.
     pub routing_key: String,
-    /// What it still needs.
+    /// The next step it needs.
     pub remains: Remains,
 }
 
-/// What a message still needs to be delivered.
+/// The next step that a message needs to be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remains {
-    /// Its consumers: its delay is over, or it never had one.
+    /// Delivery to its consumers: its delay has expired, or it never had one.
     Consumers,
-    /// The gateway once more, through this exchange and with this routing key: it still has to
-    /// wait.
+    /// The gateway again, through this exchange and with this routing key: it must still wait.
     Gateway {
         /// The exchange.
         exchange: String,
         /// The routing key.
         routing_key: String,
     },
-    /// Its gateway is not there, or was not when it was due.
+    /// Its gateway is missing, or was missing when it was due.
     Way,
-    /// Another delay: this is what is wrong with it.
+    /// Another delay, because of this fault in its delay.
     Delay(String),
 }
 
 impl SetAside {
-    /// What is known of a message with these headers that waits in the unroutable queue of a set
-    /// and came there through this exchange. `None` if it did not come through a gateway.
+    /// Reads these headers of a message that waits in the unroutable queue of a set and arrived
+    /// there through this exchange. `None` if it did not come through a gateway.
     #[must_use]
     pub fn of(
         names: &Names,
@@ -84,12 +83,12 @@ impl SetAside {
         Some(Self { gateway: gateway.into(), routing_key: routing_key.into(), remains })
     }
 
-    /// Properties and headers as its consumers get them, with a note of where it came in.
+    /// Properties and headers as its consumers get them, with a record of where it arrived.
     #[must_use]
     pub fn restored(&self, properties: &Properties, headers: &Headers) -> (Properties, Headers) {
         let (mut properties, mut kept) = (properties.clone(), headers.clone());
         match Noted::of(headers) {
-            // Its delay was read when it came in.
+            // Its delay was read on arrival.
             Some(noted) => _ = noted.put_back(&mut properties, &mut kept),
             None => {
                 if let Ok(Some(delay @ 1..)) = x_delay::read(headers) {
@@ -103,7 +102,7 @@ impl SetAside {
     }
 }
 
-/// The gateway in whose queue of incoming messages it has been.
+/// The gateway whose queue of incoming messages it passed.
 fn came_in_through<'a>(names: &Names, headers: &'a Headers) -> Option<&'a str> {
     let Some(Value::Array(deaths)) = headers.get("x-death") else { return None };
     deaths.iter().find_map(|death| {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_gateway_the_key_and_what_is_missing() {
+    fn finds_the_gateway_the_key_and_the_next_step() {
         let through = |exchange: &str, key: &str| Remains::Gateway {
             exchange: exchange.into(),
             routing_key: key.into(),
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_come_through_a_gateway_is_none() {
+    fn a_message_without_a_gateway_is_none() {
         assert_eq!(of("delay", "lonely", &rejected(5)), None, "a publisher can write any header");
         assert_eq!(of("delay.unroutable", "lonely", &Headers::new()), None);
         let odd = Headers::from([(GATEWAY.into(), 5.into())]);
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn consumers_get_it_as_it_was() {
+    fn consumers_get_it_unchanged() {
         let found = of("delay.unroutable", &inside(), &waited(NOW)).unwrap();
         let (properties, kept) = found.restored(&Properties::default(), &waited(NOW));
         assert_eq!(properties.expiration.as_deref(), Some("100"));

@@ -1,4 +1,4 @@
-//! Counters of what a gateway has done.
+//! Counters of a gateway's work.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ pub struct GatewayStats {
 pub struct GatewayCounters(Mutex<BTreeMap<String, Arc<GatewayStats>>>);
 
 impl GatewayCounters {
-    /// Those of one gateway, which begin at 0.
+    /// The counters of one gateway, which begin at 0.
     pub fn of(&self, gateway: &str) -> Arc<GatewayStats> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry(gateway.to_owned()).or_default())
@@ -50,7 +50,7 @@ impl GatewayCounters {
 pub struct GatewayCounts {
     /// Messages that publishers sent.
     pub taken: u64,
-    /// Those of them that were sent to the levels.
+    /// Published messages that were sent to the levels.
     pub delayed: u64,
     /// Messages that were published to the exchange of the consumers.
     pub delivered: u64,
@@ -89,7 +89,7 @@ impl GatewayStats {
         self.delayed.fetch_add(1, Relaxed);
     }
 
-    /// Something goes to the consumers.
+    /// A message goes to the consumers.
     pub(super) fn deliver(&self) {
         self.delivered.fetch_add(1, Relaxed);
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lateness_is_counted_with_what_is_delivered() {
+    fn lateness_is_counted_with_deliveries() {
         let stats = GatewayStats::default();
         stats.deliver();
         stats.published(Duration::from_millis(3));

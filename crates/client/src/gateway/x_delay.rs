@@ -14,8 +14,8 @@ pub(super) struct Unreadable {
     found: String,
 }
 
-/// The delay in milliseconds. None if there is no such header, or if it holds something that
-/// the plugin does not take for a delay either, such as a table.
+/// The delay in milliseconds. `None` if the header is missing, or if it holds a value that the
+/// plugin does not accept as a delay either, such as a table.
 pub(super) fn read(headers: &Headers) -> Result<Option<i64>, Unreadable> {
     let Some(value) = headers.get(X_DELAY) else { return Ok(None) };
     if let Value::Timestamp(_) = value {
@@ -41,7 +41,7 @@ pub(super) fn read(headers: &Headers) -> Result<Option<i64>, Unreadable> {
     })
 }
 
-/// Beyond this, 285,616 years, a number with a fraction does not have whole milliseconds.
+/// Above this, 285,616 years, a number with a fraction has no exact milliseconds.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 #[expect(clippy::cast_possible_truncation, reason = "the fraction is to be cut off, and the rest fits")]
@@ -49,13 +49,13 @@ fn cut(number: f64) -> Option<i64> {
     (number.abs() <= EXACT).then_some(number as i64)
 }
 
-/// The beginning of a text, fit for an error.
+/// The beginning of a text, safe to print in an error.
 fn short(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
-/// The value that the plugin leaves in the header of a message that it has delayed: the
-/// delay, negated.
+/// The value that the plugin leaves in the header of a message that it has delayed: the negative
+/// delay.
 pub(super) fn done(delay: i64) -> Value {
     let negated = delay.saturating_neg();
     i32::try_from(negated).map_or(Value::I64(negated), Value::I32)
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_the_plugin_takes() {
+    fn accepts_the_delays_of_the_plugin() {
         for five in [
             Value::I8(5),
             Value::U8(5),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_it_cannot_read() {
+    fn an_error_shows_the_unreadable_delay() {
         for (value, found) in [
             (Value::from("5s"), "`5s`"),
             ("".into(), "``"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_what_the_plugin_leaves() {
+    fn leaves_the_header_like_the_plugin() {
         assert_eq!(done(5_000), Value::I32(-5_000));
         assert_eq!(done(1 << 40), Value::I64(-(1 << 40)));
     }

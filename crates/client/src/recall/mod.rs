@@ -1,99 +1,104 @@
 //! Recalling messages that were published with an id.
 //!
-//! A message cannot be taken out of the middle of a queue. But when it is due, it passes a
-//! direct exchange of its application that has bindings only for what was recalled: a message
-//! whose routing key is bound there goes to the queue of recalled messages, and every other
-//! goes on to the application. So recalling is binding, any AMQP client can do it, and no
-//! daemon takes part.
+//! A message cannot be taken out of the middle of a queue. But when it is due, it passes a direct
+//! exchange of its application that has a binding for each recalled message. A message whose
+//! routing key is bound there goes to the queue of recalled messages. Every other message goes on
+//! to the application. So recalling is binding: any AMQP client can do it, without a daemon.
 //!
 //! ```no_run
-//! use delayline::{Message, Router, broker::Broker, codec::AppKey, recall::{Answer, Recaller}};
+//! use delayline::{Message, Router, Target, recall::{Answer, Recaller}};
 //!
-//! let broker = Broker::from_url("amqp://localhost")?;
-//! let router = Router::builder(broker.clone()).connect()?;
-//! let reminder = Message::after(AppKey::new("billing")?, "30d".parse()?, "pay invoice 17")
+//! let target = Target::from_url("amqp://localhost")?;
+//! let router = Router::builder(target.clone()).connect()?;
+//! let reminder = Message::after("billing".parse()?, "30d".parse()?, "pay invoice 17")
 //!     .with_id("invoice-17-1".parse()?); // the next reminder is `invoice-17-2`
 //! let receipt = router.publish(reminder)?;
 //! let handle = receipt.handle.expect("the message has an id");
 //!
 //! // The invoice was paid.
-//! match Recaller::connect(broker, Default::default())?.recall(&handle)? {
-//!     Answer::InTime => println!("nobody is reminded"),
+//! match Recaller::connect(target)?.recall(&handle)? {
+//!     Answer::InTime => println!("no reminder is sent"),
 //!     Answer::TooLate => println!("the reminder is out"),
 //!     _ => println!("the reminder may be out"),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What an answer is worth
+//! # How certain an answer is
 //!
-//! A message is never early. So a message whose recall was bound in good time before it is
-//! due, by [`MARGIN`], goes to the recalled queue whenever it comes: [`Answer::InTime`]. The
-//! due time is the publisher's, and is compared with the clock of whoever recalls. The margin
-//! leaves room for both: for two clocks that differ, and for the nodes of a cluster, which do
-//! not learn of a binding at the same moment.
+//! A message is never early. So if its recall was bound at least [`MARGIN`] before it is due, it
+//! goes to the recalled queue whenever it arrives: [`Answer::InTime`]. The due time is the
+//! publisher's, and is compared with the clock of the caller. The margin allows for both: for two
+//! clocks that differ, and for the nodes of a cluster, which do not learn of a binding at the same
+//! moment.
 //!
-//! The binding has no arguments: the management API of RabbitMQ (3.10 to 4.3 at least) lists no
-//! binding of the vhost any more once there is one that has arguments and a `~` in its key.
+//! The binding has no arguments. In RabbitMQ (3.10 to 4.3 at least), the management API lists no
+//! bindings of the vhost if a binding has both arguments and a `~` in its key.
 //!
-//! Faults on the way can make two of one message. Both have the same routing key, so a recall
-//! is for both.
+//! Faults on the way can duplicate a message. Both copies have the same routing key, so a recall
+//! applies to both.
 
+mod error;
 mod replace;
 
-/// Its Rust examples are compiled with ours.
+/// Its Rust examples are compiled with the doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../../docs/recall.md")]
+#[doc = include_str!("../../../../docs/how-to/recall.md")]
 mod document {}
 
 use std::{
     collections::{HashSet, VecDeque},
-    fmt, thread,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::Target;
 use delayline_amqp::{AmqpError, Session, Turned, broker::Broker};
 use delayline_core::{
     codec::AppKey,
     message::{Handle, Headers, Value, headers::DUE},
-    topology::{Binding, IF_MISSING, Names, SetName},
+    topology::{Binding, Names},
 };
 
+pub use error::RecallError;
 pub use replace::{ReplaceError, Replaced, renewed};
 
-/// How long before it is due a message has to be recalled so that it is certainly not
-/// delivered: 2 s.
+/// How long before its due time a message must be recalled so that it is certainly not delivered: 2
+/// s.
 pub const MARGIN: Duration = Duration::from_secs(2);
 
-/// How many messages are taken from the recalled queue at a time, to look at them.
+/// How many messages are read from the recalled queue at a time.
 const PAGE: u16 = 1_000;
 
-/// How long the broker may take to hand out the next one of them.
+/// How long the broker may take to deliver the next of them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What came of a recall, or of undoing one.
+/// The result of a recall, or of undoing a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// It is done in good time: a message that was recalled will not be delivered, and one
-    /// whose recall was undone will be.
+    /// It is done, more than [`MARGIN`] before the due time. A recalled message will not be
+    /// delivered. A message whose recall was undone will be.
     InTime,
-    /// The message was due already, and nothing was changed. It has arrived where it belonged
-    /// before this call, or will when it comes: among the recalled ones, if somebody else had
-    /// recalled it in time.
+    /// The message was due already, and nothing was changed. It went to its destination before this
+    /// call, or will go there when it arrives. If another caller recalled it in time, that is the
+    /// recalled queue.
     TooLate,
-    /// It is done, but so shortly before the message was due that it may have come too late,
-    /// or it is not known when the message is due, or it says a time that its delay rules out; or the message is due now, and an earlier
-    /// try, whose answer was lost, may have done it. [`Recaller::is_recalled`] tells afterwards.
+    /// It is done, but the result is uncertain. The message was due so soon that it may be too
+    /// late, or its due time is unknown or contradicts its delay. Or the message is due now, and an
+    /// earlier attempt, whose answer was lost, may have been in time. [`Recaller::is_recalled`]
+    /// tells afterwards.
     Uncertain,
 }
 
 impl Answer {
-    /// What something is worth that is done now. A message that was published before is due after
-    /// its delay, counted from now, at the latest: if it says more, one of the clocks is wrong, and
-    /// it may have been due already.
+    /// The certainty of a change that is made now. A message that was published before is due at
+    /// the latest after its delay, counted from now. If its handle has a later due time, a clock is
+    /// wrong, and the message may already be due.
     fn for_what_is_done(handle: &Handle, now: Timestamp) -> Self {
         let margin = SignedDuration::try_from(MARGIN).unwrap_or_default();
         let longest = SignedDuration::from_secs(handle.routing_key().delay.seconds().into());
@@ -105,80 +110,28 @@ impl Answer {
     }
 }
 
-/// Why a message could not be recalled.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecallError {
-    /// There is no set.
-    #[error("{text}; {IF_MISSING}")]
-    NoSet {
-        /// The broker's own words.
-        text: String,
-    },
-    /// The application has no objects for recalling.
-    #[error(
-        "messages of `{app}` cannot be recalled: it was registered without that ({text}). Run `delayline app \
-         add {app} --recall`; its messages with an id are unroutable until then"
-    )]
-    NotOffered {
-        /// The application.
-        app: AppKey,
-        /// The broker's own words.
-        text: String,
-    },
-    /// The user may not.
-    #[error("this user may not recall messages of `{app}`: {text}")]
-    NotPermitted {
-        /// The application.
-        app: AppKey,
-        /// The broker's own words.
-        text: String,
-    },
-    /// The AMQP side failed; it is not known whether anything was done. Doing it again is
-    /// safe. Do it with the same [`Recaller`]: it knows then that this try may have been in
-    /// time.
-    #[error(transparent)]
-    Amqp(#[from] AmqpError),
-}
-
-impl RecallError {
-    fn new(app: &AppKey, error: AmqpError) -> Self {
-        const ACCESS_REFUSED: u16 = 403;
-        const NOT_FOUND: u16 = 404;
-        let app = app.clone();
-        match error {
-            AmqpError::Channel { code: NOT_FOUND, text } => Self::NotOffered { app, text },
-            AmqpError::Channel { code: ACCESS_REFUSED, text } => Self::NotPermitted { app, text },
-            other => Self::Amqp(other),
-        }
-    }
-
-    /// Whether the session is of no more use.
-    fn is_connection(&self) -> bool {
-        matches!(self, Self::Amqp(error) if error.is_connection())
-    }
-
-    /// Whether the broker may have done it all the same.
-    fn may_be_done(&self) -> bool {
-        use AmqpError::{Closed, Lost, Silent};
-        matches!(self, Self::Amqp(Closed { .. } | Lost { .. } | Silent { .. }))
-    }
-}
-
 /// A connection that recalls messages of one set, one at a time. If it is lost, the next call
-/// connects again.
+/// connects again. Threads can share it.
+///
+/// Its calls block until the broker answers. A task calls them where it may block, such as in
+/// `tokio::task::spawn_blocking`.
 pub struct Recaller {
     broker: Broker,
     names: Names,
-    session: Option<Session>,
-    /// The routing keys whose last change was lost on its way, so that the broker may have made
-    /// it.
+    session: Mutex<Option<Session>>,
+    known: Mutex<Known>,
+}
+
+/// The record of earlier recalls.
+#[derive(Default)]
+struct Known {
+    /// The routing keys whose last change got no answer, so that the broker may have made it.
     lost: HashSet<String>,
-    /// The routing keys that were recalled last.
+    /// The most recently recalled routing keys.
     recalled: VecDeque<String>,
 }
 
-/// How many of those are remembered.
+/// How many of them are remembered.
 const REMEMBERED: usize = 10_000;
 
 impl Recaller {
@@ -186,94 +139,101 @@ impl Recaller {
     ///
     /// # Errors
     /// Unreachable, TLS, or refused.
-    pub fn connect(broker: Broker, set: SetName) -> Result<Self, AmqpError> {
-        let session = Some(open(&broker)?);
-        Ok(Self { broker, names: Names::new(set), session, lost: HashSet::new(), recalled: VecDeque::new() })
+    pub fn connect(target: impl Into<Target>) -> Result<Self, AmqpError> {
+        let Target { broker, set, .. } = target.into();
+        let session = Mutex::new(Some(open(&broker)?));
+        Ok(Self { broker, names: Names::new(set), session, known: Mutex::default() })
     }
 
-    /// Recalls a message: once this answers [`Answer::InTime`], it will not be delivered.
-    /// Recalling it twice is no error.
+    /// Recalls a message. After [`Answer::InTime`], it will not be delivered. Recalling it twice is
+    /// no error.
     ///
     /// # Errors
-    /// If the broker refuses, or is lost.
-    pub fn recall(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
+    /// The broker refuses, or the connection is lost.
+    pub fn recall(&self, handle: &Handle) -> Result<Answer, RecallError> {
         let answer = self.change(handle, Session::bind)?;
-        if answer != Answer::TooLate && !self.has_recalled(handle) {
-            self.recalled.truncate(REMEMBERED - 1);
-            self.recalled.push_front(handle.routing_key().encode());
+        let key = handle.routing_key().encode();
+        let recalled = &mut self.known().recalled;
+        if answer != Answer::TooLate && !recalled.contains(&key) {
+            recalled.truncate(REMEMBERED - 1);
+            recalled.push_front(key);
         }
         Ok(answer)
     }
 
-    /// Undoes the recall of a message: once this answers [`Answer::InTime`], it will be
-    /// delivered. It is no error if the message was not recalled.
+    /// Undoes the recall of a message. After [`Answer::InTime`], it will be delivered. It is no
+    /// error if the message was not recalled.
     ///
     /// # Errors
-    /// If the broker refuses, or is lost.
-    pub fn undo(&mut self, handle: &Handle) -> Result<Answer, RecallError> {
+    /// The broker refuses, or the connection is lost.
+    pub fn undo(&self, handle: &Handle) -> Result<Answer, RecallError> {
         let answer = self.change(handle, Session::unbind)?;
         let key = handle.routing_key().encode();
-        self.recalled.retain(|recalled| *recalled != key);
+        self.known().recalled.retain(|recalled| *recalled != key);
         Ok(answer)
     }
 
-    /// Whether the message is among the last ones that this one recalled.
+    /// Whether this recaller recently recalled the message.
     fn has_recalled(&self, handle: &Handle) -> bool {
-        self.recalled.contains(&handle.routing_key().encode())
+        self.known().recalled.contains(&handle.routing_key().encode())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(
-        &mut self,
+        &self,
         handle: &Handle,
         change: fn(&mut Session, &Binding) -> Result<(), AmqpError>,
     ) -> Result<Answer, RecallError> {
         let binding = Binding::recalling(&self.names, handle.routing_key());
         if is_over(handle, Timestamp::now()) {
-            let earlier = self.lost.contains(&binding.key);
+            let earlier = self.known().lost.contains(&binding.key);
             return Ok(if earlier { Answer::Uncertain } else { Answer::TooLate });
         }
         match self.call(handle.app(), |session| change(session, &binding)) {
             Ok(()) => {
-                self.lost.remove(&binding.key);
+                self.known().lost.remove(&binding.key);
                 Ok(Answer::for_what_is_done(handle, Timestamp::now()))
             }
             Err(error) => {
                 if error.may_be_done() {
-                    self.lost.insert(binding.key);
+                    self.known().lost.insert(binding.key);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Fails if an application has no objects for recalling, as far as this user can see. So
-    /// nothing is begun that cannot be finished.
+    /// Fails if an application has no objects for recalling, as far as this user can see. So an
+    /// operation that cannot be completed is not begun.
     ///
     /// # Errors
-    /// [`RecallError::NotOffered`], [`RecallError::NoSet`], or if the broker is lost.
-    pub fn check(&mut self, app: &AppKey) -> Result<(), RecallError> {
+    /// [`RecallError::NotOffered`], [`RecallError::NoSet`], or the connection is lost.
+    pub fn check(&self, app: &AppKey) -> Result<(), RecallError> {
         let queue = self.names.recalled(app);
         match self.call(app, |session| ready(session, &queue)) {
-            // Some versions let only those count who may configure the queue.
+            // Some versions answer only users with the permission to configure the queue.
             Ok(_) | Err(RecallError::NotPermitted { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether a message is in the queue of recalled messages now. It reads the queue on a
-    /// connection of its own, and puts everything back; what somebody else holds meanwhile is
-    /// not seen. A queue with a delivery limit, by a policy, counts each look, and drops the
-    /// messages after so many.
+    /// Whether a message is in the queue of recalled messages now. It reads the queue on a separate
+    /// connection, and requeues everything. Messages that another consumer holds meanwhile are not
+    /// found. If a policy gives the queue a delivery limit, each call counts as a delivery, and the
+    /// broker drops messages over the limit.
     ///
     /// # Errors
-    /// If the broker refuses, or is lost.
-    pub fn is_recalled(&mut self, handle: &Handle) -> Result<bool, RecallError> {
+    /// The broker refuses, or the connection is lost.
+    pub fn is_recalled(&self, handle: &Handle) -> Result<bool, RecallError> {
         let queue = self.names.recalled(handle.app());
         let ready = self.call(handle.app(), |session| ready(session, &queue))?;
         let mut reader = open(&self.broker)?;
         let found = holds(&mut reader, &queue, ready, handle);
         drop(reader);
-        // The next look should find what this one has put back.
+        // The next call should find the messages that this one has requeued.
         let deadline = Instant::now() + PATIENCE;
         while self.call(handle.app(), |session| self::ready(session, &queue))? < ready
             && Instant::now() < deadline
@@ -284,16 +244,17 @@ impl Recaller {
     }
 
     fn call<T>(
-        &mut self,
+        &self,
         app: &AppKey,
         work: impl FnOnce(&mut Session) -> Result<T, AmqpError>,
     ) -> Result<T, RecallError> {
-        let mut session = match self.session.take() {
+        let mut kept = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut session = match kept.take() {
             Some(session) => session,
             None => open(&self.broker)?,
         };
         let result = work(&mut session).map_err(|error| match RecallError::new(app, error) {
-            // Without a set, it is not the application that has to be registered.
+            // Without a set, registering the application would not help.
             RecallError::NotOffered { text, .. }
                 if session.exchange_exists(&self.names.entry()) == Ok(false) =>
             {
@@ -302,7 +263,7 @@ impl Recaller {
             error => error,
         });
         if !result.as_ref().is_err_and(RecallError::is_connection) {
-            self.session = Some(session);
+            *kept = Some(session);
         }
         result
     }
@@ -323,8 +284,8 @@ fn ready(session: &mut Session, queue: &str) -> Result<u32, AmqpError> {
     Ok(session.queue_depth(queue)?.ok_or_else(missing)?.ready)
 }
 
-/// Whether the first messages of a queue, so many, have this one. The session holds what it
-/// has read until it is closed.
+/// Whether the message is among this many at the head of the queue. The session holds the messages
+/// that it has read until it is closed.
 fn holds(session: &mut Session, queue: &str, mut left: u32, handle: &Handle) -> Result<bool, AmqpError> {
     let key = handle.routing_key().encode();
     let browser = session.browse()?;
@@ -339,7 +300,7 @@ fn holds(session: &mut Session, queue: &str, mut left: u32, handle: &Handle) -> 
                     return Ok(true);
                 }
                 Turned::Delivery(_) => left -= 1,
-                // Somebody else took the rest.
+                // Another consumer took the rest.
                 Turned::Timeout => return Ok(false),
                 Turned::Ended(cause) => return Err(cause),
             }
@@ -349,8 +310,8 @@ fn holds(session: &mut Session, queue: &str, mut left: u32, handle: &Handle) -> 
     Ok(false)
 }
 
-/// Whether a message with the key of a handle is due when the handle says, as far as both say
-/// it: an earlier message with the same id and delay may be there still.
+/// Whether a message with the key of a handle matches the handle's due time, if both have one. An
+/// earlier message with the same id and delay may still be there.
 fn is_due_with(headers: &Headers, handle: &Handle) -> bool {
     let due = headers.get(DUE).and_then(Value::as_i64);
     due.and_then(|due| Timestamp::from_millisecond(due).ok()).is_none_or(|due| handle.may_be_due_at(due))
@@ -358,7 +319,7 @@ fn is_due_with(headers: &Headers, handle: &Handle) -> bool {
 
 impl fmt::Debug for Recaller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recaller").field("connected", &self.session.is_some()).finish_non_exhaustive()
+        f.debug_struct("Recaller").field("broker", &self.broker.to_string()).finish_non_exhaustive()
     }
 }
 
@@ -372,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_certain_only_in_good_time() {
+    fn an_answer_is_certain_only_before_the_margin() {
         let answer =
             |due, now| Answer::for_what_is_done(&handle(due), Timestamp::from_millisecond(now).unwrap());
         assert_eq!(answer(Some(10_000), 8_000), Answer::InTime);
@@ -389,22 +350,22 @@ mod tests {
         let due = |ms: i64| Headers::from([(DUE.to_owned(), ms.into())]);
         assert!(is_due_with(&due(10_000), &handle(Some(10_000))));
         assert!(!is_due_with(&due(9_000), &handle(Some(10_000))));
-        // Written down as a date, without the fraction of a second.
+        // Written as a date, without the fraction of a second.
         assert!(is_due_with(&due(10_412), &handle(Some(10_000))));
-        // Nobody says when it is due.
+        // The due time is unknown.
         assert!(is_due_with(&due(9_000), &handle(None)));
         assert!(is_due_with(&Headers::new(), &handle(Some(10_000))));
     }
 
     #[test]
-    fn only_a_known_due_time_can_be_over() {
+    fn only_a_known_due_time_can_have_passed() {
         let at = |now| Timestamp::from_millisecond(now).unwrap();
         assert!(is_over(&handle(Some(5)), at(5)) && !is_over(&handle(Some(5)), at(4)));
         assert!(!is_over(&handle(None), at(i64::from(i32::MAX))));
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_contains_a_remedy() {
         let app = AppKey::new("billing").unwrap();
         let refusal =
             |code| RecallError::new(&app, AmqpError::Channel { code, text: "REASON".into() }).to_string();
@@ -414,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_reached_the_broker_may_be_done() {
+    fn only_a_request_that_reached_the_broker_may_be_done() {
         let app = AppKey::new("billing").unwrap();
         let may_be = |error| RecallError::new(&app, error).may_be_done();
         let (address, reason) = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! Sending another message in the place of one that waits.
+//! Sending a message in place of a waiting one.
 
 use crate::router::{Publish, PublishError, Receipt};
 use delayline_core::{
@@ -8,7 +8,7 @@ use delayline_core::{
 
 use super::{Answer, RecallError, Recaller};
 
-/// A message that was sent in the place of another one.
+/// A message that was sent in place of another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replaced {
@@ -19,34 +19,34 @@ pub struct Replaced {
     pub recalled: Answer,
 }
 
-/// Why a message does not take the place of another one.
+/// Why a message does not replace another one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
-    /// This [`Recaller`] recalled the old message before, so another one may wait in its place.
-    /// Nothing was done.
+    /// This [`Recaller`] recalled the old message before, so another one may be waiting in its
+    /// place. Nothing was done.
     #[error(
-        "the message {handle} was recalled before, and nothing was done: replace the message that waits in its \
+        "the message {handle} was recalled before, and nothing was done: replace the message that took its \
          place, or publish the new one without replacing any"
     )]
     Recalled {
         /// The handle of the old message.
         handle: Handle,
     },
-    /// Messages of the old one's application cannot be recalled, or this is not known. Nothing
-    /// was done.
+    /// Messages of the old message's application cannot be recalled, or this could not be checked.
+    /// Nothing was done.
     #[error("the old message cannot be recalled, and nothing was done: {0}")]
     Check(RecallError),
     /// The new message was not confirmed, and the old one was not recalled.
     #[error("{source}{}", with_id(id.as_ref()))]
     Publish {
-        /// The id that the new message has: if its confirm was lost, it may be delivered.
+        /// The id of the new message. If its confirm was lost, it may be delivered.
         id: Option<MessageId>,
         /// Why it is not confirmed.
         source: PublishError,
     },
-    /// The new message was confirmed, but it is not known whether the old one is recalled: unless
-    /// it is, both will be delivered. Recalling it once more is right in any case.
+    /// The new message was confirmed, but the old one may not be recalled. Unless it is, both will
+    /// be delivered. Repeating the recall is safe.
     #[error(
         "the new message is confirmed{}, but recalling the old one failed: recall it once more, or both may be \
          delivered. {source}",
@@ -68,27 +68,26 @@ fn with_id(id: Option<&MessageId>) -> String {
     id.map_or_else(String::new, |id| format!(" (the new message has the id `{id}`)"))
 }
 
-/// The same id with a fresh suffix, which no message had before. An id and a delay are one routing
-/// key, and a recall of that key catches every message with it, also a later one.
+/// The same id with a fresh suffix, which no message had before. An id and a delay make one routing
+/// key. A recall of that key catches every message with it, including later ones.
 #[must_use]
 pub fn renewed(id: &MessageId) -> MessageId {
     id.with_suffix(fastrand::u64(..))
 }
 
 impl Recaller {
-    /// Publishes a message in the place of another one: first the new one is confirmed, then
-    /// the old one is recalled, so whatever happens in between, nothing is lost. At worst,
-    /// both are delivered.
+    /// Publishes a message in place of another one. First the new one is confirmed, then the old
+    /// one is recalled. So no fault in between loses a message. At worst, both are delivered.
     ///
     /// If the new message has an id, it is [`renewed`], so that no earlier recall catches the
-    /// message. The receipt has the new handle. Keep that one, and replace by it the next time: a
-    /// handle can be replaced once. This `Recaller` refuses an old message among the last 10,000
-    /// that it recalled; it cannot see the recalls of others.
+    /// message. The receipt has the new handle. Keep that handle and use it for the next
+    /// replacement: a handle can be replaced once. This `Recaller` refuses an old message among the
+    /// last 10,000 that it recalled. It does not see the recalls of others.
     ///
     /// # Errors
     /// [`ReplaceError`] names each case and what was done before it.
     pub fn replace(
-        &mut self,
+        &self,
         publisher: &impl Publish,
         old: &Handle,
         mut new: Message,

@@ -1,11 +1,10 @@
-//! A connection apart for successors over which a broker may crash.
+//! A separate connection for successors over which a broker may crash.
 //!
-//! A stream may be bound to any exchange, as the journal of an application is. The broker
-//! crashes over some messages that it should store there, and closes the connection on which
-//! they were published, with everything in flight. On a connection of their own they harm only
-//! each other.
+//! A stream may be bound to any exchange, as an application's journal is. The broker crashes over
+//! some messages when it stores them there, and closes the publishing connection with everything in
+//! flight. On a separate connection, such messages affect only each other.
 
-use std::{cell::OnceCell, collections::HashSet};
+use std::{collections::HashSet, time::Duration};
 
 use crossbeam_channel::Select;
 
@@ -16,21 +15,21 @@ use crate::{
 use delayline_amqp::Delivery;
 use delayline_core::{Message, codec::AppKey, message::crashes_streams};
 
-/// Where such successors are published. There is no connection until the first of them.
-pub(super) struct Apart<'r> {
+/// The connection for such successors.
+pub(super) struct Apart {
     builder: RouterBuilder,
-    router: &'r OnceCell<Router>,
-    pipeline: Option<Pipeline<'r, Delivery>>,
+    /// The connection is opened for the first of them.
+    opened: Option<(Router, Pipeline<Delivery>)>,
     /// The applications over whose messages the broker crashed.
     crashed: HashSet<AppKey>,
 }
 
-impl<'r> Apart<'r> {
-    pub(super) fn new(builder: RouterBuilder, router: &'r OnceCell<Router>) -> Self {
-        Self { builder, router, pipeline: None, crashed: HashSet::new() }
+impl Apart {
+    pub(super) fn new(builder: RouterBuilder) -> Self {
+        Self { builder, opened: None, crashed: HashSet::new() }
     }
 
-    /// Whether a message goes this way.
+    /// Whether a message is published on this connection.
     pub(super) fn takes(message: &Message) -> bool {
         crashes_streams(&message.properties, &message.headers).is_some()
     }
@@ -46,22 +45,31 @@ impl<'r> Apart<'r> {
     }
 
     pub(super) fn push(&mut self, delivery: Delivery, successor: Message) -> Option<Outcome<Delivery>> {
-        let Self { builder, router, pipeline, .. } = self;
-        let connected = || router.get_or_init(|| builder.clone().connect_later()).pipeline();
-        pipeline.get_or_insert_with(connected).push(delivery, successor)
+        let Self { builder, opened, .. } = self;
+        let open = || {
+            let router = builder.clone().connect_later();
+            let pipeline = router.pipeline();
+            (router, pipeline)
+        };
+        opened.get_or_insert_with(open).1.push(delivery, successor)
     }
 
     pub(super) fn try_next(&mut self) -> Option<Outcome<Delivery>> {
-        self.pipeline.as_mut()?.try_next()
+        self.opened.as_mut()?.1.try_next()
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.pipeline.as_ref().map_or(0, Pipeline::in_flight)
+        self.opened.as_ref().map_or(0, |(_, pipeline)| pipeline.in_flight())
     }
 
     pub(super) fn watch<'s>(&'s self, select: &mut Select<'s>) {
-        if let Some(pipeline) = &self.pipeline {
+        if let Some((_, pipeline)) = &self.opened {
             pipeline.watch(select);
         }
+    }
+
+    /// Closes the connection, if there is one. Returns whether everything was confirmed.
+    pub(super) fn close(&self, limit: Duration) -> bool {
+        self.opened.as_ref().is_none_or(|(router, _)| router.close(limit).is_ok())
     }
 }

@@ -11,21 +11,19 @@ use crossbeam_channel::Select;
 use log::{debug, error, warn};
 
 use delayline_amqp::{CRASH, Consumer, Delivery};
-use delayline_core::Message;
+use delayline_core::{Message, message::direct};
 
 use crate::{
     Router,
     router::{Cause, Outcome, Pipeline, PublishError},
 };
 
-use super::{Published, SetAside, apart::Apart, consume::Failed};
+use super::{Published, SetAside, apart::Apart, work::Failed};
 
-/// How long to wait before publishing again a message that the broker would not store just
-/// now.
+/// How long to wait before publishing a message again that the broker refused to store.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The broker's words where a topic permission refuses one key, and not the exchange as a
-/// whole.
+/// The broker's words if a topic permission refuses one key, and not the whole exchange.
 const TOPIC_REFUSED: &str = "access to topic";
 
 /// What to do with a message that can never be published.
@@ -46,7 +44,7 @@ struct Early {
 }
 
 impl Ord for Early {
-    /// The next one is the greatest, as a heap has it.
+    /// The successor that is due next is the greatest, because a heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         other.due.cmp(&self.due)
     }
@@ -67,32 +65,34 @@ impl PartialEq for Early {
 impl Eq for Early {}
 
 /// Messages whose successors are in flight.
-pub(crate) struct Forwarder<'r> {
-    pipeline: Pipeline<'r, Delivery>,
-    apart: Apart<'r>,
-    /// Successors to publish again, and when.
+pub(crate) struct Forwarder {
+    router: Router,
+    pipeline: Pipeline<Delivery>,
+    apart: Apart,
+    /// Successors to publish again, with the time for each.
     held: VecDeque<(Instant, Message, Delivery)>,
     /// Successors that are not due yet, the next one first.
     early: BinaryHeap<Early>,
     unsendable: Unsendable,
-    /// Messages about which nothing can be done; the broker requeues them when the connection
+    /// Messages that can be neither sent nor rejected. The broker requeues them when the connection
     /// is closed.
     stuck: Vec<Delivery>,
     /// How many messages the broker delivers at a time.
     prefetch: usize,
-    stats: Option<&'r dyn SetAside>,
+    stats: Option<Arc<dyn SetAside>>,
     acknowledged: u64,
 }
 
-impl<'r> Forwarder<'r> {
+impl Forwarder {
     pub(super) fn new(
-        (router, apart): (&'r Router, Apart<'r>),
+        (router, apart): (Router, Apart),
         unsendable: Unsendable,
-        stats: Option<&'r dyn SetAside>,
+        stats: Option<Arc<dyn SetAside>>,
         prefetch: usize,
     ) -> Self {
         Self {
             pipeline: router.pipeline(),
+            router,
             apart,
             held: VecDeque::new(),
             early: BinaryHeap::new(),
@@ -104,7 +104,7 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Whether we hold no message.
+    /// Whether the forwarder holds no messages.
     pub(crate) fn is_empty(&self) -> bool {
         self.in_flight() == 0 && self.held.is_empty() && self.early.is_empty() && self.stuck.is_empty()
     }
@@ -117,7 +117,7 @@ impl<'r> Forwarder<'r> {
         self.pipeline.try_next().or_else(|| self.apart.try_next())
     }
 
-    /// How long until a successor has to be published.
+    /// How long until a successor must be published.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let early = self.early.peek().map(|early| early.due);
         let next = early.into_iter().chain(self.held.front().map(|(when, ..)| *when)).min()?;
@@ -147,7 +147,7 @@ impl<'r> Forwarder<'r> {
     /// Publishes the successor of a message.
     ///
     /// # Errors
-    /// Why it makes no sense to continue; the broker keeps what is not acknowledged.
+    /// The session cannot continue. The broker keeps unacknowledged messages.
     pub(crate) fn send(
         &mut self,
         consumer: &Consumer,
@@ -155,9 +155,9 @@ impl<'r> Forwarder<'r> {
         successor: Message,
     ) -> Result<(), Failed> {
         let outcome = match Apart::takes(&successor) {
-            // Each may cost a connection, and they must not take the places of others.
+            // Each may cost a connection, and must not occupy the places of others.
             true if self.apart.has_crashed(&successor) && self.apart.in_flight() >= self.prefetch / 2 => {
-                let text = "not tried, as the broker crashes over such messages of the application".into();
+                let text = "not tried: the broker has crashed over a message of this application".into();
                 let error = PublishError::new(Cause::Rejected { code: CRASH, text }, successor, false);
                 return self.set_aside(consumer, delivery, &error);
             }
@@ -170,8 +170,7 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Publishes the successor of a message, but not before this instant, and counts it when
-    /// that is done.
+    /// Publishes the successor of a message, but not before this instant, and counts it then.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -196,10 +195,10 @@ impl<'r> Forwarder<'r> {
         self.send(consumer, delivery, successor)
     }
 
-    /// Sets aside a message that cannot be understood, or cannot be published.
+    /// Sets aside a message that cannot be read or published.
     ///
     /// # Errors
-    /// As for [`send`](Self::send), and if such messages now occupy all places.
+    /// As for [`send`](Self::send), or such messages now occupy all places.
     pub(crate) fn refuse(&mut self, consumer: &Consumer, delivery: Delivery) -> Result<(), Failed> {
         match self.unsendable {
             Unsendable::Reject => {
@@ -216,8 +215,8 @@ impl<'r> Forwarder<'r> {
         }
     }
 
-    /// Acknowledges messages with confirmed successors, and publishes again those that are
-    /// due for it.
+    /// Acknowledges messages with confirmed successors. Publishes again the successors whose pause
+    /// has passed.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -248,7 +247,7 @@ impl<'r> Forwarder<'r> {
         match error.cause() {
             _ if self.is_everybodys(&error) => Err(error.to_string().into()),
             Cause::Rejected { code: CRASH, .. } if error.message().journalled => {
-                warn!("without the journal: id={id}: {error}");
+                warn!("sent again without the journal: id={id}: {error}");
                 let mut successor = error.into_message();
                 successor.journalled = false;
                 self.send(consumer, delivery, successor)
@@ -256,9 +255,11 @@ impl<'r> Forwarder<'r> {
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
                 self.set_aside(consumer, delivery, &error)
             }
-            // A message without a delay is refused by an application's own queue, for as
-            // long as that likes; it may wait, but must not take the places of others.
-            Cause::Nacked if error.message().goes_straight_to_an_application() && self.is_crowded() => {
+            // A message without a delay is refused by an application's own queue, for an unlimited
+            // time. It may wait, but must not occupy the places of others.
+            Cause::Nacked
+                if direct::goes_straight_to_an_application(error.message()) && self.is_crowded() =>
+            {
                 self.set_aside(consumer, delivery, &error)
             }
             cause => {
@@ -281,22 +282,21 @@ impl<'r> Forwarder<'r> {
         }
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         error!("set aside app={app} id={id}: {error}");
-        if let Some(stats) = self.stats {
+        if let Some(stats) = &self.stats {
             stats.refused(app.as_str());
         }
         self.refuse(consumer, delivery)
     }
 
-    /// Whether messages that wait to be published again take so many places that too few are
-    /// left for others. All messages of a worker belong to one application.
+    /// Whether messages that wait to be published again leave too few places for others.
     fn is_crowded(&self) -> bool {
         self.unsendable == Unsendable::Reject && self.held.len() >= self.prefetch / 2
     }
 
-    /// Whether the broker would refuse to everybody what it refused here: then all wait until
-    /// somebody fixes it. A topic permission refuses this message only, and others go on.
+    /// Whether the broker would refuse the same from every message. Then all wait until an operator
+    /// fixes it. A topic permission refuses only this message, and others go on.
     fn is_everybodys(&self, error: &PublishError) -> bool {
-        let through_the_entry = error.message().direct.is_none();
+        let through_the_entry = direct::of(error.message()).is_none();
         match error.cause() {
             // All messages of a worker belong to one application.
             Cause::Returned { .. } | Cause::Rejected { code: 403 | 404, .. }
@@ -312,7 +312,7 @@ impl<'r> Forwarder<'r> {
 
     /// Waits until every published successor is confirmed and its message acknowledged, for
     /// `limit` at most. Returns whether all are.
-    pub(crate) fn finish(mut self, consumer: &Consumer, limit: Duration) -> bool {
+    pub(crate) fn finish(&mut self, consumer: &Consumer, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.in_flight() > 0 {
             let mut select = Select::new();
@@ -333,5 +333,10 @@ impl<'r> Forwarder<'r> {
             }
         }
         self.in_flight() == 0 && self.held.is_empty()
+    }
+
+    /// Closes the connections, each within `limit`. Returns whether all messages were confirmed.
+    pub(super) fn close(self, limit: Duration) -> bool {
+        self.router.close(limit).is_ok() & self.apart.close(limit)
     }
 }

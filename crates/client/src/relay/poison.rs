@@ -1,10 +1,10 @@
 //! Messages over which the broker closes every AMQP 0-9-1 connection to which it delivers
 //! them.
 //!
-//! The broker requeues such a message at the head of its queue, where the next connection
-//! meets it, so all messages behind it would wait forever. Over AMQP 1.0 it can be read (see
-//! [`amqp::v1`](delayline_amqp::v1)) and rejected, so that the broker moves it to where
-//! the queue dead-letters, unchanged. The broker does not say which of the messages at the head it was.
+//! The broker requeues such a message at the head of its queue, where it is delivered to the next
+//! connection. So all messages behind it would wait forever. Over AMQP 1.0 it can be read (see
+//! [`amqp::v1`](delayline_amqp::v1)) and rejected. Then the broker dead-letters it from the queue,
+//! unchanged. The broker does not report which of the messages at the head caused the crash.
 
 use std::{collections::BTreeSet, fmt::Display};
 
@@ -14,24 +14,24 @@ use delayline_amqp::{
     v1::{Disposition, Foreign, Oddity, Receiver},
 };
 
-/// How many messages are examined in one go, and in one turn.
+/// How many messages are examined at a time, and per turn.
 const SWEEP: (u32, u32) = (1_000, 100);
 
-/// After this many bytes, one look is enough.
+/// After this many bytes, one message is enough.
 const BYTES: u64 = 64 * 1024 * 1024;
 
-/// After this many crashes while we held nothing else, the message that is delivered first is
-/// to blame, whatever it contains.
+/// After this many crashes while no other message was held, the first delivered message is to
+/// blame, whatever it contains.
 const STRIKES: u32 = 5;
 
-/// What is known about such messages.
+/// The facts about such messages.
 #[derive(Debug)]
 pub(crate) struct Poison {
     /// The broker's version, as far as known.
     pub(crate) broker: Option<String>,
-    /// What the broker is known to crash over.
+    /// Values over which the broker is known to crash.
     proven: BTreeSet<Oddity>,
-    /// Whether to take messages one at a time, so that we hold no innocent one at the next
+    /// Whether to take messages one at a time, so that no innocent message is held at the next
     /// crash.
     alone: bool,
     strikes: u32,
@@ -49,13 +49,13 @@ impl Poison {
         self.alone
     }
 
-    /// Messages were taken one at a time for a while, and nothing happened.
+    /// Messages were taken one at a time for a while without a crash.
     pub(crate) fn went_well(&mut self) {
         (self.alone, self.strikes) = (false, 0);
     }
 
-    /// The broker crashed, perhaps over a message; `unchecked` says that we held no other. Makes
-    /// the broker move the message, as far as it can be identified, and returns it.
+    /// The broker crashed, perhaps over a message. `unchecked` means that no other message was
+    /// held. Makes the broker move the message, if it can be identified, and returns it.
     ///
     /// # Errors
     /// AMQP 1.0 is not available.
@@ -74,7 +74,7 @@ impl Poison {
         while last == SWEEP.1 && met.len() < SWEEP.0 as usize && bytes < BYTES {
             last = receiver.take(SWEEP.1, |id, mut message| {
                 bytes += message.bytes;
-                // Only what it says about itself is useful here.
+                // Only the description in the message is useful here.
                 (message.body, message.headers, message.properties) = Default::default();
                 met.push((id, message));
             })?;
@@ -91,8 +91,8 @@ impl Poison {
         Ok(moved.into_iter().map(|(_, (_, message))| message).collect())
     }
 
-    /// The positions of the messages that did it. `exact` says that the first redelivered
-    /// message is most likely one.
+    /// The positions of the messages that caused the crash. `exact` means that the first
+    /// redelivered message is most likely a cause.
     fn judge<'a>(
         &mut self,
         messages: impl Iterator<Item = &'a Foreign> + Clone,
@@ -128,8 +128,8 @@ impl Poison {
 /// Advice for an operator if such a message cannot be moved.
 pub(crate) fn unread(queue: &str, why: &dyn Display) -> String {
     format!(
-        "the broker crashes over a message in `{queue}` that AMQP 0-9-1 cannot carry, and everything behind it \
-         waits. It cannot be moved over AMQP 1.0: {why}"
+        "the broker crashes over a message in `{queue}` that AMQP 0-9-1 cannot carry, and the messages \
+         behind it wait. It cannot be moved over AMQP 1.0: {why}"
     )
 }
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_found_everywhere() {
+    fn known_causes_are_found_everywhere() {
         let messages = [
             message(&[], true),
             message(&[Oddity::Char], false),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_learnt_from_the_one_it_was() {
+    fn an_unknown_cause_is_learnt_from_a_single_suspect() {
         let messages = [
             message(&[Oddity::Decimal], false),
             message(&[], true),
@@ -171,7 +171,7 @@ mod tests {
         assert!(judged(&mut poison, &messages, false).is_empty());
         assert_eq!(judged(&mut poison, &messages, true), [2]);
         assert_eq!(judged(&mut poison, &messages, false), [2, 3]);
-        // Which of two it was remains open.
+        // The cause may be either of two.
         let two = [message(&[Oddity::Decimal, Oddity::Time], true)];
         assert_eq!(judged(&mut poison, &two, true), [0]);
         assert!(judged(&mut poison, &two, false).is_empty());

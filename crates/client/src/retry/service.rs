@@ -1,5 +1,4 @@
-//! The retry service: takes failed messages, and sends each back later or parks
-//! it.
+//! The retry service: takes failed messages, and sends each again later or parks it.
 
 use std::{
     fmt,
@@ -10,11 +9,11 @@ use jiff::Timestamp;
 use log::{info, warn};
 
 use crate::{
-    relay::{Consuming, Failed, Forwarder},
+    relay::{Consuming, Failed, Forwarder, each},
     router::RouterBuilder,
 };
 use delayline_amqp::{Consumer, Delivery};
-use delayline_core::topology::{IF_MISSING, Names};
+use delayline_core::topology::{Names, if_missing};
 
 use super::{Decision, Failure, RetryStats, SharedPolicies};
 
@@ -23,11 +22,10 @@ use super::{Decision, Failure, RetryStats, SharedPolicies};
 ///
 /// ```no_run
 /// use std::sync::atomic::AtomicBool;
-/// use delayline::{broker::Broker, retry::{Policies, Policy, Service, SharedPolicies}};
+/// use delayline_client::{Target, retry::{Policy, Service}};
 ///
-/// let policies = SharedPolicies::new(Policies::new(Policy::default()));
-/// let stop = AtomicBool::new(false); // to be set by somebody else
-/// Service::new(Broker::from_url("amqp://localhost")?, policies).run(&stop);
+/// let stop = AtomicBool::new(false); // set elsewhere
+/// Service::new(Target::from_url("amqp://localhost")?, Policy::default()).run(&stop);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Service {
@@ -42,17 +40,17 @@ impl Service {
     /// How many messages it holds at a time by default.
     pub const PREFETCH: u16 = 256;
 
-    /// A service for the set of a router such as this, that decides by these policies. The
-    /// router's quota does not count here.
-    pub fn new(router: impl Into<RouterBuilder>, policies: SharedPolicies) -> Self {
-        let router = router.into();
-        let names = Names::new(router.set.clone());
+    /// A service for the set of a router like this one, with these policies. The router's quota
+    /// does not apply here.
+    pub fn new(router: impl Into<RouterBuilder>, policies: impl Into<SharedPolicies>) -> Self {
+        let (router, policies) = (router.into(), policies.into());
+        let names = Names::new(router.target.set.clone());
         Self { router, names, policies, prefetch: Self::PREFETCH, stats: Arc::default() }
             .with_prefetch(Self::PREFETCH)
     }
 
-    /// Holds this many messages at a time, 1 or more, and no more than the router's window.
-    /// Of large ones it holds fewer: their bodies have about 256 MiB together.
+    /// Holds this many messages at a time, from 1 up to the router's window. Of large messages it
+    /// holds fewer: all bodies together have about 256 MiB.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         let window = u16::try_from(self.router.window).unwrap_or(u16::MAX);
@@ -60,33 +58,32 @@ impl Service {
         self
     }
 
-    /// Counts its decisions where others can see it. What its routers do counts where
-    /// [`RouterBuilder::counting`] says.
+    /// Counts its decisions in counters that others can read. Its routers count in those of
+    /// [`RouterBuilder::counting`].
     #[must_use]
     pub fn counting(mut self, stats: Arc<RetryStats>) -> Self {
         self.stats = stats;
         self
     }
 
-    /// Runs until `stop` is set. Without a broker, or without the set, it waits
-    /// for them.
+    /// Runs until `stop` is set. If the broker or the set is missing, it waits.
     ///
-    /// At the end it waits for confirms; other messages that it holds go back to the queue.
-    /// Returns whether that was done in time: if not, some messages may be retried twice.
+    /// At the end it waits for confirms. Other messages that it holds return to the queue. Returns
+    /// false if the time was too short for that: then some messages may be retried twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
         let queue = self.names.retry();
         let stats = Some(Arc::clone(&self.stats) as _);
         let consuming =
-            Consuming::service((&self.router, "retry"), (&queue, IF_MISSING), self.prefetch, stats);
+            Consuming::service((&self.router, "retry"), (&queue, if_missing()), self.prefetch, stats);
         consuming
-            .run(stop, |consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery))
+            .run(stop, each(|consumer, forwarder, delivery| self.handle(consumer, forwarder, delivery)))
             .unwrap_or(false)
     }
 
     fn handle(
         &self,
         consumer: &Consumer,
-        forwarder: &mut Forwarder<'_>,
+        forwarder: &mut Forwarder,
         mut delivery: Delivery,
     ) -> Result<(), Failed> {
         let now = Timestamp::now().as_millisecond();
@@ -94,7 +91,7 @@ impl Service {
         let id = id.escape_debug();
         if delivery.damaged {
             warn!(
-                "park key={:?} id={id}: its headers or properties cannot be read, so it is moved as it is",
+                "park key={:?} id={id}: its headers or properties cannot be read, so it is moved unchanged",
                 delivery.routing_key
             );
             self.stats.damaged();
@@ -105,14 +102,14 @@ impl Service {
         let failure = match failure {
             Ok(failure) => failure,
             Err(error) => {
-                warn!("park id={id}: {error}; it is moved as it is");
+                warn!("park id={id}: {error}; it is moved unchanged");
                 self.stats.damaged();
                 return forwarder.refuse(consumer, delivery);
             }
         };
         let policies = self.policies.current();
         let policy = policies.get(&failure.app, &failure.reason);
-        let unit = self.router.unit;
+        let unit = self.router.target.unit;
         let decision = Decision::new(policy, &failure, None, unit, now, fastrand::f64());
         let (app, reason) = (&failure.app, failure.reason.escape_debug());
         match decision {
@@ -132,8 +129,12 @@ impl Service {
             delivery.properties.clone(),
             std::mem::take(&mut delivery.headers),
         );
-        let successor =
-            decision.successor(&failure, &self.names, self.router.broker.credentials.username(), parts);
+        let successor = decision.successor(
+            &failure,
+            &self.names,
+            self.router.target.broker.credentials.username(),
+            parts,
+        );
         forwarder.send(consumer, delivery, successor)
     }
 }

@@ -10,23 +10,22 @@ use delayline_core::codec::{AppKey, RoutingKey};
 
 use super::ParkReason;
 
-/// How many applications are counted separately. Publishers to the retry exchange can make up
-/// app keys, and each of them costs memory and a time series.
+/// How many applications are counted separately. Publishers to the retry exchange can invent app
+/// keys, and each key costs memory and a time series.
 const APPS: usize = 100;
 
 /// The application label of messages that could not be read.
 const UNKNOWN: &str = "(unreadable)";
 
-/// Counts decisions; shared by a [`Service`](super::Service) and everybody who looks at it.
+/// Counts decisions. A [`Service`](super::Service) shares it with its readers.
 #[derive(Debug, Default)]
 pub struct RetryStats(Mutex<BTreeMap<String, AppStats>>);
 
-/// What became of failed messages of one application since the service started.
+/// The results for failed messages of one application since the service started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct AppStats {
-    /// Those that were sent back to be tried again.
+    /// Messages that were sent again to be retried.
     pub retries: u64,
     /// Messages that were parked, by reason.
     pub parked: BTreeMap<String, u64>,
@@ -36,8 +35,8 @@ impl RetryStats {
     /// The name under which all further applications are counted.
     pub const OTHER: &str = "(other)";
 
-    /// The counts so far by app key; `(other)` stands for all applications that are not
-    /// counted separately, `(unreadable)` for messages that nobody could read.
+    /// The counts so far by app key. `(other)` covers all applications that are not counted
+    /// separately, and `(unreadable)` messages that could not be read.
     #[must_use]
     pub fn by_app(&self) -> BTreeMap<String, AppStats> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -86,7 +85,7 @@ mod tests {
     use delayline_core::codec::Delay;
 
     #[test]
-    fn keeps_so_many_applications_apart_and_counts_the_rest_together() {
+    fn counts_a_limited_number_of_applications_separately_and_the_rest_together() {
         let stats = RetryStats::default();
         for number in 0..APPS + 50 {
             stats.retry(&format!("app-{number}"));

@@ -1,39 +1,48 @@
 //! A consumer whose handler decides about each message; it needs no retry service.
 
+use delayline_core::shell::command;
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::AtomicBool,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
 };
 
+use crossbeam_channel::unbounded;
 use jiff::Timestamp;
 use log::{error, info};
 
 use crate::{
+    Target,
     relay::{Consuming, Failed, Forwarder, Unsendable},
     router::RouterBuilder,
 };
-use delayline_amqp::{Consumer, Delivery, ProbeAnswer, Session};
+use delayline_amqp::{Consumer, ProbeAnswer, Session};
 use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     message::{Headers, Properties},
-    topology::{IF_MISSING, Names},
+    topology::{Names, if_missing},
 };
 
-use super::{Decision, Failure, History, SharedPolicies};
+use super::{
+    Decision, Failure, ParkReason, SharedPolicies,
+    tasks::{Done, Task, Tasks},
+};
 
 /// A handler's decision about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Handled {
-    /// It is processed; the broker may delete it.
+    /// The message is processed; the broker may delete it.
     Done,
-    /// It failed for this reason, and is tried again as the policy says.
+    /// Processing failed for this reason. The message is retried by the policy.
     Retry(String),
-    /// It failed, and is tried again after this delay, for example that of a `Retry-After`;
-    /// the policy's limits still apply.
+    /// Processing failed. The message is retried after this delay, for example that of a
+    /// `Retry-After`. The policy's limits still apply.
     RetryAfter(Delay, String),
-    /// It failed and is parked at once.
+    /// Processing failed, and the message is parked at once.
     Park(String),
 }
 
@@ -47,7 +56,7 @@ pub struct Job<'a> {
     pub properties: &'a Properties,
     /// Headers.
     pub headers: &'a Headers,
-    /// Which retry this is; 0 the first time.
+    /// The number of this retry; 0 the first time.
     pub attempt: u32,
     /// The exchange it was first published to.
     pub exchange: &'a str,
@@ -61,125 +70,182 @@ pub struct Job<'a> {
 
 /// Consumes an application's queue.
 ///
-/// A message is acknowledged once the handler is done with it, or once its retry or its
-/// parked copy is confirmed. A panic in the handler counts as a failure. A message that
-/// expired on the way is parked without asking the handler.
+/// A message is acknowledged once the handler has finished, or once its retry or its parked copy is
+/// confirmed. A panic in the handler counts as a failure. A message that expired on the way is
+/// parked without calling the handler.
 ///
-/// The queue must be bound to the dispatch exchange for the app key, or retries never come
-/// back.
+/// The queue must be bound to the dispatch exchange for the app key. Otherwise retries never
+/// return.
 ///
 /// ```no_run
-/// use std::sync::atomic::AtomicBool;
-/// use delayline::{
-///     broker::Broker,
-///     codec::AppKey,
-///     retry::{Backoff, Handled, Policies, Policy, SharedPolicies, Worker},
-/// };
+/// use delayline::{Target, retry::{Backoff, Handled, Policy, Worker}};
 ///
-/// let broker = Broker::from_url("amqp://localhost")?;
 /// let backoff = Backoff::List(vec!["10s".parse()?, "1m".parse()?, "5m".parse()?]);
-/// let policies = SharedPolicies::new(Policies::new(Policy::new(backoff)));
-/// let stop = AtomicBool::new(false);
-/// Worker::new(broker, "billing-in", AppKey::new("billing")?, policies).run(&stop, |job| {
+/// let target = Target::from_url("amqp://localhost")?;
+/// let worker = Worker::new(target, "billing-in", "billing".parse()?, Policy::new(backoff)).concurrency(8);
+/// let stop = worker.stop_handle(); // for the thread that waits for signals
+/// # drop(stop);
+/// let ended = worker.run(|job| {
 ///     if job.body.is_empty() {
 ///         return Handled::Park("empty".into());
 ///     }
 ///     Handled::Retry("the bank is closed".into())
-/// })?;
+/// });
+/// println!("{ended}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Worker {
     router: RouterBuilder,
-    names: Names,
+    pub(super) names: Names,
     queue: String,
     app: AppKey,
     policies: SharedPolicies,
+    pub(super) concurrency: u16,
     prefetch: u16,
     unsendable: Unsendable,
+    stop: Arc<AtomicBool>,
 }
 
-/// All places of a worker are occupied by messages that failed and cannot be sent again,
-/// because their headers cannot be read or the broker refuses them. They are back in the
-/// queue, and nothing behind them would ever be processed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{count} messages in `{queue}` failed and cannot be sent again. That is as many as the worker holds, so \
-     it could take nothing else. They are back in the queue: remove them, or let the worker reject them \
-     (`Worker::rejecting`) if the queue has a dead-letter exchange"
-)]
+/// How a worker ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct WorkerFull {
-    /// The queue.
-    pub queue: String,
-    /// How many there are.
-    pub count: usize,
+#[must_use]
+pub enum Ended {
+    /// It was stopped, and every message that it had begun is acknowledged.
+    Stopped,
+    /// It was stopped, but some retries were not confirmed in time. Some messages may arrive twice.
+    Unconfirmed,
+    /// Messages that failed and cannot be sent again occupy all places of the worker, because their
+    /// headers cannot be read or the broker refuses them. They have returned to the queue. The
+    /// messages behind them would never be processed.
+    Full {
+        /// The queue.
+        queue: String,
+        /// The number of such messages.
+        count: usize,
+    },
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => f.write_str("stopped"),
+            Self::Unconfirmed => f.write_str("stopped; some messages may arrive twice"),
+            Self::Full { queue, count } => write!(
+                f,
+                "{count} messages in `{queue}` failed and cannot be sent again. They occupied all places of \
+                 the worker. They have returned to the queue: remove them, or let the worker reject them \
+                 (`Worker::rejecting`) if the queue has a dead-letter exchange"
+            ),
+        }
+    }
+}
+
+/// Stops a [`Worker`], from any thread.
+#[derive(Debug, Clone)]
+pub struct StopHandle(Arc<AtomicBool>);
+
+impl StopHandle {
+    /// Makes the worker take no further messages. It ends when all called handlers have finished.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Worker {
-    /// A worker on a queue, for an application. It retries through the set of a router such as
-    /// this, whose quota does not count here.
+    /// A worker on a queue, for an application. It retries through this set.
     pub fn new(
-        router: impl Into<RouterBuilder>,
+        target: impl Into<Target>,
         queue: impl Into<String>,
         app: AppKey,
-        policies: SharedPolicies,
+        policies: impl Into<SharedPolicies>,
     ) -> Self {
-        let router = router.into();
-        let names = Names::new(router.set.clone());
-        Self { router, names, queue: queue.into(), app, policies, prefetch: 10, unsendable: Unsendable::Hold }
+        let router = RouterBuilder::new(target);
+        Self {
+            names: Names::new(router.target.set.clone()),
+            router,
+            queue: queue.into(),
+            app,
+            policies: policies.into(),
+            concurrency: 1,
+            prefetch: 10,
+            unsendable: Unsendable::Hold,
+            stop: Arc::default(),
+        }
     }
 
-    /// Holds this many messages at a time, 1 or more; 10 by default. The handler gets one
-    /// after the other. Of large ones it holds fewer: their bodies have about 256 MiB together.
+    /// Calls the handler for this many messages at the same time, each in its own thread; 1 by
+    /// default. All share one connection to consume and one to publish. When a connection is lost,
+    /// the worker waits for the handlers before it connects again, since the broker delivers their
+    /// messages again.
     #[must_use]
-    pub fn with_prefetch(mut self, prefetch: u16) -> Self {
-        self.prefetch = prefetch.max(1);
+    pub fn concurrency(mut self, messages: u16) -> Self {
+        self.concurrency = messages.max(1);
         self
     }
 
-    /// Rejects messages that failed and cannot be sent again, so that the broker dead-letters
-    /// them unchanged; only for a queue with a dead-letter exchange, such as `<set>.retry`,
-    /// since any other queue would lose them. Without this, such messages keep their places
-    /// until none is left.
+    /// Holds this many messages at a time; 10 by default, and at least the number that it
+    /// [processes](Self::concurrency) at the same time. Of large messages it holds fewer: all
+    /// bodies together have about 256 MiB.
+    #[must_use]
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages.max(1);
+        self
+    }
+
+    /// Rejects messages that failed and cannot be sent again, so that the broker dead-letters them
+    /// unchanged. Use it only for a queue with a dead-letter exchange, such as `<set>.retry`: any
+    /// other queue would lose them. Without this, such messages keep their places until none is
+    /// left.
     #[must_use]
     pub fn rejecting(mut self) -> Self {
         self.unsendable = Unsendable::Reject;
         self
     }
 
-    /// Runs until `stop` is set, which is checked between two messages, through restarts of
-    /// the broker. It takes no message while the broker does not let this user retry and park:
-    /// the log has the reason. Returns whether everything in flight was confirmed at the end; if not,
-    /// some messages may arrive twice.
-    ///
-    /// # Errors
-    /// All places are occupied by messages that failed and cannot be sent again.
-    pub fn run(
-        &self,
-        stop: &AtomicBool,
-        mut handler: impl FnMut(&Job<'_>) -> Handled,
-    ) -> Result<bool, WorkerFull> {
+    /// A handle that stops it. It can also be used before [`run`](Self::run).
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(Arc::clone(&self.stop))
+    }
+
+    /// Runs until it is [stopped](Self::stop_handle), through restarts of the broker. While the
+    /// broker does not let this user retry and park, it takes no messages and logs the reason.
+    pub fn run(&self, handler: impl Fn(&Job<'_>) -> Handled + Sync) -> Ended {
         let consuming = Consuming {
             router: &self.router,
             purpose: "worker",
             queue: &self.queue,
-            if_missing: "the application declares it, and binds it to the dispatch exchange",
-            prefetch: self.prefetch,
+            if_missing: "the application declares it, and binds it to the dispatch exchange".into(),
+            prefetch: self.prefetch.max(self.concurrency),
             lanes: 1,
             unsendable: self.unsendable,
             stats: None,
             check: Some(&|session| self.may_retry(session)),
         };
-        let ended = consuming.run(stop, |consumer, forwarder, delivery| {
-            self.handle(consumer, forwarder, delivery, &mut handler)
+        let (tasks, waiting) = unbounded::<Task>();
+        let ended = thread::scope(|scope| {
+            for number in 0..self.concurrency {
+                let (waiting, handler) = (waiting.clone(), &handler);
+                thread::Builder::new()
+                    .name(format!("delayline-worker-{number}"))
+                    .spawn_scoped(scope, move || waiting.iter().for_each(|task| task.process(handler)))
+                    .expect("a thread can be started");
+            }
+            // The threads end with the tasks.
+            consuming.run(&self.stop, Tasks::new(self, tasks))
         });
-        ended.map_err(|count| WorkerFull { queue: self.queue.clone(), count })
+        match ended {
+            Ok(true) => Ended::Stopped,
+            Ok(false) => Ended::Unconfirmed,
+            Err(count) => Ended::Full { queue: self.queue.clone(), count },
+        }
     }
 
-    /// Whether the broker accepts retries and parked messages from this user. If it did not,
-    /// each failed message would come back to the handler for ever.
+    /// Whether the broker accepts retries and parked messages from this user. Otherwise, each
+    /// failed message would return to the handler forever.
     ///
-    /// From a user with the tag `impersonator` the broker accepts the questions, too: two empty
+    /// From a user with the tag `impersonator`, the broker also accepts the probes: two empty
     /// messages.
     fn may_retry(&self, session: &mut Session) -> Result<(), String> {
         let retry = (self.names.entry(), RoutingKey::new(Delay::ZERO, self.app.clone()).encode());
@@ -188,13 +254,13 @@ impl Worker {
             let refused = match session.probe_publish(&exchange, &key).map_err(|error| error.to_string())? {
                 ProbeAnswer::Allowed | ProbeAnswer::Done => continue,
                 ProbeAnswer::Refused(text) => format!(
-                    "{text}. Give this user the right to retry: `delayline app add {} --may-retry`",
-                    self.app
+                    "{text}. Give this user the right to retry: `{}`",
+                    command(&["app", "add", self.app.as_str(), "--may-retry"])
                 ),
-                ProbeAnswer::Missing => format!("it does not exist; {IF_MISSING}"),
+                ProbeAnswer::Missing => format!("it does not exist; {}", if_missing()),
             };
             return Err(format!(
-                "no message is taken from `{}`, since a failed one could not be published to `{exchange}`: \
+                "the worker takes no message from `{}`: it could not publish a failed one to `{exchange}`: \
                  {refused}",
                 self.queue
             ));
@@ -202,26 +268,19 @@ impl Worker {
         Ok(())
     }
 
-    fn handle(
+    /// Acknowledges a message that is processed, or sends its successor.
+    pub(super) fn settle(
         &self,
         consumer: &Consumer,
-        forwarder: &mut Forwarder<'_>,
-        mut delivery: Delivery,
-        handler: &mut impl FnMut(&Job<'_>) -> Handled,
+        forwarder: &mut Forwarder,
+        done: Done,
     ) -> Result<(), Failed> {
-        let now = Timestamp::now().as_millisecond();
-        let (exchange, routing_key) = (&delivery.exchange, &delivery.routing_key);
-        let history = History::read(&delivery.headers, exchange, routing_key, &self.names, now);
-        let expired = history.is_expired(now);
-        let handled = match expired {
-            true => Handled::Park("expired".into()),
-            false => call(handler, &delivery, &history),
-        };
-        let (reason, asked, gave_up) = match handled {
+        let Done { mut delivery, history, handled } = done;
+        let (reason, asked, parked) = match handled {
             Handled::Done => return forwarder.acknowledge(consumer, delivery),
-            Handled::Retry(reason) => (reason, None, false),
-            Handled::RetryAfter(delay, reason) => (reason, Some(delay), false),
-            Handled::Park(reason) => (reason, None, true),
+            Handled::Retry(reason) => (reason, None, None),
+            Handled::RetryAfter(delay, reason) => (reason, Some(delay), None),
+            Handled::Park(reason) => (reason, None, Some(ParkReason::GaveUp)),
         };
         if delivery.damaged {
             let then = match self.unsendable {
@@ -229,21 +288,19 @@ impl Worker {
                 Unsendable::Reject => "is rejected from",
             };
             error!(
-                "a message that failed cannot be sent again, because its headers cannot be read; it {then} `{}`",
+                "a failed message cannot be sent again: its headers cannot be read. It {then} `{}`",
                 self.queue
             );
             return forwarder.refuse(consumer, delivery);
         }
         let now = Timestamp::now().as_millisecond();
+        let expired = history.is_expired(now);
         let failure = Failure::new(self.app.clone(), reason, now, history);
         let policies = self.policies.current();
         let policy = policies.get(&failure.app, &failure.reason);
-        let decision = match gave_up && !expired {
-            true => Decision::Park(super::ParkReason::GaveUp),
-            false => {
-                let unit = self.router.unit;
-                Decision::new(policy, &failure, asked, unit, now, fastrand::f64())
-            }
+        let decision = match parked.filter(|_| !expired) {
+            Some(why) => Decision::Park(why),
+            None => Decision::new(policy, &failure, asked, self.router.target.unit, now, fastrand::f64()),
         };
         let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
         info!(
@@ -257,25 +314,10 @@ impl Worker {
             delivery.properties.clone(),
             std::mem::take(&mut delivery.headers),
         );
-        let successor =
-            decision.successor(&failure, &self.names, self.router.broker.credentials.username(), parts);
+        let user = self.router.target.broker.credentials.username();
+        let successor = decision.successor(&failure, &self.names, user, parts);
         forwarder.send(consumer, delivery, successor)
     }
-}
-
-/// Calls the handler; a panic is a failure like any other.
-fn call(handler: &mut impl FnMut(&Job<'_>) -> Handled, delivery: &Delivery, history: &History) -> Handled {
-    let job = Job {
-        body: &delivery.body,
-        properties: &delivery.properties,
-        headers: &delivery.headers,
-        attempt: history.attempt,
-        exchange: &history.exchange,
-        routing_key: &history.routing_key,
-        first_failed: history.first_failed.and_then(|first| Timestamp::from_millisecond(first).ok()),
-        redelivered: delivery.redelivered,
-    };
-    catch_unwind(AssertUnwindSafe(|| handler(&job))).unwrap_or_else(|_| Handled::Retry("panic".into()))
 }
 
 impl fmt::Debug for Worker {

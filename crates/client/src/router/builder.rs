@@ -6,30 +6,30 @@ use delayline_amqp::{AmqpError, Publisher, Session, broker::Broker};
 use delayline_core::{
     codec::Level,
     message::Quota,
-    topology::{SetName, Topology, TopologySettings, Unit},
+    topology::{Topology, TopologySettings},
 };
+
+use crate::Target;
 
 use super::{Router, Stats};
 
-/// A router in the making: which broker and set, and its limits.
+/// Settings for a router: which broker and set, and its limits.
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use delayline::{Router, broker::Broker};
+/// use delayline::{Router, Target};
 ///
-/// let router = Router::builder(Broker::from_url("amqp://localhost")?)
-///     .set("later".parse()?)
+/// let router = Router::builder(Target::from_url("amqp://localhost")?.with_set("later".parse()?))
 ///     .publish_timeout(Duration::from_secs(5))
+///     .check_set(true)
 ///     .connect()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RouterBuilder {
-    pub(crate) broker: Broker,
-    pub(crate) set: SetName,
-    pub(crate) unit: Unit,
-    pub(crate) check_unit: bool,
+    pub(crate) target: Target,
+    pub(crate) check_set: bool,
     pub(crate) publish_timeout: Duration,
     pub(crate) confirm_timeout: Duration,
     pub(crate) window: usize,
@@ -47,13 +47,11 @@ impl RouterBuilder {
     /// The largest window.
     pub const MAX_WINDOW: usize = 100_000;
 
-    /// A router for a broker, and everything else as by default.
-    pub fn new(broker: Broker) -> Self {
+    /// A router for a set, with defaults for everything else.
+    pub fn new(target: impl Into<Target>) -> Self {
         Self {
-            broker,
-            set: SetName::default(),
-            unit: Unit::SECOND,
-            check_unit: false,
+            target: target.into(),
+            check_set: false,
             publish_timeout: Self::PUBLISH_TIMEOUT,
             confirm_timeout: Self::CONFIRM_TIMEOUT,
             window: Self::WINDOW,
@@ -62,102 +60,96 @@ impl RouterBuilder {
         }
     }
 
-    /// The set to publish to; `delay` by default.
-    pub fn set(mut self, set: SetName) -> Self {
-        self.set = set;
-        self
-    }
-
-    /// How long level 0 of the set waits; 1 s by default. It has to be what the set was
-    /// installed with: with another unit, every message comes too early or too late, by that
-    /// factor. [`check_unit`](Self::check_unit) compares the two.
-    pub fn unit(mut self, unit: Unit) -> Self {
-        self.unit = unit;
-        self
-    }
-
-    /// Makes [`connect`](Self::connect) fail if the set has another [unit](Self::unit).
+    /// Makes [`connect`](Self::connect) fail if the set is missing or has another
+    /// [unit](Target::unit), as far as this user can see.
     ///
-    /// No broker shows a queue's arguments to a user who may only publish: this needs the
-    /// permission to *configure* the queue `<set>.level.00`, which applications do not have.
-    /// Use it where a user has it, such as in tests and in tools of the platform team.
-    pub fn check_unit(mut self) -> Self {
-        self.check_unit = true;
+    /// No broker shows a queue's arguments to a user who may only publish. So the unit is compared
+    /// only for a user with the permission to *configure* the queue `<set>.level.00`, such as the
+    /// platform team's. Applications do not have that permission, and should not, since it also
+    /// allows deleting the queue. For other users, the check finds only a missing set. On RabbitMQ
+    /// 4.2.6 and 4.3.0 it does not find that either.
+    pub fn check_set(mut self, check: bool) -> Self {
+        self.check_set = check;
         self
     }
 
-    /// How long one `publish` may take, from the call to the confirm; 30 s by default, a day
-    /// at most.
+    /// How long one `publish` may take, from the call to the confirm: 30 s by default, at most a
+    /// day.
     pub fn publish_timeout(mut self, timeout: Duration) -> Self {
         self.publish_timeout = timeout.min(DAY);
         self
     }
 
-    /// How long one confirm may take before the message is published again on a new
-    /// connection, and for each message twice as long every further time; 15 s by default, a
-    /// day at most.
+    /// How long one confirm may take before the message is published again on a new connection: 15
+    /// s by default, at most a day. For each further attempt of a message, the time doubles.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.confirm_timeout = timeout.min(DAY);
         self
     }
 
-    /// The most messages that wait for a confirm at any time: 1,000 by default, 1 to 100,000.
-    /// A number outside is brought to the nearest one inside.
+    /// The most messages that wait for a confirm at any time: 1,000 by default, 1 to 100,000. A
+    /// number outside that range becomes the nearest inside.
     pub fn window(mut self, messages: usize) -> Self {
         self.window = messages.clamp(1, Self::MAX_WINDOW);
         self
     }
 
-    /// What the router refuses to publish; nothing by default.
+    /// The messages that the router refuses to publish; none by default.
     pub fn quota(mut self, quota: Quota) -> Self {
         self.quota = quota;
         self
     }
 
-    /// Counts what the router does where others can see it. Several routers may share it.
+    /// Counts the router's work in counters that others can read. Several routers may share them.
     pub fn counting(mut self, stats: Arc<Stats>) -> Self {
         self.stats = stats;
         self
     }
 
-    /// Connects. It does not look whether the set is installed; if it is not, publishing says
-    /// so.
+    /// Connects. Unless it [checks the set](Self::check_set), a missing set is found when the first
+    /// message is published.
     ///
     /// # Errors
-    /// Unreachable, TLS, or refused; with [`check_unit`](Self::check_unit),
-    /// [`AmqpError::Unit`], or 403 if the user may not compare.
+    /// Unreachable, TLS, or refused; with the check also [`AmqpError::NoSet`] and
+    /// [`AmqpError::Unit`].
     pub fn connect(self) -> Result<Router, AmqpError> {
-        if self.check_unit {
-            self.compare_unit()?;
+        if self.check_set {
+            self.compare()?;
         }
-        let publisher = Publisher::open(&self.broker)?;
+        let broker = self.target.broker.clone();
+        let publisher = Publisher::open(&broker)?;
         self.stats.connect();
-        Ok(Router::start(self.broker.clone(), Some(publisher), self))
+        Ok(Router::start(broker, Some(publisher), self))
     }
 
-    fn compare_unit(&self) -> Result<(), AmqpError> {
-        let mut settings = TopologySettings::default();
-        settings.set.clone_from(&self.set);
-        settings.unit = self.unit;
-        let topology = Topology::new(settings);
+    fn compare(&self) -> Result<(), AmqpError> {
+        let Target { broker, set, unit, .. } = &self.target;
+        let topology = Topology::new(TopologySettings::named(set.clone()).with_unit(*unit));
+        let mut session = Session::open_for(broker, "check")?;
+        if let Ok(false) = session.exchange_exists(&topology.names().entry()) {
+            return Err(AmqpError::NoSet { set: set.to_string() });
+        }
         let lowest = topology.queues().find(|queue| queue.level == Some(Level::LOWEST));
-        let mut session = Session::open_for(&self.broker, "unit")?;
-        lowest.map_or(Ok(()), |queue| session.probe_unit(queue))
+        match lowest.map_or(Ok(()), |queue| session.probe_unit(queue)) {
+            // This user lacks the permission to see it.
+            Err(AmqpError::Channel { code: 403, .. }) => Ok(()),
+            compared => compared,
+        }
     }
 
-    /// Makes a router that connects when the broker is there. Until then, messages wait for
+    /// Makes a router that connects when the broker is available. Until then, messages wait up to
     /// their deadline.
     #[must_use]
     pub fn connect_later(self) -> Router {
-        Router::start::<Broker>(self.broker.clone(), None, self)
+        Router::start::<Broker>(self.target.broker.clone(), None, self)
     }
 }
 
-impl From<Broker> for RouterBuilder {
-    fn from(broker: Broker) -> Self {
-        Self::new(broker)
+impl<T: Into<Target>> From<T> for RouterBuilder {
+    fn from(target: T) -> Self {
+        Self::new(target)
     }
 }
 
-/// No timeout is longer than a clock can count.
+/// Caps timeouts at the longest time that a clock can count.
 const DAY: Duration = Duration::from_secs(86_400);

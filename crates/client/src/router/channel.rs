@@ -1,19 +1,21 @@
-//! The seam between the router and the AMQP side, so that its behaviour can be
-//! tested against answers that a broker gives rarely.
+//! The interface between the router and the AMQP side. It allows tests against answers that a
+//! broker rarely gives.
 
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use delayline_amqp::{AmqpError, Event, Publisher, broker::Broker};
+use delayline_amqp::{AmqpError, Event, Publisher, Woken, broker::Broker};
 use delayline_core::message::Wire;
 
 /// A channel in confirm mode.
 pub(super) trait ConfirmChannel: Send + 'static {
-    /// Writes a message; an error shows as [`Event::Ended`].
+    /// Writes a message. An error shows as [`Event::Ended`].
     fn publish(&mut self, exchange: &str, message: Wire, body: &[u8]);
-    /// What the broker says.
-    fn events(&self) -> &Receiver<Event>;
+    /// Waits for an answer of the broker, or for a request of a publisher.
+    fn wait<T>(&mut self, requests: &Receiver<T>, limit: Duration) -> Woken<T>;
+    /// An answer of the broker, if one has arrived.
+    fn next_event(&mut self) -> Option<Event>;
     /// Why it ended.
     fn end(&mut self, limit: Duration) -> AmqpError;
     /// A new channel on the same connection.
@@ -22,8 +24,8 @@ pub(super) trait ConfirmChannel: Send + 'static {
     fn close(self, limit: Duration);
 }
 
-/// Where such channels come from.
-pub(super) trait Connector: Send + 'static {
+/// The source of such channels.
+pub(super) trait Connector: Send + Sync + 'static {
     type Channel: ConfirmChannel;
     fn connect(&self) -> Result<Self::Channel, AmqpError>;
 }
@@ -31,11 +33,15 @@ pub(super) trait Connector: Send + 'static {
 impl ConfirmChannel for Publisher {
     fn publish(&mut self, exchange: &str, message: Wire, body: &[u8]) {
         let Wire { routing_key, properties, headers, .. } = message;
-        Publisher::publish(self, exchange, routing_key, &properties, &headers, body);
+        Publisher::publish(self, exchange, routing_key, properties, headers, body);
     }
 
-    fn events(&self) -> &Receiver<Event> {
-        Publisher::events(self)
+    fn wait<T>(&mut self, requests: &Receiver<T>, limit: Duration) -> Woken<T> {
+        Publisher::wait(self, requests, limit)
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        Publisher::next_event(self)
     }
 
     fn end(&mut self, limit: Duration) -> AmqpError {

@@ -1,11 +1,12 @@
 //! Why a message was not confirmed.
 
+use delayline_core::shell::command;
 use std::{fmt, time::Duration};
 
 use delayline_amqp::CRASH;
 use delayline_core::{
-    message::{Handle, InvalidMessage, Message},
-    topology::IF_MISSING,
+    message::{Handle, InvalidMessage, Message, direct, fixed},
+    topology::if_missing,
 };
 
 /// A message that was not confirmed, and why.
@@ -21,17 +22,16 @@ struct Inner {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// It cannot be sent, and was not sent.
+    /// The message cannot be sent, and was not sent.
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    /// The broker refused to store it: the queue has no leader at the moment, or,
-    /// for a message that is due, the application's queue is full and refuses.
-    /// Trying again later is safe.
+    /// The broker refused to store it. The queue has no leader at the moment, or, if the message is
+    /// due, the application's queue is full and refuses. Trying again later is safe.
     #[error("the broker refused to store the message; try again later")]
     Nacked,
     /// It was routed to no queue, and the set's alternate exchange did not catch it.
     #[error(
-        "the message was routed to no queue ({code}: {text}); the set is damaged, run `delayline verify`"
+        "the message was routed to no queue ({code}: {text}); the set is damaged, run `{}`", command(&["verify"])
     )]
     Returned {
         /// The AMQP reply code.
@@ -74,7 +74,7 @@ pub enum Cause {
 
 fn hint(code: u16) -> String {
     match code {
-        404 => format!("; {IF_MISSING}"),
+        404 => format!("; {}", if_missing()),
         CRASH => {
             "; the broker crashes over this message each time: see its log, and simplify the headers and \
                   properties (a stream bound to the exchange takes no decimals, for example)"
@@ -95,7 +95,7 @@ impl Cause {
 }
 
 impl PublishError {
-    /// A message that was not confirmed, and whether it may arrive all the same.
+    /// A message that was not confirmed, and whether it may still arrive.
     #[must_use]
     pub fn new(cause: Cause, message: Message, maybe_delivered: bool) -> Self {
         Self(Box::new(Inner { cause, message, maybe_delivered }))
@@ -107,18 +107,18 @@ impl PublishError {
         &self.0.cause
     }
 
-    /// Whether the message may still arrive: it was sent, and no answer came. Publishing it
+    /// Whether the message may still arrive: it was sent, and no answer arrived. Publishing it
     /// again can then deliver it twice.
     #[must_use]
     pub fn maybe_delivered(&self) -> bool {
         self.0.maybe_delivered
     }
 
-    /// What the message can be recalled with, if it has an id and may be delivered. Publishing
-    /// it again does not change it.
+    /// The handle for recalling the message, if it has an id and may be delivered. Publishing it
+    /// again does not change the handle.
     #[must_use]
     pub fn handle(&self) -> Option<&Handle> {
-        self.0.message.fixed()
+        fixed(&self.0.message)
     }
 
     /// The message.
@@ -127,7 +127,7 @@ impl PublishError {
         &self.0.message
     }
 
-    /// Gives the message back.
+    /// Returns the message.
     #[must_use]
     pub fn into_message(self) -> Message {
         self.0.message
@@ -135,7 +135,7 @@ impl PublishError {
 }
 
 impl fmt::Debug for PublishError {
-    /// Without the message: bodies do not belong in a log.
+    /// Omits the message: bodies do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublishError")
             .field("cause", &self.0.cause)
@@ -147,10 +147,10 @@ impl fmt::Debug for PublishError {
 
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.0.cause, &self.0.message.direct) {
+        match (&self.0.cause, direct::of(&self.0.message)) {
             (Cause::Returned { code, text }, Some(direct)) => write!(
                 f,
-                "exchange `{}` routes it to no queue ({code}: {text}): nobody is bound for its routing key",
+                "exchange `{}` routes it to no queue ({code}: {text}): no queue is bound for its routing key",
                 direct.exchange
             )?,
             (cause, _) => cause.fmt(f)?,
@@ -170,7 +170,7 @@ mod tests {
     use delayline_core::codec::{AppKey, Delay};
 
     #[test]
-    fn only_what_the_set_did_not_route_is_the_sets_fault() {
+    fn only_messages_that_the_set_did_not_route_are_its_fault() {
         let app = AppKey::new("shop").unwrap();
         let returned = |message| {
             let cause = Cause::Returned { code: 312, text: "NO_ROUTE".into() };
@@ -178,7 +178,7 @@ mod tests {
         };
         let into_the_set = returned(Message::after(app.clone(), Delay::ZERO, "x"));
         assert!(into_the_set.contains("run `delayline verify`"), "{into_the_set}");
-        let elsewhere = returned(Message::keyed(app, "orders".into(), "lonely".into(), "x"));
+        let elsewhere = returned(direct::keyed(app, "orders".into(), "lonely".into(), "x"));
         assert!(elsewhere.contains("exchange `orders` routes it to no queue (312: NO_ROUTE)"), "{elsewhere}");
         assert!(!elsewhere.contains("verify"), "{elsewhere}");
     }

@@ -1,97 +1,94 @@
 //! Publishing delayed messages, with a confirm for each.
 //!
-//! A [`Router`] is a synchronous handle to a thread that owns the connection.
-//! [`Router::publish`] returns once the broker has confirmed the message;
-//! [`Router::pipeline`] keeps many in flight. Both are at-least-once: when the connection is
-//! lost, everything that was not confirmed is published again as soon as there is a new one,
-//! so a message whose confirm was lost arrives twice.
+//! A [`Router`] is a handle to a thread that owns the connection. Its clones share both.
+//! [`Router::publish`] returns once the broker has confirmed the message. [`Router::send`] returns
+//! at once, with a future of the confirm. [`Router::publish_all`] and [`Router::pipeline`] keep
+//! many messages in flight. All are at-least-once: when the connection is lost, everything without
+//! a confirm is published again on a new one. So a message whose confirm was lost arrives twice.
 //!
-//! # What becomes of a message
+//! # Outcomes of a message
 //!
 //! | what happens | outcome |
 //! |---|---|
 //! | the broker confirms it | [`Receipt`] |
-//! | the broker refuses to store it (nack) while it is to be delayed | published again every 100 ms: a level never refuses, it only has no leader for a moment; [`Cause::Nacked`] at the deadline |
-//! | the same, and it is due | [`Cause::Nacked`], at once: the application's queue can refuse for as long as it is full |
-//! | no queue takes it, so it comes back | [`Cause::Returned`], at once |
+//! | the broker refuses to store it (nack) before it is due | published again every 100 ms: a level refuses only while it has no leader; [`Cause::Nacked`] at the deadline |
+//! | the same, when it is due | [`Cause::Nacked`], at once: the application's queue refuses while it is full |
+//! | no queue takes it, so the broker returns it | [`Cause::Returned`], at once |
 //! | the broker closes the channel or the connection over it (no permission, too large, no such set, a crash of the broker) | [`Cause::Rejected`], for this message alone; see [below](#one-message-and-the-others) |
 //! | the broker is in alarm and blocks the connection | it waits; [`Cause::Blocked`] at the deadline |
 //! | the connection is lost (restart, missed heartbeats) | published again after reconnecting; [`Cause::NotConnected`] at the deadline |
 //! | no answer | [`Cause::Unconfirmed`] at the deadline |
-//! | it would corrupt the wire, or is over the [quota](delayline_core::message::Quota) | [`Cause::Invalid`]; nothing is sent |
+//! | it would corrupt the wire, or exceeds the [quota](delayline_core::message::Quota) | [`Cause::Invalid`]; nothing is sent |
 //! | the router is closed first | [`Cause::Closed`] |
 //!
 //! # One message and the others
 //!
-//! The broker does not say which message made it close a channel or a connection. All that were
-//! in flight are then published once more, one at a time, and the one that was in flight alone
-//! the next time is rejected with the broker's reason; all others go on. If the broker crashes
-//! (541), a message is rejected only after it was in flight twice. If the connection just ends,
-//! that has to happen several times in a row with the message alone, each time within 5 s: a
-//! lost network is no message's fault. So a message that the broker cannot stand costs the
-//! others one more copy at most.
+//! The broker does not report which message made it close a channel or a connection. All messages
+//! that were in flight are then published once more, one at a time. If the channel ends again, the
+//! message that was in flight alone is rejected with the broker's reason. The others go on. If the
+//! broker crashes (541), a message is rejected only after it was in flight twice. If the connection
+//! just ends, that must happen several times in a row with the message alone, each time within 5 s:
+//! a lost network is no message's fault. So a message that ends connections costs the others at
+//! most one more copy.
 //!
-//! Every error hands the message back, and says in
-//! [`maybe_delivered`](PublishError::maybe_delivered) whether it may arrive all
-//! the same. A message with an id keeps its routing key, which is its [handle](Handle), however
-//! often it is published: it may be later by as long as that takes. No call takes longer than the
-//! [publish timeout](RouterBuilder::publish_timeout).
+//! Every error returns the message. [`maybe_delivered`](PublishError::maybe_delivered) shows
+//! whether it may still arrive. A message with an id keeps its routing key, which is its
+//! [handle](Handle), on every publish. It may arrive late by the time that this takes. No call
+//! takes longer than the [publish timeout](RouterBuilder::publish_timeout).
 //!
 //! # Testing without a broker
 //!
-//! Let your code take an `impl `[`Publish`] and hand it a
-//! [`Recorder`](testing::Recorder) in tests, or a stand-in of your own: [`Receipt::new`] and
-//! [`PublishError::new`] make what it answers.
+//! Let your code take an `impl `[`Publish`]. In tests, pass it a [`Recorder`](testing::Recorder) or
+//! your own stand-in: [`Receipt::new`] and [`PublishError::new`] make its answers.
 
 mod builder;
 mod channel;
+mod confirmation;
 mod error;
+mod in_flight;
 mod pipeline;
-mod shared;
+mod recovery;
 mod stats;
 mod suspicion;
 pub mod testing;
-mod ticket;
 mod worker;
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use jiff::Timestamp;
 
-use delayline_amqp::{CRASH, broker::Broker};
 use delayline_core::{
     codec::Delay,
-    message::{Handle, Message, Quota},
+    message::{Handle, Message, Quota, admit},
     topology::Unit,
 };
 
+use crate::Target;
+
 pub use builder::RouterBuilder;
+pub use confirmation::Confirmation;
 pub use error::{Cause, PublishError};
 pub use pipeline::{Outcome, Pipeline};
 pub use stats::{Counts, Stats};
 
 use channel::Connector;
-use shared::{Limits, Shared};
-use ticket::{Job, Reply, Ticket};
-use worker::Worker;
+use confirmation::Slot;
+use in_flight::InFlight;
+use worker::{Request, Worker};
 
-/// How long a dropped router may take to finish what is in flight.
+/// How long a dropped router may take to finish messages in flight.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long after the deadline a caller stops waiting for the worker's answer.
+/// How long the router's thread may take to end after its deadline.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Proof that the broker has the message: it is stored, and replicated if the level queues
-/// are.
+/// Proof that the broker has the message: it is stored, and replicated if the level queues are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
@@ -99,10 +96,10 @@ pub struct Receipt {
     pub due: Timestamp,
     /// The delay in the routing key of the confirmed publish.
     pub delay: Delay,
-    /// How often it was published: more than once if a connection was lost meanwhile, and it
-    /// may then arrive as often.
+    /// The number of times it was published. It is more than 1 if a connection was lost meanwhile.
+    /// The message may then arrive equally often.
     pub publishes: u32,
-    /// What the message can be recalled with, if it was published with an id.
+    /// The handle for recalling the message, if it was published with an id.
     pub handle: Option<Handle>,
 }
 
@@ -121,230 +118,254 @@ impl Receipt {
     }
 }
 
-/// Something that schedules messages: a [`Router`], or a stand-in in tests.
-///
-/// As a router it can be shared between threads.
-pub trait Publish: Sync {
-    /// Publishes a message and returns once it is safe.
+/// An interface for scheduling messages: a [`Router`], or a stand-in in tests.
+pub trait Publish: Send + Sync {
+    /// Takes a message and returns at once; see [`Router::send`].
+    fn send(&self, message: Message) -> Confirmation;
+
+    /// Publishes a message and returns once it is confirmed.
     ///
     /// # Errors
-    /// Why it is not, with the message.
-    fn publish(&self, message: Message) -> Result<Receipt, PublishError>;
+    /// The message is not confirmed. The error has the reason and the message.
+    fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
+        self.send(message).wait()
+    }
 
-    /// A pipeline, for many messages. Unless something better is known, it publishes one
-    /// message after the other.
-    fn pipeline<T>(&self) -> Pipeline<'_, T>
+    /// Publishes many messages; see [`Router::publish_all`].
+    fn publish_all(&self, messages: impl IntoIterator<Item = Message>) -> Vec<Result<Receipt, PublishError>>
     where
-        Self: Sized,
+        Self: Sized + Clone + 'static,
     {
-        Pipeline::one_by_one(self, 0)
+        self.pipeline().all(messages)
+    }
+
+    /// A pipeline, for many messages.
+    fn pipeline<T>(&self) -> Pipeline<T>
+    where
+        Self: Sized + Clone + 'static,
+    {
+        Pipeline::new(self.clone(), RouterBuilder::WINDOW)
     }
 }
 
-/// What was left when a router was closed.
+/// Why a router was not closed cleanly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Messages were not confirmed in time. Their publishers were told so, with
-    /// [`Cause::Closed`].
+    /// Messages were not confirmed in time. Their publishers got [`Cause::Closed`].
     #[error("{count} messages were not confirmed before the router was closed")]
     Unconfirmed {
-        /// How many.
+        /// The number of messages.
         count: usize,
     },
-    /// The connection did not end in time: the broker is in alarm, or silent. A thread stays
-    /// behind with it, and nobody knows which of its messages the broker has.
+    /// The connection did not end in time: the broker is in alarm, or silent. A thread remains with
+    /// it, and the broker may or may not have its messages.
     #[error("the connection to the broker did not end in time")]
     Stuck,
 }
 
+/// The state of a router's connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It is connected, and the broker accepts messages.
+    Connected,
+    /// It is connected, but the broker is in alarm and accepts no messages.
+    Blocked {
+        /// The broker's reason.
+        reason: String,
+    },
+    /// There is no connection. The router tries again, with pauses of up to 5 s.
+    NotConnected {
+        /// The reason for the end of the last connection, or for the failure of the last attempt.
+        reason: String,
+    },
+    /// The router was closed.
+    Closed,
+}
+
 /// A connection to a broker that publishes into one delay set.
 ///
-/// It can be shared between threads behind an [`Arc`]; one connection serves
-/// all. See the [module](self) for what it promises.
-pub struct Router {
-    jobs: Option<Sender<Job>>,
-    shared: Arc<Shared>,
+/// It is a handle: its clones share one connection, also between threads and tasks. When the last
+/// clone is dropped, the router finishes messages in flight within 5 s, and ends. See the
+/// [module](self) for its guarantees.
+#[derive(Clone)]
+pub struct Router(Arc<Inner>);
+
+struct Inner {
+    requests: Sender<Request>,
+    status: Arc<Mutex<Status>>,
     unit: Unit,
+    shortcuts: bool,
     quota: Quota,
     timeout: Duration,
     window: usize,
-    next_id: AtomicU64,
-    worker: Option<(JoinHandle<()>, Receiver<()>)>,
+    /// The router's thread, and its result: the number of messages that were not confirmed.
+    worker: ThreadId,
+    ended: Receiver<usize>,
 }
 
 impl Router {
-    /// A router for a broker, in the making.
-    pub fn builder(broker: Broker) -> RouterBuilder {
-        RouterBuilder::new(broker)
+    /// Settings for a router for a set.
+    pub fn builder(target: impl Into<Target>) -> RouterBuilder {
+        RouterBuilder::new(target)
     }
 
     fn start<C: Connector>(connector: C, channel: Option<C::Channel>, builder: RouterBuilder) -> Self {
-        let (jobs, receiver) = bounded(builder.window);
-        let shared = Arc::new(Shared::default());
-        let worker = Worker::new(connector, channel, receiver, Arc::clone(&shared), Limits::new(&builder));
+        // No limit here: each publisher limits its messages in flight.
+        let (requests, receiver) = unbounded();
+        let status = Arc::new(Mutex::new(match channel {
+            Some(_) => Status::Connected,
+            None => Status::NotConnected { reason: "no attempt was made yet".into() },
+        }));
+        let worker = Worker::new(connector, channel, receiver, Arc::clone(&status), &builder);
         let (done, ended) = bounded(1);
-        let handle = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("delayline-router".into())
             .spawn(move || {
-                worker.run();
-                drop(done);
+                // The channel has room for it, so this never blocks.
+                let _ = done.send(worker.run());
             })
             .expect("a thread can be started");
-        Self {
-            jobs: Some(jobs),
-            shared,
-            unit: builder.unit,
+        Self(Arc::new(Inner {
+            requests,
+            status,
+            unit: builder.target.unit,
+            shortcuts: builder.target.shortcuts,
             quota: builder.quota,
             timeout: builder.publish_timeout,
             window: builder.window,
-            next_id: AtomicU64::new(0),
-            worker: Some((handle, ended)),
-        }
+            worker: thread.thread().id(),
+            ended,
+        }))
     }
 
-    /// A pipeline, for many messages: it keeps up to a window of them in flight.
-    pub fn pipeline<T>(&self) -> Pipeline<'_, T> {
-        Pipeline::routed(self)
-    }
-
-    /// Finishes what is in flight and closes the connection, within `timeout`. Whatever is not
-    /// confirmed by then is given up: its publisher gets [`Cause::Closed`].
+    /// Takes a message, and returns at once with a [future](Confirmation) of the confirm.
     ///
-    /// # Errors
-    /// What was left.
-    pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
-        self.shut_down(timeout)
-    }
-
-    fn shut_down(&mut self, timeout: Duration) -> Result<(), CloseError> {
-        // No further than a clock can count.
-        let timeout = timeout.min(Duration::from_secs(86_400));
-        self.jobs = None;
-        self.shared.close_by(Instant::now() + timeout);
-        match self.worker.take() {
-            // The worker can be stuck in the client library while the broker is
-            // in alarm; then it stays behind.
-            Some((handle, ended)) => match ended.recv_timeout(timeout + GRACE) {
-                Err(RecvTimeoutError::Timeout) => Err(CloseError::Stuck),
-                _ => match (handle.join(), self.shared.given_up()) {
-                    (Ok(()), 0) => Ok(()),
-                    (Ok(()), count) => Err(CloseError::Unconfirmed { count }),
-                    (Err(_), _) => Err(CloseError::Stuck),
-                },
-            },
-            None => Ok(()),
-        }
-    }
-
-    /// Checks the message, fixes its due time and queues it. `Err` holds the outcome if it
-    /// never reached the worker.
-    fn submit(
-        &self,
-        message: Message,
-        reply: &Sender<(u64, Reply)>,
-    ) -> Result<(u64, Arc<Ticket>), PublishError> {
-        // In this order: time that passes between the two makes a message later,
-        // never earlier.
-        let now = Timestamp::now();
-        let taken = Instant::now();
-        let schedule = match self.quota.admit(&message, self.unit, now, taken) {
-            Ok(schedule) => schedule,
-            Err(invalid) => return Err(PublishError::new(Cause::Invalid(invalid), message, false)),
-        };
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let ticket = Arc::new(Ticket::new(message, schedule, now, taken + self.timeout));
-        let job = Job::new(id, Arc::clone(&ticket), reply.clone());
-        let Some(jobs) = &self.jobs else {
-            return Err(self.failure(ticket, Cause::Closed));
-        };
-        match jobs.send_deadline(job, ticket.deadline) {
-            Ok(()) => Ok((id, ticket)),
-            Err(SendTimeoutError::Timeout(job)) => {
-                drop(job);
-                Err(self.late(ticket))
-            }
-            Err(SendTimeoutError::Disconnected(job)) => {
-                drop(job);
-                Err(self.failure(ticket, Cause::Closed))
-            }
-        }
-    }
-
-    /// The error for a message without an answer at its deadline.
-    fn late(&self, ticket: Arc<Ticket>) -> PublishError {
-        let waiting = self.shared.reason_for_waiting();
-        let nacked = ticket.is_nacked().then_some(Cause::Nacked);
-        let cause = waiting.or(nacked).unwrap_or(Cause::Unconfirmed { waited: self.timeout });
-        self.failure(ticket, cause)
-    }
-
-    fn failure(&self, ticket: Arc<Ticket>, cause: Cause) -> PublishError {
-        // A broker that crashes over a message may have stored it before.
-        let refused =
-            matches!(cause, Cause::Rejected { code, .. } if ![CRASH, suspicion::NO_CODE].contains(&code));
-        let maybe_delivered = ticket.is_in_doubt()
-            || (ticket.is_suspected() && !refused)
-            || (cause.leaves_doubt() && ticket.was_sent());
-        PublishError::new(cause, Ticket::into_message(ticket, maybe_delivered), maybe_delivered)
-    }
-
-    fn settle(&self, ticket: Arc<Ticket>, answer: Reply) -> Result<Receipt, PublishError> {
-        answer.map_err(|cause| self.failure(ticket, cause))
-    }
-}
-
-impl Publish for Router {
-    fn pipeline<T>(&self) -> Pipeline<'_, T> {
-        Pipeline::routed(self)
-    }
-
-    /// Publishes one message and returns once the broker has confirmed it.
-    fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
-        let (reply, answer) = bounded(1);
-        let (_, ticket) = self.submit(message, &reply)?;
-        drop(reply);
-        match answer.recv_deadline(ticket.deadline + GRACE) {
-            Ok((_, answer)) => self.settle(ticket, answer),
-            Err(RecvTimeoutError::Timeout) => Err(self.late(ticket)),
-            // The worker drops a job only after its deadline, or with itself.
-            Err(RecvTimeoutError::Disconnected) if Instant::now() >= ticket.deadline => {
-                Err(self.late(ticket))
-            }
-            Err(RecvTimeoutError::Disconnected) => Err(self.failure(ticket, Cause::Closed)),
-        }
-    }
-}
-
-impl Router {
-    /// Publishes one message and returns once the broker has confirmed it.
+    /// It has no runtime of its own and needs none. The future works in any runtime. Code without a
+    /// runtime can [wait](Confirmation::wait) for it, or set a [callback](Confirmation::on_answer).
+    ///
+    /// It never waits for room, so a program that calls it in a loop keeps every message in memory
+    /// until its answer. [`publish_all`](Self::publish_all) and a [`pipeline`](Self::pipeline)
+    /// limit their number.
     ///
     /// ```no_run
-    /// use delayline::{Message, Router, broker::Broker, codec::AppKey};
+    /// use delayline::{Message, Router, router::PublishError};
     ///
-    /// let router = Router::builder(Broker::from_url("amqp://localhost")?).connect()?;
-    /// let receipt = router.publish(Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17"))?;
+    /// async fn remind(router: &Router, message: Message) -> Result<(), PublishError> {
+    ///     let receipt = router.send(message).await?;
+    ///     println!("due at {}", receipt.due);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn send(&self, message: Message) -> Confirmation {
+        // The order matters: time that passes between the two makes a message later, never earlier.
+        let now = Timestamp::now();
+        let taken = Instant::now();
+        let schedule = match admit(&self.0.quota, &message, (self.0.unit, self.0.shortcuts), now, taken) {
+            Ok(schedule) => schedule,
+            Err(invalid) => {
+                return Confirmation::ready(Err(PublishError::new(Cause::Invalid(invalid), message, false)));
+            }
+        };
+        let slot = Arc::new(Slot::default());
+        let confirmation = Confirmation::of(&slot);
+        let in_flight = InFlight::new(message, schedule, now, taken + self.0.timeout, slot);
+        // If the router was closed, the message is dropped, which gives its publisher an answer.
+        let _ = self.0.requests.send(Request::Publish(Box::new(in_flight)));
+        confirmation
+    }
+
+    /// Publishes one message and returns once the broker has confirmed it. It blocks the thread: in
+    /// a task, use [`send`](Self::send).
+    ///
+    /// ```no_run
+    /// use delayline::{Message, Router, Target};
+    ///
+    /// let router = Router::builder(Target::from_url("amqp://localhost")?).connect()?;
+    /// let receipt = router.publish(Message::after("billing".parse()?, "90s".parse()?, "invoice 17"))?;
     /// println!("due at {}", receipt.due);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// Why it is not confirmed, with the message; see the [module](self).
+    /// The message is not confirmed. The error has the reason and the message; see the
+    /// [module](self).
     pub fn publish(&self, message: Message) -> Result<Receipt, PublishError> {
-        Publish::publish(self, message)
+        self.send(message).wait()
+    }
+
+    /// Publishes many messages, up to a window of them at the same time, and returns once each has
+    /// its answer. The answers are in the order of the messages.
+    pub fn publish_all(
+        &self,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Vec<Result<Receipt, PublishError>> {
+        Publish::publish_all(self, messages)
+    }
+
+    /// A pipeline, for many messages: it keeps up to a window of them in flight.
+    pub fn pipeline<T>(&self) -> Pipeline<T> {
+        Pipeline::new(self.clone(), self.0.window)
+    }
+
+    /// The state of the connection at this moment.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.0.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Finishes messages in flight and closes the connection, within `timeout`. Messages that are
+    /// not confirmed by then are given up: their publishers get [`Cause::Closed`], as does every
+    /// later user of a clone of this router.
+    ///
+    /// # Errors
+    /// Messages were not confirmed in time, or the connection did not end.
+    pub fn close(&self, timeout: Duration) -> Result<(), CloseError> {
+        self.0.close(timeout)
     }
 }
 
-impl Drop for Router {
+impl Inner {
+    fn close(&self, timeout: Duration) -> Result<(), CloseError> {
+        // Caps the time at what a clock can count.
+        let timeout = timeout.min(Duration::from_secs(86_400));
+        // The connection may already be closed.
+        let _ = self.requests.send(Request::Close(Instant::now() + timeout));
+        let closed = || *self.status.lock().unwrap_or_else(PoisonError::into_inner) == Status::Closed;
+        match self.ended.recv_timeout(timeout + GRACE) {
+            Ok(0) => Ok(()),
+            Ok(count) => Err(CloseError::Unconfirmed { count }),
+            // An earlier call got the answer.
+            Err(RecvTimeoutError::Disconnected) if closed() => Ok(()),
+            Err(_) => Err(CloseError::Stuck),
+        }
+    }
+}
+
+impl Drop for Inner {
     fn drop(&mut self) {
-        // Nobody is left to tell; whoever wants to know calls `close`.
-        let _ = self.shut_down(DROP_TIMEOUT);
+        // A callback may hold the last handle. The router's thread does not wait for itself.
+        if thread::current().id() != self.worker {
+            // The result is lost here; `close` returns it.
+            let _ = self.close(DROP_TIMEOUT);
+        }
+    }
+}
+
+impl Publish for Router {
+    fn send(&self, message: Message) -> Confirmation {
+        Self::send(self, message)
+    }
+
+    fn pipeline<T>(&self) -> Pipeline<T> {
+        Self::pipeline(self)
     }
 }
 
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Router").field("window", &self.window).finish_non_exhaustive()
+        f.debug_struct("Router").field("status", &self.status()).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counters of what routers have done.
+//! Counters of the work of routers.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -11,7 +11,7 @@ use delayline_core::histogram::{Counted, Histogram};
 const CONFIRM_BOUNDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
 
-/// Counters that one or several routers share; see
+/// Counters that several routers can share; see
 /// [`RouterBuilder::counting`](super::RouterBuilder::counting).
 #[derive(Debug)]
 pub struct Stats {
@@ -37,7 +37,7 @@ pub struct Counts {
     pub nacked: u64,
     /// Messages that were routed to no queue.
     pub returned: u64,
-    /// Messages over which it closed the channel.
+    /// Messages over which the broker closed the channel.
     pub rejected: u64,
     /// Reconnections.
     pub reconnects: u64,
@@ -64,7 +64,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// The numbers at this moment.
+    /// The current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {

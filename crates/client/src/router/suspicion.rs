@@ -1,38 +1,37 @@
-//! Which message makes the broker end a connection: pure.
+//! Finds the message that makes the broker end a connection. Pure.
 //!
-//! The broker does not name the message. So all that were in flight become suspects, which are
-//! sent one at a time: the message that was in flight alone is the one. A crash of the broker
-//! (541) and a connection that ends without a reason can also have another cause, so one
-//! such end alone proves nothing.
+//! The broker does not name the message. So all messages in flight become suspects, which are sent
+//! one at a time: the message that was in flight alone is to blame. A crash of the broker (541) and
+//! a connection that ends without a reason can also have another cause, so a single end proves
+//! nothing.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use delayline_amqp::CRASH;
 
-use super::{
-    Cause,
-    ticket::{Job, Unconfirmed},
-};
+use super::{Cause, in_flight::InFlight};
 
-/// After this many crashes of the broker with a message in flight, the last time alone, the
-/// message caused them.
+/// After this many crashes with a message in flight, the last time alone, the message is to blame.
 const CRASHES: u32 = 2;
 
-/// A connection that a message ends is lost this soon after the message was written.
+/// A connection that a message ends is lost within this time after the message was written.
 const SOON: Duration = Duration::from_secs(5);
 
 /// After this many such losses, a message is sent alone.
 const LOSSES: u32 = 3;
 
-/// After this many losses while it was alone, a message caused them: if the broker confirmed
-/// others in between, and if not. In the latter case the network or the broker may be down,
-/// although there was a connection each time.
+/// After this many losses while it was alone, a message is to blame. The first number applies if
+/// the broker confirmed others in between, the second if not. In the second case the network or the
+/// broker may be down, although each connection was established.
 const LOSSES_ALONE: (u32, u32) = (3, 6);
 
-/// The code of a connection that ended without one.
+/// The code of a connection that ended without a code.
 pub(super) const NO_CODE: u16 = 0;
 
-/// What speaks against a message.
+/// The evidence against a message.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
     /// Whether it is sent alone.
@@ -40,7 +39,7 @@ pub(super) struct Suspicion {
     crashes: u32,
     losses: u32,
     alone: u32,
-    /// How many answers the broker had given when it was lost alone for the first time.
+    /// How many answers the broker had given when the message was first lost alone.
     answers: u64,
 }
 
@@ -54,8 +53,8 @@ enum End {
 }
 
 impl Suspicion {
-    /// Records that the message was in flight at the end of a channel; `alone` after so many
-    /// answers of the broker, or with others. Returns whether the message is to blame.
+    /// Records that the message was in flight at the end of a channel. `alone` is the number of
+    /// answers so far if it was alone. Returns whether the message is to blame.
     fn is_to_blame(&mut self, end: End, alone: Option<u64>) -> bool {
         match end {
             End::Error(CRASH) => {
@@ -91,42 +90,41 @@ impl Suspicion {
     }
 }
 
-/// What becomes of the messages that were in flight when a channel ended.
+/// The next step for each message that was in flight when a channel ended.
+#[derive(Default)]
 pub(super) struct Judged {
     /// The message that caused it, and the reason for its publisher.
-    pub(super) guilty: Option<(Job, Cause)>,
-    /// Those that are sent again at once.
-    pub(super) again: VecDeque<Job>,
+    pub(super) guilty: Option<(Box<InFlight>, Cause)>,
+    /// Messages that are sent again at once.
+    pub(super) again: VecDeque<Box<InFlight>>,
     /// A message that is sent after all others: if the broker confirms these, the network works.
-    pub(super) last: Option<Job>,
+    pub(super) last: Option<Box<InFlight>>,
 }
 
 /// Decides about the messages that were in flight when a channel ended: with an error of the
-/// broker, or lost without a reason, or neither. `alone` holds the number of answers so far if
-/// the broker can mean one message only.
+/// broker, or lost without a reason, or neither. `alone` holds the number of answers so far if the
+/// broker can mean only one message.
 pub(super) fn judge(
-    sent: impl Iterator<Item = Unconfirmed>,
+    sent: impl Iterator<Item = Box<InFlight>>,
     error: Option<&(u16, String)>,
     is_lost: bool,
     alone: Option<u64>,
 ) -> Judged {
-    let mut judged = Judged { guilty: None, again: VecDeque::new(), last: None };
-    for Unconfirmed { mut job, at } in sent {
+    let mut judged = Judged::default();
+    let now = Instant::now();
+    for mut message in sent {
         let end = match error {
             Some((code, _)) => Some(End::Error(*code)),
-            None => is_lost.then(|| End::Lost(at.elapsed())),
+            None => is_lost.then(|| End::Lost(message.age(now))),
         };
-        match error {
-            Some(_) => job.mark_suspected(),
-            None => job.mark_in_doubt(),
-        }
-        if end.is_some_and(|end| job.suspicion.is_to_blame(end, alone)) {
-            let (code, text) = error.cloned().unwrap_or_else(|| (NO_CODE, job.suspicion.reason()));
-            judged.guilty = Some((job, Cause::Rejected { code, text }));
+        message.mark_unanswered(error.is_some());
+        if end.is_some_and(|end| message.suspicion.is_to_blame(end, alone)) {
+            let (code, text) = error.cloned().unwrap_or_else(|| (NO_CODE, message.suspicion.reason()));
+            judged.guilty = Some((message, Cause::Rejected { code, text }));
         } else if alone.is_some() && error.is_none() && is_lost {
-            judged.last = Some(job);
+            judged.last = Some(message);
         } else {
-            judged.again.push_back(job);
+            judged.again.push_back(message);
         }
     }
     judged

@@ -2,396 +2,349 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, never, select_biased};
-use log::{debug, info, warn};
+use crossbeam_channel::{Receiver, RecvTimeoutError, never};
+use log::{info, warn};
 
-use delayline_amqp::{AmqpError, Event, Outstanding};
-use delayline_core::backoff::Doubling;
+use delayline_amqp::{Event, Outstanding, Woken};
+use delayline_core::topology::Names;
 
 use super::{
-    Cause,
+    Cause, DROP_TIMEOUT, RouterBuilder, Stats, Status,
     channel::{ConfirmChannel, Connector},
-    shared::{Limits, Shared},
-    suspicion::{Judged, judge},
-    ticket::{Job, Unconfirmed},
+    in_flight::InFlight,
 };
 
-/// How often deadlines and the shutdown are checked.
-const TICK: Duration = Duration::from_millis(50);
+/// How often deadlines are checked.
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
-/// The most bytes of bodies in flight, unless a single message is larger. The
-/// client library buffers 16 MiB and then blocks without a time limit.
+/// The most bytes in flight, unless a single message is larger.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long a message that the broker refused waits before it is published again. A queue
-/// that lost its leader has another within a second or so.
+/// How long a message that the broker refused waits before it is published again. A queue that lost
+/// its leader has another within about a second.
 const NACK_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long closing a broken connection may take.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The requests of a router's handles to its worker.
+pub(super) enum Request {
+    /// Publish this message.
+    Publish(Box<InFlight>),
+    /// Finish messages in flight, and end by this time.
+    Close(Instant),
+}
 
 pub(super) struct Worker<C: Connector> {
-    connector: C,
-    channel: Option<C::Channel>,
-    jobs: Receiver<Job>,
-    /// No more jobs will come: the router is being closed.
-    closing: bool,
-    /// Taken from `jobs` to see whether its publisher has given up on it.
-    held: Option<Job>,
-    /// Messages that ended unconfirmed since the router is being closed.
-    given_up: usize,
-    shared: Arc<Shared>,
-    limits: Limits,
-    outstanding: Outstanding<Unconfirmed>,
-    /// Published on an earlier channel and not confirmed there, oldest first.
-    again: VecDeque<Job>,
-    /// Refused by the broker for the moment, and when to publish them again.
-    nacked: VecDeque<(Instant, Job)>,
-    /// Whether what is in flight is a suspect, beside which nothing is sent.
+    pub(super) connector: Arc<C>,
+    pub(super) channel: Option<C::Channel>,
+    pub(super) requests: Receiver<Request>,
+    status: Arc<Mutex<Status>>,
+    window: usize,
+    publish_timeout: Duration,
+    pub(super) confirm_timeout: Duration,
+    entry: String,
+    pub(super) stats: Arc<Stats>,
+    /// Messages that were never written.
+    fresh: VecDeque<Box<InFlight>>,
+    /// Messages that were written to an earlier channel and not confirmed there, oldest first.
+    pub(super) again: VecDeque<Box<InFlight>>,
+    pub(super) outstanding: Outstanding<Box<InFlight>>,
+    /// Messages that the broker refused for the moment, and when to publish them again.
+    nacked: VecDeque<(Instant, Box<InFlight>)>,
+    /// Whether the message in flight is a suspect, during which no other is sent.
     alone: bool,
-    /// How many answers of the broker there were.
-    answers: u64,
-    blocked: bool,
+    /// The number of answers from the broker.
+    pub(super) answers: u64,
+    pub(super) blocked: bool,
     /// Since when the broker accepts messages.
-    unblocked: Instant,
-    attempts: u32,
-    next_attempt: Instant,
+    pub(super) unblocked: Instant,
+    pub(super) attempts: u32,
+    pub(super) next_attempt: Instant,
+    /// When to end, once the router is being closed.
+    close_by: Option<Instant>,
+    /// Messages that ended unconfirmed since then.
+    given_up: usize,
+    /// Whether a message was reported whose headers some consumers cannot receive.
+    has_warned: bool,
 }
 
 impl<C: Connector> Worker<C> {
     pub(super) fn new(
         connector: C,
         channel: Option<C::Channel>,
-        jobs: Receiver<Job>,
-        shared: Arc<Shared>,
-        limits: Limits,
+        requests: Receiver<Request>,
+        status: Arc<Mutex<Status>>,
+        builder: &RouterBuilder,
     ) -> Self {
-        if channel.is_none() {
-            shared.not_connected(&"no attempt was made yet");
-        }
+        let now = Instant::now();
         Self {
-            connector,
+            connector: Arc::new(connector),
             channel,
-            jobs,
-            closing: false,
-            held: None,
-            given_up: 0,
-            shared,
-            limits,
-            outstanding: Outstanding::default(),
+            requests,
+            status,
+            window: builder.window,
+            publish_timeout: builder.publish_timeout,
+            confirm_timeout: builder.confirm_timeout,
+            entry: Names::new(builder.target.set.clone()).entry(),
+            stats: Arc::clone(&builder.stats),
+            fresh: VecDeque::new(),
             again: VecDeque::new(),
+            outstanding: Outstanding::default(),
             nacked: VecDeque::new(),
             alone: false,
             answers: 0,
             blocked: false,
-            unblocked: Instant::now(),
+            unblocked: now,
             attempts: 0,
-            next_attempt: Instant::now(),
+            next_attempt: now,
+            close_by: None,
+            given_up: 0,
+            has_warned: false,
         }
     }
 
-    pub(super) fn run(mut self) {
+    /// Works until the router is closed. Returns how many messages were not confirmed then.
+    pub(super) fn run(mut self) -> usize {
         let mut next_tick = Instant::now() + TICK;
         loop {
             if self.channel.is_none() && Instant::now() >= self.next_attempt {
                 self.reconnect();
             }
-            self.send_again();
+            self.send_all();
             self.wait();
             let now = Instant::now();
-            if now >= next_tick || self.closing {
+            if now >= next_tick || self.close_by.is_some() {
                 next_tick = now + TICK;
-                self.drop_late(now);
-                self.take_up_nacked(now);
-                self.give_up_a_silent_channel(now);
-                if self.should_end(now) {
+                if self.tick(now) {
                     break;
                 }
+                self.give_up_a_silent_channel(now);
             }
         }
-        self.finish();
+        self.finish()
     }
 
-    /// Waits for a job, an answer, or the next tick.
+    /// Waits for a request, an answer, or the next tick.
     fn wait(&mut self) {
-        let jobs = if self.may_take() { self.jobs.clone() } else { never() };
-        match &self.channel {
-            Some(channel) => {
-                let events = channel.events().clone();
-                select_biased! {
-                    recv(events) -> event => {
-                        let mut next = Some(event.unwrap_or(Event::Ended));
-                        // Answers come in bursts; all of them are handled before the window
-                        // is filled again. Once a channel has ended, its stream says nothing
-                        // about the next one.
-                        while let Some(event) = next {
-                            let ended = matches!(event, Event::Ended);
-                            self.handle(event);
-                            next = if ended { None } else { events.try_recv().ok() };
-                        }
-                    }
-                    recv(jobs) -> job => match job {
-                        Ok(job) => self.take(job),
-                        Err(_) => self.closing = true,
-                    },
-                    default(TICK) => {}
+        let Some(channel) = &mut self.channel else {
+            let pause = self.next_attempt.saturating_duration_since(Instant::now()).min(TICK);
+            match self.requests.recv_timeout(pause) {
+                Ok(request) => self.take(request),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => self.abandoned(),
+            }
+            return;
+        };
+        match channel.wait(&self.requests, TICK) {
+            Woken::Other(request) => self.take(request),
+            Woken::Closed => self.abandoned(),
+            Woken::Timeout => {}
+            // Answers arrive in bursts. All of them are handled before the window is filled again.
+            Woken::Event(event) => {
+                let mut next = Some(event);
+                while let Some(event) = next {
+                    self.handle(event);
+                    next = self.channel.as_mut().and_then(|channel| channel.next_event());
                 }
             }
-            // Without a connection jobs stay where they are, and their senders
-            // wait.
-            None => std::thread::sleep(self.next_attempt.saturating_duration_since(Instant::now()).min(TICK)),
         }
     }
 
-    fn may_take(&self) -> bool {
-        !self.closing && self.again.is_empty() && self.held.is_none() && self.may_send()
+    /// Takes a request, and all others that wait.
+    pub(super) fn take(&mut self, request: Request) {
+        let mut next = Some(request);
+        while let Some(request) = next {
+            match request {
+                Request::Publish(message) => self.fresh.push_back(message),
+                Request::Close(deadline) => self.close_by(deadline),
+            }
+            next = self.requests.try_recv().ok();
+        }
+    }
+
+    fn close_by(&mut self, deadline: Instant) {
+        self.close_by = Some(self.close_by.map_or(deadline, |known| known.min(deadline)));
+    }
+
+    /// The last handle of the router is gone.
+    fn abandoned(&mut self) {
+        self.requests = never();
+        self.close_by(Instant::now() + DROP_TIMEOUT);
+    }
+
+    /// Keeps deadlines. Returns whether it is time to end.
+    pub(super) fn tick(&mut self, now: Instant) -> bool {
+        self.fail_late(now);
+        let due = self.nacked.partition_point(|(when, _)| *when <= now);
+        self.again.extend(self.nacked.drain(..due).map(|(_, message)| message));
+        let in_hand = self.outstanding.len() + self.nacked.len() + self.again.len() + self.fresh.len();
+        self.close_by.is_some_and(|deadline| now >= deadline || in_hand == 0)
     }
 
     fn may_send(&self) -> bool {
         self.channel.is_some()
             && !self.blocked
-            && self.outstanding.len() < self.limits.window
+            && self.outstanding.len() < self.window
             && (self.outstanding.is_empty() || !self.alone && self.outstanding.bytes() < MAX_BYTES)
     }
 
-    /// Takes a job and as many more as are waiting and fit.
-    fn take(&mut self, job: Job) {
-        self.send(job);
+    /// Sends the next messages: first those from an earlier channel, one at a time if they are
+    /// suspected of having ended it.
+    fn send_all(&mut self) {
         while self.may_send() {
-            match self.jobs.try_recv() {
-                Ok(job) => self.send(job),
-                Err(_) => break,
-            }
+            let next = match self.again.front() {
+                Some(first) if first.suspicion.is_suspect && !self.outstanding.is_empty() => return,
+                Some(_) => self.again.pop_front(),
+                None => self.fresh.pop_front(),
+            };
+            let Some(message) = next else { return };
+            self.send(message);
         }
     }
 
-    fn send(&mut self, mut job: Job) {
+    fn send(&mut self, mut message: Box<InFlight>) {
         let now = Instant::now();
-        if job.is_late(now) {
-            return;
-        }
-        let Some(channel) = &mut self.channel else {
-            self.again.push_back(job);
-            return;
+        let Some(channel) = self.channel.as_mut().filter(|_| !message.is_late(now)) else {
+            self.again.push_front(message);
+            return self.fail_late(now);
         };
-        job.mark_sent();
-        self.alone = job.is_suspect();
-        self.limits.stats.publish();
-        let prepared = job.wire(now);
-        let exchange = prepared.exchange.clone();
-        let exchange = exchange.as_deref().unwrap_or(&self.limits.entry);
-        channel.publish(exchange, prepared, job.body());
-        let bytes = job.body().len();
-        self.outstanding.push(Unconfirmed { job, at: now }, bytes);
-    }
-
-    /// Sends what an earlier channel left; one at a time if they are suspected of having ended
-    /// it.
-    fn send_again(&mut self) {
-        while self.may_send()
-            && self.again.front().is_some_and(|job| !job.is_suspect() || self.outstanding.is_empty())
-            && let Some(job) = self.again.pop_front()
+        self.alone = message.suspicion.is_suspect;
+        self.stats.publish();
+        let wire = message.write(now);
+        let bytes = wire.encoded_len() + message.body().len();
+        if !self.has_warned
+            && let Some(text) = wire.oversized()
         {
-            self.send(job);
+            self.has_warned = true;
+            warn!("{text}");
         }
-        if self.again.is_empty()
-            && self.may_send()
-            && let Some(job) = self.held.take()
-        {
-            self.send(job);
-        }
+        let exchange = wire.exchange.clone();
+        channel.publish(exchange.as_deref().unwrap_or(&self.entry), wire, message.body());
+        self.outstanding.push(message, bytes);
     }
 
     fn handle(&mut self, event: Event) {
         match event {
             Event::Ack { tag, multiple } => {
                 self.answered();
-                for sent in self.outstanding.settle(tag, multiple) {
-                    self.limits.stats.confirm(sent.at.elapsed());
-                    sent.job.confirm(sent.at);
+                let now = Instant::now();
+                for message in self.outstanding.settle(tag, multiple) {
+                    self.stats.confirm(message.age(now));
+                    message.confirm();
                 }
             }
             Event::Nack { tag, multiple } => {
                 self.answered();
-                for sent in self.outstanding.settle(tag, multiple) {
-                    self.limits.stats.nack();
-                    self.nacked(sent.job);
+                for message in self.outstanding.settle(tag, multiple) {
+                    self.stats.nack();
+                    self.nacked(message);
                 }
             }
             Event::Returned(returned) => {
                 self.answered();
-                let entry = &self.limits.entry;
-                match self.outstanding.take_returned(|sent| sent.differences(entry, &returned)) {
-                    Some(sent) => {
-                        self.limits.stats.come_back();
-                        sent.job.fail(Cause::Returned { code: returned.code, text: returned.text });
+                let entry = &self.entry;
+                match self.outstanding.take_returned(|message| message.differences(entry, &returned)) {
+                    Some(message) => {
+                        self.stats.come_back();
+                        message.fail(Cause::Returned { code: returned.code, text: returned.text });
                     }
-                    None => warn!("a message came back that is not waiting for an answer"),
+                    None => warn!("the broker returned a message that is not waiting for an answer"),
                 }
             }
             Event::Blocked(reason) => {
                 warn!("the broker has blocked the connection: {reason}");
                 self.blocked = true;
-                self.shared.with(|state| state.waiting = Some(Cause::Blocked { reason }));
+                self.set(Status::Blocked { reason });
             }
             Event::Unblocked => {
                 info!("the broker has unblocked the connection");
                 self.blocked = false;
                 self.unblocked = Instant::now();
-                self.shared.with(|state| state.waiting = None);
+                self.set(Status::Connected);
             }
             Event::Ended => self.ended(false),
         }
     }
 
-    /// A level never refuses a message, but while a queue has no leader the broker
-    /// does. A message without a delay goes straight to the application's own queue;
-    /// if that refuses it, its publisher has to know.
-    fn nacked(&mut self, mut job: Job) {
-        // It ends no connection.
-        job.suspicion = Default::default();
-        if job.is_delayed() {
-            job.mark_nacked();
-            self.nacked.push_back((Instant::now() + NACK_PAUSE, job));
+    pub(super) fn set(&self, status: Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// A level never refuses a message, but the broker refuses it while the queue has no leader. A
+    /// message without a delay goes directly to the application's own queue. If that queue refuses
+    /// it, the publisher gets an error.
+    fn nacked(&mut self, mut message: Box<InFlight>) {
+        // It does not end connections.
+        message.suspicion = Default::default();
+        if message.is_delayed() {
+            message.mark_nacked();
+            self.nacked.push_back((Instant::now() + NACK_PAUSE, message));
         } else {
-            job.fail(Cause::Nacked);
+            message.fail(Cause::Nacked);
         }
     }
 
-    fn take_up_nacked(&mut self, now: Instant) {
-        let due = self.nacked.partition_point(|(when, _)| *when <= now);
-        self.again.extend(self.nacked.drain(..due).map(|(_, job)| job));
-    }
-
-    /// Publishes on a new connection what was not confirmed in time. A broker that lost a
-    /// queue's leader, or has only just started, may never answer for a message on its old
-    /// channel, nor for any later one for that queue.
-    fn give_up_a_silent_channel(&mut self, now: Instant) {
-        if self.blocked || self.channel.is_none() {
-            return;
-        }
-        let (limit, since) = (self.limits.confirm_timeout, self.unblocked);
-        if self.outstanding.iter().any(|sent| sent.is_overdue(now, since, limit)) {
-            warn!("the broker has not confirmed a message for {limit:?} or more");
-            self.ended(true);
-        }
-    }
-
-    /// The broker works.
+    /// The broker is responsive.
     fn answered(&mut self) {
         self.answers += 1;
         self.attempts = 0;
     }
 
-    /// The channel or the connection is gone, or given up: what was not confirmed is sent again
-    /// on the next one, before anything else, except what ends every one.
-    fn ended(&mut self, given_up: bool) {
-        let Some(mut channel) = self.channel.take() else {
+    /// Reports to the publishers of messages whose deadline has passed, including messages that
+    /// wait in the channel.
+    fn fail_late(&mut self, now: Instant) {
+        let mut late = self.outstanding.give_up(|message| message.is_late(now));
+        late.extend(take_if(&mut self.again, |message| message.is_late(now)));
+        late.extend(take_if(&mut self.fresh, |message| message.is_late(now)));
+        late.extend(
+            take_if(&mut self.nacked, |(_, message)| message.is_late(now)).into_iter().map(|(_, it)| it),
+        );
+        if late.is_empty() {
             return;
+        }
+        if self.close_by.is_some() {
+            self.given_up += late.len();
+        }
+        let waiting = match &*self.status.lock().unwrap_or_else(PoisonError::into_inner) {
+            Status::Blocked { reason } => Some(Cause::Blocked { reason: reason.clone() }),
+            Status::NotConnected { reason } => Some(Cause::NotConnected { reason: reason.clone() }),
+            Status::Connected | Status::Closed => None,
         };
-        let cause = channel.end(END_TIMEOUT);
-        let refusal = cause.refusal().filter(|_| !given_up);
-        let is_lost = !given_up && matches!(cause, AmqpError::Lost { .. });
-        let answers = self.outstanding.is_alone().then_some(self.answers);
-        let Judged { guilty, mut again, last } =
-            judge(self.outstanding.take_all(), refusal.as_ref(), is_lost, answers);
-        if let Some((job, cause)) = guilty {
-            self.limits.stats.reject();
-            job.fail(cause);
-            // One message fewer is progress.
-            self.attempts = 0;
-        }
-        match &refusal {
-            Some(_) => debug!("{cause}; {} messages are sent one at a time to find the cause", again.len()),
-            None => self.limits.stats.lose(),
-        }
-        let reopened = if cause.is_connection() { Err(cause) } else { channel.reopen() };
-        match reopened {
-            Ok(()) => self.channel = Some(channel),
-            Err(error) => self.lost(&error),
-        }
-        again.append(&mut self.again);
-        again.extend(last);
-        self.again = again;
-    }
-
-    fn lost(&mut self, cause: &AmqpError) {
-        warn!("{cause}; reconnecting");
-        self.blocked = false;
-        // Longer with each one until the broker answers: that there is a connection is no
-        // progress.
-        self.next_attempt = Instant::now() + Doubling::RECONNECT.pause(self.attempts);
-        self.attempts = self.attempts.saturating_add(1);
-        self.shared.not_connected(cause);
-    }
-
-    fn reconnect(&mut self) {
-        match self.connector.connect() {
-            Ok(channel) => {
-                self.limits.stats.connect();
-                info!("connected to the broker; {} messages to publish again", self.again.len());
-                self.channel = Some(channel);
-                self.shared.with(|state| state.waiting = None);
-            }
-            Err(error) => {
-                self.attempts = self.attempts.saturating_add(1);
-                let pause = Doubling::RECONNECT.spread(self.attempts);
-                debug!("{error}; next attempt in {pause:?}");
-                self.next_attempt = Instant::now() + pause;
-                self.shared.not_connected(&error);
-            }
+        for message in late {
+            message.fail_late(waiting.clone(), self.publish_timeout);
         }
     }
 
-    /// Drops messages whose publishers have given up on them, including those that wait in
-    /// the channel: they would take up room there.
-    fn drop_late(&mut self, now: Instant) {
-        let before = self.in_hand();
-        self.outstanding.forget(|sent| sent.job.is_late(now));
-        self.again.retain(|job| !job.is_late(now));
-        self.nacked.retain(|(_, job)| !job.is_late(now));
-        if self.shared.with(|state| state.close_by).is_some() {
-            self.given_up += before - self.in_hand();
+    /// Reports to the publishers of all remaining messages, and closes the connection.
+    fn finish(mut self) -> usize {
+        self.set(Status::Closed);
+        if let Ok(request) = self.requests.try_recv() {
+            self.take(request);
         }
-        while self.held.as_ref().is_none_or(|job| job.is_late(now)) && !self.may_take() {
-            match self.jobs.try_recv() {
-                Ok(job) => self.held = Some(job),
-                Err(_) => {
-                    self.held = self.held.take().filter(|job| !job.is_late(now));
-                    break;
-                }
-            }
-        }
-    }
-
-    /// How many messages were sent at least once and are not settled.
-    fn in_hand(&self) -> usize {
-        self.outstanding.len() + self.again.len() + self.nacked.len()
-    }
-
-    fn should_end(&mut self, now: Instant) -> bool {
-        // No job comes any more once this is set.
-        let Some(deadline) = self.shared.with(|state| state.close_by) else { return false };
-        self.closing = true;
-        self.again.extend(self.held.take().into_iter().chain(self.jobs.try_iter()));
-        now >= deadline || self.in_hand() == 0
-    }
-
-    fn finish(mut self) {
-        let mut given_up = self.given_up;
-        let nacked = self.nacked.into_iter().map(|(_, job)| job);
-        let sent = self.outstanding.take_all().map(|sent| sent.job);
-        for job in sent.chain(self.again).chain(nacked).chain(self.jobs.try_iter()) {
-            given_up += 1;
-            job.fail(Cause::Closed);
-        }
-        self.shared.with(|state| state.given_up = given_up);
+        // Later messages are dropped with it, which gives their publishers an answer.
+        drop(self.requests);
+        let nacked = self.nacked.into_iter().map(|(_, message)| message);
+        let left = self.outstanding.take_all().chain(self.again).chain(nacked).chain(self.fresh);
+        let given_up = self.given_up + left.map(|message| message.fail(Cause::Closed)).count();
         if let Some(channel) = self.channel {
             channel.close(END_TIMEOUT);
         }
+        given_up
     }
+}
+
+/// Takes some items out of a queue, in their order.
+fn take_if<T>(queue: &mut VecDeque<T>, condition: impl Fn(&T) -> bool) -> VecDeque<T> {
+    if !queue.iter().any(&condition) {
+        return VecDeque::new();
+    }
+    let (taken, rest) = mem::take(queue).into_iter().partition(condition);
+    *queue = rest;
+    taken
 }

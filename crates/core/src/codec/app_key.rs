@@ -67,7 +67,7 @@ impl AppKey {
     /// Checks a name.
     ///
     /// # Errors
-    /// What is wrong with it; see [`AppKeyError`].
+    /// The fault; see [`AppKeyError`].
     pub fn new(key: impl Into<String>) -> Result<Self, AppKeyError> {
         let key = key.into();
         check(&key)?;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_and_says_why() {
+    fn refuses_other_keys_with_a_reason() {
         assert_eq!(AppKey::new(""), Err(AppKeyError::Empty));
         assert_eq!(AppKey::new("x".repeat(151)), Err(AppKeyError::TooLong { length: 151 }));
         for key in [".", "a.", ".a", "a..b"] {

@@ -16,6 +16,7 @@ use super::{LEVELS, WORD_BITS};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(into = "u8", try_from = "u8"))]
 pub struct Level(u8);
 
@@ -59,6 +60,12 @@ impl Level {
     pub(crate) const fn of(word: u8, bit: u8) -> Self {
         debug_assert!(bit < WORD_BITS && word * WORD_BITS + bit < LEVELS);
         Self(word * WORD_BITS + bit)
+    }
+
+    /// The word of a routing key that its bit is in, 0 to 6 from the last.
+    #[must_use]
+    pub const fn word(self) -> u8 {
+        self.0 / WORD_BITS
     }
 
     /// The level below; none below level 0.

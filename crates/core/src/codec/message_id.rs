@@ -1,11 +1,11 @@
-//! The id that makes one message recognisable, so that it can be recalled.
+//! The id of a message. With it, the message can be recalled.
 
 use std::{fmt, str::FromStr};
 
 /// The id of a message that may be recalled: 1 to 64 of `A-Z`, `a-z`, `0-9`, `_` and `-`.
 ///
-/// It ends the routing key, behind the app key and the word `~`. Its publisher chooses it, a new
-/// one for each message of an application: a recall binds id and delay, and it also catches a later
+/// It ends the routing key, after the app key and the word `~`. The publisher chooses a new id for
+/// each message of an application. A recall binds the id and the delay, so it also catches a later
 /// message that has both.
 ///
 /// ```
@@ -24,7 +24,7 @@ pub enum MessageIdError {
     /// It is empty.
     #[error("the id is empty; use 1 to {} of A-Z, a-z, 0-9, `_` and `-`", MessageId::MAX_BYTES)]
     Empty,
-    /// Another character than those allowed.
+    /// A character that is not allowed.
     #[error(
         "the id `{}` has {found:?} at byte {position}; use only A-Z, a-z, 0-9, `_` and `-`",
         id.escape_debug()
@@ -46,14 +46,14 @@ pub enum MessageIdError {
 }
 
 impl MessageId {
-    /// The longest id, in bytes. Behind an app key of more than 147 bytes there is room for
-    /// less; see [`RoutingKey::with_id`](super::RoutingKey::with_id).
+    /// The longest id, in bytes. After an app key of more than 147 bytes, an id must be shorter;
+    /// see [`RoutingKey::with_id`](super::RoutingKey::with_id).
     pub const MAX_BYTES: usize = 64;
 
     /// Checks an id.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in the id.
     pub fn new(id: impl Into<String>) -> Result<Self, MessageIdError> {
         let id = id.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -69,15 +69,15 @@ impl MessageId {
         }
     }
 
-    /// What separates the suffix of a renewed id.
+    /// The separator before the suffix of a renewed id.
     const SEPARATOR: &str = "--";
 
     /// The length of the suffix.
     const SUFFIX: usize = 10;
 
-    /// This id with another suffix: `--` and ten characters of `0-9a-z` that stand for `number`. A
-    /// suffix of that form is replaced, and an id of more than 52 bytes is cut off.
-    /// `recall::renewed` takes a random number.
+    /// This id with another suffix: `--` and ten characters of `0-9a-z` that encode `number`. A
+    /// suffix of that form is replaced, and an id of more than 52 bytes is truncated.
+    /// `recall::renewed` uses a random number.
     ///
     /// ```
     /// use delayline::codec::MessageId;
@@ -103,13 +103,15 @@ impl MessageId {
         Self(format!("{}{}{suffix}", self.stem(), Self::SEPARATOR))
     }
 
-    /// Whether this is that id, or that id with a suffix of [`with_suffix`](Self::with_suffix).
+    /// Whether this is the given id, with or without a suffix of
+    /// [`with_suffix`](Self::with_suffix).
     #[must_use]
     pub fn is_of(&self, id: &Self) -> bool {
         self == id || id.split().is_none() && self.renews(id)
     }
 
-    /// Whether this has a suffix of [`with_suffix`](Self::with_suffix), and is that id otherwise.
+    /// Whether this has a suffix of [`with_suffix`](Self::with_suffix), and equals the given id
+    /// without it.
     #[must_use]
     pub fn renews(&self, id: &Self) -> bool {
         self != id && self.split().is_some() && self.stem() == id.stem()
@@ -122,7 +124,7 @@ impl MessageId {
         (!stem.is_empty() && suffix.len() == Self::SUFFIX && suffix.chars().all(digit)).then_some(stem)
     }
 
-    /// What a renewed id begins with.
+    /// The start of a renewed id.
     fn stem(&self) -> &str {
         let longest = Self::MAX_BYTES - Self::SEPARATOR.len() - Self::SUFFIX;
         let stem = self.split().unwrap_or(&self.0);
@@ -155,14 +157,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_what_fits_a_word_of_a_key() {
+    fn accepts_ids_that_fit_a_word_of_a_key() {
         for id in ["a", "0", "-", "_", "Invoice_17-b", &"x".repeat(64)] {
             assert_eq!(MessageId::new(id).expect(id).as_str(), id);
         }
     }
 
     #[test]
-    fn refuses_the_rest_and_says_why() {
+    fn refuses_other_ids_with_a_reason() {
         assert_eq!(MessageId::new(""), Err(MessageIdError::Empty));
         assert_eq!(MessageId::new("x".repeat(65)), Err(MessageIdError::TooLong { length: 65 }));
         for (id, at) in

@@ -1,8 +1,8 @@
 //! Hop-aware rounding: a slightly longer delay that passes through fewer queues.
 //!
-//! The message is written to a queue for each set bit of its delay, so 1,023 s cost ten
-//! queues and 1,024 s one. An application that can wait a little longer saves the broker most
-//! of the work.
+//! The message is written to a queue for each set bit of its delay, so 1,023 s cost ten queues and
+//! 1,024 s cost one. If an application accepts a slightly longer delay, the broker saves most of
+//! the work.
 
 use std::{fmt, str::FromStr};
 
@@ -31,7 +31,7 @@ pub enum Tolerance {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToleranceError {
-    /// Not a percentage, or one outside 0 to 100.
+    /// Not a percentage, or a percentage outside 0 to 100.
     #[error("`{text}` is not a tolerance; a percentage goes from 0% to 100%, with two decimals at most")]
     Percent {
         /// The given text.
@@ -42,7 +42,7 @@ pub enum ToleranceError {
     Duration {
         /// The given text.
         text: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: DelayError,
     },
 }
@@ -63,23 +63,30 @@ impl Tolerance {
         Delay::from_seconds(asked + extra).unwrap_or(Delay::MAX)
     }
 
-    /// The delay with the fewest hops between `delay` and [`latest`](Self::latest); the
-    /// shortest one if several have as few.
+    /// The delay with the fewest hops between `delay` and [`latest`](Self::latest). If several have
+    /// equally few, it is the shortest.
     #[must_use]
     pub fn round(self, delay: Delay) -> Delay {
+        self.round_for(delay, false)
+    }
+
+    /// The same for a set with or without shortcuts, see [`Delay::hops_with`].
+    #[must_use]
+    pub fn round_for(self, delay: Delay, shortcuts: bool) -> Delay {
         let latest = self.latest(delay).seconds();
         let asked = delay.seconds();
-        // Any longer delay first differs from the requested one in a bit that is 0 there and
-        // 1 here. Clearing all bits below that one keeps it above the requested delay, makes
-        // it shorter, and adds no hop. So these 28 candidates and the requested delay include
-        // a best one.
+        // The first bit in which a longer delay differs is 0 in the requested delay and 1 in the
+        // longer one. Clearing all lower bits keeps the result above the requested delay, makes it
+        // shorter, and adds no hop. So these 28 candidates and the requested delay include the best
+        // result.
         (0..LEVELS)
             .filter(|level| asked >> level & 1 == 0)
             .map(|level| (asked >> level | 1) << level)
             .filter(|&candidate| candidate <= latest)
             .chain([asked])
-            .min_by_key(|candidate| (candidate.count_ones(), *candidate))
-            .map_or(delay, Delay::from_bits)
+            .map(Delay::from_bits)
+            .min_by_key(|candidate| (candidate.hops_with(shortcuts), *candidate))
+            .unwrap_or(delay)
     }
 }
 
@@ -153,6 +160,18 @@ mod tests {
         assert_eq!(round("100%", 3), 4);
         assert_eq!(round("100%", 0), 0);
         assert_eq!(round("100%", 268_435_455), 268_435_455);
+    }
+
+    #[test]
+    fn shortcuts_count_as_one_hop() {
+        let minute = Delay::from_seconds(60).unwrap();
+        let tolerance: Tolerance = "10%".parse().unwrap();
+        // 11.1100 is two shortcuts, and 100.0000 one queue either way.
+        assert_eq!((minute.hops_with(true), tolerance.round_for(minute, true).seconds()), (2, 64));
+        // Three bits of one word are one hop: nothing is to be saved.
+        let delay = Delay::from_seconds(7).unwrap();
+        let double: Tolerance = "100%".parse().unwrap();
+        assert_eq!((double.round_for(delay, true), double.round(delay).seconds()), (delay, 8));
     }
 
     #[test]

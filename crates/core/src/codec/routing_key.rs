@@ -1,4 +1,4 @@
-//! `delay.<28 bits, four to a word>.<app-key>`, perhaps with `.~.<id>` behind it: exact encoding
+//! `delay.<28 bits, four to a word>.<app-key>`, optionally followed by `.~.<id>`: exact encoding
 //! and decoding.
 
 use std::{fmt, str::FromStr};
@@ -11,7 +11,7 @@ const PREFIX: &str = "delay.";
 /// The length of everything before the app key.
 const HEAD: usize = PREFIX.len() + WORDS as usize * (WORD_BITS as usize + 1);
 
-/// What stands between the app key and the id.
+/// The separator between the app key and the id.
 const BEFORE_ID: &str = ".~.";
 
 /// The possible words of the delay, by their value.
@@ -33,11 +33,11 @@ pub const FOUR_BITS: [&str; 1 << WORD_BITS] = [
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RoutingKey {
-    /// How long the message waits.
+    /// How long the message is delayed.
     pub delay: Delay,
-    /// Who receives it then.
+    /// The application that receives it then.
     pub app: AppKey,
-    /// What makes it recognisable, if it may be recalled.
+    /// The id of a message that may be recalled.
     id: Option<MessageId>,
 }
 
@@ -60,7 +60,7 @@ pub enum RoutingKeyError {
         /// How many of the seven words it has.
         words: usize,
     },
-    /// One of the seven words is not four bits.
+    /// A word of the delay is not four bits.
     #[error(
         "word {position} of the delay is `{}`; each of the seven words after `delay` must be four \
          bits, 0 or 1", found.escape_debug()
@@ -71,13 +71,13 @@ pub enum RoutingKeyError {
         /// The word.
         found: String,
     },
-    /// The delay is complete, but no app key follows.
+    /// The delay is complete, but the app key is missing.
     #[error("the routing key has no app key after its delay; add `.` and the name of the application")]
     NoAppKey,
     /// The rest is not an app key.
     #[error(transparent)]
     AppKey(#[from] AppKeyError),
-    /// What follows the word `~` is not an id.
+    /// The text after the word `~` is not an id.
     #[error(transparent)]
     MessageId(#[from] MessageIdError),
     /// App key and id together are too long for a routing key.
@@ -116,7 +116,7 @@ impl RoutingKey {
     /// ```
     ///
     /// # Errors
-    /// [`RoutingKeyError::TooLong`]: behind an app key of 150 bytes there is room for 61.
+    /// [`RoutingKeyError::TooLong`]: after an app key of 150 bytes, an id has at most 61 bytes.
     pub fn with_id(self, id: MessageId) -> Result<Self, RoutingKeyError> {
         check_room(&self.app, &id)?;
         Ok(Self { id: Some(id), ..self })
@@ -142,16 +142,16 @@ impl RoutingKey {
         format!("{PREFIX}{}{app}", "*.".repeat(WORDS.into()))
     }
 
-    /// The pattern for the messages of an application that have an id, and for no others.
+    /// The pattern for the messages of an application that have an id. It matches no others.
     #[must_use]
     pub fn recall_pattern(app: &AppKey) -> String {
         format!("{}{BEFORE_ID}*", Self::binding_pattern(app))
     }
 
-    /// Reads a binding pattern back: the app key, if it is an exact one.
+    /// Reads a binding pattern: the app key, if the pattern is exact.
     ///
     /// # Errors
-    /// The pattern itself, if it can match keys of other apps.
+    /// The pattern itself, if it can match the keys of other applications.
     pub fn app_of_pattern(pattern: &str) -> Result<AppKey, &str> {
         pattern
             .strip_prefix(PREFIX)
@@ -161,7 +161,7 @@ impl RoutingKey {
     }
 }
 
-/// Refuses an id that does not fit behind an app key.
+/// Refuses an id that is too long for the app key.
 pub(crate) fn check_room(app: &AppKey, id: &MessageId) -> Result<(), RoutingKeyError> {
     let room = RoutingKey::MAX_BYTES - HEAD - app.as_str().len() - BEFORE_ID.len();
     match id.as_str().len() {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn names_the_fault() {
         let words = |n: usize| vec!["0000"; n].join(".");
         let parse = |key: &str| key.parse::<RoutingKey>().unwrap_err();
         let not_four = |position, found: &str| RoutingKeyError::NotFourBits { position, found: found.into() };
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(parse("delay"), RoutingKeyError::TooFewWords { words: 0 });
         assert_eq!(parse(&format!("delay.{}", words(6))), RoutingKeyError::TooFewWords { words: 6 });
         assert_eq!(parse(&format!("delay.{}.billing", words(6))), not_four(7, "billing"));
-        // A 29th bit gives a word of five, which is no word.
+        // A 29th bit makes a word of five characters, which is invalid.
         assert_eq!(parse("delay.10000.0000.0000.0000.0000.0000.0000.billing"), not_four(1, "10000"));
         for wrong in ["0002", "000", "+000", "-001", "0.5", "", "000\u{0660}"] {
             let found = wrong.split('.').next().unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stands_behind_the_app_key() {
+    fn an_id_follows_the_app_key() {
         let id = |text: &str| MessageId::new(text).unwrap();
         let with_id = key(90, "eu.orders").with_id(id("17")).unwrap();
         let text = "delay.0000.0000.0000.0000.0000.0101.1010.eu.orders.~.17";

@@ -1,20 +1,20 @@
-//! What brokers cannot carry: pure.
+//! Values that brokers cannot carry. Pure.
 //!
-//! A broker parses every header when a message is published, and closes the whole connection
-//! over a value that it cannot represent. A stream also converts each message to AMQP 1.0 when
-//! the message is stored there; if it cannot, the broker closes the connection as well. Both
-//! lists were found by publishing random messages to RabbitMQ 3.10, 4.0 and 4.3.
+//! A broker parses every header when a message is published. It closes the whole connection over a
+//! value that it cannot represent. A stream also converts each stored message to AMQP 1.0. If it
+//! cannot, the broker closes the connection, too. Both lists were found by publishing random
+//! messages to RabbitMQ 3.10, 4.0 and 4.3.
 
 use super::{Headers, InvalidMessage, MAX_SHORT, Properties, Value, forbidden::is_forbidden};
 
-/// How deep tables and arrays may be nested, the table of all headers included. They are read
-/// recursively, here and by others, and a frame has room for thousands of levels.
+/// How deeply tables and arrays may be nested, including the table of all headers. Readers process
+/// them recursively, here and elsewhere, and a frame has room for thousands of levels.
 pub const MAX_NESTING: usize = 64;
 
-/// The header by which readers of a stream skip parts of it.
+/// The header that lets readers of a stream skip parts of it.
 const FILTER_VALUE: &str = "x-stream-filter-value";
 
-/// How a message begins that AMQP 1.0 wrote: brokers take the value for encoded sections.
+/// The start of a message that AMQP 1.0 encoded. Brokers parse the value as encoded sections.
 const SECTIONS: &str = "x-amqp-1.0-";
 
 /// The property `type` of a message whose body consists of such sections.
@@ -23,8 +23,8 @@ const AMQP_1_0: &str = "amqp-1.0";
 /// The start of an id that brokers store as a UUID.
 const UUID: &str = "urn:uuid:";
 
-/// Why a stream cannot keep a message: the name of the header or property, and what its value
-/// is.
+/// Why a stream cannot keep a message: the name of the header or property, and a description of its
+/// value.
 pub(crate) type Fault<'a> = (&'a str, &'static str);
 
 /// Refuses headers that no broker accepts.
@@ -43,7 +43,7 @@ fn check_name(name: &str) -> Result<(), InvalidMessage> {
     Ok(())
 }
 
-/// Checks a value that is nested so deep in a header.
+/// Checks a value at this nesting depth of a header.
 fn check_value(header: &str, value: &Value, depth: usize) -> Result<(), InvalidMessage> {
     let number = match value {
         Value::F32(number) => f64::from(*number),
@@ -68,27 +68,27 @@ fn check_value(header: &str, value: &Value, depth: usize) -> Result<(), InvalidM
     }
 }
 
-/// Why some supported broker crashes when it stores the message in a stream; `None` if none
-/// does. The crash (541) closes the connection of the publisher.
+/// Why some supported broker crashes when it stores the message in a stream; `None` if none does.
+/// The crash (541) closes the publisher's connection.
 pub fn crashes_streams<'a>(properties: &'a Properties, headers: &'a Headers) -> Option<Fault<'a>> {
     let text = |text: &Option<String>, is_wrong: fn(&str) -> bool| text.as_deref().is_some_and(is_wrong);
     if text(&properties.kind, |kind| kind == AMQP_1_0) {
-        return Some(("type", "that of a message of AMQP 1.0"));
+        return Some(("type", "the type of an AMQP 1.0 message"));
     }
     let ids = [("message_id", &properties.message_id), ("correlation_id", &properties.correlation_id)];
     if let Some((name, _)) = ids.into_iter().find(|(_, id)| text(id, is_wrong_uuid)) {
-        return Some((name, "no UUID although it begins with `urn:uuid:`"));
+        return Some((name, "not a UUID although it begins with `urn:uuid:`"));
     }
     sent(headers).find_map(|(name, value)| {
         let what = match value {
             Value::Decimal { .. } => "a decimal",
-            // Such headers are converted with all that they contain, and others are dropped.
+            // Such headers are converted with all their contents, and others are dropped.
             value if name.starts_with("x-") && contains_decimal(value) => "a value that contains a decimal",
-            _ if name.starts_with(SECTIONS) => "read as a part of a message of AMQP 1.0",
+            _ if name.starts_with(SECTIONS) => "read as a section of an AMQP 1.0 message",
             Value::Text(text) if name == FILTER_VALUE && text.len() <= MAX_SHORT && !text.contains('\0') => {
                 return None;
             }
-            _ if name == FILTER_VALUE => "no text of at most 255 bytes",
+            _ if name == FILTER_VALUE => "not text of at most 255 bytes",
             _ => return None,
         };
         Some((name, what))
@@ -107,7 +107,12 @@ pub fn not_kept<'a>(properties: &'a Properties, headers: &'a Headers) -> Option<
     crashes_streams(properties, headers).or_else(dropped)
 }
 
-/// The headers that are sent.
+/// The first header that is or contains a decimal.
+pub(super) fn decimal(headers: &Headers) -> Option<&str> {
+    sent(headers).find(|(_, value)| contains_decimal(value)).map(|(name, _)| name)
+}
+
+/// The headers that are sent, without forbidden ones.
 fn sent(headers: &Headers) -> impl Iterator<Item = (&str, &Value)> {
     headers.iter().map(|(name, value)| (name.as_str(), value)).filter(|(name, _)| !is_forbidden(name))
 }
@@ -121,7 +126,7 @@ fn contains_decimal(value: &Value) -> bool {
     }
 }
 
-/// Whether an id claims to be a UUID and is none.
+/// Whether an id claims to be a UUID but is not.
 fn is_wrong_uuid(id: &str) -> bool {
     let Some(uuid) = id.strip_prefix(UUID) else { return false };
     let is_right = uuid.len() == 36
@@ -145,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_not_finite_is_refused_however_deep_it_is() {
+    fn a_number_that_is_not_finite_is_refused_at_any_depth() {
         for (number, text) in [
             (Value::F64(f64::NAN), "NaN"),
             (Value::F64(f64::INFINITY), "inf"),
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_crashes_a_stream_is_known() {
+    fn finds_values_that_crash_a_stream() {
         let decimal = || Value::Decimal { scale: 1, value: 5 };
         let none = Properties::default();
         for (name, value, crashes) in [
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_drops_is_no_crash_and_is_still_not_kept() {
+    fn a_dropped_header_is_no_crash_but_is_not_kept() {
         let none = Properties::default();
         for value in [Value::Table(Headers::new()), Value::Array(vec![])] {
             let headers = one("odd", value);

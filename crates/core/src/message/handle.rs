@@ -1,4 +1,4 @@
-//! What a publisher keeps of a message, so that it can be recalled.
+//! The handle of a message: its publisher keeps it for a recall.
 
 use std::{fmt, str::FromStr};
 
@@ -6,11 +6,10 @@ use jiff::Timestamp;
 
 use crate::codec::{AppKey, MessageId, RoutingKey, RoutingKeyError};
 
-/// A message that can be recalled: its whole routing key, as it was published, and when it is
-/// due, if that is known.
+/// A message that can be recalled: its whole routing key, as it was published, and its due time if
+/// that is known.
 ///
-/// As text it is the key, and behind an `@` the due time: in ms since the epoch, or as
-/// RFC 3339.
+/// As text it is the key, then an `@` and the due time, in ms since the epoch or as RFC 3339.
 ///
 /// ```
 /// use delayline::message::Handle;
@@ -42,9 +41,9 @@ pub enum HandleError {
         /// The key.
         key: String,
     },
-    /// What follows the `@` is no time.
+    /// The text after the `@` is not a time.
     #[error(
-        "`{}` is no due time; write ms since the epoch, or a time such as 2026-12-31T18:00:00Z",
+        "`{}` is not a due time; write ms since the epoch, or a time such as 2026-12-31T18:00:00Z",
         text.escape_debug()
     )]
     Due {
@@ -89,8 +88,9 @@ impl Handle {
         self.due
     }
 
-    /// Whether a message with this key that is due at `due` can be the one meant. A due time that
-    /// was written down as a date may have lost its fraction of a second; without one, any can.
+    /// Whether a message with this key that is due at `due` can be the intended one. A due time
+    /// that was written as a date may lack its fraction of a second. Without a known due time, any
+    /// message matches.
     #[must_use]
     pub fn may_be_due_at(&self, due: Timestamp) -> bool {
         self.due.is_none_or(|meant| meant.as_millisecond().abs_diff(due.as_millisecond()) < 1_000)
@@ -117,7 +117,7 @@ impl FromStr for Handle {
     type Err = HandleError;
 
     fn from_str(text: &str) -> Result<Self, HandleError> {
-        // An app key can have an `@` itself; an id cannot.
+        // An app key can contain an `@`; an id cannot.
         let (key, due) = match text.rsplit_once('@') {
             Some((key, due)) if key.contains(".~.") => (key, Some(time(due)?)),
             _ => (text, None),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn names_the_fault() {
         let parse = |text: &str| text.parse::<Handle>().unwrap_err();
         let plain = "delay.0000.0000.0000.0000.0000.0101.1010.billing";
         assert!(matches!(parse(plain), HandleError::NoId { .. }));

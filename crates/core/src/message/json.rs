@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::Value;
 
-/// JSON as a header value; `Err` holds a number that AMQP has no type for.
+/// JSON as a header value. `Err` holds a number without an AMQP type.
 impl TryFrom<Json> for Value {
     type Error = serde_json::Number;
 
@@ -33,8 +33,8 @@ impl TryFrom<Json> for Value {
     }
 }
 
-/// A header value for people and scripts to read. Bytes become text where they
-/// are UTF-8, and hexadecimal digits elsewhere.
+/// A header value for people and scripts to read. Bytes become text if they are UTF-8, and
+/// hexadecimal digits otherwise.
 impl From<&Value> for Json {
     fn from(value: &Value) -> Self {
         match value {

@@ -1,9 +1,11 @@
-//! A message to be delivered later, and what it becomes on the wire.
+//! A message to be delivered later, and its form on the wire.
 //!
-//! All of it is pure: what a message may contain, which headers the wire contract forbids,
-//! and how a delay turns into a due time and a routing key.
+//! All of it is pure: which contents a message may have, which headers the wire contract forbids,
+//! and how a delay becomes a due time and a routing key.
 
+mod arrival;
 mod carried;
+pub mod direct;
 mod forbidden;
 mod handle;
 mod header;
@@ -19,33 +21,34 @@ use jiff::Timestamp;
 
 use crate::codec::{AppKey, Delay, MessageId, RoutingKey, Tolerance};
 
+pub use arrival::SMALLEST_FRAME_LIMIT;
 pub use carried::{MAX_NESTING, crashes_streams, not_kept};
+use direct::Direct;
 pub use forbidden::{asks_to_be_held, is_forbidden};
 pub use handle::{Handle, HandleError};
 pub use header::{Headers, Value};
 pub use prepare::{InvalidMessage, MAX_PROPERTIES_BYTES, Wire, check, check_parts};
 pub use published::{Published, nearest};
-pub use quota::{MaxDelay, MaxDelayError, MaxRecalls, MaxRecallsError, Quota};
+pub use quota::{MaxDelay, MaxDelayError, MaxRecalls, MaxRecallsError, Quota, admit};
 pub use resend::{move_user_id, resend};
 pub use schedule::Schedule;
 
 /// The longest short string of AMQP, in bytes.
 const MAX_SHORT: usize = 255;
 
-/// Names of the headers that begin with `delayline-`.
+/// Names of headers that begin with `delayline-`.
 pub mod headers {
     /// When the message is due, in ms since the epoch.
     pub const DUE: &str = "delayline-due";
-    /// The ms since the epoch after which the message is worthless. It replaces
-    /// the property `expiration`, which would make the message leave its level
-    /// early.
+    /// The ms since the epoch after which the message is worthless. It replaces the property
+    /// `expiration`, with which the message would leave its level early.
     pub const EXPIRES: &str = "delayline-expires";
-    /// The exchange that a message came from before it was sent again.
+    /// The exchange that a message was published to before it was sent again.
     pub const EXCHANGE: &str = "delayline-exchange";
-    /// The routing key that it came with.
+    /// The routing key that it had then.
     pub const ROUTING_KEY: &str = "delayline-routing-key";
-    /// The property `user_id` of a message that another user sent again: the broker accepts
-    /// that property only from the user it names.
+    /// The property `user_id` of a message that another user sent again. The broker accepts that
+    /// property only from the user it names.
     pub const USER_ID: &str = "delayline-user-id";
     /// The number of the retry, from 1.
     pub const ATTEMPT: &str = "delayline-attempt";
@@ -55,8 +58,8 @@ pub mod headers {
     pub const LAST_FAILED: &str = "delayline-last-failed";
     /// Why it failed last.
     pub const FAILURE: &str = "delayline-failure";
-    /// Whether a copy of it went into the journal of its application, so that one of its retry
-    /// does so as well.
+    /// Whether the journal of its application got a copy, so that the journal also gets its
+    /// retries.
     pub const JOURNAL: &str = "delayline-journal";
     /// Why it was parked.
     pub const REASON: &str = "delayline-reason";
@@ -79,10 +82,10 @@ pub mod headers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {
-    /// This long after it was given to the router.
+    /// This long after the router received it.
     After(Delay),
-    /// At an instant of the wall clock, rounded up to a whole unit from now; at
-    /// once if it has passed.
+    /// At an instant of the wall clock, rounded up to a whole unit from now. If it has passed, at
+    /// once.
     At(Timestamp),
 }
 
@@ -115,43 +118,29 @@ pub struct Message {
     /// (`CC`, `BCC`, `x-death` and its relatives, `x-delivery-count`,
     /// `x-opt-delivery-time`, `x-opt-delivery-delay`) are not sent.
     pub headers: Headers,
-    /// What makes it recognisable, so that it can be recalled. Its application needs the
-    /// objects for that (`delayline app add --recall`): without them, messages with an id are
-    /// unroutable.
+    /// The id, so that it can be recalled. Its application needs the objects for recalls
+    /// (`delayline app add --recall`). Without them, messages with an id are unroutable.
     pub id: Option<MessageId>,
-    /// Whether a copy goes into the journal of its application, so that it can be listed until
-    /// it is due. The application needs one (`delayline app add --recall --journal`); without
-    /// one, there is no copy, and everything else is the same.
+    /// Whether the journal of its application gets a copy, so that it can be listed until it is
+    /// due. The application needs a journal (`delayline app add --recall --journal`). Without a
+    /// journal there is no copy, and nothing else changes.
     pub journalled: bool,
-    /// Where it goes instead of through the levels.
-    pub direct: Option<Direct>,
-    /// The key it may have been published with already.
+    /// The target, if it bypasses the levels.
+    pub(crate) direct: Option<Direct>,
+    /// The key that it may have been published with before.
     pub(crate) fixed: Option<Fixed>,
 }
 
-/// The handle of a message that was published without an answer, and the time it was meant
-/// for.
+/// The handle of a message that was published without an answer, and its intended time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fixed {
     handle: Handle,
     when: When,
 }
 
-/// An exchange and a routing key, for a message that is not delayed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Direct {
-    /// The exchange.
-    pub exchange: String,
-    /// The routing key.
-    pub routing_key: String,
-    /// Whether properties and headers are sent as they are, also those that would move the
-    /// message: it leaves us here.
-    pub verbatim: bool,
-}
-
 /// The standard properties of an AMQP message; all text is 255 bytes at most.
 ///
-/// The delivery mode is missing: every message is sent persistent.
+/// The delivery mode is not included: every message is sent persistent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Properties {
     /// MIME type of the body.
@@ -161,12 +150,12 @@ pub struct Properties {
     /// Priority, 0 to 255. On RabbitMQ 4.0 to 4.2 a priority over 4 can hold
     /// back other messages in the same level.
     pub priority: Option<u8>,
-    /// What a reply refers to.
+    /// The message that a reply refers to.
     pub correlation_id: Option<String>,
-    /// Where to reply.
+    /// Where to send a reply.
     pub reply_to: Option<String>,
-    /// Time to live in ms, counted from when the router takes the message. Sent
-    /// as the header [`headers::EXPIRES`].
+    /// Time to live in ms, counted from when the router receives the message. Sent as the header
+    /// [`headers::EXPIRES`].
     pub expiration: Option<String>,
     /// The application's own id for the message.
     pub message_id: Option<String>,
@@ -174,7 +163,7 @@ pub struct Properties {
     pub timestamp: Option<u64>,
     /// The kind of message.
     pub kind: Option<String>,
-    /// The publishing user; the broker refuses any other than the connected one.
+    /// The publishing user. The broker refuses any name except the connected user's.
     pub user_id: Option<String>,
     /// The publishing application.
     pub app_id: Option<String>,
@@ -200,15 +189,6 @@ impl Properties {
 }
 
 impl Message {
-    /// Whether the next queue that it enters is an application's own, which may be full for
-    /// as long as that application likes.
-    pub fn goes_straight_to_an_application(&self) -> bool {
-        match &self.direct {
-            Some(direct) => direct.verbatim,
-            None => self.when == When::After(Delay::ZERO),
-        }
-    }
-
     /// A message that is delivered after a delay.
     pub fn after(app: AppKey, delay: Delay, body: impl Into<Vec<u8>>) -> Self {
         Self::new(app, When::After(delay), body)
@@ -219,7 +199,7 @@ impl Message {
         Self::new(app, When::At(instant), body)
     }
 
-    /// A message that is delivered when it says.
+    /// A message that is delivered at this time.
     pub fn new(app: AppKey, when: When, body: impl Into<Vec<u8>>) -> Self {
         Self {
             app,
@@ -235,65 +215,31 @@ impl Message {
         }
     }
 
-    /// A message that goes to an exchange at once, bypassing the levels.
-    pub fn direct(app: AppKey, exchange: String, body: impl Into<Vec<u8>>) -> Self {
-        let routing_key = app.to_string();
-        Self::keyed(app, exchange, routing_key, body)
-    }
-
-    /// A message that goes to an exchange at once, with a routing key that stays the same
-    /// however long the message waits in the router.
-    pub fn keyed(app: AppKey, exchange: String, routing_key: String, body: impl Into<Vec<u8>>) -> Self {
-        let direct = Some(Direct { exchange, routing_key, verbatim: false });
-        Self { direct, ..Self::after(app, Delay::ZERO, body) }
-    }
-
-    /// Like [`keyed`](Self::keyed), with all its properties and headers sent as they are.
-    pub fn verbatim(app: AppKey, exchange: String, routing_key: String, body: impl Into<Vec<u8>>) -> Self {
-        let direct = Some(Direct { exchange, routing_key, verbatim: true });
-        Self { direct, ..Self::after(app, Delay::ZERO, body) }
-    }
-
-    /// Gives it an id, so that it can be recalled. No two waiting messages of an application
-    /// should have the same one: recalling one of two with the same id and delay recalls both.
+    /// Gives it an id, so that it can be recalled. The waiting messages of an application should
+    /// have different ids. If two have the same id and delay, recalling one recalls both.
     #[must_use]
     pub fn with_id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// Has a copy of it put into the journal of its application, so that it can be listed, and
-    /// with an id also recalled by that. A journal does not keep headers that are tables, arrays or
-    /// decimals, nor some others: publishing such a message is refused, and the error names what
-    /// it is.
+    /// Puts a copy of it into the journal of its application, so that it can be listed, and with an
+    /// id also recalled from there. A journal does not keep headers that are tables, arrays or
+    /// decimals, nor some others. Publishing such a message is refused, and the error names the
+    /// header.
     #[must_use]
     pub fn journalled(mut self) -> Self {
         self.journalled = true;
         self
     }
 
-    /// What it can be recalled with, once it is published with this delay and due at this time;
+    /// The handle for recalling it, once it is published with this delay and due at this time.
     /// `None` without an id.
     #[must_use]
     pub fn handle(&self, delay: Delay, due: Timestamp) -> Option<Handle> {
         let id = self.id.clone().filter(|_| self.direct.is_none())?;
         let key = RoutingKey::new(delay, self.app.clone()).with_id(id).ok()?;
         Handle::new(key, Some(due)).ok()
-    }
-
-    /// Records the handle that it may have been published with. It gets the same one when it
-    /// is published again, so that recalling it recalls every copy.
-    pub fn fix(&mut self, handle: Handle) {
-        self.fixed = Some(Fixed { handle, when: self.when });
-    }
-
-    /// The handle that it was published with before, if it is still the same message.
-    pub fn fixed(&self) -> Option<&Handle> {
-        let fixed = self.fixed.as_ref()?;
-        let same = fixed.handle.app() == &self.app
-            && Some(fixed.handle.id()) == self.id.as_ref()
-            && fixed.when == self.when;
-        same.then_some(&fixed.handle)
     }
 
     /// Allows it to be later, if that saves hops.
@@ -303,7 +249,7 @@ impl Message {
         self
     }
 
-    /// Adds a header, or replaces the one of that name.
+    /// Adds a header, or replaces the header of that name.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.headers.insert(name.into(), value.into());
@@ -316,4 +262,19 @@ impl Message {
         self.properties = properties;
         self
     }
+}
+
+/// Records the handle that a message may have been published with. Publishing it again uses the
+/// same handle, so that recalling it recalls every copy.
+pub fn fix(message: &mut Message, handle: Handle) {
+    message.fixed = Some(Fixed { handle, when: message.when });
+}
+
+/// The handle that a message was published with before, if the message has not changed.
+pub fn fixed(message: &Message) -> Option<&Handle> {
+    let fixed = message.fixed.as_ref()?;
+    let same = fixed.handle.app() == &message.app
+        && Some(fixed.handle.id()) == message.id.as_ref()
+        && fixed.when == message.when;
+    same.then_some(&fixed.handle)
 }

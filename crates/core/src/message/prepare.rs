@@ -1,4 +1,4 @@
-//! From a [`Message`] to what is published, and which messages are refused.
+//! Converts a [`Message`] to its published form, and refuses invalid messages.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    Headers, MAX_SHORT, Message, Properties, Published, Quota, Schedule, Value,
+    Headers, MAX_SHORT, Message, Properties, Published, Quota, Schedule, Value, admit,
     carried::{MAX_NESTING, check_headers, not_kept},
     forbidden::{BCC, allowed},
     header::table_len,
@@ -20,12 +20,12 @@ use super::{
 
 /// The most bytes that properties and headers of a message may take together.
 ///
-/// They travel in one frame, which cannot be split; RabbitMQ agrees on frames of
-/// 131,072 bytes by default and closes the connection over a larger one. The
-/// rest is room for what the router adds.
+/// They travel in one frame, which cannot be split. RabbitMQ negotiates frames of 131,072 bytes by
+/// default and closes the connection over a larger one. The remaining bytes are for values that the
+/// router adds.
 pub const MAX_PROPERTIES_BYTES: usize = 128 * 1024 - 1024;
 
-/// Why a message is not sent. Nothing has left the process in that case.
+/// Why a message is not sent. In that case, nothing has left the process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
@@ -89,6 +89,16 @@ pub enum InvalidMessage {
         /// The number: `NaN`, `inf` or `-inf`.
         value: String,
     },
+    /// A header is or contains a decimal. RabbitMQ crashes when it stores a decimal in a stream. If
+    /// the message came from a level, all dead-lettering of the node ends.
+    #[error(
+        "the header `{name}` is or contains a decimal, which a stream cannot store: delays would end for \
+         every application; send it as text, or as a whole number of a smaller unit"
+    )]
+    Decimal {
+        /// The name of the header.
+        name: String,
+    },
     /// Tables and arrays are nested too deeply.
     #[error(
         "the header `{name}` is nested too deeply: at most {MAX_NESTING} tables and arrays, including the \
@@ -98,16 +108,16 @@ pub enum InvalidMessage {
         /// The name of the header.
         name: String,
     },
-    /// A header or property of a journalled message that a journal does not keep. Over some of
-    /// them, the broker even closes the connection.
+    /// A header or property of a journalled message that a journal does not keep. Over some values,
+    /// the broker even closes the connection.
     #[error(
-        "`{name}` is {what}, which a journal does not keep; send it as plain text or a number, or publish the \
-         message without the journal"
+        "`{name}` is {what}, which a journal does not keep; send it as plain text or a number, or publish \
+         the message without the journal"
     )]
     NotJournalled {
         /// The name of the header or property.
         name: String,
-        /// What its value is.
+        /// A description of its value.
         what: &'static str,
     },
     /// The property `expiration` is not a number of milliseconds.
@@ -118,14 +128,14 @@ pub enum InvalidMessage {
     },
 }
 
-/// A message in the form in which it is published: for programs that publish with a client of
-/// their own, and still want headers and keys as the router writes them.
+/// A message in its published form: for programs that publish with their own client, but with
+/// headers and keys as the router writes them.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Wire {
-    /// The exchange it is published to, if not the entry.
+    /// The exchange it is published to, if it is not the entry.
     pub exchange: Option<String>,
-    /// The routing key, with the delay that is left.
+    /// The routing key, with the remaining delay.
     pub routing_key: String,
     /// Standard properties; send the message persistent as well.
     pub properties: Properties,
@@ -133,9 +143,9 @@ pub struct Wire {
     pub headers: Headers,
 }
 
-/// Refuses what would corrupt the wire format. The client library writes the length of a
-/// short string as one byte without a check, and the broker would take the rest of the text
-/// for the next field.
+/// Refuses values that would corrupt the wire format. The client library writes the length of a
+/// short string as one byte without a check. The broker would then read the rest of the text as the
+/// next field.
 pub fn check(message: &Message) -> Result<(), InvalidMessage> {
     if let Some(id) = &message.id {
         codec::check_room(&message.app, id)?;
@@ -178,7 +188,7 @@ impl Wire {
     /// The message as it is published at `now`, to a set with this unit of time.
     ///
     /// ```
-    /// use delayline::{Message, codec::AppKey, message::Wire, topology::Unit};
+    /// use delayline_core::{Message, codec::AppKey, message::Wire, topology::Unit};
     ///
     /// let message = Message::after(AppKey::new("billing")?, "90s".parse()?, "invoice 17");
     /// let wire = Wire::at(&message, Unit::SECOND, jiff::Timestamp::now())?;
@@ -187,18 +197,18 @@ impl Wire {
     /// ```
     ///
     /// # Errors
-    /// What AMQP cannot carry, or the delay is too long.
+    /// AMQP cannot carry a value, or the delay is too long.
     pub fn at(message: &Message, unit: Unit, now: Timestamp) -> Result<Self, InvalidMessage> {
-        // The monotonic clock only measures what passes in between: nothing here.
+        // The monotonic clock measures only the time between two points: here, none.
         let taken = Instant::now();
-        let schedule = Quota::default().admit(message, unit, now, taken)?;
+        let schedule = admit(&Quota::default(), message, (unit, false), now, taken)?;
         Ok(Self::new(message, &schedule, now, taken))
     }
 
-    /// The message as it is published at `sent`. `taken` is the wall-clock time at which the
-    /// router took it; its expiry counts from there.
+    /// The message as it is published at `sent`. `taken` is the wall-clock time at which the router
+    /// received it. Its expiry counts from there.
     ///
-    /// It does not check for what AMQP cannot carry, such as a property of more than 255
+    /// It does not check for values that AMQP cannot carry, such as a property of more than 255
     /// bytes.
     #[must_use]
     pub fn new(message: &Message, schedule: &Schedule, taken: Timestamp, sent: Instant) -> Self {
@@ -214,8 +224,8 @@ impl Wire {
         if message.direct.is_none() {
             headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
             if message.journalled {
-                // The broker takes this header away where the message comes in. Its key leads to
-                // the journal there, and nowhere on the way.
+                // The broker removes this header at the entry. Its key leads to the journal there,
+                // and to no other queue.
                 headers.insert(BCC.into(), Value::Array(vec![Names::journal_key(&message.app).into()]));
                 headers.insert(JOURNAL.into(), Value::Bool(true));
             }
@@ -231,8 +241,15 @@ impl Wire {
         Self { exchange, routing_key, properties, headers }
     }
 
-    /// The parts by which it is recognised when it is returned, with those it does not hold
-    /// itself: the entry's name, and its body.
+    /// The approximate size in bytes of its routing key, properties and headers.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let properties = self.properties.short_strings().map(|(_, text)| 1 + text.len()).sum::<usize>();
+        self.routing_key.len() + properties + table_len(&self.headers)
+    }
+
+    /// The parts that identify a returned message. The caller supplies the two others: the entry's
+    /// name and the body.
     pub fn published<'a>(&'a self, entry: &'a str, body: &'a [u8]) -> Published<'a> {
         let Self { exchange, routing_key, properties, headers } = self;
         let exchange = exchange.as_deref().unwrap_or(entry);
@@ -243,6 +260,7 @@ impl Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::direct;
 
     fn message() -> Message {
         let delay = Delay::from_seconds(3).unwrap();
@@ -251,12 +269,13 @@ mod tests {
 
     fn wire(message: &Message) -> Wire {
         let (taken, sent) = (Timestamp::UNIX_EPOCH, Instant::now());
-        let schedule = Schedule::new(message.when, message.tolerance, Unit::SECOND, taken, sent).unwrap();
+        let schedule =
+            Schedule::new(message.when, message.tolerance, (Unit::SECOND, false), taken, sent).unwrap();
         Wire::new(message, &schedule, taken, sent)
     }
 
     #[test]
-    fn strips_what_would_move_the_message_and_keeps_the_rest() {
+    fn strips_headers_that_would_move_the_message_and_keeps_the_rest() {
         let mut message = message().with_header("keep", 1_i32).with_header("x-deathly", "kept");
         for name in [
             "CC",
@@ -285,7 +304,7 @@ mod tests {
         assert_eq!(journalled.headers["BCC"], Value::Array(vec!["journal.billing".into()]));
         assert_eq!(journalled.headers[JOURNAL], Value::Bool(true));
         assert_eq!(journalled.routing_key, wire(&message()).routing_key);
-        let direct = Message::direct(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
+        let direct = direct::to(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
         assert_eq!(wire(&direct.journalled()).headers, Headers::new());
     }
 
@@ -311,7 +330,7 @@ mod tests {
     #[test]
     fn a_direct_message_keeps_its_address_and_has_no_due_time() {
         let app = AppKey::new("billing").unwrap();
-        let mut message = Message::direct(app, "delay.parked".into(), "body").with_header("x-death", 1_i32);
+        let mut message = direct::to(app, "delay.parked".into(), "body").with_header("x-death", 1_i32);
         message.properties.expiration = Some("5".into());
         let wire = wire(&message);
         assert_eq!(wire.exchange.as_deref(), Some("delay.parked"));
@@ -330,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_would_corrupt_the_wire() {
+    fn refuses_values_that_would_corrupt_the_wire() {
         let too_long = "x".repeat(256);
         let mut property = message();
         property.properties.message_id = Some(too_long.clone());

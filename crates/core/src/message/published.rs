@@ -1,11 +1,11 @@
 //! Finding the publish that a returned message belongs to: pure.
 //!
-//! The broker returns a message that was routed to no queue, without its delivery tag. So it
-//! is looked up by its parts among the messages in flight.
+//! The broker returns a message that was routed to no queue, without its delivery tag. So it is
+//! identified among the messages in flight by its parts.
 //!
-//! Exchange, routing key and body come back as they were sent. Properties and headers nearly
-//! do: a broker with message interceptors adds headers of its own, or changes the
-//! `timestamp`. It does so to every message, so the one that differs least is the right one.
+//! Exchange, routing key and body return unchanged. Properties and headers may differ slightly: a
+//! broker with message interceptors adds its own headers, or changes the `timestamp`. It does so to
+//! every message, so the message with the fewest differences is the right one.
 
 use super::{Headers, Properties, Value};
 
@@ -25,8 +25,7 @@ pub struct Published<'a> {
 }
 
 impl Published<'_> {
-    /// In how many properties and headers they differ; `None` if they cannot be the same
-    /// publish.
+    /// The number of properties and headers that differ. `None` if they cannot be the same publish.
     pub fn differences(self, other: Published<'_>) -> Option<usize> {
         let same = self.exchange == other.exchange
             && self.routing_key == other.routing_key
@@ -35,8 +34,8 @@ impl Published<'_> {
     }
 }
 
-/// The candidate that differs least, according to [`Published::differences`]; of equal ones,
-/// which are interchangeable, the first.
+/// The candidate with the fewest differences, according to [`Published::differences`]. Equal
+/// candidates are interchangeable, so the first is taken.
 pub fn nearest<K>(candidates: impl IntoIterator<Item = (K, Option<usize>)>) -> Option<K> {
     let mut nearest = None;
     for (key, differences) in candidates {
@@ -88,7 +87,7 @@ fn headers(one: &Headers, other: &Headers) -> usize {
     missing + one.iter().filter(|(name, value)| differs(name, value)).count()
 }
 
-/// Equality by bits: a NaN is the same as itself.
+/// Equality by bits: a NaN equals itself.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::F32(one), Value::F32(other)) => one.to_bits() == other.to_bits(),
@@ -109,7 +108,7 @@ mod tests {
         Headers::from([(name.into(), value.into())])
     }
 
-    /// As one and the same, but for these parts.
+    /// Two equal publishes, except for these parts.
     fn differences(
         (exchange, routing_key, body): (&str, &str, &[u8]),
         properties: &Properties,

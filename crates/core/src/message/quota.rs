@@ -9,22 +9,24 @@ use crate::{
     topology::Unit,
 };
 
-use super::{InvalidMessage, Message, Schedule};
+use super::{InvalidMessage, Message, Schedule, carried::decimal, fixed};
 
-/// The most that a router may publish. It refuses the rest before anything leaves the
-/// process; it does not limit other publishers.
+/// The most that a router may publish. It refuses further messages before they leave the process.
+/// It does not limit other publishers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Quota {
-    /// The largest body, in bytes; any size if `None`. Properties and headers do not count,
-    /// as with the broker's own limit.
+    /// The largest body, in bytes; any size if `None`. Properties and headers do not count, as for
+    /// the broker's own limit.
     pub max_message_size: Option<usize>,
     /// The longest delays.
     pub max_delay: MaxDelay,
+    /// Whether headers may be or contain decimals.
+    decimals: bool,
 }
 
-/// The longest delay, for all applications or by application. What a tolerance adds is
-/// included.
+/// The longest delay, for all applications or by application. The limit includes any delay that a
+/// tolerance adds.
 ///
 /// ```
 /// use delayline::message::MaxDelay;
@@ -36,9 +38,9 @@ pub struct Quota {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaxDelay {
-    /// For applications that are not named; up to the longest possible delay if `None`.
+    /// For applications without their own limit. If `None`, up to the longest possible delay.
     pub default: Option<Delay>,
-    /// For these applications, whatever the default is.
+    /// For these applications, instead of the default.
     pub apps: BTreeMap<AppKey, Delay>,
 }
 
@@ -72,11 +74,11 @@ impl FromStr for MaxDelay {
     }
 }
 
-/// How many recalls an application may have pending. No broker can refuse a binding for that:
-/// it is judged, by `delayline doctor`, metrics and alerts.
+/// How many recalls an application may have pending. No broker can refuse a binding over such a
+/// limit. `delayline doctor`, metrics and alerts check it.
 ///
 /// ```
-/// use delayline::message::MaxRecalls;
+/// use delayline_core::message::MaxRecalls;
 ///
 /// let limits: MaxRecalls = "5000 billing=50000".parse()?;
 /// assert_eq!((limits.of(&"billing".parse()?), limits.of(&"mail".parse()?)), (50_000, 5_000));
@@ -85,9 +87,9 @@ impl FromStr for MaxDelay {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaxRecalls {
-    /// For applications that are not named; 10,000 unless said otherwise.
+    /// For applications without their own limit; 10,000 by default.
     pub default: u64,
-    /// For these applications, whatever the default is.
+    /// For these applications, instead of the default.
     pub apps: BTreeMap<AppKey, u64>,
 }
 
@@ -129,16 +131,16 @@ impl FromStr for MaxRecalls {
     }
 }
 
-/// What holds for all applications, and what for single ones.
+/// The limit for all applications, and the limits for single ones.
 type ByApp<T> = (Option<T>, BTreeMap<AppKey, T>);
 
-/// Reads limits separated by spaces: one for all applications, and `APP=LIMIT` for those with
-/// their own. If it cannot, says what part, and why.
+/// Reads limits separated by spaces: one for all applications, and `APP=LIMIT` for those with their
+/// own. An error contains the faulty part and the reason.
 fn by_app<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<ByApp<T>, (String, String)> {
     let (mut default, mut apps) = (None, BTreeMap::new());
     for part in text.split_whitespace() {
         let failed = |reason: String| (part.to_owned(), reason);
-        // An app key can hold `=` itself; a limit cannot.
+        // An app key can contain `=`; a limit cannot.
         let twice = match part.rsplit_once('=') {
             Some((app, limit)) => {
                 let app = app.parse().map_err(|error: AppKeyError| failed(error.to_string()))?;
@@ -147,13 +149,20 @@ fn by_app<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<ByA
             None => default.replace(read(part).map_err(failed)?).is_some(),
         };
         if twice {
-            return Err(failed("there is another one for the same".into()));
+            return Err(failed("this limit is given twice".into()));
         }
     }
     Ok((default, apps))
 }
 
 impl Quota {
+    /// No limits, and decimals in headers are allowed: for a program that sends on messages of
+    /// other clients. A queue keeps decimals; a stream crashes over them.
+    #[must_use]
+    pub fn forwarding() -> Self {
+        Self { decimals: true, ..Self::default() }
+    }
+
     /// Sets the largest body, in bytes.
     #[must_use]
     pub fn with_max_message_size(mut self, bytes: usize) -> Self {
@@ -168,9 +177,12 @@ impl Quota {
         self
     }
 
-    /// Refuses what is over the quota: the body, or the delay with which the message would be
-    /// published.
-    pub fn check(&self, message: &Message, delay: Delay) -> Result<(), InvalidMessage> {
+    /// Refuses a message over the quota: its body, or the delay with which it would be published.
+    /// Also refuses decimals, except for forwarding.
+    fn check(&self, message: &Message, delay: Delay) -> Result<(), InvalidMessage> {
+        if let Some(name) = decimal(&message.headers).filter(|_| !self.decimals) {
+            return Err(InvalidMessage::Decimal { name: name.to_owned() });
+        }
         let size = message.body.len();
         if let Some(limit) = self.max_message_size.filter(|&limit| size > limit) {
             return Err(InvalidMessage::OverSize { size, limit });
@@ -180,36 +192,37 @@ impl Quota {
             None => Ok(()),
         }
     }
+}
 
-    /// Every check before a message is published: what the wire can carry, how long the
-    /// levels can hold it, and this quota.
-    pub fn admit(
-        &self,
-        message: &Message,
-        unit: Unit,
-        now: Timestamp,
-        taken: Instant,
-    ) -> Result<Schedule, InvalidMessage> {
-        super::check(message)?;
-        let schedule = match message.fixed() {
-            Some(handle) => Schedule::again(handle, unit, taken),
-            None => Schedule::new(message.when, message.tolerance, unit, now, taken)?,
-        };
-        self.check(message, schedule.remaining(taken))?;
-        Ok(schedule)
-    }
+/// Every check before a message is published: the limits of the wire, the longest delay of the
+/// levels, and the quota.
+pub fn admit(
+    quota: &Quota,
+    message: &Message,
+    (unit, shortcuts): (Unit, bool),
+    now: Timestamp,
+    taken: Instant,
+) -> Result<Schedule, InvalidMessage> {
+    super::check(message)?;
+    let schedule = match fixed(message) {
+        Some(handle) => Schedule::again(handle, unit, taken),
+        None => Schedule::new(message.when, message.tolerance, (unit, shortcuts), now, taken)?,
+    };
+    quota.check(message, schedule.remaining(taken))?;
+    Ok(schedule)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Value;
 
     fn app(key: &str) -> AppKey {
         AppKey::new(key).unwrap()
     }
 
     fn admits(quota: &Quota, message: &Message) -> Result<(), String> {
-        let admitted = quota.admit(message, Unit::SECOND, Timestamp::UNIX_EPOCH, Instant::now());
+        let admitted = admit(quota, message, (Unit::SECOND, false), Timestamp::UNIX_EPOCH, Instant::now());
         admitted.map(drop).map_err(|error| error.to_string())
     }
 
@@ -248,8 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_with_both_numbers() {
-        let quota = Quota { max_message_size: Some(3), max_delay: "1m short=10s".parse().unwrap() };
+    fn an_exceeded_quota_is_refused_with_both_numbers() {
+        let quota = Quota::default().with_max_message_size(3).with_max_delay("1m short=10s".parse().unwrap());
         let message =
             |key: &str, delay: &str, body: &str| Message::after(app(key), delay.parse().unwrap(), body);
         assert_eq!(admits(&quota, &message("x", "1m", "abc")), Ok(()));
@@ -261,11 +274,28 @@ mod tests {
         );
         let error = admits(&quota, &message("short", "11s", "")).unwrap_err();
         assert!(error.contains("11s") && error.contains("10s") && error.contains("`short`"), "{error}");
-        // What the tolerance adds counts: it would be in the routing key.
+        // The delay that the tolerance adds counts: it would be in the routing key.
         let later = message("x", "60s", "").with_tolerance("100%".parse().unwrap());
         assert!(admits(&quota, &later).unwrap_err().contains("1m 4s"));
         let at = Message::at(app("x"), Timestamp::from_second(61).unwrap(), "");
         assert!(admits(&quota, &at).unwrap_err().contains("1m 1s"));
         assert_eq!(admits(&Quota::default(), &later), Ok(()));
+    }
+
+    #[test]
+    fn decimals_are_only_forwarded() {
+        let decimal = || Value::Decimal { scale: 2, value: 125 };
+        for (value, name) in [
+            (decimal(), "price"),
+            (Value::Array(vec![Value::Table([("in".to_owned(), decimal())].into())]), "prices"),
+        ] {
+            let message = Message::after(app("x"), Delay::ZERO, "").with_header(name, value.clone());
+            let error = admits(&Quota::default(), &message).unwrap_err();
+            assert!(error.contains(&format!("`{name}`")) && error.contains("as text"), "{error}");
+            assert_eq!(admits(&Quota::forwarding(), &message), Ok(()));
+            // This header is not sent.
+            let death = Message::after(app("x"), Delay::ZERO, "").with_header("x-death", value);
+            assert_eq!(admits(&Quota::default(), &death), Ok(()));
+        }
     }
 }

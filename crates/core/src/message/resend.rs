@@ -1,7 +1,6 @@
-//! What changes in a message on its way through us: pure.
+//! The changes to a message that delayline sends again. Pure.
 //!
-//! With the [list of headers](super::forbidden) that are never sent on, these are all the
-//! rules there are.
+//! The only other rules are in the [list of headers](super::forbidden) that are never sent on.
 
 use jiff::Timestamp;
 
@@ -12,15 +11,15 @@ use super::{
     prepare::expiration_ms,
 };
 
-/// Takes the property `expiration` away, with which a message would leave its level early.
-/// Returns what the header [`EXPIRES`] says in its place, counted from `taken`.
+/// Removes the property `expiration`, with which a message would leave its level early. Returns the
+/// value for the header [`EXPIRES`] in its place, counted from `taken`.
 pub(super) fn take_expiration(properties: &mut Properties, taken: Timestamp) -> Option<Value> {
     let lifetime = properties.expiration.take().as_deref().and_then(expiration_ms)?;
     let lifetime = i64::try_from(lifetime).unwrap_or(i64::MAX);
     Some(Value::I64(taken.as_millisecond().saturating_add(lifetime)))
 }
 
-/// Moves a `user_id` other than the sender's into a header: the broker refuses it.
+/// Moves a `user_id` that is not the sender's into a header: the broker refuses it.
 pub fn move_user_id(properties: &mut Properties, headers: &mut Headers, sender: Option<&str>) {
     if properties.user_id.as_deref() != sender
         && let Some(user) = properties.user_id.take()
@@ -29,8 +28,8 @@ pub fn move_user_id(properties: &mut Properties, headers: &mut Headers, sender: 
     }
 }
 
-/// Properties and headers of a message that is sent again: everything that would move, hold
-/// back or lose it is removed, its origin is recorded, and everything else stays.
+/// Properties and headers of a message that is sent again. Everything that would move, hold back or
+/// lose it is removed, and its origin is recorded. The rest stays.
 pub fn resend(
     properties: &Properties,
     headers: &Headers,
@@ -40,7 +39,7 @@ pub fn resend(
 ) -> (Properties, Headers) {
     let mut properties = properties.clone();
     let mut headers = allowed(headers);
-    // Its first origin counts, not a stop on the way.
+    // The first origin counts, not a later stop.
     if !(headers.contains_key(EXCHANGE) && headers.contains_key(ROUTING_KEY)) {
         headers.insert(EXCHANGE.into(), exchange.into());
         headers.insert(ROUTING_KEY.into(), routing_key.into());
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_is_the_messages_own_and_notes_where_it_was() {
+    fn keeps_the_messages_own_values_and_records_its_origin() {
         let properties = Properties {
             message_id: Some("7".into()),
             expiration: Some("500".into()),

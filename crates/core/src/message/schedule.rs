@@ -1,4 +1,4 @@
-//! From "in 90 seconds" to a due time, and to the rest of the delay.
+//! From "in 90 seconds" to a due time and the remaining delay.
 
 use std::time::{Duration, Instant};
 
@@ -11,30 +11,30 @@ use crate::{
 
 use super::{Handle, When};
 
-/// The due time of one message, fixed when the router takes it.
+/// The due time of one message, fixed when the router receives it.
 ///
-/// The rest of the delay is measured on the monotonic clock, so setting the wall clock while
-/// the message is in flight changes nothing.
+/// The remaining delay is measured on the monotonic clock. So setting the wall clock while the
+/// message is in flight changes nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
     delay: Delay,
     unit: Unit,
     taken: Instant,
     due: Timestamp,
-    /// Whether the delay stays the same however late the message is sent.
+    /// Whether the delay stays the same even if the message is sent late.
     fixed: bool,
 }
 
 impl Schedule {
-    /// Fixes the due time: the requested delay, lengthened within the tolerance where that
-    /// saves hops, counted from `now`.
+    /// Fixes the due time, counted from `now`: the requested delay, lengthened within the tolerance
+    /// if that saves hops in a set with or without `shortcuts`.
     ///
     /// # Errors
     /// [`DelayError::TooLong`] if the instant is more than 2^28 - 1 units away.
     pub fn new(
         when: When,
         tolerance: Tolerance,
-        unit: Unit,
+        (unit, shortcuts): (Unit, bool),
         now: Timestamp,
         taken: Instant,
     ) -> Result<Self, DelayError> {
@@ -45,21 +45,21 @@ impl Schedule {
                 Err(_) => Delay::ZERO,
             },
         };
-        let delay = tolerance.round(asked);
-        // Far beyond the last timestamp only if the clock is: then the header
-        // says the last one, and the delay still holds.
+        let delay = tolerance.round_for(asked, shortcuts);
+        // Only a wrong clock leads beyond the last timestamp. Then the header contains the last
+        // timestamp, and the delay still applies.
         let due = now.saturating_add(delay.duration(unit.duration())).unwrap_or(Timestamp::MAX);
         Ok(Self { delay, unit, taken, due, fixed: false })
     }
 
-    /// The schedule of a message that is sent again under the key it had before, since that
-    /// is its handle. It may be late by as long as it took until now.
+    /// The schedule of a message that is sent again under its earlier key, since that is its
+    /// handle. It may arrive late by the time that has passed until now.
     pub(crate) fn again(handle: &Handle, unit: Unit, taken: Instant) -> Self {
         let due = handle.due().unwrap_or(Timestamp::MAX);
         Self { delay: handle.routing_key().delay, unit, taken, due, fixed: true }
     }
 
-    /// The whole delay, including what the tolerance added.
+    /// The whole delay, including the time that the tolerance added.
     #[must_use]
     pub fn delay(&self) -> Delay {
         self.delay
@@ -71,10 +71,9 @@ impl Schedule {
         self.due
     }
 
-    /// The delay to write into the routing key of a message that is sent at
-    /// `now`: what is left, rounded up, so that a message which waited in the
-    /// router or is sent a second time is late by less than a unit and never
-    /// early.
+    /// The delay to write into the routing key of a message that is sent at `now`: the remaining
+    /// time, rounded up. So a message that waited in the router or is sent a second time arrives
+    /// late by less than a unit, and never early.
     #[must_use]
     pub fn remaining(&self, now: Instant) -> Delay {
         if self.fixed {
@@ -99,7 +98,8 @@ mod tests {
     #[test]
     fn shrinks_while_the_message_waits_and_rounds_up() {
         let (now, taken) = (Timestamp::UNIX_EPOCH, Instant::now());
-        let schedule = Schedule::new(When::After(seconds(10)), Tolerance::NONE, UNIT, now, taken).unwrap();
+        let schedule =
+            Schedule::new(When::After(seconds(10)), Tolerance::NONE, (UNIT, false), now, taken).unwrap();
         let after = |ms| schedule.remaining(taken + Duration::from_millis(ms)).seconds();
         assert_eq!((after(0), after(1), after(999), after(1_000), after(1_001)), (10, 10, 10, 9, 9));
         assert_eq!((after(9_999), after(10_000), after(60_000)), (1, 0, 0));
@@ -111,7 +111,8 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:00:00.25Z".parse().unwrap();
         let at = |text: &str| {
             let when = When::At(text.parse().unwrap());
-            Schedule::new(when, Tolerance::NONE, UNIT, now, Instant::now()).map(|s| s.due().to_string())
+            Schedule::new(when, Tolerance::NONE, (UNIT, false), now, Instant::now())
+                .map(|s| s.due().to_string())
         };
         assert_eq!(at("2026-01-01T00:00:02Z").unwrap(), "2026-01-01T00:00:02.25Z");
         assert_eq!(at("2020-01-01T00:00:00Z").unwrap(), now.to_string());
@@ -119,10 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn the_due_time_includes_what_the_tolerance_added() {
+    fn the_due_time_includes_the_tolerance() {
         let (now, taken) = (Timestamp::UNIX_EPOCH, Instant::now());
         let tolerance = "1s".parse().unwrap();
-        let schedule = Schedule::new(When::After(seconds(1_023)), tolerance, UNIT, now, taken).unwrap();
+        let schedule =
+            Schedule::new(When::After(seconds(1_023)), tolerance, (UNIT, false), now, taken).unwrap();
         assert_eq!(schedule.due().as_second(), 1_024);
         assert_eq!(schedule.remaining(taken), seconds(1_024));
     }
@@ -131,11 +133,12 @@ mod tests {
     fn counts_units() {
         let unit = Unit::from_millis(10).unwrap();
         let (now, taken) = (Timestamp::UNIX_EPOCH, Instant::now());
-        let schedule = Schedule::new(When::After(seconds(7)), Tolerance::NONE, unit, now, taken).unwrap();
+        let schedule =
+            Schedule::new(When::After(seconds(7)), Tolerance::NONE, (unit, false), now, taken).unwrap();
         assert_eq!(schedule.due().as_millisecond(), 70);
         assert_eq!(schedule.remaining(taken + Duration::from_millis(11)), seconds(6));
         let at = When::At(Timestamp::from_millisecond(15).unwrap());
-        let schedule = Schedule::new(at, Tolerance::NONE, unit, now, taken).unwrap();
+        let schedule = Schedule::new(at, Tolerance::NONE, (unit, false), now, taken).unwrap();
         assert_eq!(schedule.remaining(taken), seconds(2));
     }
 }

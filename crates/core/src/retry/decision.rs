@@ -1,11 +1,11 @@
-//! Retry or park: a failure and a policy make a decision, and the decision makes the
-//! message's successor.
+//! Retry or park: a failure and a policy make a decision, and the decision makes the message's
+//! successor.
 
 use std::fmt;
 
 use crate::{
     codec::{AppKey, Delay, RoutingKey},
-    message::{Headers, Message, Properties, Value, headers, move_user_id, not_kept},
+    message::{Headers, Message, Properties, Value, direct, headers, move_user_id, not_kept},
     topology::{Names, Unit},
 };
 
@@ -14,14 +14,14 @@ use super::{Failure, Policy};
 /// What to do with a message that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It is tried again.
+    /// The message is tried again.
     Retry {
         /// The number of the retry, from 1.
         attempt: u32,
-        /// How long it waits until then.
+        /// How long it waits before that.
         delay: Delay,
     },
-    /// It is parked.
+    /// The message is parked.
     Park(ParkReason),
 }
 
@@ -29,13 +29,13 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkReason {
-    /// It has used up all its attempts.
+    /// The message has used up all its attempts.
     Attempts,
-    /// The next retry would come too long after the first failure.
+    /// The next retry would be too long after the first failure.
     Age,
-    /// It has expired, or would have by the next retry.
+    /// The message has expired, or would expire before the next retry.
     Expired,
-    /// The application asked for it.
+    /// The application requested it.
     GaveUp,
 }
 
@@ -59,8 +59,8 @@ impl fmt::Display for ParkReason {
 }
 
 impl Decision {
-    /// Decides at `now`, in ms since the epoch. `asked` is a delay that replaces the
-    /// policy's; `random` is from 0 up to, but not including, 1.
+    /// Decides at `now`, in ms since the epoch. `asked` is a delay that replaces the policy's.
+    /// `random` is from 0 up to, but not including, 1.
     #[must_use]
     pub fn new(
         policy: &Policy,
@@ -89,11 +89,11 @@ impl Decision {
         Self::Retry { attempt, delay }
     }
 
-    /// The message to publish in place of the one that failed: its body, its properties, its
-    /// headers, and our record of the failure.
+    /// The message to publish in place of the failed one: its body, properties and headers, and the
+    /// record of the failure.
     ///
-    /// The broker accepts a `user_id` only from the user it names, so one other than the
-    /// `sender` goes into a header.
+    /// The broker accepts a `user_id` only from the user it names. A `user_id` that is not the
+    /// `sender`'s goes into a header.
     #[must_use]
     pub fn successor(
         self,
@@ -121,16 +121,17 @@ impl Decision {
                 headers.insert(headers::REASON.into(), reason.as_str().into());
                 headers.insert(headers::FAILURE.into(), failure.reason.as_str().into());
                 headers.insert(headers::LAST_FAILED.into(), failure.failed.into());
-                (history.attempt, Message::direct(app, names.parked(), body))
+                (history.attempt, direct::to(app, names.parked(), body))
             }
         };
         headers.insert(headers::ATTEMPT.into(), i64::from(attempt).into());
         if message.direct.is_none() {
-            // So that it can be recalled, and listed, as the message itself could.
+            // So that it can be recalled and listed like the original message.
             let origin = history.routing_key.parse::<RoutingKey>().ok();
             message.id = origin.filter(|key| key.app == message.app).and_then(|key| key.id().cloned());
-            // Anybody can write this header. It only ever leads to the journal of the application
-            // itself, which its messages may use anyway, and not with what a stream cannot keep.
+            // Any publisher can write this header. It leads only to the journal of the same
+            // application, which its messages may use anyway. Values that a stream cannot keep are
+            // left out.
             let journalled = headers.remove(headers::JOURNAL) == Some(Value::Bool(true));
             message.journalled = journalled && not_kept(&properties, &headers).is_none();
         }
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_asked_delay_goes_before_the_policys_but_not_before_its_limits() {
+    fn a_requested_delay_replaces_the_policys_within_its_limits() {
         let asked = |asked: &str| {
             let policy = Policy { max_age: Some("2m".parse().unwrap()), ..policy() };
             Decision::new(&policy, &failure(1), Some(asked.parse().unwrap()), Unit::SECOND, NOW, 0.5)
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_arrive_worthless_is_parked() {
+    fn a_message_that_would_arrive_expired_is_parked() {
         let expiring = |expires| {
             let mut failure = failure(0);
             failure.history.expires = Some(expires);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_keeps_the_id_and_is_journalled_as_the_message_was() {
+    fn a_retry_keeps_the_id_and_the_journal() {
         let names = Names::new(SetName::default());
         let retry = |routing_key: &str, headers: Headers| {
             let mut failure = failure(0);
@@ -228,10 +229,10 @@ mod tests {
         let both = retry(&key("billing"), journal());
         assert_eq!((both.id.as_ref().map(MessageId::as_str), both.journalled), (Some("17"), true));
         assert!(!retry(&key("billing"), Headers::new()).journalled);
-        // Somebody else's id is none of this application.
+        // The id of another application does not apply.
         assert_eq!(retry(&key("orders"), journal()).id, None);
         assert_eq!(retry("order.created", Headers::new()).id, None);
-        // What a journal does not keep is retried without it.
+        // A message that a journal cannot keep is retried without the journal.
         for (name, value) in [
             ("table", Value::Table(Headers::new())),
             ("x-stream-filter-value", 5.into()),
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_keeps_what_is_the_messages_own() {
+    fn a_successor_keeps_the_messages_own_values() {
         let properties = Properties {
             message_id: Some("7".into()),
             user_id: Some("tenant".into()),

@@ -1,4 +1,4 @@
-//! What is known about a message that failed.
+//! The facts about a failed message.
 
 use crate::{
     codec::{AppKey, AppKeyError, RoutingKey},
@@ -6,8 +6,7 @@ use crate::{
     topology::Names,
 };
 
-/// The history of a message: how often it was tried, since when, and where it was first
-/// published.
+/// The history of a message: how often it was tried, since when, and where it was first published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct History {
@@ -25,7 +24,7 @@ pub struct History {
 }
 
 impl History {
-    /// Of a message that was published there and never failed.
+    /// The history of a message that was published there and never failed.
     pub fn new(exchange: impl Into<String>, routing_key: impl Into<String>) -> Self {
         let (exchange, routing_key) = (exchange.into(), routing_key.into());
         Self { attempt: 0, first_failed: None, expires: None, exchange, routing_key }
@@ -39,7 +38,7 @@ pub struct Failure {
     /// The application it belongs to.
     pub app: AppKey,
     /// Why it failed: the broker's reason in `x-death` (`rejected`, `expired`, `maxlen`,
-    /// `delivery_limit`), or a word of the application's own.
+    /// `delivery_limit`), or the application's own word.
     pub reason: String,
     /// When it failed, in ms since the epoch.
     pub failed: i64,
@@ -48,13 +47,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Of a message of an application, at a time in ms since the epoch.
+    /// The failure of an application's message, at a time in ms since the epoch.
     pub fn new(app: AppKey, reason: impl Into<String>, failed: i64, history: History) -> Self {
         Self { app, reason: reason.into(), failed, history }
     }
 }
 
-/// One entry of `x-death`, as far as we need it.
+/// One entry of `x-death`, reduced to the fields that are used.
 #[derive(Default)]
 struct Death<'a> {
     queue: &'a str,
@@ -87,8 +86,8 @@ impl<'a> Death<'a> {
         })
     }
 
-    /// When the message expired by the `expiration` it had. The broker erases the property
-    /// and does not record when it began to count, which was no later than the death.
+    /// When the message expired because of its `expiration`. The broker erases the property and
+    /// does not record when the time began. It began no later than the death.
     fn expires(&self, now: i64) -> Option<i64> {
         let lifetime = self.expiration?;
         let died = self.time.unwrap_or(now).min(now);
@@ -111,26 +110,25 @@ fn deaths(headers: &Headers) -> Vec<Death<'_>> {
     }
 }
 
-/// Whether a message came to its application through the set, or was published to the retry
-/// exchange by the application itself, which says there what it knows.
+/// Whether a message came to its application through the set. Otherwise the application published
+/// it to the retry exchange, with its own record.
 fn came_through(names: &Names, exchange: &str, deaths: &[Death<'_>]) -> bool {
     let published_for_retry = exchange == names.retry() && died(names, deaths).is_none();
     let carried = |death: &Death<'_>| names.is_on_the_way(death.queue) || names.carries(death.exchange);
     published_for_retry || names.carries(exchange) || deaths.iter().any(carried)
 }
 
-/// The death of a message in a queue of its application, if that came last.
+/// The death of a message in a queue of its application, if that was the last step.
 fn died<'d, 'a>(names: &Names, deaths: &'d [Death<'a>]) -> Option<&'d Death<'a>> {
     deaths.first().filter(|death| !names.is_on_the_way(death.queue))
 }
 
 impl History {
-    /// The history that the headers of a message show, which came through `exchange` with
-    /// `routing_key`.
+    /// The history in the headers of a message that came through `exchange` with `routing_key`.
     ///
-    /// Attempts are counted only if the message came to its application through the set, as
-    /// every retry does. An application may copy the headers of a retry to another message,
-    /// which has not failed yet.
+    /// Attempts are counted only if the message came to its application through the set, as every
+    /// retry does. An application may copy the headers of a retry to another message, which has not
+    /// failed yet.
     #[must_use]
     pub fn read(headers: &Headers, exchange: &str, routing_key: &str, names: &Names, now: i64) -> Self {
         let deaths = deaths(headers);
@@ -139,8 +137,7 @@ impl History {
         let number = |name: &str| headers.get(name).filter(|_| ours).and_then(Value::as_i64);
         let said = |name: &str| headers.get(name).filter(|_| ours).and_then(text);
         let oldest = deaths.last().map(|death| (death.exchange, death.routing_key));
-        // The record of an earlier attempt takes precedence over what the broker recorded
-        // since.
+        // The record of an earlier attempt takes precedence over the broker's later record.
         let (exchange, routing_key) = match (said(headers::EXCHANGE), said(headers::ROUTING_KEY)) {
             (Some(exchange), Some(routing_key)) => (exchange, routing_key),
             _ => oldest.unwrap_or((exchange, routing_key)),
@@ -168,7 +165,7 @@ impl Failure {
     /// The app key is its routing key, or the last part of a delayed routing key.
     ///
     /// # Errors
-    /// If the routing key contains no app key.
+    /// The routing key contains no app key.
     pub fn read(
         headers: &Headers,
         exchange: &str,
@@ -180,8 +177,8 @@ impl Failure {
             Ok(key) => key.app,
             Err(_) => AppKey::new(routing_key)?,
         };
-        // A message that an application published here directly may have passed through the
-        // set before, but has not died in a queue of its own since.
+        // A message that an application published here directly may have passed through the set
+        // before. But since then, it has not died in a queue of its own.
         let deaths = deaths(headers);
         let death = died(names, &deaths);
         let said = headers.get(headers::FAILURE).and_then(text);
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_attempt_noted_counts() {
+    fn the_record_of_an_earlier_attempt_counts() {
         let mut headers = dead(vec![
             death("in.billing", "rejected", "delay.dispatch", "delay.x", &[]),
             death("delay.level.00", "expired", "delay", "delay.x", &[]),
@@ -260,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_a_delayed_key_and_refuses_what_is_no_app_key() {
+    fn decodes_a_delayed_key_and_refuses_an_invalid_app_key() {
         let delayed = RoutingKey::new("5s".parse().unwrap(), "eu.orders".parse().unwrap()).encode();
         assert_eq!(read(&Headers::new(), &delayed).unwrap().app.as_str(), "eu.orders");
         assert_eq!(read(&Headers::new(), "").unwrap_err(), AppKeyError::Empty);
@@ -268,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_published_here_says_why_itself() {
+    fn a_message_that_was_published_here_carries_its_own_reason() {
         let mut headers = dead(vec![death("delay.level.03", "expired", "delay", "delay.x", &[])]);
         assert_eq!(read(&headers, "billing").unwrap().reason, "published");
         headers.insert(headers::FAILURE.into(), "timeout".into());
         let failure = read(&headers, "billing").unwrap();
         assert_eq!((failure.reason.as_str(), failure.failed), ("timeout", NOW));
-        // The landing queue comes last on the way.
+        // The landing queue is the last step.
         let landing = death("delay.landing.billing", "expired", "delay.dispatch", "delay.x", &[]);
         let level = death("delay.level.03", "expired", "delay", "delay.x", &[]);
         headers.insert("x-death".into(), Value::Array(vec![landing, level]));
@@ -299,7 +296,7 @@ mod tests {
         let failure = read(&copied(vec![rejected("mails")]), "billing").unwrap();
         assert_eq!((failure.history.attempt, failure.first_failed()), (0, failure.failed));
         assert_eq!((&*failure.history.exchange, &*failure.history.routing_key), ("mails", "mail.sent"));
-        // What came through the set is a retry, whatever lies between the set and the queue.
+        // A message that came through the set is a retry, even with other queues in between.
         let landing = || death("delay.landing.billing", "expired", "delay.dispatch", "delay.x", &[]);
         let elsewhere = || death("other.billing", "expired", "delay.dispatch", "delay.x", &[]);
         for deaths in [
@@ -307,7 +304,7 @@ mod tests {
             vec![rejected("delay.dispatch")],
             vec![rejected("mine"), landing()],
             vec![rejected("mine"), elsewhere()],
-            // The application published it to the retry exchange, and knows best.
+            // The application published it to the retry exchange, so its record counts.
             vec![landing()],
             vec![],
         ] {
@@ -331,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_history() {
+    fn invalid_headers_are_no_history() {
         let headers = Headers::from([
             ("x-death".into(), Value::Array(vec![Value::Void, Value::Table(Headers::new())])),
             (headers::ATTEMPT.into(), "many".into()),

@@ -1,8 +1,7 @@
 //! When a failed message is tried again, and when it is parked.
 //!
-//! A [`Policy`] says so; [`Policies`] hold one for each application and reason of failure. A
-//! [`Failure`] is what is known about a failed message, and together with a policy it makes a
-//! [`Decision`].
+//! A [`Policy`] decides this. [`Policies`] hold a policy for each application and reason of
+//! failure. A [`Failure`] describes a failed message. A failure and a policy make a [`Decision`].
 
 mod decision;
 mod failure;

@@ -43,16 +43,16 @@ impl Policies {
         Self { default: ByReason { otherwise: policy, reasons: BTreeMap::new() }, apps: BTreeMap::new() }
     }
 
-    /// Another policy for an application. The policies for the reasons of all applications do
-    /// not hold for it, only those it is given itself.
+    /// Sets another policy for an application. The reasons' policies of the default do not apply to
+    /// it, only its own.
     #[must_use]
     pub fn with_app(mut self, app: AppKey, policy: Policy) -> Self {
         self.apps.entry(app).or_default().otherwise = policy;
         self
     }
 
-    /// Another policy for a reason: of an application, or of all that have no policy of their
-    /// own. An application that was not named before has otherwise the policy of all.
+    /// Sets another policy for a reason: of one application, or of all without their own policy. An
+    /// application that was not named before otherwise keeps the default policy.
     #[must_use]
     pub fn with_reason(mut self, app: Option<&AppKey>, reason: impl Into<String>, policy: Policy) -> Self {
         let rules = match app {
@@ -70,18 +70,18 @@ impl Policies {
         rules.reasons.get(reason).unwrap_or(&rules.otherwise)
     }
 
-    /// The reasons that have a policy of their own for an application.
+    /// The reasons with their own policy for an application.
     pub fn reasons(&self, app: &AppKey) -> impl Iterator<Item = (&str, &Policy)> {
         self.of(app).reasons.iter().map(|(reason, policy)| (reason.as_str(), policy))
     }
 
-    /// Whether an application has a table of its own.
+    /// Whether an application has its own table.
     #[must_use]
     pub fn names(&self, app: &AppKey) -> bool {
         self.apps.contains_key(app)
     }
 
-    /// The applications that have a table of their own, in order.
+    /// The applications with their own table, in order.
     pub fn apps(&self) -> impl Iterator<Item = &AppKey> {
         self.apps.keys()
     }
@@ -96,13 +96,13 @@ impl Policies {
 pub struct SharedPolicies(Arc<RwLock<Arc<Policies>>>);
 
 impl SharedPolicies {
-    /// Starts with these.
+    /// Starts with these policies.
     #[must_use]
     pub fn new(policies: Policies) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(policies))))
     }
 
-    /// The current ones.
+    /// The current policies.
     #[must_use]
     pub fn current(&self) -> Arc<Policies> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
@@ -111,6 +111,19 @@ impl SharedPolicies {
     /// Replaces them for every decision from now on.
     pub fn replace(&self, policies: Policies) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policies);
+    }
+}
+
+impl From<Policies> for SharedPolicies {
+    fn from(policies: Policies) -> Self {
+        Self::new(policies)
+    }
+}
+
+impl From<Policy> for SharedPolicies {
+    /// One policy for everything.
+    fn from(policy: Policy) -> Self {
+        Policies::new(policy).into()
     }
 }
 
@@ -123,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_has_its_own_reasons_or_those_of_all() {
+    fn an_application_has_its_own_reasons_or_the_defaults() {
         let [a, b, c] = ["a", "b", "c"].map(|app| AppKey::new(app).unwrap());
         let policies = Policies::new(attempts(1))
             .with_reason(None, "expired", attempts(2))

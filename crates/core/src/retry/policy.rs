@@ -20,8 +20,7 @@ pub struct Policy {
     pub backoff: Backoff,
     /// How the delay is randomised.
     pub jitter: Jitter,
-    /// How many retries there are, 0 to 1,000; with 0 a message is parked at
-    /// once.
+    /// The number of retries, 0 to 1,000. With 0, a message is parked at once.
     pub attempts: u32,
     /// The longest time from the first failure to the last retry; no limit if `None`.
     pub max_age: Option<Delay>,
@@ -32,7 +31,7 @@ pub struct Policy {
 pub enum Backoff {
     /// The same delay each time.
     Fixed(Delay),
-    /// `base`, then `factor` times as long each time, but never longer than `cap`.
+    /// `base` at first, then `factor` times longer each time, up to `cap`.
     Exponential {
         /// The first delay.
         base: Delay,
@@ -41,23 +40,22 @@ pub enum Backoff {
         /// The longest delay.
         cap: Delay,
     },
-    /// One after the other; the last one is repeated if there are more attempts. An empty
-    /// list means at once.
+    /// One after the other. If there are more attempts, the last one is repeated. An empty list
+    /// means a delay of 0.
     List(Vec<Delay>),
 }
 
-/// How attempts are spread, so that messages that failed together are not all tried again
-/// together.
+/// How attempts are spread, so that messages that failed together are not retried together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Jitter {
     /// No jitter.
     None,
-    /// Anything from zero to the whole delay.
+    /// From zero to the whole delay.
     Full,
-    /// Half of the delay, and a random part of the other half.
+    /// Half of the delay, plus a random part of the other half.
     Equal,
-    /// The delay with the fewest queues on the way that is at most this much longer: not
-    /// random, but the least work for the broker.
+    /// The delay with the fewest queues that is longer by at most this much. It is not random, but
+    /// costs the broker the least work.
     HopAware(Tolerance),
 }
 
@@ -69,8 +67,8 @@ impl Policy {
     pub const NEVER: Self =
         Self { backoff: Backoff::Fixed(Delay::ZERO), jitter: Jitter::None, attempts: 0, max_age: None };
 
-    /// A policy with these delays, as many attempts as a list has delays or 10, no jitter and
-    /// no maximum age.
+    /// A policy with these delays, no jitter and no maximum age. It allows 10 attempts, or as many
+    /// as a list has delays.
     #[must_use]
     pub fn new(backoff: Backoff) -> Self {
         let attempts = match &backoff {
@@ -80,7 +78,7 @@ impl Policy {
         Self { backoff, jitter: Jitter::None, attempts, max_age: None }
     }
 
-    /// Sets how many retries there are, at most [`MAX_ATTEMPTS`](Self::MAX_ATTEMPTS).
+    /// Sets the number of retries, at most [`MAX_ATTEMPTS`](Self::MAX_ATTEMPTS).
     #[must_use]
     pub fn with_attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.min(Self::MAX_ATTEMPTS);
@@ -101,8 +99,7 @@ impl Policy {
         self
     }
 
-    /// The delay before an attempt, counted from 1. `random` is from 0 up to,
-    /// and without, 1.
+    /// The delay before an attempt, counted from 1. `random` is from 0 up to, but not including, 1.
     #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Delay {
         let full = self.backoff.delay(attempt);
@@ -123,7 +120,7 @@ impl Policy {
     }
 
     /// The attempts with the range of their delays, assuming that each attempt fails at once.
-    /// Attempts that are certain to come after the maximum age are left out.
+    /// Attempts that would certainly exceed the maximum age are left out.
     pub fn schedule(&self) -> impl Iterator<Item = Step> + '_ {
         let mut total = (0_u64, 0_u64);
         (1..=self.attempts)
@@ -156,17 +153,16 @@ pub struct Step {
     pub shortest: Delay,
     /// The longest delay before it.
     pub longest: Delay,
-    /// How long after the first failure it comes, in s (units of the set), at
-    /// the earliest and at the latest.
+    /// The earliest and the latest time after the first failure, in s (units of the set).
     pub after: (u64, u64),
 }
 
 impl Step {
-    /// The most queues that it can pass through on the way.
+    /// The largest number of queues that it can pass.
     #[must_use]
     pub fn hops(&self) -> u32 {
-        // Setting the lowest clear bit is the cheapest way to add a hop; the result is in the
-        // range as long as it is not too large.
+        // Setting the lowest clear bit is the cheapest way to add a hop. The result stays in the
+        // range unless it is too large.
         let mut most = self.shortest.seconds();
         while most | (most + 1) <= self.longest.seconds() {
             most |= most + 1;
@@ -209,8 +205,8 @@ impl Jitter {
     }
 }
 
-/// Removes the rounding error of floats, as opposed to a fraction of a second: 100 s x 1.1
-/// are 110.00000000000001 s.
+/// Removes the rounding error of floats, which is no real fraction of a second: 100 s x 1.1 are
+/// 110.00000000000001 s.
 const ROUNDING: f64 = 1e-6;
 
 /// This many seconds, rounded up, 2^28 - 1 at most.
@@ -237,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_floats_is_no_second() {
+    fn a_rounding_error_adds_no_second() {
         let backoff = Backoff::Exponential { base: seconds(100), factor: 1.1, cap: seconds(1_000) };
         // 100 x 1.1 is 110.00000000000001 in floats.
         assert_eq!(delays(&policy(backoff, Jitter::None)), [100, 110, 121, 134, 147]);

@@ -1,30 +1,42 @@
-//! What an application has of its own besides a set: its queue, its landing queue, its
-//! binding.
+//! The objects of an application besides a set: its queue, its landing queue, its binding.
 
 use crate::codec::{AppKey, RoutingKey};
 
 use super::{Argument, Binding, Endpoint, Queue, QueueType, Topology, build::queue_arguments};
 
+/// Where messages go if an application rejects them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejected {
+    /// To the retry service.
+    Retried,
+    /// To the parked messages, without a retry: for frameworks that have their own retries.
+    Parked,
+}
+
 impl Topology {
-    /// The queue of an application. With `retry`, what the application rejects goes
-    /// to the retry service under its app key, at least once.
+    /// The queue of an application. Rejected messages leave it under the app key, at least once.
+    /// They are dropped if `rejected` is `None`.
     #[must_use]
-    pub fn app_queue(&self, app: &AppKey, name: &str, retry: bool) -> Queue {
+    pub fn app_queue(&self, app: &AppKey, name: &str, rejected: Option<Rejected>) -> Queue {
         let mut arguments = queue_arguments(self.settings());
-        if retry {
-            arguments.insert("x-dead-letter-exchange".into(), self.names().retry().into());
+        if let Some(rejected) = rejected {
+            let exchange = match rejected {
+                Rejected::Retried => self.names().retry(),
+                Rejected::Parked => self.names().parked(),
+            };
+            arguments.insert("x-dead-letter-exchange".into(), exchange.into());
             arguments.insert("x-dead-letter-routing-key".into(), app.as_str().into());
             arguments.insert("x-overflow".into(), "reject-publish".into());
             if self.settings().queue_type == QueueType::Quorum {
                 arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
             }
         }
-        Queue { name: name.into(), level: None, arguments }
+        Queue { name: name.into(), level: None, hop: None, arguments }
     }
 
-    /// The landing queue of an application: everything that arrives leaves it at once for
-    /// `exchange`, under `key` or its own key, and messages that are not accepted there wait
-    /// here and not in a level. It has no length limit, since it must never refuse.
+    /// The landing queue of an application. Every message leaves it at once for `exchange`, under
+    /// `key` or its own key. Messages that are not accepted there wait here instead of in a level.
+    /// It has no length limit, since it must never refuse.
     #[must_use]
     pub fn landing_queue(&self, app: &AppKey, exchange: &str, key: Option<&str>) -> Queue {
         let mut arguments = queue_arguments(self.settings());
@@ -37,7 +49,7 @@ impl Topology {
         arguments.insert("x-dead-letter-strategy".into(), "at-least-once".into());
         // Without this, at-least-once silently becomes at-most-once.
         arguments.insert("x-overflow".into(), "reject-publish".into());
-        Queue { name: self.names().landing(app), level: None, arguments }
+        Queue { name: self.names().landing(app), level: None, hop: None, arguments }
     }
 
     /// The binding by which an application receives: exactly its own messages.
@@ -50,8 +62,7 @@ impl Topology {
         }
     }
 
-    /// Whether a queue of this name belongs to the set, or is one that it has for an
-    /// application or a gateway.
+    /// Whether a queue of this name belongs to the set, or to one of its applications or gateways.
     #[must_use]
     pub fn owns_queue(&self, name: &str) -> bool {
         let names = self.names();
@@ -60,8 +71,8 @@ impl Topology {
         self.queues().any(|queue| queue.name == name) || of_app.or_else(|| names.gateway_of(name)).is_some()
     }
 
-    /// Whether an exchange of this name belongs to the set, or is one that it has for an
-    /// application or a gateway.
+    /// Whether an exchange of this name belongs to the set, or to one of its applications or
+    /// gateways.
     #[must_use]
     pub fn owns_exchange(&self, name: &str) -> bool {
         let names = self.names();
@@ -102,9 +113,11 @@ mod tests {
     fn a_queue_with_retries_names_its_app() {
         let topology = Topology::new(TopologySettings::default());
         let app = AppKey::new("eu.orders").unwrap();
-        let queue = topology.app_queue(&app, "orders-in", true);
+        let queue = topology.app_queue(&app, "orders-in", Some(Rejected::Retried));
         assert_eq!(queue.arguments["x-dead-letter-exchange"], Argument::from("delay.retry"));
         assert_eq!(queue.arguments["x-dead-letter-routing-key"], Argument::from("eu.orders"));
-        assert_eq!(topology.app_queue(&app, "q", false).arguments.len(), 2);
+        let parked = topology.app_queue(&app, "orders-in", Some(Rejected::Parked));
+        assert_eq!(parked.arguments["x-dead-letter-exchange"], Argument::from("delay.parked"));
+        assert_eq!(topology.app_queue(&app, "q", None).arguments.len(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! What a gateway for `x-delay` consists of.
+//! The objects of a gateway for `x-delay`.
 
 use crate::codec::AppKeyError;
 
@@ -8,12 +8,12 @@ use super::{
 };
 
 impl Topology {
-    /// The objects of a gateway with this name, in an order that is safe for declaring: the
-    /// exchange of its consumers, which is of this kind, the two queues of its daemons, and
-    /// the exchange of its publishers last.
+    /// The objects of a gateway with this name, in an order that is safe for declaring. The first
+    /// is the exchange of its consumers, which has this kind. The two queues of its daemons follow.
+    /// The exchange of its publishers is the last.
     ///
-    /// The exchange of the consumers has no arguments, so that applications may go on
-    /// declaring it. What nobody is bound for comes back to the daemon.
+    /// The exchange of the consumers has no arguments, so that applications may continue to declare
+    /// it. Unroutable messages return to the daemon.
     ///
     /// # Errors
     /// No gateway can have this name.
@@ -37,8 +37,8 @@ impl Topology {
             plain(due.clone(), ExchangeKind::Fanout),
             fanout(&due, &due),
             Object::Binding(self.app_binding(&app, &due)),
-            // A message whose `expiration` is over before a daemon took it leaves this queue,
-            // and must not be lost: it goes on to the other one, and is taken there.
+            // A message whose `expiration` passes before a daemon takes it leaves this queue. So
+            // that it is not lost, it goes to the other queue and is taken there.
             Object::Queue(service_queue(self.settings(), queue.clone(), due)),
             plain(entry.clone(), ExchangeKind::Fanout),
             fanout(&entry, &queue),

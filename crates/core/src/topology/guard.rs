@@ -1,4 +1,4 @@
-//! What keeps messages that exchanges of others do not route.
+//! Guards that keep messages which foreign exchanges do not route.
 
 use super::{
     Binding, Endpoint, Exchange, ExchangeKind, Object, QueueType, Topology, TopologySettings,
@@ -6,9 +6,9 @@ use super::{
 };
 
 impl Topology {
-    /// A fanout exchange of this name, and behind it a quorum queue of the same name that keeps
-    /// messages until somebody decides about them; in an order that is safe for declaring.
-    /// They are no part of the set, which need not be installed.
+    /// A fanout exchange of this name, and a quorum queue of the same name that keeps its messages
+    /// until an operator decides about them. They are in an order that is safe for declaring. They
+    /// are not part of the set, which need not be installed.
     #[must_use]
     pub fn guard(&self, name: &str) -> Vec<Object> {
         let settings = TopologySettings { queue_type: QueueType::Quorum, ..self.settings().clone() };
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_replicated_whatever_the_set_is() {
+    fn kept_messages_are_replicated_whatever_the_set_is() {
         let settings = TopologySettings { queue_type: QueueType::Classic, ..TopologySettings::default() };
         let objects = Topology::new(settings).guard("kept");
         let Object::Queue(queue) = &objects[0] else { panic!("{objects:?}") };

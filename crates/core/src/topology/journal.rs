@@ -1,5 +1,5 @@
-//! The journal of an application: a stream with a copy of each message that was published for
-//! it and asked for that, so that what is scheduled can be listed.
+//! The journal of an application: a stream with a copy of each message that was published for it
+//! with a journal, so that scheduled messages can be listed.
 
 use std::num::NonZeroU64;
 
@@ -7,20 +7,20 @@ use crate::codec::{AppKey, Delay};
 
 use super::{Binding, Endpoint, Names, Object, Queue, QueueType, Topology, object::Arguments};
 
-/// The largest and the smallest file of a stream. The broker drops whole files, so a small
-/// journal gets small ones.
+/// The largest and the smallest file of a stream. The broker drops whole files, so a small journal
+/// has small files.
 const SEGMENT_BYTES: (u64, u64) = (100_000, 500_000_000);
 
-/// How many files a journal that has reached its size consists of.
+/// The number of files of a journal that has reached its size.
 const SEGMENTS: u64 = 10;
 
-/// How much an application's journal keeps, and for how long. The broker drops the oldest part
-/// of it once it is over either limit, whether its messages still wait or not.
+/// How much an application's journal keeps, and for how long. Over either limit, the broker drops
+/// the oldest part, even if its messages are still waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JournalSettings {
-    /// How long a copy is kept after its message was published; 90 days by default. It should
-    /// be the longest delay that is listed.
+    /// How long a copy is kept after its message was published; 90 days by default. It should be at
+    /// least the longest delay to list.
     pub max_age: Delay,
     /// The most bytes that are kept; 10 GB by default.
     pub max_bytes: NonZeroU64,
@@ -73,12 +73,12 @@ impl Topology {
                 arguments.insert("x-initial-cluster-size".into(), i64::from(replicas.get()).into());
             }
         }
-        let queue = Queue { name: self.names().journal(app), level: None, arguments };
+        let queue = Queue { name: self.names().journal(app), level: None, hop: None, arguments };
         [Object::Queue(queue), Object::Binding(self.journal_binding(app))]
     }
 
-    /// The binding that leads the copies of an application's messages to its journal. It is on
-    /// the entry, which no message passes twice, so there is one copy of each.
+    /// The binding that leads the copies of an application's messages to its journal. It is on the
+    /// entry, which each message passes only once, so there is one copy of each.
     #[must_use]
     pub fn journal_binding(&self, app: &AppKey) -> Binding {
         Binding {

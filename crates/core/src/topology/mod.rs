@@ -16,8 +16,9 @@ mod pattern;
 mod recall;
 mod settings;
 
+pub use app::Rejected;
 pub use journal::JournalSettings;
-pub use names::{IF_MISSING, Names, SetName, SetNameError};
+pub use names::{Names, SetName, SetNameError, if_missing};
 pub use native::{NativeRetry, NativeRetryError};
 pub use object::{Argument, Binding, Endpoint, Exchange, ExchangeKind, Object, Queue};
 pub use pattern::topic_matches;
@@ -26,13 +27,15 @@ pub use settings::{
     QueueType, QueueTypeError, TopologySettings, UNREACHABLE_DELIVERY_LIMIT, Unit, UnitError,
 };
 
-/// Everything that belongs to one set, in an order that is safe for declaring: the ends of
-/// the routes come first, and the entry exchange last, so that a message published half-way
-/// finds a complete route or the unroutable queue. The reverse order is safe for deleting.
+/// Everything that belongs to one set, in an order that is safe for declaring. The ends of the
+/// routes come first, and the entry exchange last. So a message that is published during an
+/// installation finds a complete route or the unroutable queue. The reverse order is safe for
+/// deleting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     settings: TopologySettings,
     names: Names,
+    shortcuts: bool,
     objects: Vec<Object>,
 }
 
@@ -47,6 +50,12 @@ impl Topology {
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// Whether messages take shortcuts.
+    #[must_use]
+    pub const fn has_shortcuts(&self) -> bool {
+        self.shortcuts
     }
 
     /// All objects, in the order in which they are declared.
@@ -79,11 +88,11 @@ impl Topology {
         })
     }
 
-    /// Whether messages that get there from the dispatch exchange come back to it.
+    /// Whether messages that reach it from the dispatch exchange return to that exchange.
     #[must_use]
     pub fn leads_back(&self, destination: &Endpoint) -> bool {
         match destination {
-            Endpoint::Queue(name) => self.queues().any(|queue| queue.level.is_some() && queue.name == *name),
+            Endpoint::Queue(name) => self.names().hop_of(name).is_some(),
             Endpoint::Exchange(name) => {
                 let names = self.names();
                 let keeping = [names.unroutable(), names.retry(), names.parked()];

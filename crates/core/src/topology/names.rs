@@ -2,12 +2,20 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::codec::{AppKey, AppKeyError, Level};
+use crate::{
+    codec::{AppKey, AppKeyError, Hop, Level, Shortcut},
+    shell::{command, with_flags},
+};
 
 use super::Endpoint;
 
-/// What to say where something of a set is missing, and the name of the set may not be at hand.
-pub const IF_MISSING: &str = "is the set installed? Run `delayline install`, with --set unless it is `delay`";
+/// The advice if an object of a set is missing. The caller may not know the set's name.
+#[must_use]
+pub fn if_missing() -> String {
+    let install = command(&["install"]);
+    let other = if install.contains(" --set ") { "" } else { " (with --set for a set of another name)" };
+    format!("is the set installed? Run `{install}`{other}")
+}
 
 /// The name of an installed set: one word of letters, digits, `-` and `_`,
 /// 64 characters at most. The default is `delay`.
@@ -33,21 +41,21 @@ impl SetName {
         &self.0
     }
 
-    /// A subcommand of `delayline` for this set, as it has to be typed.
+    /// A command of `delayline` for this set, as a user must type it.
     ///
     /// ```
-    /// use delayline::topology::SetName;
+    /// use delayline_core::topology::SetName;
     ///
-    /// assert_eq!(SetName::default().command("install"), "delayline install");
+    /// assert_eq!(SetName::default().command(&["install"]), "delayline install");
     /// let later: SetName = "later".parse()?;
-    /// assert_eq!(later.command("install"), "delayline install --set later");
+    /// assert_eq!(later.command(&["app", "add", "a b"]), "delayline app add 'a b' --set later");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn command(&self, subcommand: &str) -> String {
+    pub fn command(&self, words: &[&str]) -> String {
         match *self == Self::default() {
-            true => format!("delayline {subcommand}"),
-            false => format!("delayline {subcommand} --set {self}"),
+            true => with_flags(words, &[]),
+            false => with_flags(words, &[["--set", self.as_str()]]),
         }
     }
 }
@@ -107,27 +115,48 @@ impl Names {
         format!("{}.level.{level:02}", self.set)
     }
 
+    /// The queue of a shortcut: its level, and the bits that a message waits for in it.
+    #[must_use]
+    pub fn shortcut(&self, shortcut: Shortcut) -> String {
+        format!("{}.{}", self.level_queue(shortcut.level()), shortcut.bits())
+    }
+
+    /// The queue of a level or of a shortcut.
+    #[must_use]
+    pub fn hop(&self, hop: Hop) -> String {
+        match hop {
+            Hop::Level(level) => self.level_queue(level),
+            Hop::Shortcut(shortcut) => self.shortcut(shortcut),
+        }
+    }
+
+    /// The level or shortcut whose queue has this name.
+    #[must_use]
+    pub fn hop_of(&self, queue: &str) -> Option<Hop> {
+        queue.strip_prefix(self.set.as_str())?.strip_prefix(".level.")?;
+        Hop::all().find(|hop| self.hop(*hop) == queue)
+    }
+
     /// The exchange that applications bind to.
     #[must_use]
     pub fn dispatch(&self) -> String {
         format!("{}.dispatch", self.set)
     }
 
-    /// The exchange and the queue for messages that nobody is bound for, and for malformed
-    /// ones.
+    /// The exchange and the queue for unroutable messages.
     #[must_use]
     pub fn unroutable(&self) -> String {
         format!("{}.unroutable", self.set)
     }
 
-    /// The exchange that applications dead-letter to with their app key, and the queue of
-    /// messages that no retry service has taken yet.
+    /// The exchange that applications dead-letter to with their app key, and the queue of messages
+    /// that no retry service has taken yet.
     #[must_use]
     pub fn retry(&self) -> String {
         format!("{}.retry", self.set)
     }
 
-    /// The queue between dispatch and an application that has one.
+    /// The landing queue of an application, between dispatch and the application.
     #[must_use]
     pub fn landing(&self, app: &AppKey) -> String {
         format!("{}{app}", self.landing_prefix())
@@ -143,8 +172,8 @@ impl Names {
         format!("{}.landing.", self.set)
     }
 
-    /// Whether a message passes through a queue of this name on its way to an application: a
-    /// level, a landing queue, or one of a gateway.
+    /// Whether a message passes a queue of this name on its way to an application: a level, a
+    /// landing queue, or a queue of a gateway.
     #[must_use]
     pub fn is_on_the_way(&self, queue: &str) -> bool {
         let rest = queue.strip_prefix(self.set.as_str());
@@ -153,7 +182,7 @@ impl Names {
             || self.gateway_of(queue).is_some()
     }
 
-    /// Whether messages of the set are published to an exchange of this name, or come to an
+    /// Whether messages of the set are published to an exchange of this name, or reach an
     /// application from it.
     #[must_use]
     pub fn carries(&self, exchange: &str) -> bool {
@@ -169,11 +198,12 @@ impl Names {
 
     /// The exchange through which messages that were not recalled reach their application.
     ///
-    /// Its name comes after that of [`recall`](Self::recall) in the alphabet, and before that of
-    /// [`unroutable`](Self::unroutable), and must do so. Up to RabbitMQ 4.0 (and later without
-    /// Khepri), a node that starts puts its bindings back in the order of their exchanges' names
-    /// (`rabbit_binding:recover/2` reads an ordered table), while its levels deliver already. In
-    /// any other order, messages that were recalled went through before the recalls were back.
+    /// Its name must sort after that of [`recall`](Self::recall) and before that of
+    /// [`unroutable`](Self::unroutable). When a node starts, RabbitMQ up to 4.0 (and later without
+    /// Khepri) restores its bindings in the order of their exchanges' names:
+    /// `rabbit_binding:recover/2` reads an ordered table. The node's levels already deliver at that
+    /// time. In any other order, recalled messages would be delivered before the recalls are
+    /// restored.
     #[must_use]
     pub fn through(&self, app: &AppKey) -> String {
         format!("{}.through.{app}", self.set)
@@ -210,8 +240,8 @@ impl Names {
         queue.strip_prefix(&self.journal_prefix())
     }
 
-    /// The further routing key, in the header `BCC`, of a message that is copied into the
-    /// journal of its application.
+    /// The further routing key, in the header `BCC`, of a message that is copied into the journal
+    /// of its application.
     #[must_use]
     pub fn journal_key(app: &AppKey) -> String {
         format!("journal.{app}")
@@ -232,15 +262,15 @@ impl Names {
         format!("{}.parked", self.set)
     }
 
-    /// The app key under which the messages of a gateway come back from the levels.
+    /// The app key under which the messages of a gateway return from the levels.
     ///
     /// # Errors
-    /// The name of the gateway cannot be part of an app key, or is too long: 142 bytes at most.
+    /// The name of the gateway cannot be part of an app key, or is longer than 142 bytes.
     pub fn gateway_app(gateway: &str) -> Result<AppKey, AppKeyError> {
         AppKey::new(format!("gateway.{gateway}"))
     }
 
-    /// The gateway whose messages come back from the levels under this app key.
+    /// The gateway whose messages return from the levels under this app key.
     #[must_use]
     pub fn gateway_of_app(app: &str) -> Option<&str> {
         app.strip_prefix("gateway.")
@@ -252,29 +282,29 @@ impl Names {
         format!("{gateway}.in")
     }
 
-    /// The queue of messages that came in through a gateway and that no daemon has taken yet.
+    /// The queue of messages that arrived at a gateway and that no daemon has taken yet.
     #[must_use]
     pub fn gateway(&self, gateway: &str) -> String {
         format!("{}.gateway.{gateway}", self.set)
     }
 
-    /// The queue of messages that came back from the levels, for a daemon to hold for the rest
-    /// of a second and to send on; and the exchange for messages whose `expiration` was over
-    /// before a daemon took them.
+    /// The queue of messages that returned from the levels. A daemon holds each for the rest of a
+    /// second and sends it on. Also the exchange for messages whose `expiration` passed before a
+    /// daemon took them.
     #[must_use]
     pub fn gateway_due(&self, gateway: &str) -> String {
         format!("{}.gateway-due.{gateway}", self.set)
     }
 
-    /// The gateway one of whose own queues has this name.
+    /// The gateway that has a queue of this name.
     #[must_use]
     pub fn gateway_of<'a>(&self, queue: &'a str) -> Option<&'a str> {
         let rest = queue.strip_prefix(self.set.as_str())?;
         rest.strip_prefix(".gateway.").or_else(|| rest.strip_prefix(".gateway-due."))
     }
 
-    /// The queue that a canary receives its own messages from; it is no part of the
-    /// installed set. Each of several canaries has a slot of its own, from 0.
+    /// The queue from which a canary receives its own messages. It is not part of the installed
+    /// set. Each of several canaries has its own slot, from 0.
     #[must_use]
     pub fn canary(&self, slot: u8) -> String {
         format!("{}.canary.{slot}", self.set)
@@ -286,20 +316,20 @@ impl Names {
         queue.strip_prefix(self.set.as_str()).is_some_and(|rest| rest.starts_with(".canary."))
     }
 
-    /// The queue of somebody who only looks at an application's messages, and gets copies; it
-    /// is no part of the installed set. `run` is one word that nobody else has.
+    /// The queue of an observer, which gets copies of an application's messages. It is not part of
+    /// the installed set. `run` is a unique word.
     #[must_use]
     pub fn listener(&self, run: &str) -> String {
         format!("{}.listen.{run}", self.set)
     }
 
-    /// Whether this is the queue of somebody who only looks.
+    /// Whether this is the queue of an observer.
     #[must_use]
     pub fn is_listener(&self, queue: &str) -> bool {
         queue.strip_prefix(self.set.as_str()).is_some_and(|rest| rest.starts_with(".listen."))
     }
 
-    /// Whether what is bound here is the queue of somebody who only looks.
+    /// Whether this binding leads to the queue of an observer.
     #[must_use]
     pub fn listens(&self, bound: &Endpoint) -> bool {
         matches!(bound, Endpoint::Queue(queue) if self.is_listener(queue))
@@ -311,10 +341,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lets_messages_through_comes_back_after_the_recalls() {
+    fn the_exchange_for_other_messages_is_restored_after_the_recalls() {
         let names = Names::new(SetName::default());
         let app = |key: &str| AppKey::new(key).unwrap();
-        // Those of all applications: a node puts several bindings back at the same time.
+        // Of all applications: a node restores several bindings at the same time.
         assert!(names.recall(&app("zzz")) < names.through(&app("0")));
         assert!(names.through(&app("zzz")) < names.unroutable());
     }
@@ -336,5 +366,19 @@ mod tests {
         assert_eq!(names.level_exchange(26.try_into().unwrap()), "delay.level.26");
         assert_eq!(names.level_queue(Level::TOP), "delay.level.27");
         assert_eq!(names.level_queue(Level::LOWEST), "delay.level.00");
+    }
+
+    #[test]
+    fn a_shortcut_is_named_after_its_level_and_its_bits() {
+        let names = Names::new(SetName::default());
+        let shortcut = Shortcut::of(1, 0b0110).unwrap();
+        assert_eq!(names.shortcut(shortcut), "delay.level.06.0110");
+        assert_eq!(names.hop_of("delay.level.06.0110"), Some(Hop::Shortcut(shortcut)));
+        assert_eq!(names.hop_of("delay.level.27"), Some(Hop::Level(Level::TOP)));
+        for other in
+            ["delay.level.06.1000", "delay.level.6", "delay.level.28", "delay.level.é", "other.level.06"]
+        {
+            assert_eq!(names.hop_of(other), None, "{other}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Retries that a quorum queue makes by itself, from RabbitMQ 4.3.
+//! Retries by a quorum queue itself, from RabbitMQ 4.3.
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
@@ -6,21 +6,20 @@ use crate::codec::{Delay, DelayError};
 
 use super::{Argument, Queue};
 
-/// How a quorum queue of RabbitMQ 4.3 or later makes a message wait that comes back to it,
-/// before it hands it out again. The first wait is the shortest one, the second twice as long,
-/// and so on up to the longest. A message that has come back more often than it may is
-/// dead-lettered.
+/// How long a quorum queue of RabbitMQ 4.3 or later delays a returned message before it delivers it
+/// again. The first wait is the shortest, the second twice as long, and so on up to the longest. A
+/// message that has returned more often than allowed is dead-lettered.
 ///
-/// Over AMQP 0-9-1 the broker counts only what comes back because its consumer's channel or
-/// connection ended. What a consumer requeues waits for the shortest time and is not counted,
-/// so it comes back for ever (measured on RabbitMQ 4.3.6).
+/// Over AMQP 0-9-1, the broker counts only messages that return because their consumer's channel or
+/// connection ended. A message that a consumer requeues waits for the shortest time and is not
+/// counted, so it returns forever (measured on RabbitMQ 4.3.6).
 ///
 /// ```
-/// use delayline::topology::NativeRetry;
+/// use delayline_core::topology::NativeRetry;
 ///
 /// let retry: NativeRetry = "1s..30s".parse()?;
 /// assert_eq!(retry.to_string(), "1s..30s");
-/// # Ok::<_, delayline::topology::NativeRetryError>(())
+/// # Ok::<_, delayline_core::topology::NativeRetryError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NativeRetry {
@@ -29,18 +28,18 @@ pub struct NativeRetry {
     attempts: NonZeroU32,
 }
 
-/// What is wrong with the waits of a [`NativeRetry`].
+/// Why the waits of a [`NativeRetry`] are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeRetryError {
     /// It is not two delays.
     #[error("`{0}` is not a range of delays; write the shortest and the longest wait, such as 1s..30s")]
     NotARange(String),
-    /// One of them is not a delay.
+    /// A part is not a delay.
     #[error("{0}")]
     Delay(#[from] DelayError),
-    /// Messages would come back at once, over and over.
-    #[error("the shortest wait is 0; use 1s or more, since otherwise what fails comes back at once")]
+    /// Messages would return at once, again and again.
+    #[error("the shortest wait is 0; use 1s or more, or failed messages return at once")]
     NoWait,
     /// The range is the wrong way round.
     #[error("the shortest wait, {shortest}, is longer than the longest, {longest}")]
@@ -50,25 +49,24 @@ pub enum NativeRetryError {
         /// The longest wait that was given.
         longest: Delay,
     },
-    /// More than such a queue is good for.
+    /// The wait is too long for such a queue.
     #[error(
-        "{0} is too long a wait for a queue; use an hour at most, and leave longer waits to the retry service"
+        "a wait of {0} is too long for a queue; use 1h or less, and leave longer waits to the retry service"
     )]
     TooLong(Delay),
 }
 
 impl NativeRetry {
-    /// How often a message comes back by default: 5 times.
+    /// How often a message returns by default: 5 times.
     pub const ATTEMPTS: NonZeroU32 = NonZeroU32::new(5).expect("it is not zero");
 
     /// The longest wait that can be asked for, in seconds: an hour.
     const LONGEST: u32 = 3_600;
 
-    /// Retries after a wait from `shortest`, of a second or more, to `longest`, of an hour at
-    /// most.
+    /// Retries after a wait from `shortest`, at least a second, to `longest`, at most an hour.
     ///
     /// # Errors
-    /// If the waits are out of range, or the wrong way round.
+    /// The waits are out of range, or in the wrong order.
     pub fn new(shortest: Delay, longest: Delay) -> Result<Self, NativeRetryError> {
         match () {
             () if shortest == Delay::ZERO => Err(NativeRetryError::NoWait),
@@ -78,7 +76,7 @@ impl NativeRetry {
         }
     }
 
-    /// Sets how often a message comes back before it is dead-lettered.
+    /// Sets how often a message returns before it is dead-lettered.
     #[must_use]
     pub fn with_attempts(mut self, attempts: NonZeroU32) -> Self {
         self.attempts = attempts;
@@ -103,11 +101,11 @@ impl fmt::Display for NativeRetry {
 }
 
 impl Queue {
-    /// The arguments of a queue that makes what comes back to it wait.
+    /// The arguments of a queue that delays returned messages.
     pub const NATIVE_RETRY: [&str; 4] =
         ["x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-delivery-limit"];
 
-    /// The same queue, which makes what comes back to it wait. It must be a quorum queue.
+    /// The same queue, which now delays returned messages. It must be a quorum queue.
     #[must_use]
     pub fn with_native_retry(mut self, retry: NativeRetry) -> Self {
         let milliseconds = |delay: Delay| Argument::Number(i64::from(delay.seconds()) * 1_000);
@@ -129,14 +127,14 @@ mod tests {
     };
 
     #[test]
-    fn what_cannot_be_a_range_is_named() {
+    fn an_invalid_range_is_named() {
         for (text, words) in [
             ("5s", "1s..30s"),
             ("", "1s..30s"),
             ("1s..x", "x"),
             ("0s..30s", "1s or more"),
             ("30s..1s", "longer than"),
-            ("1s..2h", "an hour at most"),
+            ("1s..2h", "1h or less"),
         ] {
             let error = text.parse::<NativeRetry>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
@@ -148,7 +146,11 @@ mod tests {
     #[test]
     fn a_queue_retries_first_and_then_the_service_does() {
         let topology = Topology::new(TopologySettings::default());
-        let queue = topology.app_queue(&AppKey::new("billing").unwrap(), "in", true);
+        let queue = topology.app_queue(
+            &AppKey::new("billing").unwrap(),
+            "in",
+            Some(crate::topology::Rejected::Retried),
+        );
         let retry: NativeRetry = "1s..30s".parse().unwrap();
         insta::assert_json_snapshot!(
             queue.with_native_retry(retry.with_attempts(NonZeroU32::new(7).unwrap())), @r#"

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::codec::Level;
+use crate::codec::{Hop, Level};
 
 /// The value of an optional argument (`x-…`) of an exchange or queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(untagged))]
 pub enum Argument {
     /// A 64-bit number.
@@ -48,6 +49,7 @@ pub(crate) type Arguments = BTreeMap<String, Argument>;
 /// How an exchange routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum ExchangeKind {
     /// By pattern.
@@ -76,6 +78,7 @@ impl ExchangeKind {
 /// A durable exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Exchange {
     /// Its name.
@@ -90,12 +93,16 @@ pub struct Exchange {
 /// A durable queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Queue {
     /// Its name.
     pub name: String,
-    /// Its level, if it is one of the level queues.
+    /// Its level, if it is one of the level queues, or a shortcut: then that of its highest bit.
     pub level: Option<Level>,
+    /// What messages wait for in it, if it is one of these.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub hop: Option<Hop>,
     /// Its optional arguments.
     pub arguments: BTreeMap<String, Argument>,
 }
@@ -115,9 +122,9 @@ impl Exchange {
 }
 
 impl Queue {
-    /// One that is no level queue, and has no arguments.
+    /// A queue that is not a level queue and has no arguments.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), level: None, arguments: BTreeMap::new() }
+        Self { name: name.into(), level: None, hop: None, arguments: BTreeMap::new() }
     }
 
     /// The same, with these arguments instead of those that it had.
@@ -140,6 +147,7 @@ impl Queue {
 /// What a binding leads to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Endpoint {
     /// A queue, by name.
@@ -170,6 +178,7 @@ impl fmt::Display for Endpoint {
 /// A binding from an exchange to a queue or another exchange.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Binding {
     /// The exchange that messages come from.
     pub source: String,

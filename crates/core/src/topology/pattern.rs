@@ -4,7 +4,7 @@
 /// number of them.
 ///
 /// ```
-/// use delayline::topology::topic_matches;
+/// use delayline_core::topology::topic_matches;
 ///
 /// assert!(topic_matches("#.orders", "eu.orders"));
 /// assert!(!topic_matches("*.orders", "a.b.orders"));

@@ -1,4 +1,4 @@
-//! What an application has of its own so that its messages can be recalled.
+//! The objects of an application with which its messages can be recalled.
 
 use std::num::NonZeroU32;
 
@@ -9,18 +9,16 @@ use super::{
     UNREACHABLE_DELIVERY_LIMIT, build::queue_arguments, object::Arguments,
 };
 
-/// How much the queue of an application's recalled messages keeps, and for how long. It must
-/// never refuse a message, since that would block the levels, so it drops what is over.
+/// How much the queue of an application's recalled messages keeps, and for how long. It must never
+/// refuse a message, since that would block the levels. So it drops messages over the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecallSettings {
-    /// How long a recalled message is kept after it was due; 30 days by default.
+    /// How long a recalled message is kept after its due time; 30 days by default.
     pub keep: Delay,
-    /// The most messages that are kept; 100,000 by default. The oldest are dropped for new
-    /// ones.
+    /// The most messages that are kept; 100,000 by default. New messages replace the oldest.
     pub max_length: NonZeroU32,
-    /// Whether there is a journal of what is scheduled, and how much it keeps; none by
-    /// default.
+    /// Whether there is a journal of scheduled messages, and how much it keeps; none by default.
     pub journal: Option<JournalSettings>,
 }
 
@@ -55,10 +53,10 @@ impl Default for RecallSettings {
 }
 
 impl Topology {
-    /// Everything that lets the messages of an application be recalled, in the order in which
-    /// it is declared: the binding that leads messages there is the last.
+    /// All objects for recalling an application's messages, in the order in which they are
+    /// declared. The binding that leads messages there is the last.
     ///
-    /// `to` is where its other messages go: its queue, or its landing queue.
+    /// `to` is the target of its other messages: its queue, or its landing queue.
     #[must_use]
     pub fn recall(&self, app: &AppKey, to: Endpoint, settings: RecallSettings) -> Vec<Object> {
         let names = self.names();
@@ -78,8 +76,7 @@ impl Topology {
         journal.into_iter().flatten().chain(objects).collect()
     }
 
-    /// The binding that leads the messages of an application that have an id to where they can
-    /// be recalled.
+    /// The binding that leads an application's messages with an id to the exchange for recalls.
     #[must_use]
     pub fn recall_route(&self, app: &AppKey) -> Binding {
         Binding {
@@ -107,7 +104,7 @@ impl Topology {
         if self.settings().queue_type == QueueType::Quorum {
             arguments.insert("x-delivery-limit".into(), UNREACHABLE_DELIVERY_LIMIT.into());
         }
-        Queue { name: self.names().recalled(app), level: None, arguments }
+        Queue { name: self.names().recalled(app), level: None, hop: None, arguments }
     }
 }
 

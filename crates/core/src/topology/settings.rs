@@ -7,13 +7,14 @@ use std::{
     time::Duration,
 };
 
-use crate::codec::Level;
+use crate::codec::{Hop, Level};
 
 use super::SetName;
 
 /// The queue type of the levels and of the unroutable queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum QueueType {
     /// Replicated, with at-least-once dead-lettering: the broker confirms each hop to itself
@@ -62,18 +63,17 @@ pub struct QueueTypeError {
     text: String,
 }
 
-/// The `x-delivery-limit` of queues that keep messages. Looking at a message
-/// without taking it counts as a delivery, and from RabbitMQ 4.0 a quorum queue
-/// drops a message after 20 of them where nothing is said. That version also
-/// knows -1 for "none"; older ones refuse it, so it is a number that nobody
-/// reaches.
+/// The `x-delivery-limit` of queues that keep messages. Reading a message without taking it counts
+/// as a delivery. From RabbitMQ 4.0, a quorum queue without a limit of its own drops a message
+/// after 20 deliveries. That version accepts -1 for "none", but older ones refuse it. So this is a
+/// number that is never reached.
 pub const UNREACHABLE_DELIVERY_LIMIT: i64 = i32::MAX as i64;
 
 /// How long one unit of delay lasts: 1 ms to 1 s.
 ///
-/// A second, except where tests want to pass through many levels quickly. The upper end
-/// follows from the broker: it accepts a message TTL of 10 years at most, and level 27 holds
-/// a message for 2^27 units, which is 4.3 years.
+/// A second, except in tests that pass through many levels quickly. The upper limit comes from the
+/// broker: it accepts a message TTL of at most 10 years, and level 27 holds a message for 2^27
+/// units, which is 4.3 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit(u16);
 
@@ -87,7 +87,7 @@ pub struct UnitError {
 }
 
 impl Unit {
-    /// One second, as the wire contract says.
+    /// One second, as the wire contract defines.
     pub const SECOND: Self = Self(1_000);
 
     /// A unit of this many milliseconds.
@@ -116,7 +116,13 @@ impl Unit {
     /// How long a message waits in the queue of a level.
     #[must_use]
     pub const fn wait(self, level: Level) -> Duration {
-        Duration::from_millis(self.0 as u64 * level.units() as u64)
+        self.wait_in(Hop::Level(level))
+    }
+
+    /// How long a message waits in the queue of a level or of a shortcut.
+    #[must_use]
+    pub const fn wait_in(self, hop: Hop) -> Duration {
+        Duration::from_millis(self.0 as u64 * hop.units() as u64)
     }
 }
 
@@ -135,18 +141,20 @@ pub struct TopologySettings {
     /// The type of its queues.
     pub queue_type: QueueType,
     /// How many nodes hold a copy of each quorum queue; the broker's own default
-    /// (usually 3, or as many as there are) if `None`. No effect on classic queues.
+    /// (usually 3, or all if there are fewer) if `None`. No effect on classic queues.
     pub replicas: Option<NonZeroU8>,
     /// The unit of time.
     pub unit: Unit,
-    /// The most messages that the unroutable queue keeps; any number if `None`. When it is
-    /// full, the broker drops the oldest for each new one: refusing new ones would block the
-    /// levels they come from.
+    /// The most messages that the unroutable queue keeps; no limit if `None`. When it is full, the
+    /// broker drops the oldest for each new one: refusing new ones would block the levels they come
+    /// from.
     pub unroutable_max_length: Option<NonZeroU32>,
+    /// Whether the set has shortcuts; as it was installed if `None`, and none in a new set.
+    pub shortcuts: Option<bool>,
 }
 
 impl TopologySettings {
-    /// The settings of a set of this name; everything else as by default.
+    /// The settings of a set of this name, with defaults for everything else.
     #[must_use]
     pub fn named(set: SetName) -> Self {
         Self { set, ..Self::default() }

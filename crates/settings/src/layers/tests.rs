@@ -1,4 +1,4 @@
-//! What layers of settings become.
+//! Tests of merged layers.
 
 use std::{fs, num::NonZeroU8};
 
@@ -41,7 +41,7 @@ fn later_layers_win() {
 }
 
 #[test]
-fn a_named_broker_stands_above_what_names_it() {
+fn a_named_broker_comes_above_the_layer_that_names_it() {
     const FILE: &str = "
         set = 'later'
         url = 'amqp://here'
@@ -67,7 +67,7 @@ fn a_named_broker_stands_above_what_names_it() {
     assert_eq!(host(&[], Some("test")), "test");
     assert_eq!(host(&[("DELAYLINE_BROKER", "test")], None), "test");
     assert_eq!(host(&[("DELAYLINE_BROKER", "test")], Some("prod")), "prod");
-    // Who says where beside the name means that; who names it in a flag means the name.
+    // A layer with both an address and a name means the address. A flag with a name means the name.
     assert_eq!(host(&[("DELAYLINE_BROKER", "test"), ("DELAYLINE_URL", "amqp://there")], None), "there");
     assert_eq!(host(&[("DELAYLINE_URL", "amqp://there")], Some("prod")), "prod");
     assert_eq!(of(&format!("broker = 'test'\n{FILE}"), &[], None).unwrap().broker.host, "test");
@@ -87,7 +87,7 @@ fn a_named_broker_stands_above_what_names_it() {
         ("", "prod", "write [brokers.prod] into it"),
         ("[brokers.prod]\nurl = 'http://h'", "prod", "amqp"),
         ("[brokers.prod]\nulr = 'amqp://h'", "prod", "ulr"),
-        ("[brokers.prod]\nbroker = 'test'", "prod", "[brokers.prod] names a broker itself"),
+        ("[brokers.prod]\nbroker = 'test'", "prod", "[brokers.prod] has the key `broker`"),
     ] {
         let error = of(text, &[], Some(flag)).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
@@ -141,13 +141,13 @@ fn unknown_keys_are_named() {
         ("set = 'a'\n[brokers.b]\nurl = 'amqp://b'\nwindw = 7\n", "line 4: no setting is called `windw`"),
         ("set = 'a'\nbrokers.b.windw = 7\nz = 1", "line 2: no setting is called `windw`"),
         ("brokers = 1", "brokers"),
-        ("heartbeat = 70000", "it is 70000, and has to be a whole number from 0 to 65535"),
-        ("window = -1", "it is -1, and has to be a whole number, and not negative"),
-        ("canary_horizon = 300", "it is 300, and has to be a whole number from 0 to 255"),
-        ("window = 'x'", "the setting `window` is not usable: it is \"x\", and has to be a whole number"),
+        ("heartbeat = 70000", "it is 70000; it must be a whole number from 0 to 65535"),
+        ("window = -1", "it is -1; it must be a whole number, 0 or more"),
+        ("canary_horizon = 300", "it is 300; it must be a whole number from 0 to 255"),
+        ("window = 'x'", "the setting `window` is not usable: it is \"x\"; it must be a whole number"),
         (
             "[brokers.b]\nwindow = 'x'",
-            "the setting `window` is not usable: in [brokers.b] it is \"x\", and has to be a whole",
+            "the setting `window` is not usable: in [brokers.b] it is \"x\"; it must be a whole",
         ),
     ] {
         let said = parse(text).unwrap_err();
@@ -155,9 +155,53 @@ fn unknown_keys_are_named() {
     }
     let error = fails(Layers::new().with_environment(variables(&[("DELAYLINE_WINDW", "7")])));
     assert!(error.contains("DELAYLINE_WINDW"), "{error}");
-    // These two are no settings, but ours.
-    let variables = variables(&[("DELAYLINE_LOG", "debug"), ("DELAYLINE_CONFIG", "x")]);
-    assert!(Layers::new().with_environment(variables).build().is_ok());
+    // These two variables are delayline's own, but not settings.
+    let ours = variables(&[("DELAYLINE_LOG", "debug"), ("DELAYLINE_CONFIG", "x")]);
+    assert!(Layers::new().with_environment(ours).build().is_ok());
+}
+
+#[test]
+fn variables_that_kubernetes_sets_for_this_name_are_no_settings() {
+    let links = variables(&[
+        ("DELAYLINE_SERVICE_HOST", "10.0.0.1"),
+        ("DELAYLINE_SERVICE_PORT", "80"),
+        ("DELAYLINE_SERVICE_PORT_HTTP_WEB", "80"),
+        ("DELAYLINE_PORT", "tcp://10.0.0.1:80"),
+        ("DELAYLINE_PORT_80_TCP", "tcp://10.0.0.1:80"),
+        ("DELAYLINE_PORT_80_TCP_PROTO", "tcp"),
+        ("DELAYLINE_PORT_80_TCP_PORT", "80"),
+        ("DELAYLINE_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("DELAYLINE_WEB_SERVICE_HOST", "10.0.0.1"),
+        ("DELAYLINE_WEB_PORT", "tcp://10.0.0.1:80"),
+        ("DELAYLINE_WEB_PORT_443_UDP", "udp://10.0.0.1:443"),
+    ]);
+    Layers::new().with_environment(links).build().unwrap();
+    for mistaken in [("DELAYLINE_PORT", "5672"), ("DELAYLINE_PORT_HTTP", "80"), ("DELAYLINE_HOST", "h")] {
+        let error = fails(Layers::new().with_environment(variables(&[mistaken])));
+        assert!(error.contains(mistaken.0), "{error}");
+    }
+}
+
+/// The environment overrides the file, so a variable of the image would override the manifest.
+#[test]
+fn in_the_image_the_settings_of_the_manifests_apply() {
+    let read = |name: &str| {
+        fs::read_to_string(format!("{}/../../packaging/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
+    let image = read("container/Dockerfile");
+    let set = image.lines().filter_map(|line| line.strip_prefix("ENV ")?.split_once('='));
+    let set: Vec<_> = set.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let secret = file("secret");
+    let secrets = ["password", "token"].map(|name| format!("/run/secrets/delayline/{name}"));
+    let text = secrets.iter().fold(read("kubernetes/delayline.toml"), |text, path| {
+        text.replace(path, secret.path().to_str().unwrap())
+    });
+    let manifest = file(&text);
+    let settings = Layers::new().with_file(Some(manifest.path())).with_environment(set).build().unwrap();
+    let probed = read("kubernetes/serve.yaml");
+    let port = settings.web.listen.unwrap().port();
+    assert!(settings.web.listen.unwrap().ip().is_unspecified());
+    assert!(probed.contains(&format!("containerPort: {port}")), "{probed}");
 }
 
 #[test]
@@ -219,7 +263,7 @@ fn passwords_come_from_one_place_and_stay_hidden() {
 }
 
 #[test]
-fn a_later_layer_wins_for_passwords_too_however_it_says_them() {
+fn a_later_layer_wins_for_passwords_in_every_form() {
     let secret = file("flag\n");
     let path = secret.path().to_str().unwrap();
     let plain = |layers: Layers| match layers.build().unwrap().broker.credentials {
@@ -246,11 +290,11 @@ fn a_later_layer_wins_for_passwords_too_however_it_says_them() {
     is(over(&[("DELAYLINE_PASSWORD_FILE", path)]), "toml", "flag");
     is(over(&[("DELAYLINE_URL", "amqp://env:env@h")]), "env", "env");
     is(over(&[("DELAYLINE_URL", "amqp://env@h")]), "env", "toml");
-    // Within one layer, one must go.
+    // Within one layer, only one form is allowed.
     let both = [("DELAYLINE_PASSWORD", "x"), ("DELAYLINE_PASSWORD_FILE", path)];
     assert!(fails(env(&both)).contains("password_file"));
     is(env(&both).set("password_file", path), "guest", "flag");
-    // The others alike.
+    // The same for the other secrets.
     let app = env(&[("DELAYLINE_APP_PASSWORD", "env")]).set("app_password_file", path);
     assert_eq!(app.build().unwrap().app_password.unwrap().expose(), "flag");
     let token = file("a token that is long enough\n");
@@ -282,7 +326,7 @@ fn a_client_certificate_alone_logs_in() {
 }
 
 #[test]
-fn layouts_are_named_one_after_the_other() {
+fn layouts_are_separated_by_commas() {
     let named = |text: &str| Layers::new().set("layouts", text).build();
     let names = |text: &str| {
         let layouts = named(text).unwrap().layouts;
@@ -307,7 +351,7 @@ fn the_management_api_is_derived_only_beside_the_default_port() {
     assert_eq!(url("amqp://[::1]").as_deref(), Some("http://[::1]:15672/"));
     assert_eq!(url("amqp://h:5999"), None);
     let others = Layers::new().set("url", "amqp://a").set("other_hosts", "b,c:5999").build().unwrap();
-    assert_eq!(others.broker.candidates().count(), 3);
+    assert_eq!(delayline_amqp::broker::candidates(&others.broker).count(), 3);
     let management = others.management.unwrap();
     assert_eq!(management.other_urls.iter().map(Url::as_str).collect::<Vec<_>>(), ["http://b:15672/"]);
     assert!(Layers::new().set("management_url", "none").build().unwrap().management.is_none());

@@ -2,21 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crossbeam_channel::Select;
-
 use delayline_amqp::{AmqpError, Consumer, Next, Session};
 use delayline_client::{
     Router,
+    relay::wait_for_either,
     router::{Outcome, Pipeline, Stats},
 };
 use delayline_core::{
-    codec::{AppKey, Delay},
+    Message,
+    codec::{AppKey, Delay, RoutingKey},
     message::Properties,
-    topology::{IF_MISSING, Names, Queue},
+    topology::{Binding, Endpoint, Names, Queue, if_missing},
 };
-use delayline_settings::{Layout, Settings};
+use delayline_settings::Settings;
 
-use super::{APP, Probe, QUEUE_LIFE, SLOTS, way::Way};
+use super::{APP, Probe, QUEUE_LIFE, SLOTS};
 
 /// AMQP's reply codes: for a missing permission, for an exclusive queue of another connection, and
 /// for a queue with other arguments.
@@ -35,7 +35,7 @@ pub enum CanaryError {
     #[error(transparent)]
     Broker(#[from] AmqpError),
     /// The set is not installed.
-    #[error("{reason}; {IF_MISSING}")]
+    #[error("{reason}; {}", if_missing())]
     NoSet {
         /// The broker's words.
         reason: String,
@@ -55,29 +55,6 @@ pub enum CanaryError {
         /// The dispatch exchange.
         dispatch: String,
     },
-    /// The user lacks the rights that a canary of a layout needs.
-    #[error(
-        "{reason}; a canary of the layout `{layout}` needs `configure`, `write` and `read` on its queue, `write` on \
-         the exchanges of the levels and `read` on the one behind them"
-    )]
-    NotAllowedIn {
-        /// The broker's words.
-        reason: String,
-        /// The layout.
-        layout: Layout,
-    },
-    /// The layout cannot be looked at.
-    #[error("{0}")]
-    Layout(String),
-    /// The layout has no guard.
-    #[error(
-        "the layout `{layout}` has no guard, and a canary's messages could stall its levels for everybody if its \
-         queue was lost: run `delayline guard {layout}` first"
-    )]
-    Unguarded {
-        /// The layout.
-        layout: Layout,
-    },
     /// All slots are taken.
     #[error("there are already {SLOTS} canaries on it")]
     Full,
@@ -85,11 +62,10 @@ pub enum CanaryError {
 
 /// A canary's connection to its own queue. To send, it needs a [`Router`].
 pub struct CanaryConnection {
-    way: Way,
     consumer: Consumer,
     app: AppKey,
     slot: u8,
-    /// Tells our messages from those of an earlier canary in this slot.
+    /// Distinguishes our messages from the messages of an earlier canary in this slot.
     run: String,
     // Dropped last: it closes the connection.
     _session: Session,
@@ -129,29 +105,25 @@ impl std::fmt::Debug for CanaryConnection {
 }
 
 impl CanaryConnection {
-    /// Takes the first free slot of the set, or of a layout of others. `run` marks the messages of
-    /// one canary through all its connections.
+    /// Takes the first free slot of the set. `run` marks the messages of one canary through all its
+    /// connections.
     ///
     /// # Errors
     /// See [`CanaryError`].
-    pub fn open(settings: &Settings, layout: Option<&Layout>, run: &str) -> Result<Self, CanaryError> {
-        let way = match layout {
-            None => Way::Set(Names::new(settings.topology.set.clone())),
-            Some(layout) => Way::Layout(layout.clone()),
-        };
-        way.check(settings)?;
+    pub fn open(settings: &Settings, run: &str) -> Result<Self, CanaryError> {
+        let names = Names::new(settings.topology.set.clone());
         let mut session = Session::open_for(&settings.broker, "canary")?;
         for slot in 0..SLOTS {
-            match claim(&mut session, &way, slot) {
+            match claim(&mut session, &names, slot) {
                 Ok((consumer, app)) => {
-                    return Ok(Self { way, consumer, app, slot, run: run.to_owned(), _session: session });
+                    return Ok(Self { consumer, app, slot, run: run.to_owned(), _session: session });
                 }
                 Err(error) if is_taken(&error) => {}
                 // Messages on their way to it would take up places of the levels.
                 Err(error) if is_down(&error) => {
-                    let _ = session.unbind(&way.binding(&app_of(slot), slot));
+                    let _ = session.unbind(&binding(&names, &app_of(slot), slot));
                 }
-                Err(error) => return Err(explain(error, &way)),
+                Err(error) => return Err(explain(error, &names)),
             }
         }
         Err(CanaryError::Full)
@@ -172,33 +144,27 @@ impl CanaryConnection {
     }
 
     /// Sends a message; returns an outcome if there is one.
-    pub fn send(&self, pipeline: &mut Pipeline<'_, Sent>, sent: Sent) -> Option<Outcome<Sent>> {
+    pub fn send(&self, pipeline: &mut Pipeline<Sent>, sent: Sent) -> Option<Outcome<Sent>> {
         let (id, delay) = match sent {
             Sent::Probe { id, probe } => (Some(format!("{}-{id}", self.run)), probe.delay()),
             Sent::Question => (None, Delay::ZERO),
         };
         let properties = Properties { message_id: id, kind: Some("canary".into()), ..Properties::default() };
-        pipeline.push(sent, self.way.message(&self.app, delay).with_properties(properties))
+        let message = Message::after(self.app.clone(), delay, "delayline canary");
+        pipeline.push(sent, message.with_properties(properties))
     }
 
     /// The next message of ours that arrives within `limit`; wakes up earlier for an answer
-    /// to one that was sent. Other messages are dropped.
+    /// to a sent message. Other messages are dropped.
     ///
     /// # Errors
     /// The connection is gone.
-    pub fn next(
-        &self,
-        pipeline: &Pipeline<'_, Sent>,
-        limit: Duration,
-    ) -> Result<Option<Received>, CanaryError> {
+    pub fn next(&self, pipeline: &Pipeline<Sent>, limit: Duration) -> Result<Option<Received>, CanaryError> {
         let found = self.poll()?;
         if found.is_some() || limit.is_zero() {
             return Ok(found);
         }
-        let mut select = Select::new();
-        self.consumer.watch(&mut select);
-        pipeline.watch(&mut select);
-        let _ = select.ready_timeout(limit);
+        wait_for_either(&self.consumer, pipeline, limit);
         self.poll()
     }
 
@@ -230,24 +196,25 @@ fn app_of(slot: u8) -> AppKey {
     AppKey::new(format!("{APP}.{slot}")).expect("words and a dot")
 }
 
-fn claim(session: &mut Session, way: &Way, slot: u8) -> Result<(Consumer, AppKey), AmqpError> {
-    let (app, name) = (app_of(slot), way.queue(slot));
+/// The binding that delivers the messages of a canary to its queue.
+fn binding(names: &Names, app: &AppKey, slot: u8) -> Binding {
+    let destination = Endpoint::Queue(names.canary(slot));
+    Binding { source: names.dispatch(), destination, key: RoutingKey::binding_pattern(app) }
+}
+
+fn claim(session: &mut Session, names: &Names, slot: u8) -> Result<(Consumer, AppKey), AmqpError> {
+    let (app, name) = (app_of(slot), names.canary(slot));
     // Quorum queues cannot be exclusive to one consumer. This goes with our connection.
     let taken = format!("{name}.taken");
     session.declare_own_queue_as(&taken)?;
-    let claimed = claim_queue(session, way, (&app, &name), slot);
+    let claimed = claim_queue(session, &name, &binding(names, &app, slot));
     if claimed.is_err() {
         let _ = session.delete_queue(&taken);
     }
     Ok((claimed?, app))
 }
 
-fn claim_queue(
-    session: &mut Session,
-    way: &Way,
-    (app, name): (&AppKey, &str),
-    slot: u8,
-) -> Result<Consumer, AmqpError> {
+fn claim_queue(session: &mut Session, name: &str, binding: &Binding) -> Result<Consumer, AmqpError> {
     let life = i64::try_from(QUEUE_LIFE.as_millis()).unwrap_or(i64::MAX);
     // A classic queue does not answer while its node is down, and messages for it would stop a
     // level.
@@ -259,7 +226,7 @@ fn claim_queue(
     ]))?;
     // The consumer comes before the binding: it shows that the queue answers.
     let consumer = session.consume(name, 256)?;
-    match session.bind(&way.binding(app, slot)) {
+    match session.bind(binding) {
         Ok(()) => Ok(consumer),
         Err(error) => {
             // The queue is of no use to us, nor to others. If it cannot be deleted, it expires
@@ -282,19 +249,16 @@ fn is_down(error: &AmqpError) -> bool {
     matches!(error, AmqpError::Channel { code: 404, text } if text.contains("down or inaccessible"))
 }
 
-fn explain(error: AmqpError, way: &Way) -> CanaryError {
+fn explain(error: AmqpError, names: &Names) -> CanaryError {
     let reason = error.to_string();
-    match (error, way) {
-        (AmqpError::Channel { code: ACCESS_REFUSED, .. }, Way::Set(names)) => CanaryError::NotAllowed {
+    match error {
+        AmqpError::Channel { code: ACCESS_REFUSED, .. } => CanaryError::NotAllowed {
             reason,
             queues: format!("^{}\\.canary\\.", names.entry()),
             entry: names.entry(),
             dispatch: names.dispatch(),
         },
-        (AmqpError::Channel { code: ACCESS_REFUSED, .. }, Way::Layout(layout)) => {
-            CanaryError::NotAllowedIn { reason, layout: layout.clone() }
-        }
-        (AmqpError::Channel { code: 404, .. }, Way::Set(_)) => CanaryError::NoSet { reason },
-        (error, _) => error.into(),
+        AmqpError::Channel { code: 404, .. } => CanaryError::NoSet { reason },
+        error => error.into(),
     }
 }

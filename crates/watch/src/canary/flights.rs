@@ -1,9 +1,9 @@
 //! How many messages of a canary are on their way at most: pure.
 //!
-//! A level hands on 32 messages at a time. A message whose queue does not answer keeps one of these
-//! places, and 32 of them stop the level for every application. So a canary has few messages on
-//! their way that leave the same level last: [`LANE`] with one level and as many with several. With
-//! all slots taken, canaries can fill 24 of the 32 places.
+//! A level hands on 32 messages at a time. A message whose queue does not answer keeps its place, and
+//! 32 such messages stop the level for every application. So a canary limits its messages on their
+//! way that leave the same level last: [`LANE`] with a single level, and the same number with several
+//! levels. With all slots taken, canaries can fill 24 of the 32 places.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -60,6 +60,11 @@ impl Flights {
         }
     }
 
+    /// Whether a message still takes a place.
+    pub(super) fn holds(&self, id: u64) -> bool {
+        self.0.contains_key(&id)
+    }
+
     /// Whether a message has been overdue for [`LOST_AFTER`], so that the canary must ask its queue.
     pub(super) fn is_stale(&self, now: Duration) -> bool {
         self.0.values().any(|flight| now >= flight.due + LOST_AFTER)
@@ -91,7 +96,7 @@ mod tests {
         const PLACES: usize = 32;
         for horizon in 0..=9 {
             let mut flights = Flights::default();
-            // A day of messages, of which none arrives.
+            // A day of messages that never arrive.
             let plan = ProbePlan::up_to(horizon);
             for (id, probe) in (0..40_000).zip(plan.probes().iter().cycle()) {
                 let now = s(id * 2);

@@ -1,4 +1,4 @@
-//! Small messages of our own that tell whether delays are kept.
+//! Small messages of our own that show whether delays are kept.
 //!
 //! A [`Canary`] keeps sending probes through the levels and measures how late each
 //! comes back, which do not, and which come twice. What it sends is fixed by a
@@ -28,14 +28,13 @@ mod ledger;
 mod plan;
 mod runner;
 mod watched;
-mod way;
 
 use std::time::Duration;
 
 pub use connection::{CanaryConnection, CanaryError, Received};
 pub use ledger::{Arrival, Figures, Ledger, ProbeFigures};
 pub use plan::{HORIZON, Pace, Probe, ProbePlan};
-pub use runner::{Canary, LayoutCanary};
+pub use runner::Canary;
 pub use watched::{CanaryState, Watched};
 
 /// How long after it was due a message counts as overdue.
@@ -51,4 +50,4 @@ pub const QUEUE_LIFE: Duration = Duration::from_secs(3_600);
 pub const SLOTS: u8 = 6;
 
 /// The first word of every canary's app key.
-pub const APP: &str = "delayline-canary";
+pub const APP: &str = delayline_broker::CANARY_APP;

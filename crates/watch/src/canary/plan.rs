@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use delayline_core::codec::{Delay, LEVELS};
+use delayline_core::codec::{Delay, LEVELS, Shortcut};
 use delayline_settings::CanarySettings;
 
 /// The highest level that is probed by default: 2^6 = 64 s.
@@ -50,12 +50,20 @@ impl ProbePlan {
     /// The probes for all levels up to `horizon`, which is 27 at most.
     #[must_use]
     pub fn up_to(horizon: u8) -> Self {
+        Self::of(horizon, false)
+    }
+
+    /// The same; in a set with shortcuts, each shortcut up to the horizon alone as well.
+    #[must_use]
+    pub fn of(horizon: u8, shortcuts: bool) -> Self {
         let horizon = horizon.min(LEVELS - 1);
         let all = (1_u64 << (horizon + 1)) - 1;
         let singles = (0..=horizon).map(|level| 1_u64 << level);
         let combinations = [all, all & 0x5555_5555, all & 0xaaaa_aaaa];
+        let shortcuts = Shortcut::all().filter(|shortcut| shortcuts && shortcut.level().number() <= horizon);
+        let shortcuts = shortcuts.map(|shortcut| shortcut.units().into());
         let mut probes = Vec::new();
-        for seconds in singles.chain(combinations) {
+        for seconds in singles.chain(combinations).chain(shortcuts) {
             let probe = Delay::from_seconds(seconds).map(Probe::new).expect("no more bits than levels");
             if seconds > 0 && !probes.contains(&probe) {
                 probes.push(probe);
@@ -71,7 +79,7 @@ impl ProbePlan {
     }
 }
 
-/// Whose turn it is. A probe that may not be sent now goes before all others once it may.
+/// The next probe. A probe that may not be sent now is sent first once it may.
 #[derive(Debug)]
 pub(super) struct Turns(VecDeque<(Probe, u64)>);
 
@@ -134,6 +142,15 @@ mod tests {
         assert_eq!(ProbePlan::up_to(0).probes().len(), 1);
         assert_eq!(ProbePlan::up_to(200), ProbePlan::up_to(27));
     }
+
+    #[test]
+    fn shortcuts_are_probed_alone() {
+        let plan = ProbePlan::of(HORIZON, true);
+        // Eleven of word 0, and 3, 5, 6 and 7 of word 1.
+        assert_eq!(plan.probes().len(), 10 + 11 + 4);
+        assert!(plan.probes().iter().any(|probe| probe.to_string() == "06+04"));
+    }
+
     #[test]
     fn a_probe_that_had_to_wait_comes_before_the_others() {
         let mut turns = Turns::of(&ProbePlan::up_to(2), 2);

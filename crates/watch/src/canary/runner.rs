@@ -11,9 +11,10 @@ use std::{
 
 use log::{debug, info, warn};
 
+use delayline_broker::ManagementApi;
 use delayline_client::router::{Outcome, Pipeline, Stats};
-use delayline_core::topology::Unit;
-use delayline_settings::{Layout, Settings};
+use delayline_core::{codec::Shortcut, topology::Names};
+use delayline_settings::Settings;
 
 use super::{
     CanaryConnection, CanaryError, CanaryState, Pace, Probe, ProbePlan, Watched, connection::Sent,
@@ -23,12 +24,11 @@ use super::{
 /// How often it checks whether to stop.
 const TICK: Duration = Duration::from_millis(500);
 
-/// After so long without looking, the process was not running, and cannot tell when a message
-/// came.
+/// After this pause without looking, the process was not running, and arrival times are unknown.
 const ASLEEP: Duration = Duration::from_secs(3);
 
-/// The pause before another attempt to connect, and the pause if somebody has to fix
-/// something first.
+/// The pause before another attempt to connect, and the pause if an operator has to fix something
+/// first.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// How often the queue is asked whether it takes messages, while some are lost.
@@ -37,25 +37,13 @@ const ASK_EVERY: Duration = Duration::from_secs(30);
 /// How long stopping waits for the last confirms.
 const FINISH: Duration = Duration::from_secs(1);
 
-/// What is known about a canary in the levels of others; shared like [`Watched`].
-#[derive(Debug, Clone, Default)]
-pub struct LayoutCanary {
-    /// What it saw.
-    pub watched: Arc<Watched>,
-    /// What its routers did.
-    pub stats: Arc<Stats>,
-    /// Whether these levels have a guard, as somebody saw last.
-    pub guarded: Arc<AtomicBool>,
-}
-
 /// Sends probes and watches them arrive.
 #[derive(Debug)]
 pub struct Canary {
     settings: Settings,
-    layout: Option<Layout>,
-    /// Whether the levels of others have a guard, if somebody looks after that.
-    guarded: Option<Arc<AtomicBool>>,
     plan: ProbePlan,
+    /// How often each probe is sent.
+    times: u64,
     turns: Turns,
     /// Whether a probe is sent only after its own delay: an earlier canary may have sent some.
     warms_up: bool,
@@ -75,40 +63,20 @@ impl Canary {
         watched.with(|inner| inner.state = CanaryState::Paused(Self::UNTRIED.into()));
         let plan = ProbePlan::up_to(settings.canary.horizon);
         let pace = Pace::new(settings.canary.interval);
-        let turns = Turns::of(&plan, u64::MAX);
-        Self { settings, layout: None, guarded: None, plan, turns, warms_up: true, pace, stats, watched }
+        let (times, turns) = (u64::MAX, Turns::of(&plan, u64::MAX));
+        Self { settings, plan, times, turns, warms_up: true, pace, stats, watched }
     }
 
-    /// A canary in the levels of others that sends nothing while they have no guard, as somebody
-    /// who looks at them tells it.
-    #[must_use]
-    pub fn in_layout(settings: Settings, layout: Layout, canary: LayoutCanary) -> Self {
-        let LayoutCanary { watched, stats, guarded } = canary;
-        let canary = Self::new(settings, stats, Arc::clone(&watched)).through(layout);
-        watched.with(|inner| inner.state = CanaryState::Off);
-        Self { guarded: Some(guarded), ..canary }
-    }
-
-    /// Sends through the levels of others instead of the set's; only if they have a guard when it
-    /// connects.
-    #[must_use]
-    pub fn through(mut self, layout: Layout) -> Self {
-        self.watched.with(|inner| inner.name = format!("canary of {layout}"));
-        // Theirs are whole seconds, whatever a set was declared with.
-        self.settings.topology.unit = Unit::SECOND;
-        self.layout = Some(layout);
-        self
-    }
-
-    /// Sends each probe this many times and then no more, beginning with all of them at once.
+    /// Sends each probe this many times and then stops, beginning with all of them at once.
     #[must_use]
     pub fn with_rounds(mut self, rounds: u32) -> Self {
-        self.turns = Turns::of(&self.plan, rounds.into());
+        self.times = rounds.into();
+        self.turns = Turns::of(&self.plan, self.times);
         self.warms_up = false;
         self
     }
 
-    /// What it sends.
+    /// The messages that it sends.
     #[must_use]
     pub fn plan(&self) -> &ProbePlan {
         &self.plan
@@ -120,16 +88,7 @@ impl Canary {
         let mut next_id = 0;
         let mut last_reason = String::new();
         while !stop.load(Ordering::Relaxed) {
-            if self.lacks_a_guard() {
-                self.rest();
-                continue;
-            }
             let Err(error) = self.run_once(&run, &mut next_id, stop) else { break };
-            // What it found itself, before somebody else has looked again.
-            if self.guarded.is_some() && matches!(error, CanaryError::Unguarded { .. }) {
-                self.rest();
-                continue;
-            }
             let reason = error.to_string();
             self.watched.with(|inner| {
                 inner.ledger.disconnected(inner.started.elapsed());
@@ -137,58 +96,42 @@ impl Canary {
             });
             // The same line every few seconds would fill a log while a broker is down.
             if reason != last_reason {
-                let name = self.watched.with(|inner| inner.name.clone());
-                warn!("{name}: {reason}; trying again");
+                warn!("canary: {reason}; trying again");
                 last_reason = reason;
             }
             let pause = if matches!(error, CanaryError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
             let until = Instant::now() + pause;
-            while !stop.load(Ordering::Relaxed) && !self.lacks_a_guard() && Instant::now() < until {
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 thread::sleep(TICK);
             }
         }
     }
 
-    fn lacks_a_guard(&self) -> bool {
-        self.guarded.as_ref().is_some_and(|guarded| !guarded.load(Ordering::Relaxed))
-    }
-
-    /// Waits a moment for a guard. What is on its way still comes to its queue, which outlives it.
-    fn rest(&self) {
-        self.watched.with(|inner| {
-            if inner.state != CanaryState::Off {
-                info!("{}: no message while there is no guard", inner.name);
-                inner.ledger.disconnected(inner.started.elapsed());
-                inner.state = CanaryState::Off;
-            }
-        });
-        thread::sleep(TICK);
-    }
-
     fn run_once(&mut self, run: &str, next_id: &mut u64, stop: &AtomicBool) -> Result<(), CanaryError> {
-        let connection = CanaryConnection::open(&self.settings, self.layout.as_ref(), run)?;
+        let connection = CanaryConnection::open(&self.settings, run)?;
+        let plan = ProbePlan::of(self.settings.canary.horizon, self.has_shortcuts());
+        if plan != self.plan {
+            (self.turns, self.plan) = (Turns::of(&plan, self.times), plan);
+        }
         let router = CanaryConnection::router(&self.settings, Arc::clone(&self.stats))?;
         let mut pipeline = router.pipeline();
         let (slot, every) = (connection.slot(), self.settings.canary.interval);
         let started = self.watched.with(|inner| {
             inner.connected(slot);
-            info!("{}: one message every {every:?}, in slot {slot}", inner.name);
             inner.started
         });
+        info!("canary: one message every {every:?}, in slot {slot}");
         let mut looked = started.elapsed();
         let mut ask_at = looked;
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ok(());
             }
-            if let (true, Some(layout)) = (self.lacks_a_guard(), self.layout.clone()) {
-                break Err(CanaryError::Unguarded { layout });
-            }
             let now = started.elapsed();
             if now.saturating_sub(looked) > ASLEEP {
                 self.watched.with(|inner| {
                     inner.ledger.slept(looked, now);
-                    // Nobody could hear an answer then.
+                    // No answer could arrive then.
                     inner.unanswered = None;
                 });
             }
@@ -217,11 +160,22 @@ impl Canary {
         ended
     }
 
+    /// Whether the set has shortcuts. If the settings leave that open, the first queue shows it.
+    fn has_shortcuts(&self) -> bool {
+        let topology = &self.settings.topology;
+        let exists = || {
+            let api = ManagementApi::new(self.settings.management.as_ref()?).ok()?;
+            let first = Names::new(topology.set.clone()).shortcut(Shortcut::all().next()?);
+            api.queue(&self.settings.broker.vhost, &first).ok()?
+        };
+        topology.shortcuts.unwrap_or_else(|| exists().is_some())
+    }
+
     /// Sends the next probe if it is time.
     fn send(
         &mut self,
         connection: &CanaryConnection,
-        pipeline: &mut Pipeline<'_, Sent>,
+        pipeline: &mut Pipeline<Sent>,
         next_id: &mut u64,
         started: Instant,
     ) {
@@ -262,17 +216,15 @@ impl Canary {
             Ok(receipt) => {
                 inner.answered(slot);
                 // Published once, and on the intended route: not after a pause that took a
-                // second off its delay, and so a level off its route. A key of others stays as it
-                // is.
-                let as_asked = self.layout.is_some() || receipt.delay == asked;
-                if as_asked && receipt.publishes == 1 {
+                // second off its delay, and so a level off its route.
+                if receipt.delay == asked && receipt.publishes == 1 {
                     inner.ledger.confirmed(id);
                 } else {
                     inner.ledger.withdrawn(id);
                 }
             }
             Err(error) => {
-                debug!("{}: {error}", inner.name);
+                debug!("canary: {error}");
                 inner.refusal = Some(error.to_string());
                 // A message in doubt is not expected either: whether it arrives shows
                 // nothing.
@@ -282,36 +234,5 @@ impl Canary {
                 }
             }
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_cannot_fly_rests_once_there_is_no_guard() {
-        // Without the management API, nobody can see whether there is a guard.
-        let settings = Settings::from_url("amqp://localhost").unwrap();
-        let (known, stop) = (LayoutCanary::default(), Arc::new(AtomicBool::new(false)));
-        let canary = Canary::in_layout(settings, Layout::nservicebus(), known.clone());
-        assert_eq!(known.watched.state(), CanaryState::Off);
-        let running = {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || canary.run(&stop))
-        };
-        let reaches = |expected: fn(&CanaryState) -> bool| {
-            let until = Instant::now() + Duration::from_secs(60);
-            while !expected(&known.watched.state()) {
-                assert!(Instant::now() < until, "{:?}", known.watched.state());
-                thread::sleep(Duration::from_millis(20));
-            }
-        };
-        known.guarded.store(true, Ordering::Relaxed);
-        reaches(|state| matches!(state, CanaryState::Paused(reason) if reason.contains("management API")));
-        known.guarded.store(false, Ordering::Relaxed);
-        reaches(|state| *state == CanaryState::Off);
-        stop.store(true, Ordering::Relaxed);
-        running.join().unwrap();
     }
 }

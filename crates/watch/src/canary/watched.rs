@@ -1,4 +1,4 @@
-//! What is known about a canary.
+//! The state of a canary, for its observers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,13 +24,13 @@ const LATENESS_BOUNDS: &[f64] =
 const MOMENT: Duration = Duration::from_secs(10);
 const MOMENTS: usize = 180;
 
-/// The most arrivals of one moment of which the median is taken.
+/// The most arrivals of a moment that its median is taken from.
 const SAMPLES: usize = 64;
 
 /// Whether it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CanaryState {
-    /// It is switched off, or has no place to be: the levels of others without a guard.
+    /// It is switched off.
     Off,
     /// It runs, in this slot.
     Running(u8),
@@ -38,14 +38,12 @@ pub enum CanaryState {
     Paused(String),
 }
 
-/// What is known about a canary; shared by the canary and everybody who looks at it.
+/// The state of a canary; shared by the canary and its observers.
 #[derive(Debug)]
 pub struct Watched(Mutex<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    /// What it is called in the log.
-    pub(super) name: String,
     pub(super) state: CanaryState,
     pub(super) started: Instant,
     pub(super) ledger: Ledger,
@@ -75,7 +73,6 @@ pub(crate) struct Moment {
 impl Default for Watched {
     fn default() -> Self {
         Self(Mutex::new(Inner {
-            name: "canary".into(),
             state: CanaryState::Off,
             started: Instant::now(),
             ledger: Ledger::default(),
@@ -177,7 +174,7 @@ impl Inner {
     pub(super) fn answered(&mut self, slot: u8) {
         (self.unanswered, self.refusal) = (None, None);
         if self.state != CanaryState::Running(slot) {
-            info!("{}: its messages are confirmed again", self.name);
+            info!("canary: its messages are confirmed again");
             self.state = CanaryState::Running(slot);
         }
     }
@@ -187,7 +184,7 @@ impl Inner {
         let silent = self.unanswered.is_some_and(|since| now.saturating_sub(since) > MUTE);
         if silent && matches!(self.state, CanaryState::Running(_)) {
             let reason = self.refusal.clone().unwrap_or_else(|| "the broker confirms nothing".into());
-            warn!("{}: {reason}; trying again", self.name);
+            warn!("canary: {reason}; trying again");
             self.state = CanaryState::Paused(reason);
         }
     }
@@ -215,11 +212,9 @@ impl Inner {
                     moment.late.push(late);
                 }
             }
-            Arrival::Twice(_) if received.redelivered => {
-                debug!("{}: a message was delivered again", self.name)
-            }
+            Arrival::Twice(_) if received.redelivered => debug!("canary: a message was delivered again"),
             Arrival::Twice(probe) => self.ledger.count_twice(probe),
-            Arrival::Unknown => debug!("{}: a message arrived that had been written off", self.name),
+            Arrival::Unknown => debug!("canary: a message arrived that had been written off"),
         }
     }
 }

@@ -15,10 +15,10 @@ use prometheus_client::{
 };
 
 use crate::{
-    canary::{LayoutCanary, Watched},
+    canary::Watched,
     picture::{Checkup, LayoutView, Level, Picture, RecallView},
 };
-use delayline_admin::{Layout, RecallStats, Severity, UnstickStats};
+use delayline_admin::{RecallStats, Severity, UnstickStats};
 use delayline_client::{
     gateway::{GatewayCounters, GatewayCounts},
     retry::RetryStats,
@@ -35,31 +35,29 @@ use super::{
 /// The label of all apps that have no series of their own.
 const OTHER: &str = "other";
 
-/// What is counted inside this process; each part is optional.
+/// The counters of this process; each part is optional.
 #[derive(Debug, Clone, Default)]
 pub struct Inside {
     /// When the process started.
     pub started: Option<Timestamp>,
-    /// What the retry service decided, and what its routers did.
+    /// The decisions of the retry service, and the counters of its routers.
     pub retry: Option<(Arc<RetryStats>, Arc<Stats>)>,
-    /// What the canary saw, and what its routers did.
+    /// The results of the canary, and the counters of its routers.
     pub canary: Option<(Arc<Watched>, Arc<Stats>)>,
-    /// The same of canaries in the levels of others.
-    pub layouts: Vec<(Layout, LayoutCanary)>,
     /// How often stuck queues were made to try again.
     pub unstick: Option<Arc<UnstickStats>>,
-    /// What the sweeper saw and did.
+    /// The results of the sweeper.
     pub recalls: Option<Arc<RecallStats>>,
-    /// What gateways did.
+    /// The counters of gateways.
     pub gateways: Option<Arc<GatewayCounters>>,
 }
 
-/// Everything that one scrape tells.
+/// The data of a scrape.
 #[derive(Debug, Clone)]
 pub struct Exposition {
     /// The latest picture.
     pub picture: Picture,
-    /// What is counted inside.
+    /// The counters of this process.
     pub inside: Inside,
 }
 
@@ -87,7 +85,7 @@ impl Collector for Exposition {
         self.kept(&mut out)?;
         self.recalls(&mut out)?;
         self.retries(&mut out)?;
-        self.canaries(&mut out)?;
+        self.canary(&mut out)?;
         self.routers(&mut out)?;
         self.process(&mut out)
     }
@@ -107,8 +105,8 @@ impl Exposition {
                 ("broker_version", broker.version.as_deref().unwrap_or_default()),
             ],
         )?;
-        // A partial comparison without differences proves nothing, and nobody misses a set
-        // that is awaited.
+        // A partial comparison without differences proves nothing, and an awaited set is not
+        // missed.
         let proves = broker.reachable && !verified.is_partial() && !verified.awaited;
         let compared = verified.ok.filter(|_| proves);
         out.number(f::SET_VERIFIED, compared.map(flag))?;
@@ -178,7 +176,7 @@ impl Exposition {
         let attempts = stats.map(|stats| stats.attempts()).unwrap_or_default();
         let attempts = attempts.into_iter().map(|(queue, count)| (queue, number(count)));
         out.labelled(f::UNSTICKS, "queue", attempts)?;
-        out.number(f::UNSTICK_BLOCKED, stats.map(|stats| count(stats.blocked())))
+        out.number(f::UNSTICK_BLOCKED, stats.and_then(|stats| stats.blocked()).map(count))
     }
 
     fn gateways(&self, out: &mut Out<'_>) -> Result<(), Error> {
@@ -224,14 +222,7 @@ impl Exposition {
             let known = views.clone().filter_map(|view| Some((view.app.clone(), number(of(view)?))));
             known.collect::<Vec<_>>()
         };
-        out.labelled(f::RECALLED, "app", of(|view| Some(view.recalled)))?;
-        let journals = views.clone().filter_map(|view| Some((view.app.clone(), view.journal.as_ref()?)));
-        let copies = journals.clone().map(|(app, journal)| (app, number(journal.copies)));
-        out.labelled(f::JOURNAL_COPIES, "app", copies)?;
-        let cut_off = journals.clone().filter_map(|(app, journal)| Some((app, number(journal.cut_off?))));
-        out.labelled(f::JOURNAL_CUT_OFF, "app", cut_off)?;
-        let oldest = journals.filter_map(|(app, journal)| Some((app, seconds(journal.oldest?))));
-        out.labelled(f::JOURNAL_OLDEST, "app", oldest)?;
+        out.labelled(f::RECALLED, "app", of(|view| view.recalled))?;
         out.labelled(f::RECALLS_PENDING, "app", of(|view| view.pending))?;
         out.labelled(f::RECALLS_QUOTA, "app", of(|view| Some(view.quota)))?;
         out.labelled(f::RECALLS_OVER, "app", of(|view| view.over))?;
@@ -267,7 +258,7 @@ impl Exposition {
     }
 }
 
-/// How long a level has been held up.
+/// How long messages of a level have been stuck.
 fn held_up(level: &Level, now: Timestamp) -> Option<f64> {
     level.stuck?;
     Some(level.stuck_since.map_or(0.0, |since| (seconds(now) - seconds(since)).max(0.0)))
@@ -323,10 +314,7 @@ impl Out<'_> {
     ) -> Result<(), Error> {
         let mut metric = self.family(family)?;
         for (labels, sample) in samples {
-            match labels.is_empty() {
-                true => write(family, &mut metric, sample)?,
-                false => write(family, &mut metric.encode_family(&labels)?, sample)?,
-            }
+            write(family, &mut metric.encode_family(&labels)?, sample)?;
         }
         Ok(())
     }
@@ -346,7 +334,7 @@ fn histogram(metric: &mut MetricEncoder<'_>, counted: &Counted) -> Result<(), Er
     metric.encode_histogram::<Vec<(String, String)>>(counted.seconds, counted.count, &counted.buckets, None)
 }
 
-/// What was found, by code and application; an empty one where none is known.
+/// The findings, by code and application; the application is empty if it is unknown.
 fn kinds(checkup: &Checkup) -> BTreeSet<(&str, &str)> {
     let findings = checkup.findings.iter();
     findings
@@ -375,6 +363,6 @@ fn seconds(time: Timestamp) -> f64 {
     time.as_millisecond() as f64 / 1_000.0
 }
 
-mod canaries;
+mod canary;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ pub enum Kind {
     Gauge,
     /// It counts durations by length.
     Histogram,
-    /// It is always 1; its labels tell.
+    /// It is always 1; its labels are the information.
     Info,
 }
 
@@ -54,8 +54,8 @@ families! {
     BUILD: Info "delayline_build" None, "The version of delayline";
     SET: Info "delayline_set" None, "The set that is watched";
     SET_VERIFIED: Gauge "delayline_set_verified" None,
-        "1 if every object and binding of the set is as it should be, 0 if not; absent if unknown";
-    SET_PROBLEMS: Gauge "delayline_set_problems" None, "Differences between the set and what it should be";
+        "1 if every object and binding of the set matches its definition, 0 if not; absent if unknown";
+    SET_PROBLEMS: Gauge "delayline_set_problems" None, "Differences between the set and its definition";
     FINDINGS: Gauge "delayline_findings" None, "Findings of a check of the whole broker, by severity";
     FOUND: Gauge "delayline_found" None,
         "1 for each kind of finding of a check of the whole broker, by code and, where known, by application";
@@ -65,33 +65,32 @@ families! {
     COUNTED: Gauge "delayline_counted_timestamp" Some("seconds"), "Time at which the queues were last counted";
     READY: Gauge "delayline_level_ready" Some("messages"), "Messages that wait in a level";
     STUCK: Gauge "delayline_level_stuck" Some("messages"),
-        "Messages whose time in a level is up and that do not move: the broker has counted them repeatedly";
+        "Due messages of a level that do not move: the broker has counted them repeatedly";
     HANDING_ON: Gauge "delayline_level_handing_on" Some("messages"),
-        "Messages whose time in a level is up and that the next queue has not confirmed; many at once, \
-         each for a moment, are normal";
+        "Due messages of a level that the next queue has not confirmed; under load there are always \
+         some, each for a moment";
     HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
-        "How long messages of a level have been seen not to move; 0 if all move";
+        "How long messages of a level have been stuck; 0 if none is";
     LAYOUT_COUNTED: Gauge "delayline_layout_counted_timestamp" Some("seconds"),
-        "Time at which the delays of others were last counted, by layout";
+        "Time at which a layout was last counted";
     LAYOUT_SEEN: Gauge "delayline_layout_seen" None,
-        "1 if the delays of others could be counted at the last look, 0 if not, by layout; absent if unknown";
+        "1 if a layout could be counted at the last check, 0 if not; absent if unknown";
     LAYOUT_READY: Gauge "delayline_layout_level_ready" Some("messages"),
-        "Messages that wait in a level of others, by layout and level";
+        "Messages that wait in a level of a layout, by layout and level";
     LAYOUT_STUCK: Gauge "delayline_layout_level_stuck" Some("messages"),
-        "Messages whose time in a level of others is up and that do not move, by layout and level";
+        "Due messages of a layout that do not move, by layout and level";
     LAYOUT_HANDING_ON: Gauge "delayline_layout_level_handing_on" Some("messages"),
-        "Messages whose time in a level of others is up and that the next queue has not confirmed, by layout \
-         and level";
+        "Due messages of a layout that the next queue has not confirmed, by layout and level";
     LAYOUT_HELD_UP: Gauge "delayline_layout_level_held_up" Some("seconds"),
-        "How long messages of a level of others have been seen not to move, by layout and level; 0 if all move";
+        "How long messages of a layout have been stuck, by layout and level; 0 if none is";
     LAYOUT_GUARDED: Gauge "delayline_layout_guarded" None,
-        "1 if every exchange of a layout has an alternate, 0 if not, by layout";
+        "1 if every exchange of a layout has an alternate exchange, 0 if not, by layout";
     LAYOUT_UNROUTABLE: Gauge "delayline_layout_unroutable" Some("messages"),
-        "Messages that nobody is bound for and that the guard of a layout keeps, by layout; absent without a guard";
+        "Undeliverable messages that the guard of a layout keeps, by layout; absent without a guard";
     UNSTICKS: Counter "delayline_unsticks" None,
         "Attempts to make a stuck queue try again, by queue";
     UNSTICK_BLOCKED: Gauge "delayline_unstick_blocked" None,
-        "Stuck queues that could not be made to try again, for lack of rights or because of other policies";
+        "Stuck queues that could not be made to try again, for lack of permissions or because of policies";
     GATEWAY_TAKEN: Counter "delayline_gateway_taken" Some("messages"),
         "Messages that publishers sent to a gateway, by gateway";
     GATEWAY_DELAYED: Counter "delayline_gateway_delayed" Some("messages"),
@@ -99,30 +98,24 @@ families! {
     GATEWAY_DELIVERED: Counter "delayline_gateway_delivered" Some("messages"),
         "Messages that a gateway sent to its consumers' exchange, by gateway";
     GATEWAY_SET_ASIDE: Counter "delayline_gateway_set_aside" Some("messages"),
-        "Messages of a gateway that could not be sent on and are unroutable, by gateway";
+        "Messages of a gateway that could not be sent on and became unroutable, by gateway";
     GATEWAY_LATENESS: Histogram "delayline_gateway_lateness" Some("seconds"),
         "How late delayed messages of a gateway came back from the levels, by gateway; 0 if in time";
-    UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Messages that nobody is bound for, or that are malformed";
+    UNROUTABLE: Gauge "delayline_unroutable" Some("messages"), "Unroutable messages";
     UNROUTABLE_AGE: Gauge "delayline_unroutable_oldest_age" Some("seconds"),
-        "How long the oldest unroutable message has been there, as far as is known";
-    PARKED: Gauge "delayline_parked" Some("messages"), "Messages that used up their attempts or their time";
+        "Age of the oldest unroutable message, as far as it is known";
+    PARKED: Gauge "delayline_parked" Some("messages"), "Parked messages";
     PARKED_AGE: Gauge "delayline_parked_oldest_age" Some("seconds"),
-        "How long the oldest parked message has been there, as far as is known";
-    RECALLED: Gauge "delayline_recalled" Some("messages"), "Messages that were recalled and are kept, by application";
-    JOURNAL_COPIES: Gauge "delayline_journal" Some("messages"),
-        "Copies that a journal has, whether their messages still wait or not, by application";
-    JOURNAL_CUT_OFF: Gauge "delayline_journal_cut_off" Some("messages"),
-        "Copies that the limits of a journal have cut off, by application, as of the last look";
-    JOURNAL_OLDEST: Gauge "delayline_journal_oldest_timestamp" Some("seconds"),
-        "Time at which the message of the oldest copy was published, by application, as of the last look";
+        "Age of the oldest parked message, as far as it is known";
+    RECALLED: Gauge "delayline_recalled" Some("messages"), "Recalled messages that are kept, by application";
     RECALLS_PENDING: Gauge "delayline_recalls_pending" None,
-        "Recalls that are there, by application, as of the last sweep";
+        "Pending recalls, by application, as of the last sweep";
     RECALLS_QUOTA: Gauge "delayline_recalls_quota" None,
         "Recalls that an application may have pending (max_recalls), by application";
     RECALLS_OVER: Gauge "delayline_recalls_over" None,
-        "Recalls of messages that are over and that could not be swept up, by application";
+        "Recalls that could not be swept although their messages were due, by application";
     RECALLS_SWEPT: Counter "delayline_recalls_swept" None,
-        "Recalls of messages that were over and that were removed, by application";
+        "Recalls that this daemon has swept, by application";
     RECALLS_COUNTED: Gauge "delayline_recalls_counted_timestamp" Some("seconds"),
         "Time at which recalls were last counted";
     RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
@@ -148,7 +141,7 @@ families! {
     CONFIRMED: Counter "delayline_router_confirmed" None, "Messages that the broker confirmed";
     NACKED: Counter "delayline_router_nacked" None, "Messages that the broker refused to store";
     RETURNED: Counter "delayline_router_returned" None, "Messages that were routed to no queue";
-    REJECTED: Counter "delayline_router_rejected" None, "Messages over which the broker closed the channel";
+    REJECTED: Counter "delayline_router_rejected" None, "Messages for which the broker closed the channel";
     RECONNECTS: Counter "delayline_router_reconnects" None, "Reconnections";
     CONFIRM_TIME: Histogram "delayline_router_confirm_duration" Some("seconds"),
         "From writing a message to its confirm";

@@ -1,8 +1,7 @@
-//! What can be seen of a set, as metrics in the OpenMetrics text format.
+//! The state of a set, as metrics in the OpenMetrics text format.
 //!
-//! [`Exposition`] holds everything that one scrape tells: the latest
-//! [`Picture`](crate::picture::Picture), and what is counted inside this process. Making the
-//! text makes no request and holds no lock for long.
+//! [`Exposition`] holds the data of a scrape: the latest [`Picture`](crate::picture::Picture), and
+//! the counters of this process. Making the text makes no request and holds no lock for long.
 //!
 //! # Names
 //!
@@ -12,9 +11,9 @@
 //!
 //! # Cardinality
 //!
-//! Labels have few values: 28 levels, ten canary routes through them, two routers, the
-//! reasons for parking, the layouts of others that somebody named. Apps alone could be many: 100 of them have their own series, and all
-//! others share the app `other`.
+//! Labels have few values: 28 levels, ten canary routes through them (up to 36 with shortcuts), two routers, the reasons
+//! for parking, and the layouts in the settings. Only applications can be many: 100 of them have
+//! their own series, and all others share the app `other`.
 
 mod exposition;
 mod families;

@@ -1,5 +1,7 @@
 //! Taking pictures: the only part that asks the broker.
 
+mod api;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -9,22 +11,21 @@ use std::{
 use jiff::Timestamp;
 
 use crate::canary::Watched;
-use delayline_admin::{
-    AppBinding, FindingCode, Kept, RecallStats,
-    handover::{Look, remembered},
-    management::{ExchangeInfo, ManagementApi, ManagementError, QueueInfo},
-};
+use delayline_admin::{FindingCode, Kept, RecallStats};
 use delayline_amqp::{AmqpError, Line, Session};
+use delayline_broker::{ManagementApi, ManagementError};
 use delayline_client::retry::RetryStats;
-use delayline_core::{codec::LEVELS, topology::Topology};
-use delayline_settings::{NO_MANAGEMENT, Settings};
+use delayline_core::topology::Topology;
+use delayline_settings::Settings;
 
+use super::{AppRetries, CanaryView, Checkup, LayoutView, Level, Picture, Rates, SetView, Verdict, forecast};
 use super::{
-    AppRetries, CanaryView, Checkup, Depths, History, LayoutView, Picture, Rates, SetView, Verdict, forecast,
-};
-use super::{
-    compare::Comparison, handing_on::HandingOn, minute::LastMinute, nothing::nothing, peeking::Peeking,
-    services,
+    compare::Comparison,
+    flow::{Counts, Flow},
+    handing_on::HandingOn,
+    minute::LastMinute,
+    nothing::nothing,
+    peeking::Peeking,
 };
 
 /// How often the management API is asked; its numbers are renewed every 5 s.
@@ -39,21 +40,18 @@ const API_PATIENCE: Duration = Duration::from_secs(3);
 /// An exchange that the broker itself declares in every vhost.
 const EVERYWHERE: &str = "amq.topic";
 
-/// The levels as an array has them.
-const COUNT: usize = LEVELS as usize;
-
-/// What is known inside this process; each part is optional.
+/// The sources inside this process; each part is optional.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// The counters of the retry service.
     pub retries: Option<Arc<RetryStats>>,
-    /// What the canary saw.
+    /// The results of the canary.
     pub canary: Option<Arc<Watched>>,
-    /// The last check of the whole broker, put here by whoever does it.
+    /// The last check of the whole broker, put here by its thread.
     pub checkup: Arc<Mutex<Option<Checkup>>>,
-    /// What was seen of the delays of others, put here by whoever looks.
+    /// The last counts of the watched layouts, put here by their thread.
     pub layouts: Arc<Mutex<Vec<LayoutView>>>,
-    /// What the sweeper has seen and done.
+    /// The results of the sweeper.
     pub recalls: Option<Arc<RecallStats>>,
     /// Whether to ask who is bound to the dispatch exchange: one more request.
     pub apps: bool,
@@ -72,7 +70,7 @@ pub struct Collector {
     api: Option<Result<ManagementApi, ManagementError>>,
     session: Option<Session>,
     started: Instant,
-    history: History,
+    flow: Flow,
     /// How many retries each application had.
     retried: LastMinute<BTreeMap<String, u64>>,
     /// How many messages were unroutable and parked.
@@ -81,13 +79,16 @@ pub struct Collector {
     asked_api: Option<Duration>,
     /// Why the management API gave no answer last time.
     api_problem: Option<String>,
+    /// The parts that its last answer left out, and why.
+    api_silence: Option<String>,
     comparison: Comparison,
     /// Whether the set was ever there.
     installed: bool,
-    /// The last answer of the management API, by level from 0.
-    published: [Option<u64>; COUNT],
+    /// The last answer of the management API: messages published to the entry exchange, and into
+    /// all levels.
     entered: Option<u64>,
-    /// How many messages queues have including those that are held, where somebody holds any.
+    published: Option<u64>,
+    /// How many messages queues have, including unacknowledged messages, where there are any.
     in_hands: BTreeMap<String, u64>,
     handing_on: HandingOn,
     peeking: Arc<Peeking>,
@@ -98,21 +99,21 @@ impl Collector {
     #[must_use]
     pub fn new(settings: Settings, sources: Sources) -> Self {
         let topology = Topology::new(settings.topology.clone());
-        let unit = topology.settings().unit;
         Self {
-            api: settings.management.as_ref().map(|api| ManagementApi::within(api, API_PATIENCE)),
+            api: client(&settings),
             session: None,
             started: Instant::now(),
-            history: History::new(|level| unit.wait(level)),
+            flow: Flow::default(),
             retried: LastMinute::default(),
             kept: LastMinute::default(),
             last: nothing(&settings, &topology),
             asked_api: None,
             api_problem: None,
+            api_silence: None,
             comparison: Comparison::default(),
             installed: false,
-            published: [None; COUNT],
             entered: None,
+            published: None,
             in_hands: BTreeMap::new(),
             handing_on: HandingOn::default(),
             peeking: Arc::default(),
@@ -122,12 +123,12 @@ impl Collector {
         }
     }
 
-    /// Tells when kept messages are being looked at.
+    /// Knows when kept messages are being examined.
     pub(super) fn peeking(&self) -> Arc<Peeking> {
         Arc::clone(&self.peeking)
     }
 
-    /// Leaves comparing the set to somebody else, who puts the findings here.
+    /// Leaves comparing the set to another thread, which puts the findings here.
     pub(super) fn compared_elsewhere(&mut self) -> Arc<Mutex<Option<SetView>>> {
         let found = Arc::default();
         self.comparison = Comparison::Elsewhere(Arc::clone(&found));
@@ -172,9 +173,8 @@ impl Collector {
         self.note_broker(counted.as_ref().err().map(ToString::to_string));
         if let Ok(ready) = counted {
             answered();
-            let depths = self.depths(now, &ready);
-            self.history.push(depths);
-            self.note_levels();
+            self.note_depths(now, ready);
+            self.note_levels(now);
             self.note_kept(now);
             if let Some(found) = self.comparison.result(&self.last.broker, &self.settings, &self.topology) {
                 self.last.verified = found;
@@ -188,7 +188,7 @@ impl Collector {
 
     /// How many messages each queue of the set has ready, by its name.
     fn count(&mut self) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
-        // A connection that was lost meanwhile says nothing about now.
+        // A connection that was lost meanwhile does not describe the present.
         if let Some(session) = self.session.take()
             && let Ok(ready) = self.count_over(session)
         {
@@ -202,7 +202,7 @@ impl Collector {
         let mut ready = BTreeMap::new();
         let nothing_to_count = self.last.verified.awaited;
         if nothing_to_count {
-            // An exchange that every vhost has: a broker logs each question about one that is not there.
+            // An exchange that every vhost has: a broker logs each question about a missing exchange.
             session.exchange_exists(EVERYWHERE)?;
         }
         for queue in self.topology.queues().filter(|_| !nothing_to_count) {
@@ -234,11 +234,11 @@ impl Collector {
     }
 
     /// Enters the counts, and asks the management API for the rest.
-    fn depths(&mut self, now: Duration, ready: &BTreeMap<String, Option<u64>>) -> Depths {
+    fn note_depths(&mut self, now: Duration, ready: BTreeMap<String, Option<u64>>) {
         let names = self.topology.names();
         let of = |name: &str| ready.get(name).copied().flatten();
         self.last.counted = Some(self.last.at);
-        // Messages that somebody is looking at are held for a moment, but still there.
+        // Messages that are being examined are held for a moment, but still exist.
         let kept = |which: &Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
             true => last.or(of(name)),
             false => of(name).max(of(name).and(self.in_hands.get(name).copied())),
@@ -246,116 +246,59 @@ impl Collector {
         self.last.unroutable = kept(&Kept::Unroutable, &names.unroutable(), self.last.unroutable);
         self.last.parked = kept(&Kept::Parked, &names.parked(), self.last.parked);
         self.last.retry = of(&names.retry());
-        let mut depths = Depths::unknown(now);
-        for level in &mut self.last.levels {
-            level.ready = of(&level.queue);
-            depths.ready[usize::from(level.level)] = level.ready;
-        }
         let every = if self.api_problem.is_none() { API_EVERY } else { API_AGAIN };
         if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= every) {
             self.api_problem = self.ask_api().err();
+            if self.api_problem.is_some() {
+                // Its certificate may have been renewed.
+                self.api = client(&self.settings);
+            }
             // The request may have taken long.
             self.asked_api = Some(self.started.elapsed());
         }
         // Reported in every picture until it works again.
         if let Some(reason) = &self.api_problem {
-            self.last.unchecked.push(format!("stuck messages and what is published: {reason}"));
+            self.last.unchecked.push(format!("stuck and published messages: {reason}"));
             self.forget_api();
         }
-        (depths.published, depths.entered) = (self.published, self.entered);
-        // Messages being passed on are still there. The counts of publishes are older than
-        // those of depths, so what passes may be underestimated for a moment, but never
-        // overestimated.
-        for level in &self.last.levels {
-            let messages = level.ready.map(|ready| ready + level.handing_on.unwrap_or(0));
-            depths.messages[usize::from(level.level)] = messages;
-        }
-        depths
+        self.last.unchecked.extend(self.api_silence.clone());
+        self.note_ready(ready);
     }
 
-    fn ask_api(&mut self) -> Result<(), String> {
-        let api = match &self.api {
-            None => return Err(NO_MANAGEMENT.into()),
-            Some(Err(error)) => return Err(error.to_string()),
-            Some(Ok(api)) => api,
-        };
-        let vhost = &self.settings.broker.vhost;
-        let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
-        let totals = api.queue_totals(vhost).map_err(|error| error.to_string())?;
-        let entry = api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?;
-        if self.sources.apps {
-            let bindings = api.bindings_from(vhost, &self.topology.names().dispatch());
-            let bindings = bindings.map_err(|error| error.to_string())?;
-            self.last.apps = Some(AppBinding::all(&self.topology, bindings));
+    /// Enters how many messages wait in each level. Shortcuts are part of the level of their highest bit.
+    fn note_ready(&mut self, mut ready: BTreeMap<String, Option<u64>>) {
+        // The API has just reported that these exist.
+        let unseen = self.topology.queues().filter(|queue| !ready.contains_key(&queue.name));
+        for queue in unseen.map(|queue| queue.name.clone()).collect::<Vec<_>>() {
+            let depth = self.session.as_mut().and_then(|session| session.queue_depth(&queue).ok()).flatten();
+            ready.insert(queue, depth.map(|depth| depth.ready.into()));
         }
-        let names = self.topology.names();
-        let recalls = self.sources.recalls.as_deref().map(RecallStats::counts);
-        self.last.recalls = Some(services::recalls(names, &self.settings, recalls.as_ref(), &queues));
-        self.last.gateways = Some(services::gateways(names, &queues));
-        self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
-        let held = queues.iter().filter(|queue| queue.messages_unacknowledged > 0);
-        self.in_hands = held.map(|queue| (queue.name.clone(), queue.messages)).collect();
-        let queues: BTreeMap<&str, &QueueInfo> =
-            queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
-        let totals: BTreeMap<&str, &QueueInfo> =
-            totals.iter().map(|queue| (queue.name.as_str(), queue)).collect();
-        let (now, at) = (self.started.elapsed(), self.last.at);
         for level in &mut self.last.levels {
-            let queue = queues.get(level.queue.as_str());
-            self.published[usize::from(level.level)] = queue.map(|queue| queue.message_stats.publish);
-            let Some(queue) = queue else {
-                (level.handing_on, level.stuck, level.stuck_since) = (None, None, None);
-                continue;
-            };
-            let sooner = totals.get(level.queue.as_str()).copied().map_or(0, gone);
-            let due = queue.messages_dlx.max(sooner);
-            // The broker knows what happened before the first look.
-            if due > 0 && self.handing_on.is_new(level.level) {
-                let looks = remembered(api, vhost, queue).map_err(|error| error.to_string())?;
-                self.handing_on.begin_with(level.level, now, &looks);
-            }
-            let (messages, reductions) = (queue.messages.max(due), queue.reductions);
-            self.handing_on.note(level.level, now, Look { due, messages, reductions });
-            let stuck = self.handing_on.stuck(level.level);
-            level.handing_on = Some(due);
-            level.stuck = Some(stuck.map_or(0, |(count, _)| count.min(due)));
-            let ago = |since: Duration| at.checked_sub(now.saturating_sub(since)).unwrap_or(at);
-            level.stuck_since =
-                stuck.map(|(_, since)| level.stuck_since.map_or(ago(since), |known| known.min(ago(since))));
-        }
-        Ok(())
-    }
-
-    fn forget_api(&mut self) {
-        self.last.apps = None;
-        self.last.recalls = None;
-        self.last.gateways = None;
-        self.entered = None;
-        self.in_hands.clear();
-        self.published = [None; COUNT];
-        self.handing_on.forget();
-        for level in &mut self.last.levels {
-            (level.handing_on, level.stuck, level.stuck_since) = (None, None, None);
+            let shortcuts = self
+                .topology
+                .queues()
+                .filter(|queue| queue.level.is_some_and(|it| it == level.level) && queue.name != level.queue);
+            let of = |name: &str| ready.get(name).copied().flatten();
+            let in_shortcuts: u64 = shortcuts.filter_map(|queue| of(&queue.name)).sum();
+            level.ready = of(&level.queue).map(|ready| ready + in_shortcuts);
         }
     }
 
-    /// Computes what follows from the depths.
-    fn note_levels(&mut self) {
-        let history = &self.history;
-        for level in &mut self.last.levels {
-            level.in_per_s = history.in_per_s(level.level);
-            level.out_per_s = history.out_per_s(level.level);
-            level.published_per_s = history.published_per_s(level.level);
-            level.passing_per_s = history.passing_per_s(level.level);
-            level.change_per_s = history.change_per_s(level.level);
-        }
+    /// Computes the values that follow from the depths.
+    fn note_levels(&mut self, now: Duration) {
         let levels = &self.last.levels;
+        // Messages being passed on are still there. The counts of publishes are older than those
+        // of depths, so the rate may be too low for a moment, but never too high.
+        let messages = |level: &Level| Some(level.ready? + level.handing_on?);
+        let messages = levels.iter().map(messages).sum();
+        self.flow.note(now, Counts { entered: self.entered, published: self.published, messages });
         self.last.waiting = levels.iter().filter_map(|level| level.ready).reduce(|all, more| all + more);
         self.last.handing_on = levels.iter().map(|level| level.handing_on).sum();
+        self.last.open = levels.iter().map(|level| level.open).sum();
         self.last.stuck = levels.iter().map(|level| level.stuck).sum();
         self.last.rates =
-            Rates { entry_per_s: history.entering_per_s(), dispatch_per_s: history.passing_per_s(0) };
-        self.last.forecast = forecast(levels, |level, seconds| history.lowest(level, seconds));
+            Rates { entry_per_s: self.flow.entering_per_s(), dispatch_per_s: self.flow.leaving_per_s() };
+        self.last.forecast = forecast(levels);
     }
 
     /// By how much the unroutable or parked messages grew in the last minute.
@@ -369,8 +312,8 @@ impl Collector {
         self.kept.note(now, || (unroutable, parked));
     }
 
-    /// Says nothing against a set that was never there, if the daemon is there for the delays of
-    /// others. One that is gone is missed.
+    /// Reports no problem with a set that never existed, if the daemon watches layouts. A set that
+    /// was deleted is missed.
     fn note_absence(&mut self) {
         let Picture { verified, layouts, checkup, .. } = &mut self.last;
         self.installed |= verified.installed == Some(true);
@@ -413,55 +356,9 @@ impl Collector {
     }
 }
 
-/// Messages that are neither ready nor held, as reported by the queue's own node: they have
-/// left it and are not confirmed. With several replicas, a node may report figures from when
-/// it had the leader.
-fn gone(queue: &QueueInfo) -> u64 {
-    match queue.members.len() {
-        1 => queue.messages.saturating_sub(queue.messages_ready + queue.messages_unacknowledged),
-        _ => 0,
-    }
+fn client(settings: &Settings) -> Option<Result<ManagementApi, ManagementError>> {
+    settings.management.as_ref().map(|api| ManagementApi::within(api, API_PATIENCE))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::picture::sample;
-    use delayline_admin::Finding;
-
-    #[test]
-    fn a_set_that_was_never_there_is_missed_only_if_nothing_else_is_watched() {
-        let settings = Settings::from_url("amqp://localhost").unwrap();
-        let mut collector = Collector::new(settings, Sources::default());
-        let differs = Finding::new(FindingCode::SetDiffers, "set `delay`", "", "");
-        let alarm = Finding::new(FindingCode::BrokerAlarm, "node `a`", "", "");
-        // What is said of the set: whether it is awaited, its problems, and the findings.
-        let mut said = |installed: Option<bool>, layouts: Vec<LayoutView>| {
-            let problems = vec!["the set is missing".to_owned()];
-            let ok = installed.map(|_| false);
-            collector.last.verified = SetView { ok, installed, problems, ..SetView::default() };
-            let findings = vec![differs.clone(), alarm.clone()];
-            collector.last.checkup = Some(Checkup { findings, ..Checkup::default() });
-            collector.last.layouts = layouts;
-            collector.note_absence();
-            let Picture { verified, checkup, .. } = &collector.last;
-            (verified.awaited, verified.problems.len(), checkup.as_ref().unwrap().findings.len())
-        };
-        assert_eq!(said(Some(false), vec![]), (false, 1, 2));
-        assert_eq!(said(None, vec![sample::layout()]), (false, 1, 1), "not compared yet");
-        assert_eq!(said(Some(false), vec![sample::layout()]), (true, 0, 1));
-        assert_eq!(said(Some(true), vec![sample::layout()]), (false, 1, 2), "half of it is there");
-        assert_eq!(said(Some(false), vec![sample::layout()]), (false, 1, 2), "somebody removed it");
-    }
-
-    #[test]
-    fn without_the_management_api_nothing_is_known_to_be_stuck() {
-        let settings = Settings::from_url("amqp://localhost").unwrap();
-        let mut collector = Collector::new(settings, Sources::default());
-        let level = &mut collector.last.levels[0];
-        (level.stuck, level.stuck_since) = (Some(20), Some(Timestamp::UNIX_EPOCH));
-        collector.forget_api();
-        let level = &collector.last.levels[0];
-        assert_eq!((level.stuck, level.stuck_since), (None, None));
-    }
-}
+mod tests;

@@ -13,8 +13,8 @@ use delayline_settings::Settings;
 
 use super::{BrokerView, SetView};
 
-/// How often the set is compared with what it should be, and how often until it matches:
-/// somebody is about to fix it, or the broker to know more.
+/// How often the set is compared with its definition, and how often until it matches: an operator
+/// may be fixing it, or the broker may soon know more.
 const EVERY: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) enum Comparison {
     /// The thread that takes the picture, at intervals.
     Here(Turn),
-    /// Somebody else, who puts the findings here.
+    /// Another thread, which puts the findings here.
     Elsewhere(Arc<Mutex<Option<SetView>>>),
 }
 
@@ -78,7 +78,7 @@ impl Turn {
 }
 
 impl SetView {
-    /// Compares the set with what it should be.
+    /// Compares the set with its definition.
     pub(super) fn compare(settings: &Settings, topology: &Topology) -> Self {
         let at = Timestamp::now();
         match admin::verify(settings, topology) {
@@ -90,7 +90,7 @@ impl SetView {
                 awaited: false,
                 problems: match report.installed {
                     true => report.differences.iter().map(ToString::to_string).collect(),
-                    // Each exchange, queue and binding is missing: that is one thing to say.
+                    // Each exchange, queue and binding is missing: that is reported once.
                     false => vec!["the set is missing: it is not installed in this vhost".into()],
                 },
                 unchecked: report.unchecked,
@@ -116,7 +116,7 @@ mod tests {
         let (mut turn, start) = (Turn::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut broker = BrokerView { since: Some(Timestamp::UNIX_EPOCH), ..BrokerView::default() };
-        assert!(!turn.is_due(&broker, at(0)), "nobody answers");
+        assert!(!turn.is_due(&broker, at(0)), "no answer");
         broker.reachable = true;
         assert!(turn.is_due(&broker, at(0)));
         turn.made(&SetView { ok: Some(false), ..SetView::default() }, at(0));

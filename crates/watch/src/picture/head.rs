@@ -11,7 +11,7 @@ const AGAIN: Duration = Duration::from_secs(300);
 /// The pause after a look that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 
-/// What is known about the first message of a queue.
+/// The known facts about the first message of a queue.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     depth: u64,
@@ -46,7 +46,7 @@ impl Head {
         self.depth > 0 && over(self.failed, AFTER_FAILURE) && (self.fell || over(self.looked, AGAIN))
     }
 
-    /// Notes what the first message says.
+    /// Notes the headers of the first message.
     pub(super) fn found(&mut self, came: Option<Timestamp>, now: Instant) {
         (self.came, self.looked, self.fell, self.failed) = (came, Some(now), false, None);
     }
@@ -56,8 +56,8 @@ impl Head {
         self.failed = Some(now);
     }
 
-    /// Since when the first message has been there; if it does not say, since when there has
-    /// been one.
+    /// When the first message arrived; if its headers do not contain that, since when the queue has had
+    /// messages.
     pub(super) fn since(&self) -> Option<Timestamp> {
         self.came.or(self.filled)
     }

@@ -7,12 +7,12 @@ use delayline_admin::{AdminError, Kept, KeptReport, Selection};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-/// The most messages that are examined. They are taken out of the queue and put back, so for
-/// a moment nobody else can have them, and all have to come over the network.
+/// The most messages that are examined. They are taken out of the queue and put back, so no other
+/// consumer gets them for a moment, and all have to come over the network.
 const LOOKED_AT: u64 = 1_000;
 
-/// How many are examined first. All of them may be in memory at a time, and publishers decide
-/// how large they are: these first ones tell how many more there may be.
+/// How many are examined first. All of them may be in memory at a time, and publishers decide their
+/// size: the first messages determine how many more may follow.
 const FIRST: u64 = 20;
 
 /// The factor by which the number grows from one look to the next.
@@ -25,17 +25,16 @@ const AFFORDED: u64 = 64 << 20;
 const GROUPS: usize = 100;
 
 /// The contents of such a queue: a report whose groups are the largest, the largest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct KeptView {
-    /// When it was looked at.
+    /// When it was examined.
     pub at: Timestamp,
-    /// Messages that were examined and are in none of the groups.
+    /// Examined messages outside the groups.
     pub others: u64,
-    /// When the oldest examined one arrived, as far as the messages say.
+    /// When the oldest examined message arrived, as far as the headers show.
     pub first: Option<Timestamp>,
-    /// What was seen. Its failure is why the next look failed: all else is then older, or
-    /// empty.
+    /// The messages seen. Its failure is why the next look failed: all else is then older, or empty.
     #[serde(flatten)]
     pub report: KeptReport,
 }
@@ -63,7 +62,7 @@ impl KeptView {
         report.groups.sort_by_key(|it| std::cmp::Reverse(it.group.count));
         report.groups.truncate(GROUPS);
         let listed = report.groups.iter().map(|it| it.group.count).sum();
-        // What ended a look early is one thing that was not seen.
+        // The failure that ended a look early counts as an unchecked part.
         report.unchecked.extend(report.failure.take());
         Self { at: Timestamp::now(), others: report.examined.saturating_sub(listed), first, report }
     }
@@ -76,7 +75,7 @@ impl KeptView {
     }
 }
 
-/// When the first message arrived, if it says so. Looks at no other.
+/// When the first message arrived, if its headers contain that. Examines no other message.
 pub(super) fn first(
     kept: &Kept,
     settings: &Settings,

@@ -22,11 +22,11 @@ use super::{
     state::{State, Task},
 };
 
-/// How often a picture is taken while somebody looks, and while nobody does.
+/// How often a picture is taken while a reader asks for it, and otherwise.
 const BUSY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How long after the last request somebody counts as looking.
+/// How long after its last request a reader counts as looking.
 const LOOKING: Duration = Duration::from_secs(10);
 
 /// How long stopping waits for a look in progress.
@@ -101,8 +101,8 @@ impl Drop for Watch {
 }
 
 impl Live {
-    /// The latest picture. While somebody asks, there is a new one every second,
-    /// otherwise every five.
+    /// The latest picture. While a reader asks, there is a new picture every second, otherwise every
+    /// five.
     #[must_use]
     pub fn picture(&self) -> Picture {
         let mut state = self.lock();
@@ -111,7 +111,7 @@ impl Live {
         state.current()
     }
 
-    /// The latest picture, without counting as somebody who looks.
+    /// The latest picture, without counting as a reader.
     #[must_use]
     pub fn latest(&self) -> Picture {
         self.lock().current()
@@ -152,11 +152,11 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
             let now = Instant::now();
             let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
             let looked_at = since_asked.is_some_and(|since| since < LOOKING);
-            // Somebody starts looking: the next picture is due sooner.
+            // A reader has started to look: the next picture is due sooner.
             if looked_at {
                 next = next.min(now + BUSY);
             }
-            // What happened is found out by looking.
+            // The next look finds out the changes.
             if live.lock().is_lost() {
                 next = next.min(now + TICK);
             }
@@ -165,7 +165,7 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
                 continue;
             }
             live.lock().looking = Some((now, Timestamp::now()));
-            // A broker that has reported depths is not silent, whatever else it is slow with.
+            // A broker that has reported depths is not silent, even if its other answers are slow.
             let picture = collector.look_with(|| live.lock().looking = None).clone();
             let mut state = live.lock();
             (state.picture, state.line, state.looking) = (picture, collector.line(), None);
@@ -200,7 +200,7 @@ fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) 
     }
 }
 
-/// Compares the set with what it should be until `stop` is set.
+/// Compares the set with its definition until `stop` is set.
 fn compare(settings: &Settings, found: &Mutex<Option<SetView>>, live: &Live, stop: &AtomicBool) {
     let topology = Topology::new(settings.topology.clone());
     let mut turn = Turn::default();

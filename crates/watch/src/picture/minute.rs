@@ -1,4 +1,4 @@
-//! What was known a minute ago.
+//! The values of a minute ago.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,7 +8,7 @@ const NOTED_EVERY: Duration = Duration::from_secs(2);
 /// How far it goes back.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What was known at moments of the last minute.
+/// The values at moments of the last minute.
 #[derive(Debug)]
 pub(super) struct LastMinute<T>(VecDeque<(Duration, T)>);
 
@@ -19,7 +19,7 @@ impl<T> Default for LastMinute<T> {
 }
 
 impl<T> LastMinute<T> {
-    /// What was known a minute before, or as long before as anything was.
+    /// The value of a minute before, or the oldest value.
     pub(super) fn before(&mut self, now: Duration) -> Option<&T> {
         while self.0.len() > 1 && now.saturating_sub(self.0[1].0) >= MINUTE {
             self.0.pop_front();
@@ -27,7 +27,7 @@ impl<T> LastMinute<T> {
         self.0.front().map(|(_, known)| known)
     }
 
-    /// Records what is known now, if it is time.
+    /// Records the present value, if it is time.
     pub(super) fn note(&mut self, now: Duration, known: impl FnOnce() -> T) {
         if self.0.back().is_none_or(|(at, _)| now.saturating_sub(*at) >= NOTED_EVERY) {
             self.0.push_back((now, known()));

@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline_admin::{AppBinding, Finding, JournalSchedule};
+use delayline_admin::{AppBinding, Finding};
 
 use super::{LayoutView, Verdict};
 
 /// A set at one moment. Rates are per second.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Picture {
     /// When it was taken.
@@ -23,96 +23,98 @@ pub struct Picture {
     pub unit_ms: u64,
     /// Whether the broker answers.
     pub broker: BrokerView,
-    /// Whether the set is as it should be.
+    /// Whether the set matches its definition.
     pub verified: SetView,
-    /// When the depths were counted; older than `at` while the broker cannot be asked, `None`
-    /// if it never could.
+    /// When the messages were counted; older than `at` while the broker does not answer, `None` before
+    /// the first count.
     pub counted: Option<Timestamp>,
     /// The levels, from the longest wait to the shortest.
     pub levels: Vec<Level>,
-    /// Messages in all levels, without stuck ones; `None` if no level could be counted.
+    /// Messages in all levels, without stuck messages; `None` if no level could be counted.
     pub waiting: Option<u64>,
-    /// Messages that are due and being passed on, stuck ones included; `None` without the
-    /// management API.
+    /// Due messages that are being passed on, including stuck messages; `None` without the management
+    /// API, or if it does not report them.
     pub handing_on: Option<u64>,
-    /// Stuck messages in all levels; `None` without the management API.
+    /// Due messages that have just come, so that it is not known yet whether they move; `None` likewise.
+    pub open: Option<u64>,
+    /// Stuck messages in all levels; `None` likewise.
     pub stuck: Option<u64>,
-    /// What comes in and what goes out.
+    /// The rates of messages that enter and leave the set.
     pub rates: Rates,
-    /// What falls due over the next minute, hour and day.
+    /// Estimates for the next minute, hour and day.
     pub forecast: Vec<Forecast>,
     /// Messages in the unroutable queue; `None` if unknown.
     pub unroutable: Option<u64>,
-    /// By how many it grew over the last minute, or since the first look.
+    /// Its growth over the last minute, or since the first count.
     pub unroutable_last_minute: Option<i64>,
-    /// Since when the oldest has been there, as far as it says, or since when there has been
-    /// one; `None` if there is none, or if [`Sources::ages`](super::Sources) is off.
+    /// When the oldest message arrived, as far as its headers show, or since when the queue has had
+    /// messages; `None` if it has none, or was not examined.
     pub unroutable_oldest: Option<Timestamp>,
     /// Messages in the parked queue; `None` if unknown.
     pub parked: Option<u64>,
-    /// By how many it grew over the last minute, or since the first look.
+    /// Its growth over the last minute, or since the first count.
     pub parked_last_minute: Option<i64>,
-    /// Since when the oldest has been there, likewise.
+    /// When the oldest message arrived, likewise.
     pub parked_oldest: Option<Timestamp>,
     /// Failed messages that no retry service has taken yet; `None` if unknown.
     pub retry: Option<u64>,
-    /// What the retry service of this process did, by app, the busiest first; `None` without
-    /// one.
+    /// The work of this process's retry service, by app, the busiest first; `None` without it.
     pub retries: Option<Vec<AppRetries>>,
-    /// What the canary of this process saw; `None` without one.
+    /// The results of this process's canary; `None` without it.
     pub canary: Option<CanaryView>,
-    /// The last check of the whole broker; `None` if there was none yet.
+    /// The last check of the whole broker; `None` before the first.
     pub checkup: Option<Checkup>,
-    /// Who is bound to the dispatch exchange; `None` without the management API, or if
-    /// [`Sources::apps`](super::Sources) is off.
+    /// The bindings of the dispatch exchange; `None` without the management API, and on the
+    /// page of a daemon.
     pub apps: Option<Vec<AppBinding>>,
-    /// Recalls, and what was recalled, of applications whose messages can be; `None` without
-    /// the management API.
+    /// Recalls and recalled messages, by application; `None` without the management API.
     pub recalls: Option<Vec<RecallView>>,
     /// The gateways of the set; `None` without the management API.
     pub gateways: Option<Vec<GatewayView>>,
-    /// The delays of others that are watched as well; none unless somebody asked for it.
+    /// The levels of other layouts, if the daemon watches any.
     pub layouts: Vec<LayoutView>,
-    /// What could not be checked, and why.
+    /// Checks that could not be made, with the reasons.
     pub unchecked: Vec<String>,
-    /// What all this means, in words.
+    /// The meaning of all this, in words.
     pub verdict: Verdict,
 }
 
 /// Whether the broker answers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct BrokerView {
-    /// Whether it does.
+    /// Whether it answers.
     pub reachable: bool,
-    /// Since when that has been so.
+    /// When it began to answer, or stopped answering.
     pub since: Option<Timestamp>,
     /// Why it does not answer.
     pub problem: Option<String>,
+    /// Nodes that are short of memory or disk space, so that the whole cluster accepts no messages; `None` if
+    /// that is not known.
+    pub alarms: Option<Vec<String>>,
     /// Its version.
     pub version: Option<String>,
-    /// The address it was looked for at.
+    /// The address that was tried.
     pub address: String,
 }
 
-/// Whether the set is as it should be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// Whether the set matches its definition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct SetView {
     /// Whether nothing differs; `None` if it was not compared yet.
     pub ok: Option<bool>,
-    /// Whether anything of the set is there; `None` if it was not compared yet.
+    /// Whether any object of the set exists; `None` if it was not compared yet.
     pub installed: Option<bool>,
-    /// Whether there is none and nobody misses it: the delays of others are watched, and no
-    /// set was there since this process began.
+    /// Whether the set is optional: the daemon watches layouts, and the set has never existed.
     pub awaited: bool,
     /// When it was compared last.
     pub at: Option<Timestamp>,
-    /// Whether bindings were compared too: only the management API knows them.
+    /// Whether bindings were compared, too: that needs the management API.
     pub bindings_compared: bool,
     /// What differs.
     pub problems: Vec<String>,
-    /// What could not be compared, and why.
+    /// Comparisons that could not be made, with the reasons.
     pub unchecked: Vec<String>,
     /// Whether some of that can be compared in a few seconds.
     #[serde(skip)]
@@ -120,7 +122,7 @@ pub struct SetView {
 }
 
 /// One level.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Level {
     /// 27 to 0: the bit.
@@ -129,126 +131,93 @@ pub struct Level {
     pub queue: String,
     /// How long a message waits here, in ms.
     pub wait_ms: u64,
-    /// Messages that wait; `None` if the queue is missing or unknown.
+    /// Messages that wait, including those in shortcuts whose highest bit is this one; `None` if the queue is
+    /// missing or unknown.
     pub ready: Option<u64>,
-    /// Messages whose time is up and that the next queue has not confirmed. Under load there
-    /// are always some, each for a moment, and many when many fall due together. `None`
-    /// without the management API.
+    /// Due messages that the next queue has not confirmed. Under load there are always some, each for a
+    /// moment. `None` without the management API, or if it does not report them.
     pub handing_on: Option<u64>,
-    /// Those among them that do not move: the broker counted them repeatedly, for 15 s at
-    /// least. `None` without the management API.
+    /// Due messages that have just come, so that it is not known yet whether they move; `None` likewise.
+    pub open: Option<u64>,
+    /// Due messages that do not move: the broker counted them repeatedly, for at least 15 s. `None`
+    /// likewise.
     pub stuck: Option<u64>,
-    /// Since when it has had messages that do not move, as far as that was seen.
+    /// Since when it has had stuck messages, as far as that was observed.
     pub stuck_since: Option<Timestamp>,
-    /// Messages that enter per second: the mean over the level's own time, or over ten
-    /// seconds if that is shorter.
-    pub in_per_s: Option<f64>,
-    /// Messages that leave per second, likewise; `None` until it was watched for that long.
-    pub out_per_s: Option<f64>,
-    /// Messages that publishers send into this level, over half a minute, as far as the
-    /// broker says.
-    pub published_per_s: Option<f64>,
-    /// Messages that pass from this level or a higher one to a lower one or out: what was
-    /// published there less what the depths grew by, over half a minute.
-    pub passing_per_s: Option<f64>,
-    /// The change of the depth, over the last minute.
-    pub change_per_s: Option<f64>,
 }
 
-/// What comes in and what goes out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// The rates of messages that enter and leave the set.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Rates {
-    /// Messages published to the entry exchange, including those without a delay; as far as
-    /// the broker says.
+    /// Messages published to the entry exchange, including messages without a delay; `None` if unknown.
     pub entry_per_s: Option<f64>,
     /// Messages that leave the levels for their destination.
     pub dispatch_per_s: Option<f64>,
 }
 
-/// What falls due within some time. Stuck messages are not included: they are due already.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Messages that are due within a period. Stuck messages are not included: they are due already.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Forecast {
     /// `minute`, `hour`, `day`.
     pub within: String,
     /// The same in seconds.
     pub seconds: u64,
-    /// Not fewer than this, if nothing is held up.
+    /// Not fewer than this, if no message is stuck.
     pub at_least: u64,
     /// An estimate, as if ages and delays were spread evenly.
     pub estimate: u64,
-    /// Not more than this.
-    pub at_most: u64,
 }
 
-/// What happened to an app's failed messages since this process started.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// An app's failed messages since this process started.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct AppRetries {
     /// The app key, or `(other)`, or `(unreadable)`.
     pub app: String,
-    /// Messages that are tried again.
+    /// Messages that were sent back to be tried again.
     pub retries: u64,
-    /// Those of the last minute.
+    /// Messages that were tried again in the last minute.
     pub last_minute: u64,
     /// Messages that were parked.
     pub parked: u64,
 }
 
-/// A gateway for `x-delay`. What is wrong with it is among the findings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A gateway for `x-delay`. Its problems are among the findings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct GatewayView {
-    /// Its name, which is also that of the exchange that consumers are bound to.
+    /// Its name, and the name of its consumers' exchange.
     pub gateway: String,
-    /// Messages that no daemon has taken yet.
-    pub waiting: u64,
+    /// Messages that no daemon has taken yet; this and the next two are `None` if the broker does not
+    /// report them.
+    pub waiting: Option<u64>,
     /// Messages that came back from the levels, and that daemons hold or have not taken yet.
-    pub due: u64,
+    pub due: Option<u64>,
     /// How many channels of daemons take messages; a daemon has several.
-    pub channels: u64,
+    pub channels: Option<u64>,
 }
 
-/// Recalls of an application, and what was recalled.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Recalls and recalled messages of an application.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct RecallView {
     /// The app key.
     pub app: String,
-    /// Recalls that are there, as of the last sweep of this process; `None` without one.
+    /// Pending recalls, as of the last sweep of this process; `None` without a sweep.
     pub pending: Option<u64>,
-    /// Those of them that are over and were not swept up.
+    /// Expired recalls that were not swept up.
     pub over: Option<u64>,
     /// Recalls that this process has swept up.
     pub swept: Option<u64>,
     /// How many may be pending: `max_recalls`.
     pub quota: u64,
-    /// Messages that were recalled and are kept.
-    pub recalled: u64,
-    /// Its journal, if it has one.
-    pub journal: Option<JournalView>,
+    /// Messages that were recalled and are kept; `None` if the broker does not report them.
+    pub recalled: Option<u64>,
 }
 
-/// The journal of an application: copies of what was published, whether it still waits or not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct JournalView {
-    /// How many copies it has.
-    pub copies: u64,
-    /// How many older ones its limits have cut off, as of the last look at both of its ends;
-    /// `None` before, and if it was all that were in it.
-    pub cut_off: Option<u64>,
-    /// When the oldest copy was published.
-    pub oldest: Option<Timestamp>,
-    /// When the last one was published, as of that look.
-    pub newest: Option<Timestamp>,
-    /// What is scheduled, as of that look; `None` before, or if the journal is too long to be read
-    /// each time.
-    pub schedule: Option<JournalSchedule>,
-}
-
-/// What a canary saw.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// The results of a canary.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct CanaryView {
     /// Whether it runs.
@@ -272,7 +241,7 @@ pub struct CanaryView {
 }
 
 /// One route through the levels.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct ProbeView {
     /// The levels it passes through: `06+04+02+00`.
@@ -286,7 +255,7 @@ pub struct ProbeView {
 }
 
 /// The lateness of canary messages in ten seconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Lateness {
     /// When these ten seconds began.
@@ -302,12 +271,12 @@ pub struct Lateness {
 }
 
 /// The result of a check of the whole broker.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Checkup {
     /// When the check was done; `None` if it failed.
     pub at: Option<Timestamp>,
-    /// What was found, the worst first.
+    /// The findings, the worst first.
     pub findings: Vec<Finding>,
-    /// What could not be checked, and why.
+    /// Checks that could not be made, with the reasons.
     pub unchecked: Vec<String>,
 }

@@ -16,13 +16,9 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         wait_ms: u64::try_from(unit.wait(level).as_millis()).unwrap_or(u64::MAX),
         ready: None,
         handing_on: None,
+        open: None,
         stuck: None,
         stuck_since: None,
-        in_per_s: None,
-        out_per_s: None,
-        published_per_s: None,
-        passing_per_s: None,
-        change_per_s: None,
     };
     Picture {
         at: Timestamp::now(),
@@ -40,6 +36,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         levels: codec::Level::all().rev().map(level).collect(),
         waiting: None,
         handing_on: None,
+        open: None,
         stuck: None,
         rates: Rates::default(),
         forecast: Vec::new(),

@@ -8,7 +8,7 @@ use std::{
 
 use delayline_admin::Kept;
 
-/// How long a broker may take to requeue what was looked at.
+/// How long a broker may take to requeue examined messages.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The queues that this process is looking into: their messages are not ready meanwhile, so

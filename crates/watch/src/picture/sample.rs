@@ -27,16 +27,17 @@ pub fn level(level: u8, unit_ms: u64) -> Level {
     Level { wait_ms: unit_ms << level, ..found }
 }
 
-/// The delays of NServiceBus, with nothing in them and a guard that keeps nothing.
+/// The layout of NServiceBus, without messages, and a guard that keeps none.
 #[must_use]
 pub fn layout() -> LayoutView {
     let mut view = LayoutView::unseen(Layout::nservicebus(), "/");
     view.counted = Some(Timestamp::UNIX_EPOCH);
     view.levels = nothing().levels;
     for level in &mut view.levels {
-        (level.ready, level.handing_on, level.stuck) = (Some(0), Some(0), Some(0));
+        (level.ready, level.handing_on, level.open, level.stuck) = (Some(0), Some(0), Some(0), Some(0));
     }
-    (view.waiting, view.handing_on, view.stuck) = (Some(0), Some(0), Some(0));
+    (view.waiting, view.handing_on, view.open, view.stuck) = (Some(0), Some(0), Some(0), Some(0));
+    (view.missing, view.keeps) = (Some(0), Some(true));
     (view.exchanges, view.guarded, view.unroutable) = (Some(29), Some(29), Some(0));
     view.verdict = Verdict::of_layout(&view);
     view

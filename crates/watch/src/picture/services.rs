@@ -1,14 +1,15 @@
-//! Gateways and recalls, as their queues and the counts of the sweeper tell them.
+//! Gateways and recalls, from their queues and the counts of the sweeper.
 
 use std::collections::BTreeSet;
 
-use delayline_admin::{RecallCounts, management::QueueInfo};
+use delayline_admin::RecallCounts;
+use delayline_broker::QueueInfo;
 use delayline_core::{codec::AppKey, topology::Names};
 use delayline_settings::Settings;
 
-use super::{GatewayView, JournalView, RecallView};
+use super::{GatewayView, RecallView};
 
-/// What is known of each gateway that has a queue.
+/// The state of each gateway that has a queue.
 pub(super) fn gateways(names: &Names, queues: &[QueueInfo]) -> Vec<GatewayView> {
     let gateways: BTreeSet<_> = queues.iter().filter_map(|queue| names.gateway_of(&queue.name)).collect();
     let queue = |name: String| queues.iter().find(|queue| queue.name == name);
@@ -16,15 +17,15 @@ pub(super) fn gateways(names: &Names, queues: &[QueueInfo]) -> Vec<GatewayView> 
         let (waiting, due) = (queue(names.gateway(gateway)), queue(names.gateway_due(gateway)));
         GatewayView {
             gateway: gateway.to_owned(),
-            waiting: waiting.map_or(0, |queue| queue.messages),
-            due: due.map_or(0, |queue| queue.messages),
-            channels: waiting.map_or(0, |queue| queue.consumers),
+            waiting: waiting.map_or(Some(0), |queue| queue.messages),
+            due: due.map_or(Some(0), |queue| queue.messages),
+            channels: waiting.map_or(Some(0), |queue| queue.consumers),
         }
     };
     gateways.into_iter().map(view).collect()
 }
 
-/// What is known of each application that has a queue of recalled messages.
+/// The state of each application that has a queue of recalled messages.
 pub(super) fn recalls(
     names: &Names,
     settings: &Settings,
@@ -41,30 +42,10 @@ pub(super) fn recalls(
             swept: counts.map(|counts| counts.swept),
             quota: settings.max_recalls.of(&app),
             recalled: queue.messages,
-            journal: journal(names, &app, known, queues),
             app: app.to_string(),
         })
     });
     let mut views: Vec<_> = views.collect();
     views.sort_by(|one, other| one.app.cmp(&other.app));
     views
-}
-
-/// The journal of an application, if it has one. Its ends are those of the last look.
-fn journal(
-    names: &Names,
-    app: &AppKey,
-    known: Option<&RecallCounts>,
-    queues: &[QueueInfo],
-) -> Option<JournalView> {
-    let name = names.journal(app);
-    let queue = queues.iter().find(|queue| queue.name == name)?;
-    let ends = known.and_then(|counts| counts.journals.get(app.as_str()));
-    Some(JournalView {
-        copies: queue.messages,
-        cut_off: ends.and_then(|ends| ends.cut_off),
-        oldest: ends.and_then(|ends| ends.oldest),
-        newest: ends.and_then(|ends| ends.newest),
-        schedule: ends.and_then(|ends| ends.schedule),
-    })
 }

@@ -1,4 +1,4 @@
-//! What [`Live`](super::Live) keeps: the latest picture, and what to look at next.
+//! The state of [`Live`](super::Live): the latest picture, and the next queue to examine.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ const SILENT: Duration = Duration::from_secs(5);
 /// How often kept messages may be examined, however many ask for it.
 const PEEK: Duration = Duration::from_secs(5);
 
-/// What is known, and what to look at.
+/// The latest picture, and what to examine next.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) picture: Picture,
@@ -31,18 +31,18 @@ pub(super) struct State {
     pub(super) kept: BTreeMap<Kept, Peek>,
 }
 
-/// What is known about a queue that keeps messages.
+/// The state of a queue that keeps messages.
 #[derive(Debug, Default)]
 pub(super) struct Peek {
-    /// Whether somebody wants to know its contents.
+    /// Whether a reader has asked for its contents.
     pub(super) wanted: bool,
     ended: Option<Instant>,
     pub(super) report: Option<KeptView>,
-    /// What is known about its first message, if that is wanted.
+    /// The known facts about its first message, if they are wanted.
     head: Option<Head>,
 }
 
-/// What to look at in a queue that keeps messages.
+/// The part to examine of a queue that keeps messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// Its contents.
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// What to look at now. A look at the contents sees the first message as well.
+    /// The queue to examine now. A look at the contents includes the first message.
     pub(super) fn task(&self, now: Instant) -> Option<(Kept, Task)> {
         let rested =
             |peek: &Peek| peek.ended.is_none_or(|ended| now.saturating_duration_since(ended) >= PEEK);
@@ -107,7 +107,7 @@ impl State {
         let all = peeks.clone().find(|(_, peek)| peek.wanted).map(|(which, _)| (which.clone(), Task::All));
         let due = |peek: &Peek| peek.head.as_ref().is_some_and(|head| head.is_due(now));
         all.or_else(|| {
-            // Nobody answers while the broker is away.
+            // No answer is possible while the broker is away.
             let (which, _) = peeks.find(|(_, peek)| self.picture.broker.reachable && due(peek))?;
             Some((which.clone(), Task::First))
         })
@@ -131,7 +131,7 @@ impl Peek {
         match (&mut self.head, first) {
             (Some(head), Ok(came)) => head.found(came, now),
             (Some(head), Err(reason)) => {
-                debug!("the oldest message could not be looked at: {reason}");
+                debug!("the oldest message could not be examined: {reason}");
                 head.failed(now);
             }
             (None, _) => {}
@@ -198,7 +198,7 @@ mod tests {
         let picture = state.current();
         assert!(state.is_lost() && !picture.broker.reachable && picture.broker.since.is_some());
         assert_eq!(picture.verdict.headline, "The broker cannot be reached.");
-        assert_eq!(picture.at, state.picture.at, "nobody has looked again");
+        assert_eq!(picture.at, state.picture.at, "there was no new look");
     }
 
     #[test]

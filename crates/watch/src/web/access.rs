@@ -1,10 +1,11 @@
 //! Who may send requests.
 
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use delayline_amqp::broker::Secret;
 use hyper::{HeaderMap, Uri, header};
-use ring::digest::{Digest, SHA256, digest};
+use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
 
 /// The shortest token.
@@ -13,18 +14,18 @@ const MIN_TOKEN: usize = 16;
 /// Who may send requests to a server.
 #[derive(Debug, Default)]
 pub enum PageAccess {
-    /// Anybody on this machine. Requests for another host name are refused: they come from a
-    /// page in a browser whose name only pretends to be ours.
+    /// Every user of this machine. Requests for another host name are refused: they come from a page in
+    /// a browser whose name pretends to be ours.
     #[default]
     Local,
-    /// Anybody with the token.
+    /// Every holder of the token.
     Token(Token),
 }
 
-/// A shared secret, kept as its hash. It comes in the `Authorization` header, as
-/// `Bearer` token or as the password of `Basic` with any user name.
-#[derive(Clone)]
-pub struct Token(Digest);
+/// A shared secret. It comes in the `Authorization` header, as `Bearer` token or as the password
+/// of `Basic` with any user name.
+#[derive(Debug, Clone)]
+pub struct Token(Secret);
 
 /// Not a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,29 +40,29 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Takes a token: 16 or more visible ASCII characters.
+    /// Takes a token: 16 or more visible ASCII characters. One from a file is read again for
+    /// every visitor.
     ///
     /// # Errors
     /// It is shorter, or has others.
-    pub fn new(text: &str) -> Result<Self, TokenError> {
+    pub fn new(secret: impl Into<Secret>) -> Result<Self, TokenError> {
+        let secret = secret.into();
+        let text = secret.expose();
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(TokenError::Letters);
         }
         if text.len() < MIN_TOKEN {
             return Err(TokenError::Short(text.len()));
         }
-        Ok(Self(digest(&SHA256, text.as_bytes())))
+        Ok(Self(secret))
     }
 
     /// Takes the same time wherever the difference is: hashes are compared in full.
     fn is(&self, presented: &[u8]) -> bool {
-        digest(&SHA256, presented).as_ref().ct_eq(self.0.as_ref()).into()
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        let hash = |bytes: &[u8]| digest(&SHA256, bytes);
+        // A file that no longer holds a token, for example an unfinished file, admits no client.
+        let Ok(Self(current)) = Self::new(self.0.current()) else { return false };
+        hash(presented).as_ref().ct_eq(hash(current.expose().as_bytes()).as_ref()).into()
     }
 }
 
@@ -176,6 +177,6 @@ mod tests {
     fn a_token_is_long_and_printable_and_never_shown() {
         assert_eq!(Token::new("short").unwrap_err(), TokenError::Short(5));
         assert_eq!(Token::new("0123456789 abcdef").unwrap_err(), TokenError::Letters);
-        assert_eq!(format!("{:?}", Token::new("0123456789abcdef").unwrap()), "***");
+        assert_eq!(format!("{:?}", Token::new("0123456789abcdef").unwrap()), "Token(***)");
     }
 }

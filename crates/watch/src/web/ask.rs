@@ -8,33 +8,34 @@ use std::{
 use serde::{Deserialize, Serialize};
 use ureq::{Agent, http::header};
 
-use delayline_admin::management::http_failure;
+use delayline_broker::http_failure;
 use delayline_settings::WebSettings;
 
-/// How long the daemon may take. It has its answer at hand.
+/// How long the daemon may take. It answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a daemon says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The state that a daemon reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Health {
-    /// Where it was asked.
+    /// The address of the daemon.
+    #[schemars(with = "String")]
     pub address: SocketAddr,
     /// Whether it can do its work.
     pub ready: bool,
-    /// What it depends on; `None` if it tells that only to those who have its token.
+    /// Its dependencies; `None` if it shows them only to holders of its token.
     pub checks: Option<Vec<HealthCheck>>,
 }
 
-/// One thing that a daemon depends on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A dependency of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct HealthCheck {
     /// Its name in a word, such as `broker`.
     pub name: String,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was found.
+    /// The reason.
     pub reason: String,
 }
 
@@ -45,27 +46,27 @@ pub enum HealthError {
     /// The settings name no address.
     #[error("{0}; give the address on which the daemon listens (--listen or web_listen)")]
     NoAddress(&'static str),
-    /// Nobody answered.
+    /// No answer came.
     #[error(
         "no daemon answers at {address}: {reason}; is `delayline serve` running, and does it listen there?"
     )]
     Silent {
-        /// Where it was asked.
+        /// The address of the daemon.
         address: SocketAddr,
         /// The reason.
         reason: String,
     },
-    /// Somebody answered who is no daemon of ours.
-    #[error("what listens at {address} is not `delayline serve`: {reason}")]
+    /// The answer is not from a daemon of ours.
+    #[error("another program than `delayline serve` listens at {address}: {reason}")]
     Other {
-        /// Where it was asked.
+        /// The address of the daemon.
         address: SocketAddr,
-        /// What it answered.
+        /// Its answer.
         reason: String,
     },
 }
 
-/// What `/readyz` answers.
+/// The answer of `/readyz`.
 #[derive(Deserialize)]
 struct Answer {
     status: String,
@@ -82,11 +83,11 @@ pub fn ask(settings: &WebSettings) -> Result<Health, HealthError> {
         .timeout_global(Some(TIMEOUT))
         .http_status_as_error(false)
         .max_redirects(0)
-        // It is on this machine, whatever the environment says of proxies.
+        // It is on this machine, so proxies in the environment do not apply.
         .proxy(None);
     let request = config.build().new_agent().get(format!("http://{address}/readyz"));
     let request = match &settings.token {
-        Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose())),
+        Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {}", token.current().expose())),
         None => request,
     };
     let silent = |error: ureq::Error| HealthError::Silent { address, reason: http_failure(&error) };

@@ -1,17 +1,16 @@
 //! The daemon's web server: metrics, health, and a page to look at.
 //!
 //! It answers `GET` and `HEAD` and changes nothing. A [`Site`] is what it serves: a page,
-//! JSON, metrics, and whether the daemon is ready, each from a function that has its answer
-//! at hand and never waits for a broker. [`PageAccess`] says who may send requests.
+//! JSON, metrics, and whether the daemon is ready, each from a function that answers from memory and
+//! never waits for a broker. [`PageAccess`] decides who may send requests.
 //!
 //! # Slow and malformed clients
 //!
-//! One thread serves everybody ([`Server`]), and none of them costs it a thread: that is why
-//! this is an asynchronous server and not one that reads from each client in turn. It takes
-//! one request from a connection, with [`MAX_HEADER`] of header at most. A connection ends
-//! after [`CONNECTION_TIMEOUT`], whatever it is doing; beyond [`MAX_CONNECTIONS`] of them,
-//! the oldest gives way to the newest. So clients that hold connections open, send one byte a
-//! second or never read keep nobody else out, and the memory they can use up is bounded.
+//! A single thread serves all clients ([`Server`]): that is why this server is asynchronous and does
+//! not read from each client in turn. It takes one request from a connection, with [`MAX_HEADER`] of
+//! header at most. A connection always ends after [`CONNECTION_TIMEOUT`]. Beyond [`MAX_CONNECTIONS`]
+//! of them, the newest replaces the oldest. So clients that hold connections open, send one byte a
+//! second or never read do not keep others out, and the memory they can use up is bounded.
 //!
 //! # The page
 //!
@@ -38,8 +37,17 @@ pub use server::{Bound, Server, WebError};
 use page::Page;
 
 /// The page that shows a [`Picture`](crate::picture::Picture). It fetches `/api/picture`
-/// every second, and `/api/unroutable` and `/api/parked` while somebody has those open.
-pub const DASHBOARD: &str = include_str!("dashboard.html");
+/// every second, and `/api/unroutable` and `/api/parked` while those are open.
+pub const DASHBOARD: &str = concat!(
+    include_str!("page/head.html"),
+    "<style>\n",
+    include_str!("page/page.css"),
+    "</style>\n",
+    include_str!("page/body.html"),
+    "<script>\n",
+    include_str!("page/page.js"),
+    "</script>\n</body>\n</html>\n"
+);
 
 /// The most bytes of a request's line and headers.
 pub const MAX_HEADER: usize = 16 * 1024;
@@ -53,7 +61,7 @@ pub const MAX_CONNECTIONS: usize = 256;
 /// Gives its answer at once, on the server's only thread.
 type Source<T> = Box<dyn Fn() -> T + Send + Sync>;
 
-/// What a server serves.
+/// The contents of a server.
 pub struct Site {
     page: Page,
     json: Vec<(&'static str, Source<Json>)>,
@@ -108,25 +116,25 @@ impl fmt::Debug for Site {
 }
 
 /// Whether the daemon can do its work, and why not.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Readiness {
-    /// What it depends on.
+    /// Its dependencies.
     pub checks: Vec<Check>,
 }
 
-/// One thing that the daemon depends on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A dependency of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Check {
     /// Its name in a word, such as `broker`.
     pub name: &'static str,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was found.
+    /// The reason.
     pub reason: String,
 }
 
 impl Readiness {
-    /// Whether everything is as it should be.
+    /// Whether all checks passed.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.checks.iter().all(|check| check.ok)

@@ -1,4 +1,4 @@
-//! Accepting connections, and limiting what each may cost.
+//! Accepting connections, and limiting the cost of each.
 
 use std::{
     collections::VecDeque,
@@ -83,7 +83,7 @@ pub struct Server {
 }
 
 impl Bound {
-    /// Takes an address. Port 0 stands for any free one.
+    /// Takes an address. Port 0 means any free port.
     ///
     /// # Errors
     /// The address cannot be had, or it is not a loopback address and there is no
@@ -98,15 +98,15 @@ impl Bound {
         Ok(Self { address: listener.local_addr().map_err(listen)?, listener, access })
     }
 
-    /// Takes the address of the settings; `None` if they say `none`. If it is the default and
-    /// another daemon uses it, one of the next nine ports is taken.
+    /// Takes the address of the settings; `None` if it is `none`. If the default is used by another
+    /// daemon, the first free port of the next nine is taken.
     ///
     /// # Errors
     /// As [`new`](Self::new), and a token that is none.
     pub fn of(settings: &WebSettings) -> Result<Option<Self>, WebError> {
         let Some(address) = settings.listen else { return Ok(None) };
         let access = || match &settings.token {
-            Some(token) => Token::new(token.expose()).map(PageAccess::Token).map_err(WebError::Token),
+            Some(token) => Token::new(token.clone()).map(PageAccess::Token).map_err(WebError::Token),
             None => Ok(PageAccess::Local),
         };
         let mut bound = Self::new(address, access()?);

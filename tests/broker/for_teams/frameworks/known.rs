@@ -1,25 +1,25 @@
-//! The frameworks, and how the programs of each are run.
+//! The frameworks, and how to run their programs.
 
-use delayline::codec::AppKey;
+use delayline_core::codec::AppKey;
 
 use crate::common::app;
 
-/// A page, and how its programs are run. Commands are for a shell, in the directory of the
-/// page's files; `$KEPT` is where frameworks are installed, `$ADAPTERS` where ours are.
+/// A page, and how to run its programs. Commands run in a shell, in the directory of the page's
+/// files. Frameworks are installed in `$KEPT`, and our adapters are in `$ADAPTERS`.
 pub(super) struct Framework {
     pub(super) page: &'static str,
-    /// What must be installed, relative to `$KEPT`.
+    /// A file in `$KEPT` that exists once everything is installed.
     pub(super) needs: &'static str,
     pub(super) build: &'static str,
     pub(super) receive: &'static str,
-    /// The delay and the text follow, and an id of a message that is to be recalled.
+    /// The test appends the delay and the text, and an id if the message is to be recalled.
     pub(super) send: &'static str,
-    /// Whether each start costs seconds of the processor.
+    /// Whether each start takes seconds of processor time.
     pub(super) is_dear: bool,
 }
 
 impl Framework {
-    /// The app key that its programs have here: all of them share a set.
+    /// The app key of its programs. Each framework has its own, because all of them share a set.
     pub(super) fn app(&self) -> AppKey {
         app(self.page.trim_end_matches(".md"))
     }

@@ -1,9 +1,9 @@
-//! A node that is killed just after it has made a journal.
+//! A node that is killed just after it has created a journal.
 
 use super::*;
-use crate::common::eventually_seen;
+use crate::common::{NO_SIGNAL, eventually_seen};
 
-/// The codes of the findings of `doctor`, and the advice of each.
+/// The codes of `doctor`'s findings, each with its advice.
 fn doctor(settings: &Settings) -> Vec<(String, String)> {
     let report = admin::doctor(settings, &topology(settings), &admin::DoctorOptions::default()).unwrap();
     report.findings.into_iter().map(|it| (it.code.to_string(), it.advice)).collect()
@@ -25,7 +25,7 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     let spec = AppSpec { recall, ..plain };
     node.write_down_queues().unwrap();
 
-    // As if `app add` ended with the node.
+    // As if the node had died during `app add`.
     let made = topology.recall(&spec.app, Endpoint::Queue("billing".into()), spec.recall.unwrap());
     let of_journal = |object: &Object| match object {
         Object::Queue(queue) => queue.name == "delay.journal.billing",
@@ -45,7 +45,7 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     node.restart().unwrap();
 
     let found = eventually_seen(
-        "doctor finds it",
+        "doctor finds the lost journal",
         || doctor(&settings),
         |found| found.iter().any(|(code, _)| code == "journal-lost"),
     );
@@ -56,10 +56,12 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     let refused = admin::add_app(&settings, &topology, &spec, true, false).unwrap();
     assert_eq!(refused.outcome, Applied::Conflict, "{refused:#?}");
     assert!(refused.conflicts[0].contains("rabbitmqctl eval"), "{refused:#?}");
-    // Removing it is refused with the same way out, or done.
+    // Removing the application either works or is refused with the same advice.
     for force in [false, true] {
         let options = RemoveOptions { dry_run: true, force, ..RemoveOptions::default() };
-        if let Err(refused) = admin::remove_app(&settings, &topology, &spec.app, &options).unwrap() {
+        if let Err(refused) =
+            admin::remove_app(&settings, &topology, &spec.app, &options, &NO_SIGNAL).unwrap()
+        {
             assert!(refused.conflicts[0].contains("rabbitmqctl eval"), "{refused:#?}");
         }
     }
@@ -68,7 +70,7 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     node.tell(&["eval", command]).unwrap();
     let report = admin::add_app(&settings, &topology, &spec, true, false).unwrap();
     assert_eq!(report.outcome, Applied::Installed, "{report:#?}");
-    // Whoever was told that it is made can rely on it.
+    // After `app add` has finished, the journal survives a kill.
     node.kill();
     node.restart().unwrap();
     let router = settings.router().connect().unwrap();

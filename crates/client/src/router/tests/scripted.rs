@@ -1,16 +1,20 @@
-//! A broker that answers as it is told.
+//! A broker with scripted answers.
 
-use crossbeam_channel::{Sender, unbounded};
+use std::sync::mpsc;
+
+use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
 
 use super::*;
-use delayline_amqp::{AmqpError, Returned};
+use crate::router::channel::{ConfirmChannel, Connector};
+use delayline_amqp::{AmqpError, Returned, Woken, broker::Broker};
+use delayline_core::message::Wire;
 
-/// A builder for a broker that nobody connects to.
+/// A builder for a broker without real connections.
 pub(super) fn builder() -> RouterBuilder {
     Router::builder(Broker::from_url("amqp://unused").unwrap())
 }
 
-/// What the scripted broker does with a message.
+/// The scripted broker's answer to a message.
 type Script = dyn FnMut(u32, u64, &[u8]) -> Vec<Event> + Send;
 
 /// A broker whose answer to message `tag` of connection `n` is scripted.
@@ -21,7 +25,9 @@ pub(super) struct Scripted {
     pub(super) end: fn(u32) -> AmqpError,
     pub(super) connections: Arc<AtomicU32>,
     pub(super) refuse: fn(u32) -> bool,
-    /// Which messages no queue takes.
+    /// Connecting ends when the other end of this does.
+    pub(super) connecting: Option<Arc<Mutex<mpsc::Receiver<()>>>>,
+    /// Decides which messages no queue takes.
     pub(super) returned: fn(&str, &[u8]) -> bool,
     pub(super) published: Arc<Mutex<Vec<Vec<u8>>>>,
     /// The routing keys of the same messages.
@@ -42,6 +48,7 @@ impl Scripted {
             end: |_| AmqpError::Lost { reason: "scripted".into() },
             connections: Arc::default(),
             refuse: |_| false,
+            connecting: None,
             returned: |_, _| false,
             published: Arc::default(),
             keys: Arc::default(),
@@ -56,6 +63,10 @@ impl Scripted {
         Router::start(self.clone(), self.connect().ok(), builder)
     }
 
+    pub(super) fn start_later(&self, builder: RouterBuilder) -> Router {
+        Router::start(self.clone(), None, builder)
+    }
+
     pub(super) fn bodies(&self) -> Vec<String> {
         let published = self.published.lock().unwrap();
         published.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
@@ -66,6 +77,9 @@ impl Connector for Scripted {
     type Channel = ScriptedChannel;
 
     fn connect(&self) -> Result<ScriptedChannel, AmqpError> {
+        if let Some(held) = &self.connecting {
+            let _ = held.lock().unwrap().recv();
+        }
         let number = self.connections.fetch_add(1, Ordering::SeqCst);
         if (self.refuse)(number) {
             return Err(AmqpError::Unreachable { address: "scripted".into(), reason: "down".into() });
@@ -98,8 +112,16 @@ impl ConfirmChannel for ScriptedChannel {
         }
     }
 
-    fn events(&self) -> &Receiver<Event> {
-        &self.events.1
+    fn wait<T>(&mut self, requests: &Receiver<T>, limit: Duration) -> Woken<T> {
+        select_biased! {
+            recv(self.events.1) -> event => Woken::Event(event.unwrap_or(Event::Ended)),
+            recv(requests) -> request => request.map_or(Woken::Closed, Woken::Other),
+            default(limit) => Woken::Timeout,
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.events.1.try_recv().ok()
     }
 
     fn end(&mut self, _: Duration) -> AmqpError {

@@ -1,4 +1,4 @@
-//! What is exposed.
+//! The exposed metrics.
 
 use super::*;
 use crate::picture::{SetView, sample};
@@ -37,7 +37,7 @@ fn what_is_not_known_now_is_left_out() {
     let mut half = seen();
     half.verified.bindings_compared = false;
     assert_eq!(told(half.clone()), ["delayline_findings"]);
-    // What differs does so whatever else is not known.
+    // A difference counts even if other parts are unknown.
     half.verified.ok = Some(false);
     assert_eq!(told(half.clone()), all);
     half.verified.awaited = true;
@@ -67,7 +67,7 @@ fn layouts_have_a_label_and_what_is_not_known_now_is_left_out() {
         assert!(lines.iter().any(|told| told == line), "{line} in {lines:#?}");
     }
     assert_eq!(lines.iter().filter(|line| line.contains("ready_messages")).count(), 27);
-    view.problem = Some("nobody answers".into());
+    view.problem = Some("no answer".into());
     picture.layouts = vec![view];
     let lines = told(&picture);
     assert_eq!(lines.len(), 2, "when it was counted last, and that it is not seen: {lines:#?}");
@@ -76,7 +76,7 @@ fn layouts_have_a_label_and_what_is_not_known_now_is_left_out() {
     assert_eq!(told(&picture).len(), 1, "when it was counted last");
     picture.broker.reachable = true;
     picture.layouts = vec![crate::picture::LayoutView::unseen("celery".parse().unwrap(), "/")];
-    assert!(told(&picture).is_empty(), "nobody has looked");
+    assert!(told(&picture).is_empty(), "it was not counted");
     picture.layouts.clear();
     assert!(told(&picture).is_empty());
 }

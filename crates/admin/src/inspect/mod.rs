@@ -1,0 +1,24 @@
+//! Inspecting a vhost: differences from the wanted state, and other faults.
+//!
+//! The broker is asked first. The checks are pure functions of a [`Snapshot`](delayline_broker::Snapshot)
+//! and of further answers.
+
+mod apps;
+mod doctor;
+mod foreign;
+mod gateways;
+pub(crate) mod guard;
+mod layout;
+mod verify;
+
+pub(crate) use apps::landing;
+pub use apps::{
+    AppBinding, AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps,
+    queue_of_app,
+};
+pub use doctor::{DoctorOptions, DoctorReport, doctor};
+pub use foreign::doctor_layout;
+pub(crate) use gateways::names_among;
+pub use gateways::{GatewayEntry, GatewayList, gateway_names, list_gateways};
+pub use layout::{LayoutDestination, LayoutLevel, LayoutStatus, layout_status};
+pub use verify::{VerifyReport, verify};

@@ -1,0 +1,210 @@
+//! The number of due messages over time.
+
+use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::AtomicBool};
+
+use jiff::{RoundMode, Timestamp, ToSpan, Unit, ZonedRound, tz::TimeZone};
+use serde::Serialize;
+
+use delayline_core::{codec::AppKey, topology::Topology};
+use delayline_settings::Settings;
+
+use crate::error::AdminError;
+
+use super::{
+    JournalRead, ScheduleFilter, ScheduleState,
+    entry::Entry,
+    list::recalls,
+    reader::{Reading, Taken},
+};
+
+/// The most slots that are counted separately, so that counting takes bounded memory. Later slots are
+/// counted together.
+const SLOTS: usize = 100_000;
+
+/// The length of the counted slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CountBy {
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day, as it begins and ends in a time zone.
+    Day,
+}
+
+/// The messages that are due in a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct ScheduleSlot {
+    /// When it begins.
+    pub from: Timestamp,
+    /// How many messages are waiting.
+    pub waiting: u64,
+    /// How many were recalled.
+    pub recalled: u64,
+    /// How many messages may have been recalled too late; this is unknown here.
+    pub uncertain: u64,
+    /// How many were due, and not recalled.
+    pub due: u64,
+}
+
+/// The number of due messages over time. A message that was published twice counts twice.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct ScheduleCount {
+    /// The application.
+    pub app: String,
+    /// How long a slot is.
+    pub by: CountBy,
+    /// The slots that are not empty, in the order of time.
+    pub slots: Vec<ScheduleSlot>,
+    /// How many messages are due later than the last slot.
+    pub later: u64,
+    /// How many messages have no due time.
+    pub undated: u64,
+    /// How far the journal was read.
+    pub journal: JournalRead,
+    /// The checks that were not possible, and why.
+    pub unchecked: Vec<String>,
+}
+
+impl CountBy {
+    /// The beginning of the slot that contains a time.
+    fn begin(self, time: Timestamp, zone: &TimeZone) -> Timestamp {
+        let unit = match self {
+            Self::Minute => Unit::Minute,
+            Self::Hour => Unit::Hour,
+            Self::Day => Unit::Day,
+        };
+        let round = ZonedRound::new().smallest(unit).mode(RoundMode::Trunc);
+        time.to_zoned(zone.clone()).round(round).map_or(time, |begin| begin.timestamp())
+    }
+
+    /// The beginning of the next slot.
+    fn next(self, begin: Timestamp, zone: &TimeZone) -> Timestamp {
+        let span = match self {
+            Self::Minute => 1.minute(),
+            Self::Hour => 1.hour(),
+            Self::Day => 1.day(),
+        };
+        begin.to_zoned(zone.clone()).checked_add(span).map_or(Timestamp::MAX, |next| next.timestamp())
+    }
+}
+
+/// The slots during a count.
+struct Slots {
+    by: CountBy,
+    zone: TimeZone,
+    most: usize,
+    slots: BTreeMap<Timestamp, ScheduleSlot>,
+    later: u64,
+    /// The slot that was hit last, since most messages are published in the order of time.
+    last: Option<(Timestamp, Timestamp)>,
+}
+
+impl Slots {
+    fn new(by: CountBy, zone: TimeZone, most: usize) -> Self {
+        Self { by, zone, most, slots: BTreeMap::new(), later: 0, last: None }
+    }
+
+    fn add(&mut self, due: Timestamp, state: ScheduleState) {
+        let from = match self.last {
+            Some((from, until)) if (from..until).contains(&due) => from,
+            _ => {
+                let from = self.by.begin(due, &self.zone);
+                self.last = Some((from, self.by.next(from, &self.zone)));
+                from
+            }
+        };
+        let empty = || ScheduleSlot { from, waiting: 0, recalled: 0, uncertain: 0, due: 0 };
+        let slot = self.slots.entry(from).or_insert_with(empty);
+        match state {
+            ScheduleState::Waiting => slot.waiting += 1,
+            ScheduleState::Recalled => slot.recalled += 1,
+            ScheduleState::Uncertain => slot.uncertain += 1,
+            ScheduleState::Due | ScheduleState::Undated => slot.due += 1,
+        }
+        if self.slots.len() > self.most
+            && let Some((_, last)) = self.slots.pop_last()
+        {
+            self.later += last.waiting + last.recalled + last.uncertain + last.due;
+        }
+    }
+}
+
+/// Counts an application's scheduled messages by due time. `zone` is the time zone in which days begin.
+///
+/// # Errors If there is no journal, or the broker refuses or is lost.
+pub fn count_scheduled(
+    settings: &Settings,
+    topology: &Topology,
+    app: &AppKey,
+    filter: &ScheduleFilter,
+    (by, zone): (CountBy, TimeZone),
+    stop: &AtomicBool,
+    progress: impl FnMut(u64, u64),
+) -> Result<ScheduleCount, AdminError> {
+    let (recalls, unchecked) = recalls(settings, topology, app, "which of them were recalled")?;
+    let now = Timestamp::now();
+    let mut slots = Slots::new(by, zone, SLOTS);
+    let mut undated = 0;
+    let journal = Reading { settings, topology, app, stop }.run(
+        |delivery| {
+            let Some(entry) = Entry::of(delivery, app) else { return ControlFlow::Continue(Taken::Odd) };
+            match entry.due {
+                Some(due) if filter.admits(&entry, now) => slots.add(due, entry.state(&recalls, now)),
+                Some(_) => {}
+                None => undated += 1,
+            }
+            ControlFlow::Continue(Taken::Yes)
+        },
+        progress,
+    )?;
+    let (later, slots) = (slots.later, slots.slots.into_values().collect());
+    Ok(ScheduleCount { app: app.to_string(), by, slots, later, undated, journal, unchecked })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn days_begin_at_midnight_of_the_time_zone() {
+        let berlin = TimeZone::fixed(jiff::tz::offset(2));
+        let begin = |by: CountBy| by.begin(at("2026-06-01T23:30:29Z"), &berlin).to_string();
+        assert_eq!(begin(CountBy::Minute), "2026-06-01T23:30:00Z");
+        assert_eq!(begin(CountBy::Hour), "2026-06-01T23:00:00Z");
+        assert_eq!(begin(CountBy::Day), "2026-06-01T22:00:00Z");
+    }
+
+    #[test]
+    fn the_earliest_slots_are_kept_and_later_ones_are_counted_together() {
+        let mut slots = Slots::new(CountBy::Hour, TimeZone::UTC, 2);
+        for (time, state) in [
+            ("2026-06-01T03:10:00Z", ScheduleState::Waiting),
+            ("2026-06-01T02:10:00Z", ScheduleState::Recalled),
+            ("2026-06-01T03:20:00Z", ScheduleState::Waiting),
+            ("2026-06-01T01:59:59Z", ScheduleState::Waiting),
+            ("2026-06-01T01:00:00Z", ScheduleState::Uncertain),
+            ("2026-06-01T09:00:00Z", ScheduleState::Waiting),
+        ] {
+            slots.add(at(time), state);
+        }
+        let found: Vec<_> = slots
+            .slots
+            .values()
+            .map(|it| (it.from.to_string(), it.waiting, it.recalled, it.uncertain))
+            .collect();
+        assert_eq!(
+            found,
+            [("2026-06-01T01:00:00Z".to_owned(), 1, 0, 1), ("2026-06-01T02:00:00Z".to_owned(), 0, 1, 0)]
+        );
+        assert_eq!(slots.later, 3);
+    }
+}

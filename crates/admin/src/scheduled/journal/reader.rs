@@ -1,0 +1,262 @@
+//! Reading a journal from its beginning to its end.
+
+use std::{
+    ops::ControlFlow,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use delayline_amqp::{AmqpError, Consumer, Delivery, Next, STREAM_OFFSET, Session, StreamStart};
+use delayline_core::{codec::AppKey, message::Value, topology::Topology};
+use delayline_settings::Settings;
+
+use crate::error::{AdminError, JournalUnread, doing, refuse_without_set};
+
+/// How many messages the broker delivers ahead of us. Together with the size of a message, this is the
+/// memory for reading.
+const PREFETCH: u16 = 1_000;
+
+/// How many messages are acknowledged at once.
+const ACK_EVERY: u16 = PREFETCH / 4;
+
+/// How long the broker may take to deliver the counted messages.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long it may take for the first message of a journal that may have none, since its count is some
+/// seconds old. The same for the next message if the last one is unknown.
+const EMPTY: Duration = Duration::from_secs(3);
+
+/// If no message follows for this long, a message is the last. If this is too short, only messages
+/// published in the last moment are missed.
+const LAST: Duration = Duration::from_millis(250);
+
+/// How often the stop flag of the caller is checked.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Whether all messages of a journal were cut off, if the broker counts `copies` and delivers none. Each
+/// file of a stream that follows another begins with an entry of the broker, which is counted and never
+/// delivered. Without a message, only the last of several files is left.
+pub(crate) const fn is_emptied(copies: u64) -> bool {
+    copies == 1
+}
+
+/// How far a journal was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct JournalRead {
+    /// The stream.
+    pub queue: String,
+    /// How many messages were read.
+    pub read: u64,
+    /// How many older ones its limits of age and size cut off. It is unknown which of them still wait.
+    pub cut_off: u64,
+    /// Whether its limits cut off all its messages, as they do with a message that is larger than the
+    /// journal may be. Then `cut_off` is 0, since their number is unknown.
+    pub emptied: bool,
+    /// How many entries are no delayed messages of this application, such as an entry with a malformed
+    /// routing key. Such a message exists nowhere else, and is not delivered.
+    pub odd: u64,
+    /// Whether it was interrupted, so that later ones are missing.
+    pub interrupted: bool,
+}
+
+/// The parameters of reading, and the stop flag.
+pub(super) struct Reading<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) topology: &'a Topology,
+    pub(super) app: &'a AppKey,
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl Reading<'_> {
+    /// Hands each message to `each`, from the oldest to the last at the start, unless `each` ends it
+    /// before. `progress` gets the number of read messages, and their total, from time to time.
+    pub(super) fn run(
+        &self,
+        mut each: impl FnMut(&Delivery) -> ControlFlow<(), Taken>,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<JournalRead, AdminError> {
+        let queue = self.topology.names().journal(self.app);
+        let mut report = JournalRead { queue: queue.clone(), ..JournalRead::default() };
+        let begin = || {
+            let end = self.end(&queue)?;
+            if end == End::Empty {
+                return Ok(None);
+            }
+            let mut session = self.open()?;
+            let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+            Ok::<_, AdminError>(Some((end, session, consumer)))
+        };
+        let Some(mut reading) = begin()? else { return Ok(report) };
+        let (mut first, mut unacknowledged, mut again) = (None, 0, true);
+        let mut at = None;
+        loop {
+            let (end, _, consumer) = &reading;
+            let (limit, is_over) = match *end {
+                End::At(end) if at >= Some(end) => (LAST, true),
+                End::Unknown { .. } if at.is_some() => (EMPTY, true),
+                _ => (PATIENCE, false),
+            };
+            let Some(delivery) = self.next(consumer, &queue, limit)? else {
+                report.interrupted = self.stop.load(Ordering::Relaxed);
+                if report.interrupted || is_over {
+                    return Ok(report);
+                }
+                if report.read == 0 && matches!(*end, End::Unknown { copies } if is_emptied(copies.into())) {
+                    report.emptied = true;
+                    return Ok(report);
+                }
+                // The file to be read may have been cut off just then. RabbitMQ 3.10 does not go on with
+                // the next file, and there may be none.
+                if report.read == 0 && again {
+                    again = false;
+                    let Some(anew) = begin()? else { return Ok(report) };
+                    reading = anew;
+                    continue;
+                }
+                return Err(JournalUnread::Withheld {
+                    queue,
+                    read: report.read,
+                    seconds: PATIENCE.as_secs(),
+                }
+                .into());
+            };
+            // A message with unreadable headers has no known place: it counts as behind the last.
+            let here = offset(&delivery).unwrap_or_else(|| at.map_or(0, |at| at + 1));
+            at = Some(here);
+            let first = *first.get_or_insert(here);
+            report.cut_off = first;
+            report.read += 1;
+            unacknowledged += 1;
+            match each(&delivery) {
+                ControlFlow::Continue(Taken::Yes) => {}
+                ControlFlow::Continue(Taken::Odd) => report.odd += 1,
+                ControlFlow::Break(()) => return Ok(report),
+            }
+            if unacknowledged >= ACK_EVERY {
+                consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
+                unacknowledged = 0;
+                progress(report.read, end.place().map_or(report.read, |end| (end + 1).saturating_sub(first)));
+            }
+            // Messages that are published meanwhile are not read forever.
+            if end.place().is_some_and(|end| here > end.saturating_add(u64::from(PREFETCH))) {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Hands the oldest messages to `each`, `limit` at most, of a journal that has any. Returns how many
+    /// older ones were cut off; `None` if the broker delivered none.
+    pub(super) fn beginning(
+        &self,
+        most: u64,
+        mut each: impl FnMut(&Delivery),
+    ) -> Result<Option<u64>, AdminError> {
+        let queue = self.topology.names().journal(self.app);
+        let mut session = self.open()?;
+        let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+        let (mut first, mut limit) = (None, PATIENCE);
+        // More are delivered only after some are acknowledged.
+        for _ in 0..most.min(PREFETCH.into()) {
+            let Some(delivery) = self.next(&consumer, &queue, limit)? else { break };
+            first = first.or(Some(offset(&delivery).unwrap_or(0)));
+            each(&delivery);
+            limit = LAST;
+        }
+        Ok(first)
+    }
+
+    /// Where it ends now.
+    fn end(&self, queue: &str) -> Result<End, AdminError> {
+        let mut session = self.open()?;
+        let depth = session.queue_depth(queue).map_err(doing(format!("examining `{queue}`")))?;
+        let Some(depth) = depth else {
+            refuse_without_set(&mut session, self.topology)?;
+            return Err(JournalUnread::NoJournal { app: self.app.to_string() }.into());
+        };
+        let consumer = self.consume(&mut session, queue, StreamStart::Last)?;
+        let mut end = None;
+        let mut limit = EMPTY;
+        let began = Instant::now();
+        // A journal that is published to without a pause has no end.
+        while end.is_none() || began.elapsed() < PATIENCE {
+            let Some(delivery) = self.next(&consumer, queue, limit)? else { break };
+            end = offset(&delivery).or_else(|| end.map(|end| end + 1)).or(Some(0));
+            limit = LAST;
+            consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
+        }
+        Ok(match end {
+            Some(end) => End::At(end),
+            None if depth.ready == 0 => End::Empty,
+            None => End::Unknown { copies: depth.ready },
+        })
+    }
+
+    fn open(&self) -> Result<Session, AdminError> {
+        Session::open_for(&self.settings.broker, "journal").map_err(AdminError::Connection)
+    }
+
+    fn consume(&self, session: &mut Session, queue: &str, from: StreamStart) -> Result<Consumer, AdminError> {
+        session.read_stream(queue, from, PREFETCH).map_err(doing(format!("reading `{queue}`")))
+    }
+
+    /// The next message; `None` if none comes in time, or the caller stopped.
+    fn next(
+        &self,
+        consumer: &Consumer,
+        queue: &str,
+        limit: Duration,
+    ) -> Result<Option<Delivery>, AdminError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match consumer.next(left.min(TICK)) {
+                Next::Delivery(delivery) => return Ok(Some(delivery)),
+                Next::Timeout if left.is_zero() => return Ok(None),
+                Next::Timeout => {}
+                Next::Ended(cause) => {
+                    let ended = || AmqpError::Lost { reason: "the consumer ended".into() };
+                    return Err(doing(format!("reading `{queue}`"))(cause.unwrap_or_else(ended)));
+                }
+            }
+        }
+    }
+}
+
+/// Where a journal ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It has no message.
+    Empty,
+    /// The place of the last one.
+    At(u64),
+    /// The broker counts so many, but the newest file has none, and 3.10 does not search older files for
+    /// the last message.
+    Unknown { copies: u32 },
+}
+
+impl End {
+    /// The place of the last message, where it is known.
+    fn place(self) -> Option<u64> {
+        match self {
+            Self::At(place) => Some(place),
+            Self::Empty | Self::Unknown { .. } => None,
+        }
+    }
+}
+
+/// The result for a read message.
+pub(super) enum Taken {
+    Yes,
+    /// It is no delayed message of the application.
+    Odd,
+}
+
+fn offset(delivery: &Delivery) -> Option<u64> {
+    delivery.headers.get(STREAM_OFFSET).and_then(Value::as_i64).and_then(|offset| u64::try_from(offset).ok())
+}

@@ -1,0 +1,203 @@
+//! `delayline scheduled reschedule`
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use delayline_admin::{self as admin, FoundMessage, ScheduleState};
+use delayline_core::{
+    Message,
+    codec::{Delay, MessageId},
+    message::{Handle, Headers, When, headers, is_forbidden, move_user_id},
+    topology::Topology,
+};
+use delayline_settings::Settings;
+
+use crate::{
+    cmd::{
+        scheduled::journal::reading,
+        scheduled::replace::{Replaced, replace},
+    },
+    term::{
+        Code, Failure, Output,
+        output::aside,
+        time::{self, date},
+    },
+    values,
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline scheduled reschedule HANDLE --delay 2h
+  delayline scheduled reschedule HANDLE --at 2026-12-24T18:00
+  delayline scheduled reschedule HANDLE --delay 2h --body 'pay!'
+  delayline scheduled reschedule HANDLE --delay 30d --new-id invoice-17-2
+
+The message is read from the journal of its application (docs/how-to/recall.md). If it was
+published without the journal, give the body. First the new message is confirmed, then the
+old message is recalled, so none is lost. At worst both are delivered, and the command
+reports that. The new message has the id with a fresh suffix, such as
+invoice-17-1--4f0k2m9xqa, so that no earlier recall catches it; its handle is printed. Use
+that handle to reschedule it again: a message that was recalled before is not sent again.
+Headers that are tables or arrays are not kept in a journal.
+
+The exit code is 1 unless the old message is certainly recalled.")]
+#[command(group = clap::ArgGroup::new("when").required(true))]
+pub(crate) struct Args {
+    /// The message
+    #[arg(value_name = "HANDLE", value_parser = values::handle)]
+    handle: Handle,
+    /// Deliver it after this time from now
+    #[arg(long, value_name = "DELAY", value_parser = values::delay, group = "when")]
+    delay: Option<Delay>,
+    /// Deliver it at this time
+    #[arg(long, value_name = "TIME", value_parser = time::instant, group = "when")]
+    at: Option<Timestamp>,
+    /// Give the new message another id, which gets a fresh suffix as well
+    #[arg(long, value_name = "ID", value_parser = values::id)]
+    new_id: Option<MessageId>,
+    /// The body of the new message, without properties and headers; the journal is not read
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+}
+
+const RECALLED: &str = "the message was recalled, so there is nothing to reschedule";
+
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(crate) struct Rescheduled {
+    /// The handle of the new message.
+    handle: Option<String>,
+    due: Timestamp,
+    /// The old message, and the result of recalling it.
+    old: String,
+    #[schemars(extend("enum" = ["recalled", "too-late", "uncertain"]))]
+    answer: &'static str,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
+    let old = &args.handle;
+    let now = Timestamp::now();
+    if args.at.is_some_and(|at| at < now) {
+        return Err(Failure::usage("--at is in the past; use a later time, or recall the message"));
+    }
+    if old.due().is_some_and(|due| due <= now) {
+        output.problem("the message was due already; nothing was changed")?;
+        return Ok(Code::Problem);
+    }
+    let when = args.delay.map(When::After).or(args.at.map(When::At));
+    let when = when.ok_or_else(|| Failure::usage("there is no time; use --delay or --at"))?;
+    let (old, message) = match &args.body {
+        Some(body) => {
+            (old.clone(), Message::new(old.app().clone(), when, body.as_bytes()).with_id(old.id().clone()))
+        }
+        None => match journalled(args, when, settings, output)? {
+            Ok(found) => found,
+            Err(code) => return Ok(code),
+        },
+    };
+    let message = match &args.new_id {
+        Some(id) => message.with_id(id.clone()),
+        None => message,
+    };
+    match admin::is_recall_bound(settings, &Topology::new(settings.topology.clone()), &old) {
+        Ok(true) => {
+            output.problem(&format!("{RECALLED}; nothing was changed"))?;
+            return Ok(Code::Problem);
+        }
+        Ok(false) => {}
+        // If it was rescheduled before, two messages would wait.
+        Err(error) if args.body.is_some() => {
+            let code = if settings.management.is_some() { Code::Broker } else { Code::Usage };
+            return Err(Failure::new(
+                code,
+                format!(
+                    "nothing was done: it is unknown whether the message was recalled before: {error}. \
+                     Without --body, its journal shows whether it was rescheduled"
+                ),
+            ));
+        }
+        Err(error) => aside(format!("it is unknown whether the message was recalled before: {error}")),
+    }
+    let replaced = replace(std::slice::from_ref(&old), message, settings)?;
+    shown(&old, &replaced, output)
+}
+
+/// The new message, from the journal's copy of the old message, whose due time is known now; or the
+/// failed search.
+fn journalled(
+    args: &Args,
+    when: When,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<Result<(Handle, Message), Code>, Failure> {
+    let topology = Topology::new(settings.topology.clone());
+    let (found, read) =
+        reading(output, |stop, at| admin::find_scheduled(settings, &topology, &args.handle, 0, stop, at))?;
+    if read.interrupted {
+        return Ok(Err(Code::Interrupted));
+    }
+    let Some(found) = found else {
+        output.problem("nothing was changed: the journal does not contain the message; give its --body")?;
+        return Ok(Err(Code::Problem));
+    };
+    if let Some(newest) = &found.rescheduled {
+        output.problem(&format!(
+            "nothing was changed: the message was rescheduled before; its handle is now {newest}"
+        ))?;
+        return Ok(Err(Code::Problem));
+    }
+    let gone = match found.message.state {
+        ScheduleState::Due => Some("the message was due already"),
+        ScheduleState::Recalled => Some(RECALLED),
+        _ if found.sample.unreadable => {
+            Some("not all of its headers and properties can be read here; give its --body")
+        }
+        ScheduleState::Uncertain => Some("the message was recalled, perhaps too late"),
+        _ => None,
+    };
+    if let Some(gone) = gone {
+        output.problem(&format!("{gone}; nothing was changed"))?;
+        return Ok(Err(Code::Problem));
+    }
+    let old = match found.message.due {
+        Some(due) => args.handle.clone().with_due(due),
+        None => args.handle.clone(),
+    };
+    Ok(Ok((old.clone(), again(&old, when, found, settings))))
+}
+
+/// The same message for another time.
+fn again(old: &Handle, when: When, found: FoundMessage, settings: &Settings) -> Message {
+    let FoundMessage { body, mut properties, headers: copied, .. } = found;
+    // Headers that the broker added to the copy, and headers that the new message gets again.
+    let ours = |name: &str| name == "x-stream-offset" || name == headers::DUE || name == headers::JOURNAL;
+    let mut kept: Headers =
+        copied.into_iter().filter(|(name, _)| !ours(name) && !is_forbidden(name)).collect();
+    move_user_id(&mut properties, &mut kept, settings.broker.credentials.username());
+    let message = Message::new(old.app().clone(), when, body).with_id(old.id().clone()).journalled();
+    let mut message = message.with_properties(properties);
+    message.headers = kept;
+    message
+}
+
+fn shown(old: &Handle, replaced: &Replaced, output: &mut Output) -> Result<Code, Failure> {
+    let handle = replaced.receipt.handle.as_ref().map(ToString::to_string);
+    if output.json {
+        output.json(&Rescheduled {
+            handle,
+            due: replaced.receipt.due,
+            old: old.to_string(),
+            answer: replaced.answer(),
+        })?;
+    } else {
+        output.line(format!("confirmed; due {}", date(replaced.receipt.due)))?;
+        if let Some(handle) = handle {
+            output.line(format!("handle {handle}"))?;
+        }
+        match replaced.left.first() {
+            None => output.line("the old message is recalled")?,
+            Some(left) => output.line(left.text())?,
+        }
+    }
+    Ok(if replaced.left.is_empty() { Code::Done } else { Code::Problem })
+}

@@ -1,0 +1,73 @@
+//! The doctor's findings, for the page and the metrics.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
+use delayline_core::topology::Topology;
+use delayline_settings::Settings;
+use delayline_watch::picture::Checkup;
+
+/// How often the doctor runs. It asks the management API for all queues of the vhost, and for all
+/// bindings except recalls.
+const EVERY: Duration = Duration::from_secs(120);
+
+/// How soon it runs again after a failure.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// How often to check whether to stop.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Runs the doctor at intervals until `stop` is set.
+pub(crate) fn start(
+    settings: Settings,
+    recalls: Option<Arc<RecallStats>>,
+    found: Arc<Mutex<Option<Checkup>>>,
+    stop: Arc<AtomicBool>,
+) {
+    // The thread is never joined: it changes nothing.
+    thread::spawn(move || {
+        let topology = Topology::new(settings.topology.clone());
+        let mut next = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            if Instant::now() < next {
+                thread::sleep(TICK);
+                continue;
+            }
+            // Reading leaves messages where they are, however often it is done.
+            let recalls = recalls.as_ref().map(|recalls| recalls.counts());
+            let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
+            let looked = look(&settings, &topology, &options);
+            next = Instant::now() + if looked.is_ok() { EVERY } else { AGAIN };
+            let checkup = looked
+                .unwrap_or_else(|error| Checkup { unchecked: vec![error.to_string()], ..Checkup::default() });
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);
+        }
+    });
+}
+
+/// The doctor's findings about the set, and about the watched layouts.
+fn look(settings: &Settings, topology: &Topology, options: &DoctorOptions) -> Result<Checkup, AdminError> {
+    let report = admin::doctor(settings, topology, options)?;
+    let mut checkup =
+        Checkup { at: Some(Timestamp::now()), findings: report.findings, unchecked: report.unchecked };
+    for layout in &settings.layouts {
+        match admin::doctor_layout(settings, topology, layout, options) {
+            Ok(report) => {
+                checkup.findings.extend(report.findings);
+                checkup.unchecked.extend(report.unchecked);
+            }
+            Err(error) => checkup.unchecked.push(format!("layout `{layout}`: {error}")),
+        }
+    }
+    checkup.findings.sort();
+    Ok(checkup)
+}

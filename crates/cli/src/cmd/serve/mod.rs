@@ -1,0 +1,350 @@
+//! `delayline serve`
+
+mod agreement;
+mod checkup;
+mod ending;
+mod files;
+mod gateways;
+mod health;
+mod readiness;
+mod site;
+pub(crate) mod user;
+mod waiting;
+
+use std::{
+    path::Path,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use log::{error, info, warn};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use delayline_admin::{Layout, Sweeper, Unsticker};
+use delayline_client::retry::Service;
+use delayline_core::retry::SharedPolicies;
+use delayline_settings::{Settings, WebSettings};
+use delayline_watch::{
+    canary::Canary,
+    picture::Watch,
+    web::{Bound, Server, Site, WebError},
+};
+
+use crate::{
+    flags::PolicyFile,
+    term::{Code, Failure, Output},
+    values,
+};
+
+use agreement::Agreement;
+use ending::{Alarm, GRACE, end_by, has_panicked};
+use waiting::Gate;
+
+/// How often a daemon without a retry service checks whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  delayline serve
+  delayline serve --policies /etc/delayline/policies.toml
+  delayline serve --listen '[::]:15628'     reachable from outside; needs web_token_file
+  delayline serve --no-retry                only the canary and the page
+  delayline serve --layout nservicebus      and a layout
+  DELAYLINE_LOG=warn delayline serve --prefetch 64
+  delayline serve check                     is the daemon that runs here ready?
+  delayline serve user delayline-serve      make its user
+
+Applications give their queue `x-dead-letter-exchange: <set>.retry` and their app key as
+`x-dead-letter-routing-key`, and bind it to `<set>.dispatch`, too. They reject failed
+messages without requeue. The service sends these back later, or to the queue
+`<set>.parked` after the last attempt. You can run several instances.
+
+A canary sends a small message of its own every 2 s and measures how late it comes back.
+Queues of the set that are stuck, for example after a restart of the broker, are made to
+try again at once, as with `delayline unstick`; for that the user needs the tag
+`policymaker`. The status page is at http://127.0.0.1:15628, with /metrics for Prometheus,
+/healthz and /readyz; if another daemon uses that port, the first free port of the next nine
+is taken.
+
+With --layout, the page and the metrics also show the layout of NServiceBus or Celery in the
+vhost of the set: waiting and stuck messages, and whether a guard exists (`delayline guard`).
+The vhost then does not need a set; services of the set wait until it is installed.
+
+Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
+five seconds; several daemons share their work.
+
+The daemon waits for the broker and for the set. SIGHUP reads the policies again and keeps
+the old ones if the new ones are invalid; SIGTERM and Ctrl-C finish the messages in flight.
+The log has one line for each decision; DELAYLINE_LOG=warn leaves them out.")]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    policies: PolicyFile,
+    /// How many messages to hold at a time; fewer if they are large
+    #[arg(long, value_name = "N", default_value_t = Service::PREFETCH, value_parser = values::whole::<u16>(1..))]
+    prefetch: u16,
+    /// Address of the page, the metrics and the health checks [default: web_listen, or
+    /// 127.0.0.1:15628] [env: DELAYLINE_WEB_LISTEN]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// No page, no metrics and no health checks
+    #[arg(long, conflicts_with = "listen")]
+    no_web: bool,
+    /// Also watch this layout: nservicebus, nservicebus:v1, celery or celery:PREFIX; repeatable
+    #[arg(long = "layout", value_name = "LAYOUT")]
+    layouts: Vec<Layout>,
+    /// No canary
+    #[arg(long)]
+    no_canary: bool,
+    /// No retry service
+    #[arg(long)]
+    no_retry: bool,
+    /// Do not unstick queues
+    #[arg(long)]
+    no_unstick: bool,
+    /// Do not sweep up expired recalls
+    #[arg(long)]
+    no_sweep: bool,
+    /// Do not run gateways
+    #[arg(long)]
+    no_gateways: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Ask the daemon that runs here whether it is ready
+    #[command(after_help = "\
+Examples:
+  delayline serve check
+  delayline serve check --listen 127.0.0.1:15630
+
+For containers and scripts: exits with 0 if the daemon is ready, as /readyz shows, with 1 if
+it is not, and with 3 if no daemon answers.")]
+    Check {
+        /// Address of its page [default: web_listen, or 127.0.0.1:15628] [env: DELAYLINE_WEB_LISTEN]
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: Option<String>,
+    },
+    /// Make the daemon's user, with the rights it needs and no others
+    User(user::Args),
+}
+
+impl Args {
+    /// Whether a daemon is to run, and not to be asked.
+    pub(crate) fn runs(&self) -> bool {
+        self.command.is_none()
+    }
+}
+
+pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> Result<Code, Failure> {
+    let listen = match &args.command {
+        Some(Command::User(args)) => return user::run(args, &settings, output),
+        Some(Command::Check { listen }) => listen,
+        None => &args.listen,
+    };
+    if args.no_web {
+        settings.web.listen = None;
+    } else if let Some(listen) = listen {
+        settings.web = WebSettings::new(Some(listen), settings.web.token.take())?;
+    }
+    if !args.runs() {
+        return health::run(&settings.web, output);
+    }
+    settings.canary.enabled &= !args.no_canary;
+    if !args.layouts.is_empty() {
+        settings.layouts = Layout::distinct(args.layouts.iter().cloned());
+    }
+    let idle = args.no_retry && args.no_unstick && args.no_gateways && args.no_sweep;
+    if idle && !settings.canary.enabled && settings.web.listen.is_none() {
+        return Err(Failure::usage(
+            "nothing is left to do: no retry service, no gateways, no canary, no page, no unsticking, and \
+             no sweeping",
+        ));
+    }
+    files::raise_limit().map_err(Failure::usage)?;
+    let file = args.policies.file();
+    let policies = SharedPolicies::new(args.policies.load()?);
+    let bound = Bound::of(&settings.web).map_err(Failure::usage)?;
+    if let (false, Some(file)) = (args.no_retry, &file) {
+        info!("policies from {}", file.display());
+    } else if !args.no_retry {
+        info!("no policies file; the built-in policy applies to all applications");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    let listener = {
+        let (stop, policies) = (Arc::clone(&stop), policies.clone());
+        thread::spawn(move || {
+            for signal in &mut signals {
+                if signal == SIGHUP {
+                    reload(file.as_deref(), &policies);
+                } else if stop.swap(true, Ordering::Relaxed) {
+                    warn!("a second signal: not waiting for messages in flight");
+                    process::exit(Code::Interrupted.number().into());
+                } else {
+                    info!("stopping");
+                }
+            }
+        })
+    };
+    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep);
+    let agreement = Agreement::watched(&settings, &stop);
+    // Without a page, the layouts would not be shown.
+    let gate = match settings.layouts.is_empty() || bound.is_none() {
+        true => Gate::open(),
+        false => Gate::closed(&settings, &stop),
+    };
+    let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
+    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &gate, &stop));
+    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
+    let gateways =
+        (!args.no_gateways).then(|| run_gateways(&settings, &counters, (&gate, &agreement), &stop));
+    let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
+    let live = watch.as_ref().map(Watch::live);
+    let site = live.map(|live| site::site(&counters, &live, &agreement));
+    let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
+    // Even so, each part cleans up: a policy of the unsticker may be set already.
+    let (web, no_web) = match web.transpose() {
+        Ok(web) => (web, None),
+        Err(error) => {
+            stop.store(true, Ordering::Relaxed);
+            (None, Some(error))
+        }
+    };
+    let retries = (!args.no_retry).then(|| {
+        let (retries, stats) = counters.of_retries();
+        let service = Service::new(settings.router().counting(stats), policies)
+            .with_prefetch(args.prefetch)
+            .counting(retries);
+        acting(&gate, &agreement, &stop, move |stop| service.run(stop))
+    });
+    while !stop.load(Ordering::Relaxed) && !retries.as_ref().is_some_and(JoinHandle::is_finished) {
+        thread::sleep(TICK);
+    }
+    let deadline = Instant::now() + GRACE;
+    let ended = |part, thread: JoinHandle<bool>| end_by(deadline, part, thread).unwrap_or(false);
+    let clean = retries.is_none_or(|thread| ended("the retry service", thread));
+    let clean = gateways.is_none_or(|thread| ended("the service for gateways", thread)) && clean;
+    drop((web, watch));
+    let _ = canary.and_then(|thread| end_by(deadline, "the canary", thread));
+    let _ = unsticker.and_then(|thread| end_by(deadline, "the search for stuck queues", thread));
+    let _ = sweeper.and_then(|thread| end_by(deadline, "sweeping", thread));
+    handle.close();
+    let _ = listener.join();
+    match no_web {
+        Some(error) => Err(Failure::new(Code::Problem, error)),
+        None if clean && !has_panicked() => Ok(Code::Done),
+        None => Ok(Code::Problem),
+    }
+}
+
+fn run_canary(
+    settings: &Settings,
+    counters: &site::Counters,
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    let (stats, watched) = counters.of_canary();
+    let settings = settings.clone();
+    // Until the set exists, the canary is off, and not overdue.
+    behind(gate, stop, move |stop| Canary::new(settings, stats, watched).run(stop))
+}
+
+fn unstick(
+    settings: &Settings,
+    counters: &site::Counters,
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
+    // Policies that it set are deleted before the process ends.
+    behind(gate, stop, move |stop| unsticker.run(stop))
+}
+
+fn sweep(
+    settings: &Settings,
+    counters: &site::Counters,
+    (gate, agreement): (&Gate, &Agreement),
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<bool> {
+    let (settings, stats) = (settings.clone(), counters.of_sweeper());
+    acting(gate, agreement, stop, move |stop| {
+        Sweeper::new(settings.clone(), Arc::clone(&stats)).run(stop);
+        true
+    })
+}
+
+fn run_gateways(
+    settings: &Settings,
+    counters: &site::Counters,
+    (gate, agreement): (&Gate, &Agreement),
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<bool> {
+    let (settings, counters) = (settings.clone(), counters.of_gateways());
+    acting(gate, agreement, stop, move |stop| gateways::run(&settings, &counters, stop))
+}
+
+/// Does something that depends on the time, once the gate is open.
+fn acting(
+    gate: &Gate,
+    agreement: &Agreement,
+    stop: &Arc<AtomicBool>,
+    work: impl Fn(&AtomicBool) -> bool + Send + 'static,
+) -> JoinHandle<bool> {
+    let (gate, agreement, stop) = (gate.clone(), agreement.clone(), Arc::clone(stop));
+    thread::spawn(move || {
+        let _alarm = Alarm::new("a service", &stop);
+        !gate.pass(&stop) || agreement.run_while(&stop, work)
+    })
+}
+
+/// Does something once the gate is open.
+fn behind(
+    gate: &Gate,
+    stop: &Arc<AtomicBool>,
+    work: impl FnOnce(&AtomicBool) + Send + 'static,
+) -> JoinHandle<()> {
+    let (gate, stop) = (gate.clone(), Arc::clone(stop));
+    thread::spawn(move || {
+        let _alarm = Alarm::new("a part of it", &stop);
+        if gate.pass(&stop) {
+            work(&stop);
+        }
+    })
+}
+
+fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {
+    let address = bound.address();
+    if !settings.web.explicit && settings.web.listen != Some(address) {
+        warn!("another process has {}", WebSettings::LISTEN);
+    }
+    let server = bound.serve(site)?;
+    info!("page at http://{address}/, metrics at http://{address}/metrics");
+    Ok(server)
+}
+
+fn reload(file: Option<&Path>, policies: &SharedPolicies) {
+    let Some(file) = file else {
+        info!("there is no policies file to reload");
+        return;
+    };
+    match delayline_settings::load_policies(file) {
+        Ok(new) => {
+            policies.replace(new);
+            info!("policies from {} reloaded", file.display());
+        }
+        Err(reason) => error!("the old policies stay, because the new ones are invalid: {reason}"),
+    }
+}

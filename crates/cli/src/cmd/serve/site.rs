@@ -1,0 +1,103 @@
+//! The answers of the daemon's web server.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use delayline_admin::{Kept, RecallStats, UnstickStats};
+use delayline_client::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
+use delayline_settings::Settings;
+use delayline_watch::{
+    canary::Watched,
+    metrics::{Exposition, Inside},
+    picture::{Live, Sources, Watch, watch_layouts},
+    web::{DASHBOARD, Site},
+};
+
+use super::{agreement::Agreement, checkup, readiness::readiness};
+
+/// The counters of this process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counters {
+    /// The decisions of the retry service, if it runs.
+    retries: Option<Arc<RetryStats>>,
+    retry: Arc<Stats>,
+    canary: Arc<Stats>,
+    watched: Arc<Watched>,
+    unstick: Arc<UnstickStats>,
+    gateways: Option<Arc<GatewayCounters>>,
+    /// The results of the sweeper, if it runs.
+    recalls: Option<Arc<RecallStats>>,
+}
+
+impl Counters {
+    pub(crate) fn new(retrying: bool, gateways: bool, sweeping: bool) -> Self {
+        let gateways = gateways.then(Arc::default);
+        let recalls = sweeping.then(Arc::default);
+        Self { retries: retrying.then(Arc::default), gateways, recalls, ..Self::default() }
+    }
+
+    pub(crate) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
+        (self.retries.clone().unwrap_or_default(), Arc::clone(&self.retry))
+    }
+
+    fn inside(&self) -> Inside {
+        Inside {
+            started: Some(Timestamp::now()),
+            retry: self.retries.clone().map(|retries| (retries, Arc::clone(&self.retry))),
+            canary: Some((Arc::clone(&self.watched), Arc::clone(&self.canary))),
+            unstick: Some(Arc::clone(&self.unstick)),
+            gateways: self.gateways.clone(),
+            recalls: self.recalls.clone(),
+        }
+    }
+
+    pub(crate) fn of_gateways(&self) -> Arc<GatewayCounters> {
+        self.gateways.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn of_sweeper(&self) -> Arc<RecallStats> {
+        self.recalls.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn of_unsticker(&self) -> Arc<UnstickStats> {
+        Arc::clone(&self.unstick)
+    }
+
+    pub(crate) fn of_canary(&self) -> (Arc<Stats>, Arc<Watched>) {
+        (Arc::clone(&self.canary), Arc::clone(&self.watched))
+    }
+}
+
+/// Starts to watch the set for the visitors of the site.
+pub(crate) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicBool>) -> Watch {
+    let sources = Sources {
+        retries: counters.retries.clone(),
+        canary: Some(Arc::clone(&counters.watched)),
+        recalls: counters.recalls.clone(),
+        layouts: watch_layouts(settings, settings.layouts.iter().cloned(), stop),
+        ages: true,
+        ..Sources::default()
+    };
+    let recalls = counters.recalls.clone();
+    checkup::start(settings.clone(), recalls, Arc::clone(&sources.checkup), Arc::clone(stop));
+    Watch::start(settings.clone(), sources)
+}
+
+pub(crate) fn site(counters: &Counters, live: &Arc<Live>, agreement: &Agreement) -> Site {
+    let agreement = agreement.clone();
+    let inside = counters.inside();
+    let (metrics, ready) = (Arc::clone(live), Arc::clone(live));
+    let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
+    Site::new(DASHBOARD)
+        .with_json("/api/picture", move || json!(picture.picture()))
+        .with_json("/api/unroutable", move || json!(unroutable.kept(&Kept::Unroutable)))
+        .with_json("/api/parked", move || json!(parked.kept(&Kept::Parked)))
+        .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())
+        .with_readiness(move || {
+            let mut readiness = readiness(&ready.latest());
+            readiness.checks.push(agreement.check());
+            readiness
+        })
+}
