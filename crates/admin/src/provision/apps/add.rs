@@ -174,13 +174,17 @@ impl Adding {
     pub(crate) fn make(&mut self, planned: &PlannedApp) -> Result<(), AdminError> {
         let Self { api, session, snapshot, has_stream, .. } = self;
         let mut hands = Hands { session, api: Some(api), vhost: &snapshot.vhost };
+        let mut first_stream = false;
         planned.plan.apply(&mut hands, &planned.next, |step| {
-            // After success the user can rely on it, even if the node fails.
-            if !*has_stream && matches!(step, Step::Object(Object::Queue(queue)) if queue.is_stream()) {
-                thread::sleep(RECORDED);
-                *has_stream = true;
-            }
-        })
+            let is_stream = matches!(step, Step::Object(Object::Queue(queue)) if queue.is_stream());
+            first_stream |= is_stream && !*has_stream;
+        })?;
+        // After success the user can rely on it and on its bindings, even if the node fails.
+        if first_stream {
+            thread::sleep(RECORDED);
+            *has_stream = true;
+        }
+        Ok(())
     }
 }
 
