@@ -12,7 +12,14 @@ use crate::{bench, json};
 #[test]
 fn every_layout_delivers() {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let scale = Scale { unit_ms: 10, count: 60, rate: 200.0, time: Duration::from_millis(200), times: 1 };
+    let scale = Scale {
+        unit_ms: 10,
+        delays: Vec::new(),
+        count: 60,
+        rate: 200.0,
+        time: Duration::from_millis(200),
+        times: 1,
+    };
     for way in &WAYS {
         let mut site = Site::new(&node, scale.unit_ms).unwrap();
         let measured = measure(&mut site, way, &scale);

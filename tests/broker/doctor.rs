@@ -65,9 +65,13 @@ fn receives(session: &mut Session, key: &str, destination: Endpoint) {
 }
 
 fn send(settings: &Settings, key: &str, count: usize) {
+    send_after(settings, key, 1, count);
+}
+
+fn send_after(settings: &Settings, key: &str, delay: u64, count: usize) {
     let router = settings.router().connect().unwrap();
     for _ in 0..count {
-        router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), "x")).unwrap();
+        router.publish(Message::after(app(key), Delay::from_seconds(delay).unwrap(), "x")).unwrap();
     }
 }
 
@@ -94,14 +98,17 @@ fn a_clean_set_has_no_finding() {
             |report| report.findings.is_empty() && report.unchecked.is_empty(),
         );
     }
-    // With less traffic, `doctor` does not report the prefetch count.
+    // With less traffic, `doctor` reports neither the prefetch count nor shortcuts.
     let busy = DoctorOptions { busy_rate: 0.01, ..DoctorOptions::default() };
     let look = || {
-        send(&settings, "app", 5);
+        // 11110: four levels, or two shortcuts.
+        send_after(&settings, "app", 30, 5);
         look_with(&settings, &busy)
     };
-    let report =
-        eventually_seen("the rate is known", look, |r| codes(r).contains(&FindingCode::DeadLetterPrefetch));
+    let both = [FindingCode::DeadLetterPrefetch, FindingCode::ShortcutsSaveHops];
+    let report = eventually_seen("the rate and the depths are known", look, |report| {
+        both.iter().all(|code| codes(report).contains(code))
+    });
     assert!(report.findings[0].advice.contains("{dead_letter_worker_consumer_prefetch, 512}"), "{report:#?}");
 }
 

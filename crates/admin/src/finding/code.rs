@@ -134,6 +134,8 @@ codes! {
     DeprecatedFeature = "deprecated-feature", Advice;
     /// The dead-letter prefetch may be too small for the message rate.
     DeadLetterPrefetch = "dead-letter-prefetch", Advice;
+    /// A busy set whose messages would pass far fewer queues with shortcuts.
+    ShortcutsSaveHops = "shortcuts-save-hops", Advice;
     /// Messages with a header for broker-side delays, which a coming version would act on.
     DeliveryTimeHeader = "delivery-time-header", Advice;
     /// An application that nears its limit of pending recalls.

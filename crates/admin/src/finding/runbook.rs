@@ -61,7 +61,7 @@ impl FindingCode {
             | Self::MalformedMessages
             | Self::UnroutableWaiting
             | Self::UnroutableGrowing => HELD,
-            Self::MultipliedMessages | Self::DeadLetterPrefetch => LATE,
+            Self::MultipliedMessages | Self::DeadLetterPrefetch | Self::ShortcutsSaveHops => LATE,
             Self::NoMajority
             | Self::NoLeader
             | Self::ReplicaOffline

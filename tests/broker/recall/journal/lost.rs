@@ -75,7 +75,8 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     revive(&mut node);
     let router = settings.router().connect().unwrap();
     send(&router, message("kept", 3_600).journalled());
-    assert_eq!(states(&listed(&settings)), [("kept", ScheduleState::Waiting)]);
+    let in_it = |list: &_| states(list) == [("kept", ScheduleState::Waiting)];
+    eventually_seen("the journal has the message", || listed(&settings), in_it);
     let check = admin::check_app(&settings, &topology, &spec, &user, &Secret::new("billing")).unwrap();
     assert!(check.probes.iter().all(|probe| !lost(&probe)), "{check:#?}");
     assert!(!doctor(&settings).iter().any(|(code, _)| code.starts_with("journal-")));

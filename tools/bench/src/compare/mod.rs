@@ -18,22 +18,29 @@ use crate::{bare::Fallible, measure::Late};
 use layouts::{FAR, STRAIGHT};
 use site::{Figures, Round};
 
-/// Delays of one hop, and of several, that fall due together, in units.
-const ONE_HOP: u64 = 16;
+/// Delays of several hops that fall due together, in units.
 const SEVERAL_HOPS: [u64; 3] = [5, 30, 60];
+
+/// A delay of one hop, and the least delay of messages that fall due together: they must be published
+/// before.
+const ONE_HOP: Duration = Duration::from_millis(800);
+const TOGETHER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   delayline-bench compare                              nine minutes or so
-  delayline-bench compare --quick                      less precise
+  delayline-bench compare --quick --times 1            less precise
   delayline-bench compare --layouts delayline,celery,straight --json | jq .layouts
   RABBITMQ_ROOT=/opt/rabbitmq delayline-bench compare  of another version
+  delayline-bench compare --layouts nservicebus,delayline,shortcuts \\
+      --unit 4 --delays 1,5,30,60,300,900,3600         delays from a second to an hour, shortened
 
 Each layout gets a private RabbitMQ node of its own, which must be installed and not running:
   publish  as fast as messages are confirmed, through the entry
-  drain    messages that fall due together: of one hop, and of 5, 30 and 60 units
-  late     at 1,000 messages a second with delays of 1 to 60 units
+  drain    messages that fall due together: of one hop, and of 5, 30 and 60 units or the given
+           delays from a second on
+  late     at 1,000 messages a second with delays of 1 to 60 units, or the given delays
   CPU      of the broker for each of the same messages, published as fast as they are confirmed
 The number in brackets is the share of publishing directly to a queue, measured in turns.
 docs/benchmarks explains the numbers. Exits with 1 if a message was lost or early, or if a
@@ -46,6 +53,15 @@ pub(crate) struct Args {
     /// A tenth of the messages
     #[arg(long)]
     quick: bool,
+    /// Delays in units instead of 1 to 60, each as frequent as the others
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole::<u64>(1..=FAR - 1))]
+    delays: Vec<u64>,
+    /// The length of a unit in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Scale::FULL.unit_ms, value_parser = whole::<u64>(2..=1_000))]
+    unit: u64,
+    /// How often publishing and CPU are measured; the middle counts
+    #[arg(long, value_name = "N", default_value_t = Scale::FULL.times, value_parser = whole::<usize>(1..=99))]
+    times: usize,
     /// How many messages each dead-letter worker of the broker has on their way [default: the
     /// broker's, 32]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=65_535))]
@@ -60,10 +76,12 @@ fn way(text: &str) -> Result<&'static str, String> {
 }
 
 /// How much is measured.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Scale {
     /// The length of a unit of delay.
     pub unit_ms: u64,
+    /// The delays in units; 1 to 60 if empty.
+    pub delays: Vec<u64>,
     /// Messages that fall due together, or are published as fast as they are confirmed.
     pub count: u64,
     /// Messages per second where lateness is measured.
@@ -75,9 +93,22 @@ pub struct Scale {
 }
 
 impl Scale {
-    const FULL: Self =
-        Self { unit_ms: 50, count: 6_000, rate: 1_000.0, time: Duration::from_secs(3), times: 3 };
-    const QUICK: Self = Self { count: 600, time: Duration::from_millis(300), times: 1, ..Self::FULL };
+    const FULL: Self = Self {
+        unit_ms: 50,
+        delays: Vec::new(),
+        count: 6_000,
+        rate: 1_000.0,
+        time: Duration::from_secs(3),
+        times: 3,
+    };
+    const QUICK: Self = Self {
+        unit_ms: 50,
+        delays: Vec::new(),
+        count: 600,
+        rate: 1_000.0,
+        time: Duration::from_millis(300),
+        times: 1,
+    };
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
@@ -120,6 +151,7 @@ struct Compared {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
+    let scale = Scale { unit_ms: args.unit, delays: args.delays.clone(), times: args.times, ..scale };
     let wanted: Vec<_> =
         WAYS.iter().filter(|way| args.layouts.is_empty() || args.layouts.contains(&way.id)).collect();
     let mut report = Report {
@@ -159,7 +191,14 @@ impl Measured {
     fn all(&mut self, site: &mut Site<'_>, way: &Way, scale: &Scale) -> Fallible<()> {
         (way.install)(site)?;
         site.rest(scale.time.min(Duration::from_secs(2)));
-        let mixed: Vec<u64> = (1..=60).collect();
+        let (mixed, together): (Vec<u64>, Vec<u64>) = match &*scale.delays {
+            [] => ((1..=60).collect(), SEVERAL_HOPS.into()),
+            given => {
+                let together = |delay: &u64| Duration::from_millis(scale.unit_ms * delay) >= TOGETHER;
+                (given.into(), given.iter().copied().filter(together).collect())
+            }
+        };
+        let one_hop = ONE_HOP.as_millis() as u64 / scale.unit_ms;
         let limit = Duration::from_secs(20);
         let all = Round { delays: &mixed, consumed: true, ..Round::default() };
         let count = (scale.rate * scale.time.as_secs_f64()) as u64;
@@ -167,8 +206,8 @@ impl Measured {
         let late = Round { count, rate: Some(scale.rate), limit: scale.time * 3 / 2, ..all };
         self.late_ms = self.counted(site.run(way, &late)?).late;
         (self.queues, self.bindings) = site.objects()?;
-        self.drain_one_hop = self.drain(site, way, &[ONE_HOP], scale.count)?;
-        self.drain_several_hops = self.drain(site, way, &SEVERAL_HOPS, scale.count / 4)?;
+        self.drain_one_hop = self.drain(site, way, &[one_hop.next_power_of_two()], scale.count)?;
+        self.drain_several_hops = self.drain(site, way, &together, scale.count / 4)?;
         let mut costs = Vec::new();
         for _ in 0..scale.times {
             let round = Round { count: scale.count, limit, ..all };

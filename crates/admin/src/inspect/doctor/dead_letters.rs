@@ -1,13 +1,20 @@
 //! Dead letters on their way from one queue to the next.
 
+use std::collections::BTreeMap;
+
 use crate::{
     finding::{Finding, FindingCode},
     inspect::doctor::{DoctorOptions, ended, evidence::Evidence},
     unstick::NO_LIMIT,
 };
-use delayline_broker::{PREFETCH, PolicyKind, Route, Stall, is_open, refuses, stands_still};
-use delayline_core::shell::command;
-use delayline_core::topology::Topology;
+use delayline_broker::{
+    ExchangeInfo, PREFETCH, PolicyKind, QueueInfo, Route, Stall, is_open, refuses, stands_still,
+};
+use delayline_core::{
+    codec::{Hop, Level, Shortcut},
+    shell::command,
+    topology::Topology,
+};
 
 pub(super) fn check(
     topology: &Topology,
@@ -44,7 +51,12 @@ pub(super) fn check(
     // A larger prefetch and a restart do not help a queue whose messages do not move, or may not.
     let open = evidence.snapshot.dead_letters.values().any(|looks| is_open(looks));
     let backlog = backlog.filter(|_| findings.is_empty() && !open);
-    findings.extend(prefetch(topology, evidence, backlog, options));
+    let entry = evidence.snapshot.exchanges.get(&topology.names().entry());
+    let rate = entry.map_or(0.0, ExchangeInfo::publish_rate);
+    if let Some(reason) = busy(rate, backlog, options) {
+        findings.push(prefetch(&reason));
+        findings.extend(shortcuts(topology, &evidence.snapshot.queues, rate, &reason));
+    }
     findings
 }
 
@@ -184,39 +196,118 @@ pub(super) fn left_behind(evidence: &Evidence) -> Vec<Finding> {
     evidence.left_behind.iter().map(finding).collect()
 }
 
-fn prefetch(
-    topology: &Topology,
-    evidence: &Evidence,
-    backlog: Option<(u64, &String)>,
-    options: &DoctorOptions,
-) -> Option<Finding> {
-    let entry = topology.names().entry();
-    let rate = evidence.snapshot.exchanges.get(&entry)?.publish_rate();
-    let reason = match backlog {
+/// Why the levels may be at their limit: a backlog, or the rate of messages that come in.
+fn busy(rate: f64, backlog: Option<(u64, &String)>, options: &DoctorOptions) -> Option<String> {
+    match backlog {
         Some((count, queue)) => {
-            format!("`{queue}` always had at least {count} dead letters waiting to be passed on")
+            Some(format!("`{queue}` always had at least {count} dead letters waiting to be passed on"))
         }
-        None if rate > 0.0 && rate >= options.busy_rate => format!("{rate:.0} messages per second come in"),
-        None => return None,
-    };
-    let shortcuts = match topology.has_shortcuts() {
-        true => String::new(),
-        false => format!(
-            ". Shortcuts make messages pass fewer queues, without a restart: `{}` (docs/how-to/install.md)",
-            topology.settings().set.command(&["install", "--shortcuts"])
-        ),
-    };
-    Some(Finding::new(
+        None if rate > 0.0 && rate >= options.busy_rate => {
+            Some(format!("{rate:.0} messages per second come in"))
+        }
+        None => None,
+    }
+}
+
+fn prefetch(reason: &str) -> Finding {
+    Finding::new(
         FindingCode::DeadLetterPrefetch,
         "broker",
         format!(
             "{reason}, and a queue passes on {PREFETCH} at a time unless \
              dead_letter_worker_consumer_prefetch is set to another number (no API shows it)"
         ),
-        format!(
-            "in advanced.config of every node: [{{rabbit, [{{dead_letter_worker_consumer_prefetch, 512}}]}}]. Then \
-             restart the nodes one by one, and ignore this finding from then on (--ignore \
-             dead-letter-prefetch){shortcuts}"
-        ),
-    ))
+        "in advanced.config of every node: [{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]. Then \
+         restart the nodes one by one, and ignore this finding from then on (--ignore dead-letter-prefetch)",
+    )
+}
+
+/// Shortcuts that would spare messages much of their way.
+fn shortcuts(topology: &Topology, queues: &Queues, rate: f64, reason: &str) -> Option<Finding> {
+    let hops = Hops::estimate(topology, queues, rate).filter(|_| !topology.has_shortcuts())?;
+    (hops.with_shortcuts < WORTHWHILE * hops.now).then(|| {
+        Finding::new(
+            FindingCode::ShortcutsSaveHops,
+            "set",
+            format!(
+                "{reason}; a message passes about {:.1} queues, and at most {:.1} with shortcuts",
+                hops.now, hops.with_shortcuts
+            ),
+            format!(
+                "`{}` adds 44 queues, without a restart and while messages wait",
+                topology.settings().set.command(&["install", "--shortcuts"])
+            ),
+        )
+    })
+}
+
+/// The queues of the vhost, by name.
+type Queues = BTreeMap<String, QueueInfo>;
+
+/// The share of hops that must at most be left for shortcuts to be worth 44 queues.
+const WORTHWHILE: f64 = 0.8;
+
+/// How many queues a message passes, on average.
+struct Hops {
+    now: f64,
+    /// At most.
+    with_shortcuts: f64,
+}
+
+impl Hops {
+    /// From the number of messages that wait in each level, and for how long; `None` if it is unknown.
+    fn estimate(topology: &Topology, queues: &Queues, rate: f64) -> Option<Self> {
+        let mut words = [0.0; 7];
+        for level in Level::all() {
+            let waiting = queues.get(&topology.names().hop(Hop::Level(level)))?.messages?;
+            let wait = topology.settings().unit.wait(level);
+            let passing = waiting as f64 / wait.as_secs_f64();
+            // No message passes a level twice. More wait only in a backlog.
+            words[usize::from(level.word())] += passing.min(rate);
+        }
+        let per_message = |sum: f64| sum / rate;
+        let shortened = (0..).zip(words).map(|(word, passing)| match Shortcut::of(word, 0b11) {
+            Some(_) => passing.min(rate),
+            None => passing,
+        });
+        (rate > 0.0).then(|| Self {
+            now: per_message(words.iter().sum()),
+            with_shortcuts: per_message(shortened.sum()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use delayline_core::topology::TopologySettings;
+
+    #[test]
+    fn a_busy_set_whose_messages_pass_several_queues_is_told_of_shortcuts() {
+        let topology = Topology::new(TopologySettings::default());
+        let waiting = |delay: u64| {
+            let queue = |level: Level| {
+                // 100 messages a second wait in each level of this delay.
+                let passed = delay & u64::from(level.units()) != 0;
+                let messages = Some(if passed { 100 * u64::from(level.units()) } else { 0 });
+                let name = topology.names().hop(Hop::Level(level));
+                (name.clone(), QueueInfo { name, messages, ..QueueInfo::default() })
+            };
+            Level::all().map(queue).collect::<Queues>()
+        };
+        let text = |queues: &Queues, rate| shortcuts(&topology, queues, rate, "busy").map(|it| it.what);
+        let found = text(&waiting(30), 100.0).unwrap();
+        assert!(found.contains("about 4.0 queues, and at most 2.0 with"), "{found}");
+        // A backlog, in which more messages wait than come in.
+        let found = text(&waiting(30), 50.0).unwrap();
+        assert!(found.contains("about 4.0 queues, and at most 2.0 with"), "{found}");
+        // One hop for each word, and levels that are not known.
+        assert_eq!((text(&waiting(0x1111), 100.0), text(&Queues::new(), 100.0)), (None, None));
+        let settings = {
+            let mut it = TopologySettings::default();
+            it.shortcuts = Some(true);
+            it
+        };
+        assert!(shortcuts(&Topology::new(settings), &waiting(30), 100.0, "busy").is_none());
+    }
 }

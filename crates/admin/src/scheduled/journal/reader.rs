@@ -24,9 +24,12 @@ const ACK_EVERY: u16 = PREFETCH / 4;
 /// How long the broker may take to deliver the counted messages.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long it may take for the first message of a journal that may have none, since its count is some
-/// seconds old. The same for the next message if the last one is unknown.
+/// How long it may take for the first message of a journal that may have none. The same for the next
+/// message if the last one is unknown.
 const EMPTY: Duration = Duration::from_secs(3);
+
+/// The age of the broker's count of messages at most: it counts every five seconds.
+const COUNTED: Duration = Duration::from_secs(6);
 
 /// If no message follows for this long, a message is the last. If this is too short, only messages
 /// published in the last moment are missed.
@@ -177,20 +180,31 @@ impl Reading<'_> {
             return Err(JournalUnread::NoJournal { app: self.app.to_string() }.into());
         };
         let consumer = self.consume(&mut session, queue, StreamStart::Last)?;
-        let mut end = None;
+        let (mut end, mut copies) = (None, depth.ready);
         let mut limit = EMPTY;
         let began = Instant::now();
         // A journal that is published to without a pause has no end.
         while end.is_none() || began.elapsed() < PATIENCE {
-            let Some(delivery) = self.next(&consumer, queue, limit)? else { break };
-            end = offset(&delivery).or_else(|| end.map(|end| end + 1)).or(Some(0));
-            limit = LAST;
-            consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
+            if let Some(delivery) = self.next(&consumer, queue, limit)? {
+                end = offset(&delivery).or_else(|| end.map(|end| end + 1)).or(Some(0));
+                limit = LAST;
+                consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
+                continue;
+            }
+            if end.is_some() || copies > 0 || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            // A broker that is slow to deliver may have counted by now.
+            let depth = session.queue_depth(queue).map_err(doing(format!("examining `{queue}`")))?;
+            copies = depth.map_or(0, |depth| depth.ready);
+            if began.elapsed() >= COUNTED {
+                break;
+            }
         }
         Ok(match end {
             Some(end) => End::At(end),
-            None if depth.ready == 0 => End::Empty,
-            None => End::Unknown { copies: depth.ready },
+            None if copies == 0 => End::Empty,
+            None => End::Unknown { copies },
         })
     }
 
