@@ -6,19 +6,18 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use delayline_admin::{self as admin, UnstickOptions};
+use delayline_admin as admin;
 use delayline_core::{Message, codec::Delay};
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, SLOTS, Watched};
 use serde_json::json;
 
 use crate::common::{
-    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, http, install, installed, permit, refusing,
-    shared_node, status, topology,
+    Inbox, PATIENCE, app, as_user, eventually, eventually_seen, http, install, installed, mortal_node,
+    permit, refusing, revive, shared_node, status, topology,
 };
 
 /// A canary on its own thread.
@@ -138,7 +137,7 @@ fn messages_of_an_ended_canary_are_ignored() {
 
 #[test]
 fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
-    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let mut node = mortal_node();
     let settings = node.settings().set("unit_ms", "20").build().unwrap();
     Running::start(&settings).is_paused("delayline install");
     // A canary that starts during the installation finds only some of the bindings.
@@ -147,13 +146,13 @@ fn a_stopped_broker_and_a_missing_set_are_not_missing_messages() {
     canary.rounds(1);
     node.stop().unwrap();
     let before = stopped(&canary);
-    node.restart().unwrap();
-    all_arrive(&settings, &canary, &before);
+    revive(&mut node);
+    all_arrive(&canary, &before);
     node.write_down_queues().unwrap();
     node.kill();
     let before = stopped(&canary);
-    node.restart().unwrap();
-    all_arrive(&settings, &canary, &before);
+    revive(&mut node);
+    all_arrive(&canary, &before);
 }
 
 fn stopped(canary: &Running) -> Figures {
@@ -163,22 +162,15 @@ fn stopped(canary: &Running) -> Figures {
     figures
 }
 
-/// Waits until the messages sent before have arrived, and none is overdue. When a broker starts,
-/// messages between two levels can wait up to 180 s for the next attempt of their level, and the canary
-/// rightly reports them; unstick starts that attempt.
-fn all_arrive(settings: &Settings, canary: &Running, before: &Figures) {
-    let unstick = UnstickOptions { wait: Duration::from_secs(3), ..UnstickOptions::default() };
+/// Waits until the messages sent before have arrived, and none is overdue.
+fn all_arrive(canary: &Running, before: &Figures) {
     let arrived =
         |now: &Figures| before.probes.iter().all(|(probe, then)| now.probes[probe].arrived >= then.sent);
-    let deadline = Instant::now() + 2 * PATIENCE;
-    loop {
-        let now = canary.watched.figures();
-        if arrived(&now) && now.total(|probe| probe.missing + probe.overdue) == 0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{before:?} then, {now:?} now");
-        drop(admin::unstick(settings, &topology(settings), &unstick));
-    }
+    eventually_seen(
+        "every message has arrived",
+        || canary.watched.figures(),
+        |now| arrived(now) && now.total(|probe| probe.missing + probe.overdue) == 0,
+    );
 }
 
 #[test]

@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use delayline_admin::{self as admin, DoctorOptions, FindingCode};
 use delayline_broker::{Difference, ManagementApi};
 use delayline_core::{Message, codec::Delay, message::Properties};
-use delayline_node::{ClusterOptions, PrivateCluster};
+use delayline_node::{ClusterOptions, NodeOptions, PrivateCluster};
 
 use crate::broker::canary::Running;
-use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, install, topology};
+use crate::common::{Inbox, PATIENCE, app, eventually, eventually_seen, install, shared::SOON, topology};
 
 #[test]
 fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
-    let mut cluster = PrivateCluster::start(&ClusterOptions::default()).unwrap();
+    let node = NodeOptions { rabbit: vec![SOON.into()], ..NodeOptions::default() };
+    let mut cluster = PrivateCluster::start(&ClusterOptions { node, ..ClusterOptions::default() }).unwrap();
     let settings = cluster.settings(0).set("unit_ms", "100").build().unwrap();
     install(&settings);
     let topology = topology(&settings);
@@ -62,8 +63,7 @@ fn replicas_and_leaders_are_spread_and_a_lost_node_is_noticed_and_survived() {
         arrived.insert(arrival.id);
     }
 
-    // The canary's queue takes messages while the node is down. Messages in hand-over at the killed
-    // leader of a level are tried again after up to 180 s, so some may still be overdue.
+    // The canary's queue takes messages while the node is down.
     let arrived = || canary.watched.figures().total(|it| it.arrived);
     let before = arrived();
     eventually("the canary's messages come back without the node", || arrived() > before + 10);

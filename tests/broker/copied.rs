@@ -72,9 +72,16 @@ fn found(settings: &Settings, topology: &Topology, code: FindingCode) -> Vec<Str
     verify
 }
 
+/// All in one test, because a node with these plugins is dear.
 #[test]
-fn every_policy_key_of_the_broker_is_judged() {
+fn what_copies_and_moves_messages_is_found() {
     let node = node();
+    every_policy_key_of_the_broker_is_judged(&node);
+    federation_and_shards_are_found_on_both_sides(&node);
+    shovels_out_of_the_set_and_into_it_are_found(&node);
+}
+
+fn every_policy_key_of_the_broker_is_judged(node: &PrivateNode) {
     let keys = node
         .tell(&[
             "eval",
@@ -91,14 +98,12 @@ fn every_policy_key_of_the_broker_is_judged() {
     assert_eq!(unknown, [""; 0]);
 }
 
-#[test]
-fn federation_and_shards_are_found_on_both_sides() {
-    let node = node();
-    let ((up, above), (down, below)) = (vhost(&node, "up"), vhost(&node, "down"));
+fn federation_and_shards_are_found_on_both_sides(node: &PrivateNode) {
+    let ((up, above), (down, below)) = (vhost(node, "up"), vhost(node, "down"));
     assert_eq!(found(&down, &below, FindingCode::PolicyOnSet), [""; 0]);
 
-    parameter(&node, "federation-upstream/down/from-up", &json!({"uri": "amqp:///up", "expires": 3_600_000}));
-    policy(&node, "down", "federate", &json!({"federation-upstream-set": "all"}));
+    parameter(node, "federation-upstream/down/from-up", &json!({"uri": "amqp:///up", "expires": 3_600_000}));
+    policy(node, "down", "federate", &json!({"federation-upstream-set": "all"}));
     let places = changed(&down, &below, "federation-upstream-set");
     let (exchanges, queues) = (below.exchanges().count(), below.queues().count());
     assert_eq!(places.len(), exchanges + queues, "{places:?}");
@@ -135,20 +140,18 @@ fn federation_and_shards_are_found_on_both_sides() {
         );
     }
 
-    policy(&node, "up", "shard", &json!({"shards-per-node": 1, "routing-key": "#"}));
+    policy(node, "up", "shard", &json!({"shards-per-node": 1, "routing-key": "#"}));
     let sharded = changed(&up, &above, "shards-per-node");
     assert_eq!(sharded.len(), above.exchanges().count());
 }
 
-#[test]
-fn shovels_out_of_the_set_and_into_it_are_found() {
-    let node = node();
-    let (settings, topology) = vhost(&node, "moved");
+fn shovels_out_of_the_set_and_into_it_are_found(node: &PrivateNode) {
+    let (settings, topology) = vhost(node, "moved");
     let shovel = |name: &str, value: &Json| {
         let mut value = value.clone();
         value["src-uri"] = "amqp:///moved".into();
         value["dest-uri"] = "amqp://".into();
-        parameter(&node, &format!("shovel/moved/{name}"), &value);
+        parameter(node, &format!("shovel/moved/{name}"), &value);
     };
     shovel("outbox", &json!({"src-queue": "outbox", "dest-exchange": "delay"}));
     assert_eq!(found(&settings, &topology, FindingCode::SetDiffers), [""; 0]);

@@ -113,9 +113,10 @@ fn an_instant_is_not_missed_by_more_than_its_rounding() {
     let at = Timestamp::now() + 1_500.milliseconds();
     router.publish(Message::at(app("app"), at, "x")).unwrap();
     router.publish(Message::at(app("app"), Timestamp::now() - 1.hour(), "past")).unwrap();
+    // On a slow machine, the first message may be due when the second is sent.
     let arrivals = inbox.collect(2, PATIENCE);
-    assert_eq!(arrivals[0].body, b"past");
-    assert!(arrivals[1].at >= at, "{} is before {at}", arrivals[1].at);
+    let due = arrivals.iter().find(|arrival| arrival.body == b"x").expect("the message with an instant");
+    assert!(arrivals.len() == 2 && due.at >= at, "{} is before {at}", due.at);
 }
 
 #[test]

@@ -17,13 +17,13 @@ use delayline_core::{
     message::{Properties, Value, direct},
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue},
 };
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use crate::common::{
-    NO_SIGNAL, PATIENCE, app, daemon::Daemon, eventually, install, installed, raw, topology,
+    NO_SIGNAL, PATIENCE, app, daemon::Daemon, eventually, install, installed, mortal_node, raw, revive,
+    topology,
 };
 
 const NAME: &str = "orders.delayed";
@@ -83,8 +83,7 @@ impl Orders {
     }
 
     fn next(&self) -> (i64, Delivery) {
-        // A broker that was killed may hold a refused message for three minutes.
-        match self.consumer.next(2 * PATIENCE) {
+        match self.consumer.next(PATIENCE) {
             Next::Delivery(delivery) => (Timestamp::now().as_millisecond(), delivery),
             other => panic!("nothing came: {other:?}"),
         }
@@ -435,7 +434,7 @@ fn of_large_messages_a_daemon_takes_fewer_at_a_time() {
 #[test]
 fn a_killed_node_and_a_killed_daemon_lose_nothing() {
     let count = messages();
-    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let mut node = mortal_node();
     // Longer than any start of the node.
     let settings = node.settings().set("publish_timeout", "1h").build().unwrap();
     install(&settings);
@@ -469,7 +468,7 @@ fn a_killed_node_and_a_killed_daemon_lose_nothing() {
     daemons[0].kill();
     take(&orders, kills[1] as usize);
     node.kill();
-    node.restart().unwrap();
+    revive(&mut node);
     orders = Orders::open(&settings, "order.#");
     take(&orders, count as usize);
     publishing.join().unwrap();

@@ -13,7 +13,7 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    common::{NO_SIGNAL, eventually_seen, http, topology, vhost_on},
+    common::{NO_SIGNAL, PATIENCE, eventually_seen, http, topology, vhost_on},
     others::{accumulated, bound, classic_kombu, kombu, nservicebus, nservicebus_v1, publish},
     unstick::{node, policies, stuck},
 };
@@ -27,7 +27,7 @@ fn empty() -> (Settings, Session) {
 fn options() -> GuardOptions {
     let mut options = GuardOptions::default();
     // The wait is long, so that it ends because no dead letter is left.
-    options.wait = Duration::from_secs(120);
+    options.wait = PATIENCE;
     options
 }
 

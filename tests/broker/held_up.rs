@@ -29,12 +29,12 @@ fn eval(node: &PrivateNode, expression: &str) {
     node.tell(&["eval", expression]).unwrap();
 }
 
-/// The names and states of the connections that send held messages on.
-fn senders(node: &PrivateNode) -> Vec<(String, String)> {
+/// The names and states of the connections to a vhost that send held messages on.
+fn senders(node: &PrivateNode, vhost: &str) -> Vec<(String, String)> {
     let all = http(node, "GET", "connections", &json!(null));
     let purpose = |one: &Json| one["client_properties"]["information"].to_string().contains("(router)");
     let text = |one: &Json, name: &str| one[name].as_str().unwrap_or_default().to_owned();
-    let ours = all.as_array().into_iter().flatten().filter(|one| purpose(one));
+    let ours = all.as_array().into_iter().flatten().filter(|one| one["vhost"] == vhost && purpose(one));
     ours.map(|one| (text(one, "name"), text(one, "state"))).collect()
 }
 
@@ -60,12 +60,13 @@ fn an_alarm_is_forgotten_with_the_connection_that_it_blocked() {
             let send = |delivery: &Delivery| Decision::Send(Outgoing::of(delivery, "", "target").into());
             Drain::new(&settings, &queue("kept")).until(&stop).run(send, |_| {})
         });
+        let senders = || senders(&node, &settings.broker.vhost);
         let blocked = |all: &Vec<(String, String)>| all.iter().any(|(_, state)| state == "blocked");
         let (first, _) =
-            eventually_seen("the connection is blocked by the alarm", || senders(&node), blocked).remove(0);
+            eventually_seen("the connection is blocked by the alarm", senders, blocked).remove(0);
         let path = first.replace(' ', "%20").replace('>', "%3E");
         http(&node, "DELETE", &format!("connections/{path}"), &json!(null));
-        eventually("the run has a new connection", || senders(&node).iter().any(|(name, _)| *name != first));
+        eventually("the run has a new connection", || senders().iter().any(|(name, _)| *name != first));
         eval(&node, &format!("rabbit_alarm:clear_alarm({ALARM})."));
         run.join().unwrap().unwrap()
     });

@@ -91,7 +91,7 @@ fn forms() -> Vec<String> {
 #[test]
 fn a_program_that_logs_everything_never_shows_the_password() {
     let pki = Pki::new();
-    let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
+    let node = pki.node(pki.issue("localhost", Some("localhost"), false), false, "");
     http(&node, "PUT", &format!("users/{USER}"), &json!({ "password": MARK, "tags": "administrator" }));
     let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
     http(&node, "PUT", &format!("permissions/%2F/{USER}"), &all);

@@ -14,11 +14,12 @@ use delayline_node::{NodeOptions, PrivateNode};
 use crate::common::shared_node;
 
 /// Waits until a node has chosen its port, takes the port before the node does, and forwards
-/// connections to another server.
-fn take_port(place: &Path, line: &str, server: SocketAddr) -> u16 {
+/// connections to another server. A node whose configuration contains `not` does not count.
+fn take_port(place: &Path, line: &str, server: SocketAddr, not: &str) -> u16 {
     let port = loop {
         let files = fs::read_dir(place).unwrap().flatten().map(|entry| entry.path().join("rabbitmq.conf"));
-        let texts: Vec<_> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+        let texts = files.filter_map(|file| fs::read_to_string(file).ok()).filter(|text| !text.contains(not));
+        let texts: Vec<_> = texts.collect();
         let port = |text: &String| {
             let (_, rest) = text.split_once(line)?;
             // The line must be complete.
@@ -48,31 +49,32 @@ fn take_port(place: &Path, line: &str, server: SocketAddr) -> u16 {
 fn a_node_whose_port_is_taken_meanwhile_starts_on_another() {
     let other = shared_node();
     let address = |authority: &str| authority.parse::<SocketAddr>().unwrap();
-    let amqp = ("listeners.tcp.1 = 127.0.0.1:", address(&other.authority()));
-    let management = other.management_url();
-    let management = ("management.tcp.port = ", address(management.trim_start_matches("http://")));
-    for ((line, server), without_management) in [(amqp, true), (management, false)] {
-        let place = tempfile::tempdir().unwrap();
-        let taken = {
-            let place = place.path().to_owned();
-            thread::spawn(move || take_port(&place, line, server))
-        };
-        let place = Some(place.path().to_owned());
-        let node =
-            PrivateNode::start(NodeOptions { place, without_management, ..NodeOptions::default() }).unwrap();
-        let taken = format!(":{}", taken.join().unwrap());
+    let (amqp, management) = (address(&other.authority()), other.management_url());
+    let management = address(management.trim_start_matches("http://"));
+    let place = tempfile::tempdir().unwrap();
+    let taken = {
+        let place = place.path().to_owned();
+        // One port of the first node, and the other one of the next.
+        thread::spawn(move || {
+            let line = "listeners.tcp.1 = 127.0.0.1:";
+            let first = take_port(&place, line, amqp, "no such text");
+            let second = take_port(&place, "management.tcp.port = ", management, &format!("{line}{first}\n"));
+            [first, second]
+        })
+    };
+    let options = NodeOptions { place: Some(place.path().to_owned()), ..NodeOptions::default() };
+    let node = PrivateNode::start(options).unwrap();
+    for taken in taken.join().unwrap().map(|port| format!(":{port}")) {
         assert!(!node.authority().ends_with(&taken) && !node.management_url().ends_with(&taken), "{node:?}");
-        // The answers come from the node itself, not from the server behind the taken port.
-        let mut session = Session::open(&node.settings().build().unwrap().broker).unwrap();
-        let queue = session.declare_own_queue().unwrap();
-        let listed = node.tell(&["list_queues", "name"]).unwrap();
-        assert!(listed.contains(&queue), "{listed}");
     }
+    // The answers come from the node itself, not from the server behind the taken port.
+    let mut session = Session::open(&node.settings().build().unwrap().broker).unwrap();
+    let queue = session.declare_own_queue().unwrap();
+    let listed = node.tell(&["list_queues", "name"]).unwrap();
+    assert!(listed.contains(&queue), "{listed}");
 }
 
-#[test]
-fn commands_wait_for_a_node_that_takes_connections_and_has_not_started_yet() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+fn commands_wait_for_a_node_that_takes_connections_and_has_not_started_yet(node: &PrivateNode) {
     // The last state before the node has started, held for ten seconds.
     let starting = "rabbit_boot_state:set(core_started),
         spawn(fun() -> timer:sleep(10000), rabbit_boot_state:set(ready) end).";
@@ -97,6 +99,7 @@ fn a_node_keeps_its_files_in_the_given_place_and_removes_them() {
     let options = NodeOptions { place: Some(place.path().to_owned()), ..NodeOptions::default() };
     let node = PrivateNode::start(options).unwrap();
     Session::open(&node.settings().build().unwrap().broker).unwrap();
+    commands_wait_for_a_node_that_takes_connections_and_has_not_started_yet(&node);
     let stored = node.directory().join("data");
     assert!(stored.read_dir().unwrap().next().is_some(), "nothing is stored under {}", stored.display());
     assert_eq!(node.directory().parent(), Some(place.path()));

@@ -7,14 +7,13 @@ use delayline_amqp::{Next, Session};
 use delayline_broker::ManagementApi;
 use delayline_client::Router;
 use delayline_core::{Message, codec::Delay};
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, KeptView, Picture, Sources, Watch};
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, install, new_set,
+    Inbox, PATIENCE, app, eventually, eventually_seen, new_set,
     raw::{message, publish},
     topology, vhost,
 };
@@ -37,16 +36,16 @@ fn level(picture: &Picture, level: u8) -> &delayline_watch::picture::Level {
 fn brokers_count_what_is_published_and_not_what_they_move() {
     let settings = new_set(1);
     let inbox = Inbox::open(&settings, "billing");
-    // 2^10 and 2^9 ms, so that all messages enter at the first of the two levels, even on a slow
+    // 2^12 and 2^11 ms, so that all messages enter at the first of the two levels, even on a slow
     // machine. The broker may lose the count of a channel that is closed within seconds.
-    let _open = send(&settings, "billing", 3 << 9, 60);
+    let _open = send(&settings, "billing", 3 << 11, 60);
     assert_eq!(inbox.collect(60, PATIENCE).len(), 60);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     let published = || {
         let queues = api.queue_counts(&settings.broker.vhost).unwrap();
         let of = |name: &str| queues.iter().find(|queue| queue.name == name).unwrap().message_stats.publish;
         let entry = api.exchange(&settings.broker.vhost, "delay").unwrap().unwrap();
-        (of("delay.level.10"), of("delay.level.09"), entry.message_stats.publish_in)
+        (of("delay.level.12"), of("delay.level.11"), entry.message_stats.publish_in)
     };
     eventually_seen("messages are counted at the level where they entered", published, |seen| {
         *seen == (60, 0, 60)
@@ -211,38 +210,4 @@ fn unknown_numbers_are_reported() {
     );
     // The time of the first failure, not of the last.
     assert_eq!(collector.look().broker.since, first.broker.since);
-}
-
-#[test]
-fn a_broker_that_was_killed_is_gone_before_anybody_looks_again() {
-    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = node.settings().build().unwrap();
-    install(&settings);
-    let watch = Watch::start(settings, Sources::default());
-    let live = watch.live();
-    // The look in progress may notice the kill first, so the test tries up to five times.
-    for _ in 0..5 {
-        eventually("the broker is reachable", || live.latest().broker.reachable);
-        let before = live.latest().at;
-        eventually("a look has just finished", || live.latest().at != before);
-        node.kill();
-        let gone = loop {
-            let picture = live.latest();
-            if !picture.broker.reachable {
-                break picture;
-            }
-            std::thread::yield_now();
-        };
-        assert_eq!(gone.verdict.headline, "The broker cannot be reached.");
-        if gone.broker.problem.is_some_and(|problem| problem.contains("lost a moment ago")) {
-            // The next look gives a better reason.
-            let problem = || live.latest().broker.problem.unwrap_or_default();
-            eventually_seen("the next look has finished", problem, |problem| {
-                problem.contains("cannot reach")
-            });
-            return;
-        }
-        node.restart().unwrap();
-    }
-    panic!("the kill was noticed only by a look");
 }

@@ -27,7 +27,8 @@ use serde_json::json;
 
 use crate::{
     common::{
-        Arrival, Inbox, NO_SIGNAL, PATIENCE, app, eventually, install, raw, status, topology, url, vhost,
+        Arrival, Inbox, NO_SIGNAL, PATIENCE, app, caught, eventually, install, raw, status, topology, url,
+        vhost,
     },
     unstick::{node, stuck},
 };
@@ -181,6 +182,8 @@ fn nothing_is_lost_or_early_while_shortcuts_are_switched_and_the_command_is_kill
                 .with_properties(Properties { message_id: Some(id.to_string()), ..Properties::default() });
             router.publish(message).unwrap();
             confirmed.lock().unwrap().insert(id);
+            // At full speed, messages would take most of the time of the broker.
+            thread::sleep(Duration::from_millis(10));
         }
     };
     let arrivals = thread::scope(|scope| {
@@ -226,7 +229,7 @@ fn switch_with_a_kill(settings: &Settings, on: bool) {
     };
     let before = bound(settings);
     let mut first = command().spawn().unwrap();
-    eventually("some bindings were changed", || bound(settings) != before);
+    caught("some bindings were changed", || bound(settings) != before);
     first.kill().unwrap();
     first.wait().unwrap();
     eprintln!("killed with {} of 242 bindings of shortcuts", bound(settings));
@@ -267,7 +270,7 @@ fn stuck_shortcuts_are_made_to_try_again() {
     let inbox = Inbox::open(&settings, "app");
     let options = UnstickOptions {
         which: Unstick::Levels(vec![1.try_into().unwrap()]),
-        wait: Duration::from_secs(120),
+        wait: PATIENCE,
         ..UnstickOptions::default()
     };
     let report = admin::unstick(&settings, &topology(&settings), &options).unwrap();

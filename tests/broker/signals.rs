@@ -10,7 +10,7 @@ use delayline_amqp::Session;
 use delayline_core::topology::{Binding, Endpoint, ExchangeKind, Queue};
 use delayline_settings::Settings;
 
-use crate::common::{NO_SIGNAL, app, eventually, http, installed, shared_node, topology};
+use crate::common::{NO_SIGNAL, app, caught, http, installed, shared_node, topology};
 
 /// Everything in a vhost as the management API lists it, without counts.
 fn contents(settings: &Settings) -> Vec<String> {
@@ -40,7 +40,7 @@ fn interrupted<T: Send + std::fmt::Debug>(
     thread::scope(|scope| {
         let removing = scope.spawn(|| remove(&stop));
         let mut closed = false;
-        eventually("the entry is closed, or the removal has ended", || {
+        caught("the entry is closed, or the removal has ended", || {
             closed = is_closed(&mut session);
             closed || removing.is_finished()
         });

@@ -84,8 +84,9 @@ fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
     let settings = node.settings().set("url", format!("{}/shared", node.url())).set("unit_ms", "100");
     let settings = settings.build().unwrap();
     common::install(&settings);
+    let (mut billing, mut orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
+    workers_that_gave_up_start_again_and_lose_nothing(&node, &settings, &orders);
     if !is_old(&settings) {
-        let (billing, orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
         poison(&settings, forged());
         send(&settings, "orders");
         assert_eq!(orders.collect(3, PATIENCE).len(), 3);
@@ -109,7 +110,6 @@ fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
         assert_eq!(eval(&node, stored), "basic_message");
         return;
     }
-    let (mut billing, mut orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
     node.write_down_queues().unwrap();
     for (turn, header) in forged().into_iter().enumerate() {
         // Restores the broker's own code, without the fix of the last turn.
@@ -151,17 +151,16 @@ fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
     eventually_seen("nothing is found", look, gone);
 }
 
-#[test]
-fn workers_that_gave_up_start_again_and_lose_nothing() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = node.settings().set("unit_ms", "100").build().unwrap();
-    common::install(&settings);
-    let orders = Inbox::open(&settings, "orders");
-    eval(&node, "supervisor:terminate_child(rabbit_sup, rabbit_fifo_dlx_sup).");
-    assert_eq!(eval(&node, RUNNING), "false");
-    send(&settings, "orders");
-    eval(&node, start_workers());
-    assert_eq!(eval(&node, RUNNING), "true");
+fn workers_that_gave_up_start_again_and_lose_nothing(
+    node: &PrivateNode,
+    settings: &Settings,
+    orders: &Inbox,
+) {
+    eval(node, "supervisor:terminate_child(rabbit_sup, rabbit_fifo_dlx_sup).");
+    assert_eq!(eval(node, RUNNING), "false");
+    send(settings, "orders");
+    eval(node, start_workers());
+    assert_eq!(eval(node, RUNNING), "true");
     assert_eq!(orders.collect(3, PATIENCE).len(), 3);
 }
 

@@ -59,7 +59,14 @@ impl Pki {
         (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")))
     }
 
-    pub(crate) fn node(&self, server: (PathBuf, PathBuf), require_client_cert: bool) -> PrivateNode {
+    pub(crate) fn node(
+        &self,
+        server: (PathBuf, PathBuf),
+        require_client_cert: bool,
+        more: &str,
+    ) -> PrivateNode {
+        let logins =
+            "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\n";
         PrivateNode::start(NodeOptions {
             tls: Some(NodeTls {
                 ca_file: self.path("ca.pem"),
@@ -68,9 +75,7 @@ impl Pki {
                 require_client_cert,
             }),
             plugins: vec!["rabbitmq_auth_mechanism_ssl".into()],
-            config:
-                "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\n"
-                    .into(),
+            config: format!("{logins}{more}"),
             ..NodeOptions::default()
         })
         .unwrap()
@@ -86,10 +91,25 @@ fn fails(layers: Layers) -> AmqpError {
 }
 
 #[test]
-fn verified_connections_carry_messages_of_any_size() {
+fn a_server_is_verified_over_amqp_and_http() {
     let pki = Pki::new();
-    let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
-    let settings = pki.layers(&node).set("unit_ms", "1").build().unwrap();
+    let (cert, key) = pki.issue("localhost", Some("localhost"), false);
+    let free = FreePort::claim().unwrap();
+    let mut config = format!("management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {}\n", free.number());
+    for (name, path) in
+        [("cacertfile", pki.path("ca.pem")), ("certfile", cert.clone()), ("keyfile", key.clone())]
+    {
+        config += &format!("management.ssl.{name} = {}\n", path.display());
+    }
+    let node = pki.node((cert, key), false, &config);
+    // First, while no set is installed.
+    an_unverified_server_is_refused(&pki, &node);
+    the_management_api_is_verified_as_well(&pki, &node, free.number());
+    verified_connections_carry_messages_of_any_size(&pki, &node);
+}
+
+fn verified_connections_carry_messages_of_any_size(pki: &Pki, node: &PrivateNode) {
+    let settings = pki.layers(node).set("unit_ms", "1").build().unwrap();
     install(&settings);
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     let inbox = Inbox::open(&settings, "app");
@@ -111,27 +131,17 @@ fn verified_connections_carry_messages_of_any_size() {
     );
 }
 
-#[test]
-fn the_management_api_is_verified_as_well() {
-    let pki = Pki::new();
-    let (cert, key) = pki.issue("localhost", Some("localhost"), false);
-    let free = FreePort::claim().unwrap();
-    let port = free.number();
-    let mut config = format!("management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {port}\n");
-    for (name, path) in [("cacertfile", pki.path("ca.pem")), ("certfile", cert), ("keyfile", key)] {
-        config += &format!("management.ssl.{name} = {}\n", path.display());
-    }
-    let node = PrivateNode::start(NodeOptions { config, ..NodeOptions::default() }).unwrap();
+fn the_management_api_is_verified_as_well(pki: &Pki, node: &PrivateNode, port: u16) {
     let ask = |url: String, ca: &Pki| {
         let layers =
             node.settings().set("management_url", url).set("ca_file", ca.path("ca.pem").to_str().unwrap());
         let settings = layers.build().unwrap();
         ManagementApi::new(settings.management.as_ref().unwrap()).unwrap().overview()
     };
-    eventually("the management API answers", || ask(format!("https://localhost:{port}"), &pki).is_ok());
+    eventually("the management API answers", || ask(format!("https://localhost:{port}"), pki).is_ok());
     let other = Pki::new();
     for (url, ca) in
-        [(format!("https://localhost:{port}"), &other), (format!("https://127.0.0.1:{port}"), &pki)]
+        [(format!("https://localhost:{port}"), &other), (format!("https://127.0.0.1:{port}"), pki)]
     {
         let error = ask(url, ca).unwrap_err();
         assert!(matches!(error, ManagementError::Unreachable { .. }), "{error}");
@@ -139,10 +149,7 @@ fn the_management_api_is_verified_as_well() {
     }
 }
 
-#[test]
-fn an_unverified_server_is_refused() {
-    let pki = Pki::new();
-    let node = pki.node(pki.issue("localhost", Some("localhost"), false), false);
+fn an_unverified_server_is_refused(pki: &Pki, node: &PrivateNode) {
     // Another authority, the system's authorities, another host name, and a server without TLS.
     let other = Pki::new();
     let error = fails(
@@ -151,12 +158,12 @@ fn an_unverified_server_is_refused() {
     assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
     let error = fails(node.settings().set("url", node.tls_url()));
     assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
-    let error = fails(pki.layers(&node).set("url", node.tls_url().replace("localhost", "127.0.0.1")));
+    let error = fails(pki.layers(node).set("url", node.tls_url().replace("localhost", "127.0.0.1")));
     assert!(matches!(&error, AmqpError::Tls { reason, .. } if reason.contains("name")), "{error}");
     let error =
-        fails(pki.layers(&node).set("url", node.url().replace("amqp://127.0.0.1", "amqps://localhost")));
+        fails(pki.layers(node).set("url", node.url().replace("amqp://127.0.0.1", "amqps://localhost")));
     assert!(matches!(error, AmqpError::Tls { .. }), "{error}");
-    let error = fails(pki.layers(&node).set("ca_file", "/nowhere.pem"));
+    let error = fails(pki.layers(node).set("ca_file", "/nowhere.pem"));
     assert!(error.to_string().contains("/nowhere.pem"), "{error}");
 
     // The system's authorities are accepted if they have signed the node's certificate.
@@ -167,7 +174,7 @@ fn an_unverified_server_is_refused() {
         command.env("SSL_CERT_FILE", authority.path("ca.pem")).env_remove("SSL_CERT_DIR").current_dir("/");
         command.output().unwrap()
     };
-    let trusted = verify(&pki);
+    let trusted = verify(pki);
     assert!(String::from_utf8_lossy(&trusted.stdout).contains("not installed"), "{trusted:?}");
     let distrusted = verify(&other);
     assert_eq!(distrusted.status.code(), Some(3), "{distrusted:?}");
@@ -191,7 +198,7 @@ fn nothing_switches_the_verification_off() {
 #[test]
 fn an_expired_certificate_is_refused() {
     let pki = Pki::new();
-    let node = pki.node(pki.issue("localhost", Some("localhost"), true), false);
+    let node = pki.node(pki.issue("localhost", Some("localhost"), true), false, "");
     let error = fails(pki.layers(&node));
     assert!(matches!(&error, AmqpError::Tls { reason, .. } if reason.contains("xpired")), "{error}");
 }
@@ -199,7 +206,7 @@ fn an_expired_certificate_is_refused() {
 #[test]
 fn a_client_certificate_logs_in() {
     let pki = Pki::new();
-    let node = pki.node(pki.issue("localhost", Some("localhost"), false), true);
+    let node = pki.node(pki.issue("localhost", Some("localhost"), false), true, "");
     let (certificate, key) = pki.issue("operator", None, false);
     for arguments in
         [&["add_user", "operator", "unused"][..], &["set_permissions", "operator", ".*", ".*", ".*"]]

@@ -3,6 +3,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, RemoveOptions};
@@ -238,6 +239,8 @@ fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
                 for n in (0_u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let delay = Delay::from_seconds(n % 64).unwrap();
                     drop(pipeline.push(n, Message::after(app("app"), delay, "x")));
+                    // Enough for a message in each level at any time.
+                    thread::sleep(Duration::from_millis(1));
                 }
             });
             let mut session = Session::open(&settings.broker).unwrap();
@@ -254,14 +257,13 @@ fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
     }
     install(&settings);
     deliver(&settings, 20);
+    admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
+    a_node_without_dead_letter_workers_is_reported_with_advice(&node, &settings);
 }
 
-#[test]
-fn a_node_without_dead_letter_workers_is_reported_with_advice() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    let settings = node.settings().set("unit_ms", "20").build().unwrap();
+fn a_node_without_dead_letter_workers_is_reported_with_advice(node: &PrivateNode, settings: &Settings) {
     node.tell(&["eval", "supervisor:terminate_child(rabbit_sup, rabbit_fifo_dlx_sup)."]).unwrap();
-    let error = admin::install(&settings, &topology(&settings), false, || {}).unwrap_err();
+    let error = admin::install(settings, &topology(settings), false, || {}).unwrap_err();
     let says = error.to_string();
     assert!(says.contains("541"), "{says}");
     let version = Session::open(&settings.broker).unwrap().server_version().unwrap();
@@ -274,6 +276,6 @@ fn a_node_without_dead_letter_workers_is_reported_with_advice() {
         assert!(says.contains("dead-lettering-ended"), "{says}");
     }
     node.tell(&["eval", crate::tenant::mend()]).unwrap();
-    install(&settings);
-    deliver(&settings, 20);
+    install(settings);
+    deliver(settings, 20);
 }

@@ -281,6 +281,6 @@ fn still_there(node: &PrivateNode, names: &[String]) -> BTreeSet<String> {
 /// Whether a queue of the default vhost has a leader.
 fn is_led(node: &PrivateNode, queue: &str) -> bool {
     let asked =
-        node.ctl(&["eval", &format!("element(1, ra:members({{'%2F_{queue}', node()}}, 5000)).")]).unwrap();
+        node.ctl(&["eval", &format!("element(1, ra:members({{'%2F_{queue}', node()}}, 1000)).")]).unwrap();
     String::from_utf8_lossy(&asked.stdout).trim() == "ok"
 }

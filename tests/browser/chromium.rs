@@ -19,7 +19,7 @@ use tungstenite::{Message, WebSocket};
 use crate::common::eventually;
 
 /// How long each step of the browser may take; it draws slowly on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An open page, and all errors in it.
 pub(crate) struct Seen {

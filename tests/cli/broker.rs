@@ -10,7 +10,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    common::{Inbox, PATIENCE, eventually, eventually_seen, http, installed, shared_node, vhost},
+    common::{Inbox, PATIENCE, caught, eventually, eventually_seen, http, installed, shared_node, vhost},
     delayline, json, on, stdout,
 };
 
@@ -369,19 +369,14 @@ fn an_interrupted_send_reports_the_confirmed_messages() {
 }
 
 #[test]
-fn demo_runs_the_main_job_on_a_broker_of_its_own() {
-    let report = json(delayline().args(["demo", "--json"]).timeout(5 * PATIENCE));
+fn demo_runs_the_main_job_on_a_broker_of_its_own_and_keeps_it_when_asked() {
+    let report = json(delayline().args(["demo", "--json", "--keep"]).timeout(5 * PATIENCE));
     let messages = report["messages"].as_array().unwrap();
     assert_eq!(messages.len(), 12);
     assert!(
         messages.iter().all(|message| message["late_ms"].as_i64().is_some_and(|late| late >= 0)),
         "{report}"
     );
-}
-
-#[test]
-fn demo_keeps_its_broker_when_asked() {
-    let report = json(delayline().args(["demo", "--json", "--keep"]).timeout(5 * PATIENCE));
     let url = report["url"].as_str().unwrap();
     let management = report["management_url"].as_str().unwrap();
     let verified = json(delayline().args(["verify", "--json", "--url", url, "--management-url", management]));
@@ -407,7 +402,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     // The node of `demo` is starting, and does not answer yet.
     let pid =
         |node: std::io::Result<std::fs::DirEntry>| node.is_ok_and(|node| node.path().join("pid").exists());
-    eventually("the node starts", || std::fs::read_dir(directory.path()).unwrap().any(pid));
+    caught("the node starts", || std::fs::read_dir(directory.path()).unwrap().any(pid));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     child.wait().unwrap();
     eventually("the node's directory is gone", || files() == 0);

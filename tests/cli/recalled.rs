@@ -27,7 +27,7 @@ fn recalled(settings: &Settings, app: &str, ids: &[&str]) {
         .iter()
         .map(|id| {
             let mut send = on(settings);
-            send.args(["send", "--app", app, "--delay", "20s", "--id", id, "--body", id, "--json"]);
+            send.args(["send", "--app", app, "--delay", "32s", "--id", id, "--body", id, "--json"]);
             format!("{}\n", json(&mut send)["message"]["handle"].as_str().unwrap())
         })
         .collect();
@@ -76,7 +76,7 @@ fn list_show_replay_and_discard() {
     refused.stderr(contains("delayline app add plain --recall"));
     // A recall cannot be undone after the due time; the error shows what to do instead.
     let due = jiff::Timestamp::now().as_millisecond() - 5_000;
-    let over = format!("delay.0000.0000.0000.0000.0000.0001.0100.billing.~.b@{due}");
+    let over = format!("delay.0000.0000.0000.0000.0000.0010.0000.billing.~.b@{due}");
     let undo = on(&settings).args(["scheduled", "unrecall", &over]).assert().code(1);
     undo.stdout(contains("too late")).stderr(contains("delayline held replay --kind recalled"));
     let shown = stdout(
@@ -112,7 +112,7 @@ fn list_show_replay_and_discard() {
     assert_eq!(sent.body, b"b");
     assert_eq!(sent.routing_key, "delay.0000.0000.0000.0000.0000.0000.0000.billing.~.b");
     let from = sent.headers["delayline-routing-key"].clone();
-    assert_eq!(from, Value::from("delay.0000.0000.0000.0000.0000.0001.0100.billing.~.b"));
+    assert_eq!(from, Value::from("delay.0000.0000.0000.0000.0000.0010.0000.billing.~.b"));
     // The stray message does not belong to the application, so it stays. The exit code shows that,
     // too.
     on(&settings)

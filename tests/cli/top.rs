@@ -3,12 +3,13 @@
 use delayline_amqp::Session;
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
+use delayline_watch::picture::{Sources, Watch};
 use portable_pty::CommandBuilder;
 use predicates::str::contains;
 use serde_json::Value as Json;
 
 use crate::{
-    common::{eventually_seen, install, new_set, vhost},
+    common::{caught, eventually, eventually_seen, install, new_set, vhost},
     delayline, on,
     others::{bound, nservicebus, publish},
     stdout,
@@ -106,6 +107,8 @@ fn a_lost_broker_is_reported() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
     let settings = node.settings().build().unwrap();
     install(&settings);
+    a_killed_broker_is_gone_before_anybody_looks_again(&mut node, &settings);
+    node.restart().unwrap();
     let mut terminal = start(&settings, (42, 130));
     terminal.eventually_shows("No message is stuck.");
     node.kill();
@@ -117,6 +120,37 @@ fn a_lost_broker_is_reported() {
     let mut once = delayline();
     once.env("DELAYLINE_URL", settings.broker.to_string()).args(["status"]);
     once.assert().code(3).stdout(contains("The broker cannot be reached."));
+}
+
+fn a_killed_broker_is_gone_before_anybody_looks_again(node: &mut PrivateNode, settings: &Settings) {
+    node.write_down_queues().unwrap();
+    let watch = Watch::start(settings.clone(), Sources::default());
+    let live = watch.live();
+    // The look in progress may notice the kill first, so the test tries up to five times.
+    for _ in 0..5 {
+        eventually("the broker is reachable", || live.latest().broker.reachable);
+        let before = live.latest().at;
+        caught("a look has just finished", || live.latest().at != before);
+        node.kill();
+        let gone = loop {
+            let picture = live.latest();
+            if !picture.broker.reachable {
+                break picture;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        };
+        assert_eq!(gone.verdict.headline, "The broker cannot be reached.");
+        if gone.broker.problem.is_some_and(|problem| problem.contains("lost a moment ago")) {
+            // The next look gives a better reason.
+            let problem = || live.latest().broker.problem.unwrap_or_default();
+            eventually_seen("the next look has finished", problem, |problem| {
+                problem.contains("cannot reach")
+            });
+            return;
+        }
+        node.restart().unwrap();
+    }
+    panic!("the kill was noticed only by a look");
 }
 
 #[test]

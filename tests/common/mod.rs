@@ -37,7 +37,7 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 pub use sets::{installed, new_set};
-pub use shared::{disturbed_node, shared_node};
+pub use shared::{disturbed_node, mortal_node, revive, shared_node};
 pub use vhosts::vhost_on;
 
 /// A new vhost on the shared node, as layers of settings to add to.
@@ -50,12 +50,16 @@ pub fn topology(settings: &Settings) -> Topology {
 }
 
 pub fn install(settings: &Settings) {
-    // Some tests set a short heartbeat, to notice a dead broker within two seconds. It would cut
-    // off a busy broker, too.
+    let report = admin::install(&patient(settings), &topology(settings), false, || {}).unwrap();
+    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+}
+
+/// The same settings with the usual heartbeat. Some tests set a short one, to notice a dead broker
+/// within two seconds. It would cut off a busy broker, too.
+fn patient(settings: &Settings) -> Settings {
     let mut patient = settings.clone();
     patient.broker.heartbeat = Broker::HEARTBEAT;
-    let report = admin::install(&patient, &topology(settings), false, || {}).unwrap();
-    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+    patient
 }
 
 /// The picture that `delayline status` shows.
@@ -199,6 +203,7 @@ impl Arrival {
 
 impl Inbox {
     pub fn open(settings: &Settings, key: &str) -> Self {
+        let settings = patient(settings);
         let mut session = Session::open(&settings.broker).unwrap();
         let queue = format!("in.{key}");
         session
@@ -214,7 +219,7 @@ impl Inbox {
             })
             .unwrap();
         let consumer = session.consume(&queue, 1_000).unwrap();
-        Self { settings: settings.clone(), queue, consumer, _session: session }
+        Self { settings, queue, consumer, _session: session }
     }
 
     /// Consumes again after the connection was lost.
@@ -311,11 +316,20 @@ pub static NO_SIGNAL: AtomicBool = AtomicBool::new(false);
 
 /// How long the tests wait for a required event: far longer than it takes on any machine, because a
 /// slow machine does not make the code wrong.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Waits until a condition is true.
 pub fn eventually(what: &str, check: impl FnMut() -> bool) {
     eventually_seen(what, check, |&so| so);
+}
+
+/// The same for what may pass within a moment: it looks again at once.
+pub fn caught(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !check() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Looks until the result is right. If it never is, the panic shows the last result.
@@ -334,6 +348,6 @@ pub fn eventually_seen<T: std::fmt::Debug>(
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}; at last: {seen:?}");
         // If a look is expensive, the next one comes later: the broker and other tests need the
         // time.
-        thread::sleep((looked.elapsed() * 3).max(Duration::from_millis(100)));
+        thread::sleep((looked.elapsed() * 6).clamp(Duration::from_millis(250), Duration::from_secs(5)));
     }
 }

@@ -9,6 +9,8 @@ use std::{
 
 use delayline_node::{NodeOptions, PrivateNode};
 
+use super::eventually;
+
 /// How many tests share a node. A broker works for each of its queues once a second, also for
 /// queues of tests that have ended. A single node for all tests would end with 7,000 queues and 2.4
 /// GB, and would keep half a processor busy.
@@ -45,6 +47,25 @@ fn given() -> Arc<PrivateNode> {
     };
     *current = Some((node.clone(), tests + 1));
     node
+}
+
+/// How soon a node that is killed tries a hand-over between two queues again: as a setting of the
+/// broker. By default, what a kill interrupts can wait for several turns of three minutes.
+pub const SOON: &str = "{dead_letter_worker_publisher_confirm_timeout, 10000}";
+
+/// A node for a test that kills it while messages are on their way.
+pub fn mortal_node() -> PrivateNode {
+    PrivateNode::start(NodeOptions { rabbit: vec![SOON.into()], ..NodeOptions::default() })
+        .expect("a private node")
+}
+
+/// Starts a killed or stopped node again, and waits until its quorum queues take commands: for a
+/// moment after the broker answers, a queue may have no leader.
+pub fn revive(node: &mut PrivateNode) {
+    const ALL_LED: &str = "[] =:= [Q || Q <- rabbit_amqqueue:list(), amqqueue:get_type(Q) =:= rabbit_quorum_queue, \
+         element(1, catch ra:members(amqqueue:get_pid(Q), 2000)) =/= ok].";
+    node.restart().unwrap();
+    eventually("every quorum queue has a leader", || node.tell(&["eval", ALL_LED]).unwrap().trim() == "true");
 }
 
 /// A node that one test at a time may pause, or block with a memory alarm.

@@ -172,17 +172,22 @@ impl Lab {
     pub fn leader_of_the_hottest_level(&self, settings: &Settings) -> usize {
         let api =
             ManagementApi::new(settings.management.as_ref().expect("a management API")).expect("a client");
-        for _ in 0..50 {
+        // The counts of the management API are seconds old, and the messages may be gone by then.
+        let mut broker = settings.broker.clone();
+        broker.heartbeat = Broker::HEARTBEAT;
+        let mut session = Session::open(&broker).expect("a session");
+        let mut depth = |queue: &str| session.queue_depth(queue).expect("an answer").map_or(0, |it| it.ready);
+        let topology = Topology::new(settings.topology.clone());
+        let levels = topology.queues().filter(|queue| queue.level.is_some());
+        let hottest = levels.max_by_key(|queue| depth(&queue.name)).expect("a level");
+        for _ in 0..600 {
             let queues = api.queues(&settings.broker.vhost).unwrap_or_default();
-            let hottest = queues
-                .iter()
-                .filter(|queue| queue.name.contains(".level.") && queue.messages > Some(0))
-                .max_by_key(|queue| queue.messages);
-            if let Some(position) = hottest.and_then(|queue| self.cluster().position(&queue.leader)) {
+            let leader = queues.iter().find(|queue| queue.name == hottest.name).map(|queue| &queue.leader);
+            if let Some(position) = leader.and_then(|leader| self.cluster().position(leader)) {
                 return position;
             }
             thread::sleep(Duration::from_millis(200));
         }
-        panic!("no level has messages");
+        panic!("nobody leads {}", hottest.name);
     }
 }

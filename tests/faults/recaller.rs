@@ -41,7 +41,7 @@ const EACH: u64 = 10;
 const AFTERWARDS_MS: i64 = 200;
 
 /// How long a recaller retries while the broker is away.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Messages per second: publishing takes 20 s at least, so that there are recalls before and after
 /// each kill.

@@ -235,7 +235,7 @@ impl Bench {
                 last = Some(stuck.clone());
                 // The broker tries again every second. A message that is still stuck after that
                 // stays stuck.
-                if same >= if stuck.is_empty() { 0 } else { 2 } && complete {
+                if same >= if stuck.is_empty() { 0 } else { 4 } && complete {
                     let outcome = |content| match (kept.contains(&content), stuck.contains(&content)) {
                         (true, _) => Outcome::Kept,
                         (_, true) => Outcome::Blocks,

@@ -91,6 +91,14 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     let (node, settings) = start();
     let topology = topology(&settings);
     let orders = Inbox::open(&settings, "orders");
+    if !is_old(&settings) {
+        let billing = Inbox::open(&settings, "billing");
+        let first = delivered(&settings, &billing);
+        again(&settings, &first);
+        assert_eq!(billing.collect(40, PATIENCE).len(), 40);
+        drop(billing);
+        Session::open(&settings.broker).unwrap().delete_queue("in.billing").unwrap();
+    }
     let bindings = bind_streams(&settings);
 
     // `app add` refuses to bind a stream.
@@ -178,23 +186,35 @@ fn dead_letters(settings: &Settings, queue: &str) -> u64 {
     api.queue(&settings.broker.vhost, queue).unwrap().and_then(|queue| queue.messages_dlx).unwrap_or(0)
 }
 
+fn is_old(settings: &Settings) -> bool {
+    Session::open(&settings.broker).unwrap().server_version().unwrap().starts_with("3.")
+}
+
+/// A message of the application `billing` that has passed two levels.
+fn delivered(settings: &Settings, billing: &Inbox) -> Arrival {
+    publish(settings, &key(3, "billing"), &Headers::new());
+    let first = billing.next(PATIENCE).unwrap();
+    assert!(first.headers.contains_key("x-death"), "{first:?}");
+    first
+}
+
+/// Publishes a message again, forty times.
+fn again(settings: &Settings, first: &Arrival) {
+    for _ in 0..40 {
+        publish(settings, &key(5, "billing"), &first.headers);
+    }
+}
+
+/// On newer brokers, they arrive: the test above shows that.
 #[test]
 fn messages_published_again_with_their_x_death_stay_on_an_old_broker_until_it_is_mended() {
-    let (mut node, settings) = start();
-    let (mut billing, mut orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
-    publish(&settings, &key(3, "billing"), &Headers::new());
-    let first: Arrival = billing.next(PATIENCE).unwrap();
-    assert!(first.headers.contains_key("x-death"), "{first:?}");
-    let again = || {
-        for _ in 0..40 {
-            publish(&settings, &key(5, "billing"), &first.headers);
-        }
-    };
-    again();
-    if !Session::open(&settings.broker).unwrap().server_version().unwrap().starts_with("3.") {
-        assert_eq!(billing.collect(40, PATIENCE).len(), 40);
+    if !is_old(&common::vhost().build().unwrap()) {
         return;
     }
+    let (mut node, settings) = start();
+    let (mut billing, mut orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
+    let first = delivered(&settings, &billing);
+    again(&settings, &first);
     // Level 2 is stuck, for other applications as well.
     let stuck = |count: u64| {
         let look = || dead_letters(&settings, "delay.level.02");
@@ -236,6 +256,6 @@ fn messages_published_again_with_their_x_death_stay_on_an_old_broker_until_it_is
     assert_eq!(orders.collect(1, PATIENCE).len(), 1);
     assert_eq!(billing.collect(40, PATIENCE).len(), 40);
     // From now on, such messages do no harm.
-    again();
+    again(&settings, &first);
     assert_eq!(billing.collect(40, PATIENCE).len(), 40);
 }

@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline_admin::{self as admin, Unstick, UnstickOptions};
 use delayline_amqp::{Next, Session};
 use delayline_client::router::Outcome;
 use delayline_core::{
@@ -20,10 +19,9 @@ use delayline_core::{
     message::{Headers, Properties, Value},
     topology::{Binding, Endpoint, Queue},
 };
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
-use crate::common::{PATIENCE, app, install, installed, topology};
+use crate::common::{PATIENCE, app, install, installed, mortal_node, revive};
 
 use super::{daemon, parked};
 
@@ -134,35 +132,25 @@ impl Drop for Failing {
 }
 
 /// The ids of the parked messages, and how often each arrived. Waits until `count` messages have
-/// arrived. `help` is called after 60 s without a message.
-fn parked_ids(settings: &Settings, count: u32, mut help: impl FnMut()) -> HashMap<String, u32> {
+/// arrived, or none arrives any more.
+fn parked_ids(settings: &Settings, count: u32) -> HashMap<String, u32> {
     let mut session = Session::open(&settings.broker).unwrap();
     let consumer = session.consume("delay.parked", 1_000).unwrap();
     let mut ids: HashMap<String, u32> = HashMap::new();
-    let deadline = Instant::now() + Duration::from_secs(600);
-    let (mut quiet, mut silent) = (0, 0);
-    while Instant::now() < deadline && quiet < 3 {
-        match consumer.next(Duration::from_secs(1)) {
+    loop {
+        let complete = ids.len() == count as usize;
+        match consumer.next(if complete { Duration::from_secs(3) } else { PATIENCE }) {
             Next::Delivery(delivery) => {
                 *ids.entry(delivery.properties.message_id.clone().unwrap()).or_default() += 1;
                 consumer.ack(delivery).unwrap();
-                (quiet, silent) = (0, 0);
             }
-            Next::Timeout if ids.len() == count as usize => quiet += 1,
-            Next::Timeout => {
-                silent += 1;
-                if silent == 60 {
-                    silent = 0;
-                    help();
-                }
-            }
+            Next::Timeout => return ids,
             Next::Ended(cause) => panic!("{cause:?}"),
         }
     }
-    ids
 }
 
-const COUNT: u32 = 20_000;
+const COUNT: u32 = 6_000;
 const POLICY: &str = "[default]\nfixed = '1s'\nattempts = 1\n";
 
 #[test]
@@ -172,9 +160,9 @@ fn a_killed_daemon_loses_nothing() {
     let mut daemon = daemon(&settings, POLICY);
     publish(&settings, "app", 0..COUNT);
     // The daemon is killed at random steps. Between two kills, it has received, published and not
-    // yet acknowledged thousands of messages.
-    for round in 1..=10 {
-        let until = application.handed() + 1_500;
+    // yet acknowledged hundreds of messages.
+    for round in 1..=6 {
+        let until = application.handed() + 800;
         let deadline = Instant::now() + Duration::from_secs(20);
         while application.handed() < until && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(7 * round));
@@ -182,33 +170,28 @@ fn a_killed_daemon_loses_nothing() {
         daemon.kill();
         daemon.again();
     }
-    let ids = parked_ids(&settings, COUNT, || {});
+    let ids = parked_ids(&settings, COUNT);
     let twice = ids.values().filter(|times| **times > 1).count();
-    println!("daemon killed 10 times: {COUNT} messages, {} parked, {twice} of them twice or more", ids.len());
+    println!("daemon killed 6 times: {COUNT} messages, {} parked, {twice} of them twice or more", ids.len());
     application.stop();
     assert_eq!(ids.len(), COUNT as usize);
 }
 
 #[test]
 fn a_killed_broker_loses_nothing() {
-    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let mut node = mortal_node();
     let settings = node.settings().set("unit_ms", "10").build().unwrap();
     install(&settings);
     let mut application = Failing::start(&settings, queue(&settings, "app"));
     let _daemon = daemon(&settings, POLICY);
     publish(&settings, "app", 0..COUNT);
-    while application.handed() < 12_000 {
+    while application.handed() < 4_000 {
         thread::sleep(Duration::from_millis(10));
     }
     node.write_down_queues().unwrap();
     node.kill();
-    node.restart().unwrap();
-    // A starting broker can lose track of a hand-over between two queues for three minutes. The
-    // application's own queue is affected, too.
-    let all = UnstickOptions { which: Unstick::Matching(".".into()), ..UnstickOptions::default() };
-    let ids = parked_ids(&settings, COUNT, || {
-        println!("{:?}", admin::unstick(&settings, &topology(&settings), &all));
-    });
+    revive(&mut node);
+    let ids = parked_ids(&settings, COUNT);
     let twice = ids.values().filter(|times| **times > 1).count();
     println!("broker killed: {COUNT} messages, {} parked, {twice} of them twice or more", ids.len());
     application.stop();

@@ -16,12 +16,13 @@ use delayline_core::{
     message::Properties,
     retry::{Policy, SharedPolicies},
 };
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;
 
 use crate::{
-    common::{Inbox, PATIENCE, app, as_user, eventually, install, installed, permit, raw},
+    common::{
+        Inbox, PATIENCE, app, as_user, eventually, install, installed, mortal_node, permit, raw, revive,
+    },
     proxy::{Valve, proxy},
 };
 
@@ -187,7 +188,7 @@ fn ready(settings: &Settings, queue: &str) -> Option<u32> {
 #[test]
 fn messages_are_processed_side_by_side_and_a_killed_broker_loses_none() {
     const MESSAGES: u32 = 400;
-    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let mut node = mortal_node();
     let settings = node.settings().build().unwrap();
     install(&settings);
     drop(Inbox::open(&settings, "app"));
@@ -209,7 +210,7 @@ fn messages_are_processed_side_by_side_and_a_killed_broker_loses_none() {
         });
         eventually("the worker is at work", || begun.load(Ordering::SeqCst) > 100);
         node.kill();
-        node.restart().unwrap();
+        revive(&mut node);
         let mut session = Session::open(&settings.broker).unwrap();
         let consumer = session.consume("delay.parked", 100).unwrap();
         let mut parked = HashSet::new();

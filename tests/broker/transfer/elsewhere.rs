@@ -1,10 +1,9 @@
 //! Moving messages to another vhost and to another broker, with the command.
 
-use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::Value as Json;
 
-use crate::common::{Inbox, PATIENCE, install, url, vhost};
+use crate::common::{Inbox, PATIENCE, install, url, vhost, vhost_on};
 
 use super::{command, ids, of_set, send};
 
@@ -39,9 +38,9 @@ fn waiting_messages_move_to_another_vhost() {
 
 #[test]
 fn waiting_messages_move_to_another_broker() {
-    let node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let node = crate::unstick::node();
     let old = vhost().set("unit_ms", "100").build().unwrap();
-    let new = node.settings().set("unit_ms", "100").build().unwrap();
+    let new = vhost_on(node).set("unit_ms", "100").build().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("new.toml");
     let lines = [

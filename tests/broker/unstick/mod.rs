@@ -52,7 +52,7 @@ fn put(settings: &Settings, what: &str, name: &str, body: &Json) {
 
 fn options(which: Unstick) -> UnstickOptions {
     // The wait is long, so that it ends because no dead letter is left.
-    UnstickOptions { which, wait: Duration::from_secs(120), ..UnstickOptions::default() }
+    UnstickOptions { which, wait: PATIENCE, ..UnstickOptions::default() }
 }
 
 fn unstick(settings: &Settings, options: &UnstickOptions) -> Result<UnstickReport, AdminError> {

@@ -8,14 +8,13 @@ use std::{
     path::Path,
     sync::Mutex,
     thread,
-    time::Duration,
 };
 
 use assert_cmd::Command;
 use delayline_settings::Settings;
 
 use crate::{
-    common::{eventually_seen, installed, refusing, shared::on_node, shared_node, vhost},
+    common::{PATIENCE, eventually_seen, installed, refusing, shared::on_node, shared_node, vhost},
     delayline, json, on, stdout,
 };
 
@@ -159,7 +158,7 @@ struct Ended {
 
 /// The result of a run. A command that does not end by then is killed, and the test fails.
 fn end(mut run: Command) -> Ended {
-    let ended = run.timeout(Duration::from_secs(120)).output().unwrap();
+    let ended = run.timeout(PATIENCE).output().unwrap();
     let code = ended.status.code().unwrap_or_else(|| panic!("it did not end: {run:?}"));
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ended { code, said: text(ended.stdout) + &text(ended.stderr) }

@@ -11,7 +11,7 @@ fn doctor(settings: &Settings) -> Vec<(String, String)> {
 
 #[test]
 fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() {
-    let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
+    let mut node = mortal_node();
     let settings = node.settings().set("unit_ms", "1000").build().unwrap();
     common::install(&settings);
     let topology = topology(&settings);
@@ -42,7 +42,7 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     }
     node.kill();
     drop(session);
-    node.restart().unwrap();
+    revive(&mut node);
 
     let found = eventually_seen(
         "doctor finds the lost journal",
@@ -72,7 +72,7 @@ fn a_journal_lost_with_its_node_is_recognised_and_made_again_and_is_then_kept() 
     assert_eq!(report.outcome, Applied::Installed, "{report:#?}");
     // After `app add` has finished, the journal survives a kill.
     node.kill();
-    node.restart().unwrap();
+    revive(&mut node);
     let router = settings.router().connect().unwrap();
     // A stream of 3.10 can lose what it confirms in the first moments after a restart.
     let sent = || {
