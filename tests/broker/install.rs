@@ -314,7 +314,7 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     let topology = topology(&settings);
     let bindings = || {
         let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
-        let mut all: Vec<_> = api.bindings(&settings.broker.vhost).unwrap();
+        let mut all: Vec<_> = api.bindings(&settings.broker.vhost, |_| true).unwrap();
         all.sort_by_key(|binding| format!("{binding:?}"));
         format!("{all:?}")
     };

@@ -42,7 +42,7 @@ fn brokers_count_what_is_published_and_not_what_they_move() {
     assert_eq!(inbox.collect(60, PATIENCE).len(), 60);
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
     let published = || {
-        let queues = api.queue_counts(&settings.broker.vhost).unwrap();
+        let queues = api.queue_counts(&settings.broker.vhost, None).unwrap();
         let of = |name: &str| queues.iter().find(|queue| queue.name == name).unwrap().message_stats.publish;
         let entry = api.exchange(&settings.broker.vhost, "delay").unwrap().unwrap();
         (of("delay.level.12"), of("delay.level.11"), entry.message_stats.publish_in)

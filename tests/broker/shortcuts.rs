@@ -13,7 +13,7 @@ use std::{
 
 use delayline_admin::{self as admin, Applied, TransferOptions, TransferSource, Unstick, UnstickOptions};
 use delayline_amqp::Session;
-use delayline_broker::{ManagementApi, Snapshot};
+use delayline_broker::{ManagementApi, Scope, Snapshot};
 use delayline_client::Router;
 use delayline_core::{
     Message,
@@ -80,7 +80,7 @@ fn verified(settings: &Settings) {
 
 fn snapshot(settings: &Settings) -> Snapshot {
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
-    Snapshot::fetch(&api, &settings.broker.vhost).unwrap()
+    Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost).unwrap()
 }
 
 /// How many bindings lead to shortcuts.

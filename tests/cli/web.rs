@@ -16,7 +16,9 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::Value as Json;
 
 use crate::{
-    common::{Inbox, app, eventually, eventually_seen, install, installed, shared_node, vhost},
+    common::{
+        Inbox, app, eventually, eventually_seen, install, installed, raw::answering, shared_node, vhost,
+    },
     daemon::{Answer, DEFAULT, Daemon, command, read},
     delayline, json, on,
     others::{self, bound, nservicebus},
@@ -35,6 +37,40 @@ fn publish(settings: &Settings, key: &str, seconds: u64, count: u32) {
         pipeline.push((), Message::after(app(key), Delay::from_seconds(seconds).unwrap(), "x"));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn a_management_api_that_fails_stops_nothing_else_and_its_reason_is_shown() {
+    let settings = installed(1_000);
+    let reason = "the node is about to stop";
+    let url = answering("503 Service Unavailable", r#"{"error":"x","reason":"the node is about to stop"}"#);
+    let daemon = Daemon::start(&settings, &url, &[]);
+    eventually("canaries arrive", || {
+        daemon.metric("delayline_canary_lateness_seconds_count{levels=\"00\"}") >= Some(1.0)
+    });
+    eventually_seen(
+        "the page shows the reason",
+        || daemon.json("/api/picture"),
+        |picture| {
+            let unchecked = picture["unchecked"].as_array().into_iter().flatten();
+            picture["broker"]["reachable"] == true
+                && unchecked.filter_map(Json::as_str).any(|it| it.contains(reason))
+        },
+    );
+    eventually_seen(
+        "the log warns of queues that may be stuck",
+        || daemon.log(),
+        |log| log.lines().any(|it| it.contains("stuck queues cannot be detected") && it.contains(reason)),
+    );
+    for unknown in ["delayline_unstick_blocked", "delayline_level_stuck_messages{level=\"00\"}"] {
+        assert_eq!(daemon.metric(unknown), None, "{unknown}");
+    }
+    for command in ["verify", "doctor"] {
+        let run = on(&settings).env("DELAYLINE_MANAGEMENT_URL", &url).arg(command).assert();
+        let output = run.get_output();
+        let text = [&output.stdout[..], &output.stderr[..]].concat();
+        assert!(String::from_utf8_lossy(&text).contains(reason), "{command}: {output:?}");
+    }
 }
 
 #[test]

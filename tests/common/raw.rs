@@ -1,8 +1,10 @@
 //! Publishing as another client would, without the router and its checks.
 
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
     process::{Command, Stdio},
+    thread,
 };
 
 use delayline_settings::Settings;
@@ -29,4 +31,20 @@ pub fn publish(settings: &Settings, messages: impl IntoIterator<Item = Json>) {
     }
     drop(input);
     assert!(child.wait().unwrap().success(), "publishing failed");
+}
+
+/// A server in the place of a management API that answers every request like this. Returns its URL.
+pub fn answering(status: &'static str, body: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(connection.try_clone().unwrap()).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            let _ = connection.write_all((head + body).as_bytes());
+        }
+    });
+    url
 }

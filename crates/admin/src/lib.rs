@@ -28,7 +28,8 @@ pub use held::{
 pub use inspect::{
     AppBinding, AppEntry, AppList, AppUserEntry, DoctorOptions, DoctorReport, GatewayEntry, GatewayList,
     JournalEntry, LandingEntry, LayoutDestination, LayoutLevel, LayoutStatus, RecallEntry, VerifyReport,
-    doctor, doctor_layout, gateway_names, layout_status, list_apps, list_gateways, queue_of_app, verify,
+    doctor, doctor_layout, doctor_seen, gateway_names, gateways_among, layout_status, list_apps,
+    list_gateways, queue_of_app, verify, verify_seen,
 };
 pub use number::{counted, counted_if_known, grouped, known, named};
 pub use provision::{

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{
+    exact::names_in,
     management::{ManagementApi, ManagementError, Permission, TopicPermission, UserInfo},
     pattern::{Pattern, Unreadable},
 };
@@ -60,6 +61,12 @@ impl Grants {
             grants.topics.entry(topic.user.clone()).or_default().push((topic, rule));
         }
         grants
+    }
+
+    /// The names of queues and exchanges in permissions that name what their user may read.
+    #[must_use]
+    pub fn names_read(&self) -> Vec<String> {
+        self.permissions.values().filter_map(|permission| names_in(&permission.read)).flatten().collect()
     }
 
     /// The user of this name, if it exists.

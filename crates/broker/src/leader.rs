@@ -81,7 +81,8 @@ pub fn mark_leaderless(
     let until = Instant::now() + PATIENCE;
     while !silent.is_empty() && Instant::now() < until {
         thread::sleep(PAUSE);
-        silent = self::silent(&api.queues(&snapshot.vhost)?, &silent);
+        let names = silent.iter().map(String::as_str);
+        silent = self::silent(&api.queues_named(&snapshot.vhost, names, snapshot.queues_in_all)?, &silent);
     }
     for queue in snapshot.queues.values_mut() {
         queue.leaderless = silent.contains(&queue.name);

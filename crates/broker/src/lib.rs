@@ -9,6 +9,7 @@ mod clash;
 mod compare;
 mod daemon;
 mod exact;
+mod fetch;
 mod grants;
 mod leader;
 mod limit;
@@ -20,6 +21,7 @@ mod retention;
 mod route;
 mod snapshot;
 mod stall;
+mod survey;
 
 pub use about::{About, NO_STATISTICS, forgery, retries_natively, series};
 pub use clash::Clash;
@@ -28,6 +30,7 @@ pub use daemon::{daemon_rights, is_of_daemon};
 pub use exact::{
     NOTHING, RECALL_ID, alternatives, any_of, apps_in, delays_pattern, exactly, names_in, names_pattern,
 };
+pub use fetch::Scope;
 pub use grants::{ANY_APP, Grants, permits};
 pub use leader::{IfNew, Leaders, mark_leaderless};
 pub use limit::{Limit, limit};
@@ -43,3 +46,4 @@ pub use retention::Retention;
 pub use route::{End, Route, layout_routes, refuses, routes, streams_behind};
 pub use snapshot::Snapshot;
 pub use stall::{APART, Look, PREFETCH, RECENT, Stall, begin, is_open, moves, remembered, stands_still};
+pub use survey::{OLD, QueueCounts, Reading, SeenSet, Survey};

@@ -40,7 +40,8 @@ pub fn app_names(
 /// # Errors
 /// If the management API cannot be asked.
 pub fn set_names(api: &ManagementApi, vhost: &str) -> Result<Vec<String>, ManagementError> {
-    let exchanges: Vec<_> = api.exchanges(vhost)?.into_iter().map(|exchange| exchange.name).collect();
+    let exchanges: Vec<_> =
+        api.exchange_definitions(vhost)?.into_iter().map(|exchange| exchange.name).collect();
     Ok(sets_among(&exchanges))
 }
 

@@ -105,7 +105,7 @@ pub fn streams_behind<'a>(
     key: &str,
 ) -> Vec<&'a QueueInfo> {
     let route = (String::new(), key.to_owned(), to.clone());
-    let routes = ends(topology, snapshot, [route].into_iter());
+    let (routes, _) = ends(topology, snapshot, [route].into_iter());
     let mut streams: Vec<_> = routes.iter().filter_map(Route::stream).collect();
     streams.dedup_by(|one, other| one.name == other.name);
     streams
@@ -114,6 +114,31 @@ pub fn streams_behind<'a>(
 /// Everything bound to dispatch, followed to its end.
 #[must_use]
 pub fn routes<'a>(topology: &Topology, snapshot: &'a Snapshot) -> Vec<Route<'a>> {
+    ends(topology, snapshot, begins(topology, snapshot)).0
+}
+
+/// Everything bound behind the levels of a layout, followed to its end.
+#[must_use]
+pub fn layout_routes<'a>(topology: &Topology, layout: &Layout, snapshot: &'a Snapshot) -> Vec<Route<'a>> {
+    ends(topology, snapshot, layout_begins(layout, snapshot)).0
+}
+
+/// The queues and exchanges on these routes, whether they exist or not.
+pub(crate) fn passed(
+    topology: &Topology,
+    layout: Option<&Layout>,
+    snapshot: &Snapshot,
+) -> BTreeSet<Endpoint> {
+    match layout {
+        None => ends(topology, snapshot, begins(topology, snapshot)).1,
+        Some(layout) => ends(topology, snapshot, layout_begins(layout, snapshot)).1,
+    }
+}
+
+/// The beginning of a route: an app, a key that means any key if it is empty, and a queue or exchange.
+type Begin = (String, String, Endpoint);
+
+fn begins(topology: &Topology, snapshot: &Snapshot) -> impl Iterator<Item = Begin> {
     let route = |binding: Binding| {
         let (app, key) = match RoutingKey::app_of_pattern(&binding.key) {
             Ok(app) => (app.to_string(), RoutingKey::new(Delay::ZERO, app).encode()),
@@ -122,33 +147,31 @@ pub fn routes<'a>(topology: &Topology, snapshot: &'a Snapshot) -> Vec<Route<'a>>
         };
         (app, key, binding.destination)
     };
-    ends(topology, snapshot, snapshot.dispatch_bindings(topology).into_iter().map(route))
+    snapshot.dispatch_bindings(topology).into_iter().map(route)
 }
 
-/// Everything bound behind the levels of a layout, followed to its end.
-#[must_use]
-pub fn layout_routes<'a>(topology: &Topology, layout: &Layout, snapshot: &'a Snapshot) -> Vec<Route<'a>> {
-    let delivery = layout.delivery();
-    let route = |binding: Binding| {
+fn layout_begins(layout: &Layout, snapshot: &Snapshot) -> impl Iterator<Item = Begin> {
+    let route = |binding: &Binding| {
         let exact = binding.key.strip_prefix("#.").filter(|rest| !rest.contains(['*', '#']));
         let (app, key) = match exact {
             Some(destination) => (destination.to_owned(), layout.key(Delay::ZERO, destination)),
             None => (binding.key.clone(), String::new()),
         };
-        (app, key, binding.destination)
+        (app, key, binding.destination.clone())
     };
-    ends(topology, snapshot, snapshot.bindings_from(&delivery).iter().cloned().map(route))
+    snapshot.bindings_from(&layout.delivery()).iter().map(route)
 }
 
-/// Where routes lead: of an app, with a key that means any key if it is empty, to a queue or exchange.
+/// Where routes lead, and what they pass.
 fn ends<'a>(
     topology: &Topology,
     snapshot: &'a Snapshot,
-    routes: impl Iterator<Item = (String, String, Endpoint)>,
-) -> Vec<Route<'a>> {
-    let mut targets = Vec::new();
+    routes: impl Iterator<Item = Begin>,
+) -> (Vec<Route<'a>>, BTreeSet<Endpoint>) {
+    let (mut targets, mut passed) = (Vec::new(), BTreeSet::new());
     for (app, key, destination) in routes {
-        let mut walk = Walk { topology, snapshot, landings: Vec::new(), ends: Vec::new() };
+        let mut walk =
+            Walk { topology, snapshot, landings: Vec::new(), ends: Vec::new(), passed: &mut passed };
         match &destination {
             // Its messages are not needed, and it matters only if it refuses.
             Endpoint::Queue(queue) if topology.names().is_canary(queue) && !is_refusing(snapshot, queue) => {}
@@ -173,11 +196,13 @@ fn ends<'a>(
         };
         !dead_end(target) || !arrives()
     });
-    targets.into_iter().map(|(_, target)| target).collect()
+    (targets.into_iter().map(|(_, target)| target).collect(), passed)
 }
 
 struct Walk<'a, 't> {
     topology: &'t Topology,
+    /// The queues and exchanges on the way.
+    passed: &'t mut BTreeSet<Endpoint>,
     snapshot: &'a Snapshot,
     /// The landing queues on the way, the last one last.
     landings: Vec<&'a QueueInfo>,
@@ -209,7 +234,8 @@ impl<'a> Walk<'a, '_> {
         back
     }
 
-    fn find(&self, queue: &str) -> Option<&'a QueueInfo> {
+    fn find(&mut self, queue: &str) -> Option<&'a QueueInfo> {
+        self.passed.insert(Endpoint::Queue(queue.to_owned()));
         self.snapshot.queues.get(queue)
     }
 
@@ -261,6 +287,7 @@ impl<'a> Walk<'a, '_> {
             hop.arrives = true;
             return;
         }
+        self.passed.insert(Endpoint::Exchange(name.to_owned()));
         let snapshot = self.snapshot;
         let Some(exchange) = snapshot.exchanges.get(name) else {
             hop.nowhere.push(name.to_owned());

@@ -10,7 +10,6 @@ use delayline_core::{
     codec::Shortcut,
     topology::{Argument, Binding, Endpoint, Object, Topology},
 };
-use delayline_settings::{Management, NO_MANAGEMENT};
 use serde_json::Value as Json;
 
 use crate::{
@@ -26,10 +25,12 @@ use crate::{
 pub struct Snapshot {
     /// The vhost.
     pub vhost: String,
-    /// All exchanges, by name.
+    /// Its exchanges, by name.
     pub exchanges: BTreeMap<String, ExchangeInfo>,
-    /// All queues, by name, with the policies that apply to them now.
+    /// Its queues, or those of interest, by name, with the policies that apply to them now.
     pub queues: BTreeMap<String, QueueInfo>,
+    /// How many queues it has, whether they are here or not.
+    pub queues_in_all: usize,
     /// All policies.
     pub policies: Policies,
     /// The rights of users, if they were asked for.
@@ -55,37 +56,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Asks for everything in a vhost.
-    ///
-    /// # Errors
-    /// See [`ManagementError`]. Policies that cannot be read are no error.
-    pub fn fetch(api: &ManagementApi, vhost: &str) -> Result<Self, ManagementError> {
-        let (exchanges, queues) = (api.exchanges(vhost)?, api.queues(vhost)?);
-        let mut snapshot = Self::new(vhost, exchanges, queues, Vec::new());
-        snapshot.index(snapshot.fetch_bindings(api)?);
-        // After the queues: a policy that was set in between is included, and a policy that was deleted is
-        // not reported for a queue.
-        snapshot.apply(Policies::fetch(api, vhost));
-        Ok(snapshot)
-    }
-
-    /// The same, or why the management API cannot be asked.
-    ///
-    /// # Errors
-    /// Only if the API refuses us and the user named it: see [`ManagementError::absence`].
-    pub fn try_fetch(
-        settings: Option<&Management>,
-        vhost: &str,
-    ) -> Result<Result<Self, String>, ManagementError> {
-        let Some(settings) = settings else {
-            return Ok(Err(NO_MANAGEMENT.into()));
-        };
-        match ManagementApi::new(settings).and_then(|api| Self::fetch(&api, vhost)) {
-            Ok(snapshot) => Ok(Ok(snapshot)),
-            Err(error) => Ok(Err(error.absence(settings)?)),
-        }
-    }
-
     /// The contents of such lists of the API.
     #[must_use]
     pub fn new(
@@ -159,7 +129,12 @@ impl Snapshot {
     fn index(&mut self, bindings: impl IntoIterator<Item = BindingInfo>) {
         let bindings = bindings.into_iter().filter(|info| !info.source.is_empty());
         let mut bindings: Vec<_> = bindings.map(|info| (Binding::from(&info), info.arguments)).collect();
-        bindings.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let text = |arguments: &BTreeMap<String, Json>| format!("{arguments:?}");
+        bindings.sort_by(|(one, with), (other, without)| {
+            one.cmp(other).then_with(|| text(with).cmp(&text(without)))
+        });
+        // It may have been read from both of its ends.
+        bindings.dedup();
         (self.arguments, self.by_destination) = Default::default();
         self.bindings.clear();
         for (at, (binding, arguments)) in bindings.into_iter().enumerate() {
@@ -169,33 +144,6 @@ impl Snapshot {
             }
             self.bindings.push(binding);
         }
-    }
-
-    /// All bindings except those of the exchanges for recalls. There may be a hundred thousand of these,
-    /// and a broker that lists so many takes seconds and hundreds of megabytes. Of their bindings, only
-    /// those to the entry of their set are read, which their applications can make.
-    fn fetch_bindings(&self, api: &ManagementApi) -> Result<Vec<BindingInfo>, ManagementError> {
-        let vhost = &self.vhost;
-        if self.exchanges.values().all(|exchange| self.set_of_recalls(exchange).is_none()) {
-            return api.bindings(vhost);
-        }
-        let mut found = Vec::new();
-        for exchange in self.exchanges.values().filter(|exchange| !exchange.name.is_empty()) {
-            found.extend(match self.set_of_recalls(exchange) {
-                // The entry has the name of the set.
-                Some(set) => api.bindings_between(vhost, &exchange.name, set)?,
-                None => api.bindings_from(vhost, &exchange.name)?,
-            });
-        }
-        Ok(found)
-    }
-
-    /// The set whose recalls an exchange has, if it has any.
-    fn set_of_recalls<'a>(&self, exchange: &'a ExchangeInfo) -> Option<&'a str> {
-        // The name of a set has no dot.
-        let (set, rest) = exchange.name.split_once('.')?;
-        let queue = format!("{set}.recalled.{}", rest.strip_prefix("recall.")?);
-        (exchange.kind == "direct" && self.queues.contains_key(&queue)).then_some(set)
     }
 
     /// Applies policies to the queues.
@@ -217,13 +165,14 @@ impl Snapshot {
 
     /// Asks how many dead letters were on their way over the last minutes, of the queues of these
     /// names that have any now. A broker without statistics remembers nothing, so these queues are counted
-    /// for 15 s.
+    /// for 15 s; all of them match the pattern `names`.
     ///
     /// # Errors
     /// See [`ManagementError`].
     pub fn fetch_dead_letters(
         &mut self,
         api: &ManagementApi,
+        names: Option<&str>,
         of: impl Fn(&str) -> bool,
     ) -> Result<(), ManagementError> {
         let remembers = self.has_statistics();
@@ -239,7 +188,7 @@ impl Snapshot {
                 break;
             }
             thread::sleep(Duration::from_secs(APART.into()));
-            for queue in api.queue_counts(&self.vhost)? {
+            for queue in api.queue_counts(&self.vhost, names)? {
                 if let Some(looks) = self.dead_letters.get_mut(&queue.name) {
                     looks.extend(Look::now(&queue));
                 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use delayline_admin::{UnstickStats, Unsticker};
+use delayline_broker::Survey;
 
 use crate::common::daemon::{Daemon, serve_as};
 
@@ -72,7 +73,7 @@ fn attempts_and_blocked_queues_are_counted() {
     let stop = Arc::new(AtomicBool::new(false));
     let start = |settings: &Settings| {
         let stats: Arc<UnstickStats> = Arc::default();
-        let unsticker = Unsticker::new(settings.clone(), Arc::clone(&stats));
+        let unsticker = Unsticker::new(settings.clone(), Arc::new(Survey::new(settings)), Arc::clone(&stats));
         let stop = Arc::clone(&stop);
         (stats, thread::spawn(move || unsticker.run(&stop)))
     };

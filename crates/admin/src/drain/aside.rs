@@ -154,12 +154,11 @@ impl Aside {
                     others.push(id);
                     return;
                 }
-                message.body.truncate(SHOWN.0);
-                bytes += message.body.len();
-                bytes += message.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-                if bytes > SHOWN.1 {
-                    (message.body, message.headers) = Default::default();
+                shorten(&mut message);
+                if bytes + kept(&message) > SHOWN.1 {
+                    (message.body, message.headers, message.properties) = Default::default();
                 }
+                bytes += kept(&message);
                 messages.push((holder, id, message));
             })?;
             left -= u64::from(taken);
@@ -236,6 +235,19 @@ impl Aside {
     }
 }
 
+/// Leaves the displayed part of a body. The rest would stay in memory until it is given back.
+fn shorten(message: &mut Foreign) {
+    message.body.truncate(SHOWN.0);
+    message.body.shrink_to_fit();
+}
+
+/// How many bytes of a message are kept.
+fn kept(message: &Foreign) -> usize {
+    let headers = message.headers.iter().map(|(name, value)| name.len() + value.capacity());
+    let properties = message.properties.values().map(String::capacity);
+    message.body.capacity() + headers.chain(properties).sum::<usize>()
+}
+
 impl Drop for Aside {
     fn drop(&mut self) {
         for (commands, holder) in self.holders.drain(..) {
@@ -248,6 +260,15 @@ impl Drop for Aside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_body_is_not_kept() {
+        let mut message = Foreign { body: vec![7; 1 << 20], ..Foreign::default() };
+        message.headers.insert("x".into(), "y".repeat(99));
+        assert!(kept(&message) > 1 << 20);
+        shorten(&mut message);
+        assert_eq!((message.body.len(), kept(&message)), (SHOWN.0, SHOWN.0 + 100));
+    }
 
     #[test]
     fn two_runs_count_kept_messages_once() {

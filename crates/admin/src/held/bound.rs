@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value as Json;
 
 use crate::{error::AdminError, held::Kept};
-use delayline_broker::{ExchangeInfo, Snapshot};
+use delayline_broker::{ExchangeInfo, Scope, Snapshot};
 use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
     message::{Headers, Value},
@@ -37,7 +37,11 @@ impl Kept {
         settings: &Settings,
         topology: &Topology,
     ) -> Result<Result<Bound, String>, AdminError> {
-        let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost)?;
+        let scope = match self {
+            Self::Guarded(layout) => Scope::Layout(topology, layout),
+            Self::Unroutable | Self::Parked | Self::Recalled(_) => Scope::Set(topology, &[]),
+        };
+        let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, scope)?;
         Ok(snapshot.map(|snapshot| match self {
             Self::Guarded(layout) => Bound::in_layout(layout, &snapshot),
             Self::Unroutable | Self::Parked | Self::Recalled(_) => Bound::new(topology, &snapshot),

@@ -14,7 +14,7 @@ use crate::{
     unstick::without_limit,
 };
 use delayline_amqp::v1::Foreign;
-use delayline_broker::{ManagementApi, Snapshot};
+use delayline_broker::{ManagementApi, Scope, Snapshot};
 use delayline_core::{
     codec::{AppKey, RoutingKey},
     topology::Topology,
@@ -108,7 +108,9 @@ pub fn discard_app(
 ) -> Result<DiscardReport, AdminError> {
     let mut report = DiscardReport { app: app.to_string(), ..DiscardReport::default() };
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost)?.ok();
+    let snapshot =
+        Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Set(topology, &[]))?
+            .ok();
     let installed =
         as_installed(topology, &mut session, snapshot.as_ref()).map_err(doing("examining the set"))?;
     drop(session);

@@ -1,6 +1,6 @@
 //! The gateways of a set, and their faults.
 
-use delayline_broker::{ManagementApi, ManagementError, NO_STATISTICS, QueueInfo, Snapshot};
+use delayline_broker::{ManagementApi, ManagementError, NO_STATISTICS, QueueInfo, Scope, Snapshot};
 use delayline_core::shell::command;
 use delayline_core::topology::{ExchangeKind, Names, Topology};
 use delayline_settings::Settings;
@@ -51,7 +51,8 @@ pub struct GatewayEntry {
 ///
 /// # Errors If there is no management API.
 pub fn list_gateways(settings: &Settings, topology: &Topology) -> Result<GatewayList, AdminError> {
-    let mut snapshot = Snapshot::fetch(&api(settings, "lists queues")?, &settings.broker.vhost)?;
+    let mut snapshot =
+        Snapshot::fetch(&api(settings, "lists queues")?, &settings.broker.vhost, Scope::Set(topology, &[]))?;
     let names = names_among(topology.names(), snapshot.queues.keys());
     let own = names.iter().map(|gateway| topology.names().gateway(gateway));
     let uncounted = own.filter(|name| snapshot.queues.get(name).is_some_and(|it| it.consumers.is_none()));
@@ -66,7 +67,7 @@ pub fn list_gateways(settings: &Settings, topology: &Topology) -> Result<Gateway
     })
 }
 
-/// The names of the gateways of a set, for a daemon that serves them all.
+/// The names of the gateways of a set.
 ///
 /// # Errors If the management API cannot be asked.
 pub fn gateway_names(
@@ -74,8 +75,15 @@ pub fn gateway_names(
     vhost: &str,
     topology: &Topology,
 ) -> Result<Vec<String>, ManagementError> {
-    let queues = api.queues(vhost)?;
-    Ok(names_among(topology.names(), queues.iter().map(|queue| &queue.name)))
+    let own = Scope::Set(topology, &[]).pattern();
+    let queues = api.queue_counts(vhost, own.as_deref())?;
+    Ok(gateways_among(topology, &queues))
+}
+
+/// The same, from a list of queues.
+#[must_use]
+pub fn gateways_among(topology: &Topology, queues: &[QueueInfo]) -> Vec<String> {
+    names_among(topology.names(), queues.iter().map(|queue| &queue.name))
 }
 
 /// The names of the gateways of a set, by its queues.

@@ -8,8 +8,11 @@ use crate::{
     error::AdminError,
     inspect::guard::{KEY, alternate},
 };
-use delayline_broker::{NO_STATISTICS, Snapshot, Stall, is_open};
-use delayline_core::{codec::Level, topology::Endpoint};
+use delayline_broker::{NO_STATISTICS, Scope, Snapshot, Stall, is_open};
+use delayline_core::{
+    codec::Level,
+    topology::{Endpoint, Topology},
+};
 use delayline_settings::{Layout, Settings};
 
 /// Enters the alternate exchanges that policies set as arguments: for a message they are the same.
@@ -36,7 +39,9 @@ pub(crate) fn unroutable(snapshot: &Snapshot, layout: &Layout) -> Option<u64> {
 /// Asks the broker about a layout.
 pub(crate) fn gather(settings: &Settings, layout: &Layout) -> Result<Snapshot, AdminError> {
     let (api, vhost) = (crate::error::api(settings, "lists queues")?, &settings.broker.vhost);
-    let mut snapshot = Snapshot::fetch(&api, vhost)?;
+    let topology = Topology::new(settings.topology.clone());
+    let scope = Scope::Layout(&topology, layout);
+    let mut snapshot = Snapshot::fetch(&api, vhost, scope)?;
     let names = layout.exchanges();
     if !names.iter().any(|name| snapshot.exchanges.contains_key(name)) {
         return Err(AdminError::NoLayout { layout: layout.to_string(), vhost: vhost.clone() });
@@ -49,7 +54,7 @@ pub(crate) fn gather(settings: &Settings, layout: &Layout) -> Result<Snapshot, A
     if uncounted > 0 {
         snapshot.unchecked.push(format!("messages of {uncounted} levels: {NO_STATISTICS}"));
     }
-    snapshot.fetch_dead_letters(&api, is_level)?;
+    snapshot.fetch_dead_letters(&api, scope.pattern().as_deref(), is_level)?;
     enter_alternates(&mut snapshot);
     Ok(snapshot)
 }

@@ -16,9 +16,9 @@ pub use apps::{
     AppBinding, AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps,
     queue_of_app,
 };
-pub use doctor::{DoctorOptions, DoctorReport, doctor};
+pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_seen};
 pub use foreign::doctor_layout;
 pub(crate) use gateways::names_among;
-pub use gateways::{GatewayEntry, GatewayList, gateway_names, list_gateways};
+pub use gateways::{GatewayEntry, GatewayList, gateway_names, gateways_among, list_gateways};
 pub use layout::{LayoutDestination, LayoutLevel, LayoutStatus, layout_status};
-pub use verify::{VerifyReport, verify};
+pub use verify::{VerifyReport, verify, verify_seen};

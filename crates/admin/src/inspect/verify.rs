@@ -1,5 +1,7 @@
 //! Comparing the objects on the broker with the wanted ones.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::{
@@ -9,10 +11,11 @@ use crate::{
     inspect::doctor::streams,
 };
 use delayline_broker::{
-    About, Difference, IfNew, Leaders, ManagementApi, Snapshot, mark_leaderless, routes, unsuitable,
+    About, Difference, IfNew, Leaders, ManagementApi, ManagementError, Scope, Snapshot, Survey,
+    mark_leaderless, routes, unsuitable,
 };
 use delayline_core::topology::Topology;
-use delayline_settings::Settings;
+use delayline_settings::{NO_MANAGEMENT, Settings};
 
 /// The differences, and the checks that were not possible.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
@@ -42,9 +45,37 @@ pub struct VerifyReport {
 ///
 /// # Errors If the broker cannot be asked.
 pub fn verify(settings: &Settings, topology: &Topology) -> Result<VerifyReport, AdminError> {
+    compare(settings, topology, |vhost| {
+        Snapshot::try_fetch(settings.management.as_ref(), vhost, Scope::Set(topology, &[]))
+    })
+}
+
+/// The same for a daemon, which has seen the set at most `age` ago.
+///
+/// # Errors If the broker cannot be asked.
+pub fn verify_seen(
+    settings: &Settings,
+    topology: &Topology,
+    (survey, age): (&Survey, Duration),
+) -> Result<VerifyReport, AdminError> {
+    compare(settings, topology, |_| match (survey.set(age), &settings.management) {
+        (Ok(seen), _) => Ok(Ok(seen.snapshot.clone())),
+        (Err(_), None) => Ok(Err(NO_MANAGEMENT.into())),
+        (Err(error), Some(management)) => Ok(Err(error.absence(management)?)),
+    })
+}
+
+/// A vhost, or why it cannot be seen.
+type Look = Result<Result<Snapshot, String>, ManagementError>;
+
+fn compare(
+    settings: &Settings,
+    topology: &Topology,
+    look: impl FnOnce(&str) -> Look,
+) -> Result<VerifyReport, AdminError> {
     // Always over AMQP first: without a connection, a set is of no use.
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost)?;
+    let snapshot = look(&settings.broker.vhost)?;
     let installed_set = as_installed(topology, &mut session, snapshot.as_ref().ok());
     let topology = &installed_set.map_err(doing("examining the set"))?;
     let objects = topology.exchanges().count() + topology.queues().count();

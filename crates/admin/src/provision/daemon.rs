@@ -1,7 +1,7 @@
 //! The user of the daemon, with exactly the rights that its parts need.
 
 use delayline_amqp::broker::Secret;
-use delayline_broker::{Grants, Permission, Snapshot, daemon_rights, is_of_daemon};
+use delayline_broker::{Grants, Permission, Scope, Snapshot, daemon_rights, is_of_daemon};
 use delayline_core::{
     shell::joined,
     topology::{Endpoint, Topology},
@@ -46,7 +46,7 @@ pub fn add_daemon_user(
 ) -> Result<DaemonUserReport, AdminError> {
     let api = error::api(settings, "makes users")?;
     let mut session = connect(&settings.broker)?;
-    let mut snapshot = Snapshot::fetch(&api, &settings.broker.vhost)?;
+    let mut snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Set(topology, &[]))?;
     let dispatch = topology.names().dispatch();
     if !snapshot.exchanges.contains_key(&dispatch) {
         // The broker refuses rules for keys on a missing exchange.

@@ -1,6 +1,6 @@
 //! Installing a set.
 
-use delayline_broker::{About, Difference, ManagementApi, PolicyKind, Snapshot, forgery, unsuitable};
+use delayline_broker::{About, Difference, ManagementApi, PolicyKind, Scope, Snapshot, forgery, unsuitable};
 use delayline_core::shell::{command, quoted};
 use delayline_core::{
     codec::Hop,
@@ -63,7 +63,7 @@ pub fn install(
 ) -> Result<InstallReport, AdminError> {
     let mut session = connect(&settings.broker)?;
     let (about, _) = About::fetch(session.server_version(), settings.management.as_ref());
-    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost)?;
+    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Vhost)?;
     let topology =
         &as_installed(topology, &mut session, snapshot.as_ref().ok()).map_err(doing("examining the set"))?;
     if let Err(reason) = &snapshot
@@ -129,7 +129,7 @@ pub fn install(
             made.extend((*found == Found::Missing).then(|| step.to_string()));
             progress();
         }
-        let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost);
+        let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Vhost);
         (report.removed, report.kept) = shortcuts::remove_left_over(topology, &mut session, look)?;
     }
     Ok(report)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use delayline_amqp::Session;
-use delayline_broker::Snapshot;
+use delayline_broker::{Scope, Snapshot};
 use delayline_core::{
     codec::AppKey,
     topology::{Binding, Exchange, ExchangeKind, JournalSettings, Object, Queue, Topology},
@@ -149,7 +149,7 @@ fn remove(
     stop: Option<&AtomicBool>,
 ) -> Result<Result<UninstallReport, Refusal>, AdminError> {
     let mut session = connect(&settings.broker)?;
-    let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost);
+    let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Vhost);
     let between = |reason: &str| format!("messages that are stuck between two levels: {reason}");
     let found = look()?;
     let mut report = UninstallReport { dry_run: stop.is_none(), ..UninstallReport::default() };

@@ -22,17 +22,11 @@ use crate::{
         unstick,
     },
 };
-use delayline_broker::ManagementApi;
+use delayline_broker::Survey;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-/// How often it looks.
-const EVERY: Duration = Duration::from_secs(2);
-
-/// How long it waits for an answer of the API.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How often it checks whether to stop.
+/// How often it checks whether there are new counts, and whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a keeper has done, for metrics.
@@ -78,42 +72,46 @@ pub struct Unsticker {
     settings: Settings,
     topology: Topology,
     stats: Arc<UnstickStats>,
+    survey: Arc<Survey>,
     suspicion: Suspicion,
     complaint: Complaint,
+    /// That dead letters cannot be counted.
+    blind: Complaint,
 }
 
 impl Unsticker {
-    /// An unsticker for the set of the settings; nothing is asked yet.
+    /// An unsticker for the set of the settings, which takes the counts from a survey.
     #[must_use]
-    pub fn new(settings: Settings, stats: Arc<UnstickStats>) -> Self {
+    pub fn new(settings: Settings, survey: Arc<Survey>, stats: Arc<UnstickStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
-        let (suspicion, complaint) = (Suspicion::default(), Complaint::of(module_path!()));
-        Self { settings, topology, stats, suspicion, complaint }
+        let [complaint, blind] = [(), ()].map(|()| Complaint::of(module_path!()));
+        Self { settings, topology, stats, survey, suspicion: Suspicion::default(), complaint, blind }
     }
 
     /// Watches the set until `stop` is set, through restarts of the broker. Without a management API it
     /// logs that and ends.
     pub fn run(mut self, stop: &AtomicBool) {
-        let api = match self.settings.management.as_ref().map(|api| ManagementApi::within(api, PATIENCE)) {
-            Some(Ok(api)) => api,
-            Some(Err(error)) => return warn!("stuck queues cannot be detected: {error}"),
-            None => return info!("without a management API, stuck queues cannot be detected"),
-        };
+        if self.settings.management.is_none() {
+            return info!("without a management API, stuck queues cannot be detected");
+        }
         let started = Instant::now();
-        let mut next = Instant::now();
+        let mut last = None;
         let mut clean = false;
         while !stop.load(Ordering::Relaxed) {
-            if Instant::now() < next {
+            let Some(reading) = self.survey.reading().filter(|reading| last != Some(reading.at)) else {
                 thread::sleep(TICK);
                 continue;
-            }
+            };
+            last = Some(reading.at);
             if !clean {
                 clean = self.clear_what_was_left_behind();
             }
-            match api.queue_counts(&self.settings.broker.vhost) {
-                Ok(queues) => {
+            match &reading.counts {
+                Ok(found) => {
+                    self.blind.tell(Level::Warn, None);
                     let names = self.topology.names();
-                    let ours = queues.iter().filter(|queue| is_of_set(&self.topology, names, &queue.name));
+                    let ours =
+                        found.queues.iter().filter(|queue| is_of_set(&self.topology, names, &queue.name));
                     let counts = ours.clone().filter_map(|queue| {
                         let count = queue.messages_dlx.filter(|count| *count > 0);
                         Some((queue.name.clone(), count?))
@@ -125,12 +123,12 @@ impl Unsticker {
                     }
                 }
                 Err(error) => {
-                    debug!("dead letters could not be counted: {error}");
+                    let unknown = format!("stuck queues cannot be detected: {error}; trying again");
+                    self.blind.tell(Level::Warn, Some(unknown));
                     self.suspicion.forget();
                     self.stats.lock().blocked = None;
                 }
             }
-            next = Instant::now() + EVERY;
         }
     }
 

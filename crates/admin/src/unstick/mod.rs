@@ -20,7 +20,7 @@ use log::{debug, warn};
 use serde::Serialize;
 
 use crate::{drain::DrainError, error::AdminError};
-use delayline_broker::{ManagementApi, ManagementError, Pattern, Policies, PolicyKind, QueueInfo};
+use delayline_broker::{ManagementApi, ManagementError, Pattern, Policies, PolicyKind, QueueInfo, Scope};
 use delayline_core::{
     codec::Level,
     topology::{Endpoint, Names, Topology},
@@ -60,6 +60,16 @@ impl Unstick {
             Self::Levels(levels) => names.hop_of(queue).is_some_and(|hop| levels.contains(&hop.level())),
             Self::Matching(pattern) => pattern.matches(queue) == Ok(true),
             Self::Named(queues) => queues.iter().any(|name| name == queue),
+        }
+    }
+
+    /// A pattern for the names of all queues that it can select; `None` for any name.
+    fn pattern(&self, topology: &Topology) -> Option<String> {
+        let own = Scope::Set(topology, &[]);
+        match self {
+            Self::Set | Self::Levels(_) => own.pattern(),
+            Self::Named(queues) if queues.iter().all(|name| own.owns(name)) => own.pattern(),
+            Self::Named(_) | Self::Matching(_) => None,
         }
     }
 }
@@ -133,7 +143,8 @@ pub fn unstick(
     options: &UnstickOptions,
 ) -> Result<UnstickReport, AdminError> {
     let (api, vhost) = (crate::error::api(settings, "sets policies")?, &settings.broker.vhost);
-    let seen = with_policies_of_now(&api, vhost, api.queues(vhost)?);
+    let own = options.which.pattern(topology);
+    let seen = with_policies_of_now(&api, vhost, api.queues_matching(vhost, own.as_deref())?.0);
     if matches!(options.which, Unstick::Set | Unstick::Levels(_)) {
         let names = topology.names();
         let level = |queue: &QueueInfo| names.hop_of(&queue.name).is_some();
@@ -182,7 +193,7 @@ pub fn unstick(
         return Err(error.into());
     }
     if !options.dry_run && !report.touched.is_empty() {
-        watch(&api, vhost, &mut report.touched, options.wait)?;
+        watch(&api, (vhost, own.as_deref()), &mut report.touched, options.wait)?;
     }
     Ok(report)
 }
@@ -256,8 +267,8 @@ pub(crate) fn without_limit<'a>(
     vhost: &'a str,
     queues: &[String],
 ) -> Result<Lifted<'a>, ManagementError> {
-    let seen = with_policies_of_now(api, vhost, api.queues(vhost)?);
-    let touches = touches(seen.iter().filter(|queue| queues.contains(&queue.name)));
+    let named = api.queues_named(vhost, queues.iter().map(String::as_str), usize::MAX)?;
+    let touches = touches(with_policies_of_now(api, vhost, named).iter());
     let mut lifted = Lifted { api, vhost, kinds: Vec::new() };
     for (kind, queues) in touches.queues {
         // Also after an error: it may have been set, with only the answer lost.
@@ -287,14 +298,14 @@ impl Drop for Lifted<'_> {
 /// Watches until none of the queues has dead letters, or the time is up.
 fn watch(
     api: &ManagementApi,
-    vhost: &str,
+    (vhost, names): (&str, Option<&str>),
     touched: &mut [TouchedQueue],
     wait: Duration,
 ) -> Result<(), ManagementError> {
     let deadline = Instant::now() + wait;
     while Instant::now() < deadline && touched.iter().any(|queue| queue.left != Some(0)) {
         thread::sleep(LOOK_EVERY);
-        let counts = api.queue_counts(vhost)?;
+        let counts = api.queue_counts(vhost, names)?;
         for queue in touched.iter_mut() {
             let Some(info) = counts.iter().find(|info| info.name == queue.queue) else { continue };
             // Of two counts, the lower one; an unknown one is none.

@@ -13,7 +13,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, fmt::rfc2822};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{
-    Deserialize, Deserializer as _,
+    Deserializer as _,
     de::{DeserializeOwned, SeqAccess, Visitor},
 };
 use serde_json::Value as Json;
@@ -55,6 +55,9 @@ const LONGEST_REASON: u64 = 16 * 1024;
 /// How long to wait before asking again after an internal error of the broker.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_millis(500), Duration::from_millis(1_500)];
+
+/// The fault of an answer that the API did not give.
+const NOT_JSON: &str = "it is not JSON; is this the address of something else, such as a proxy?";
 
 /// Where the alarms are.
 const ALARMS: &str = "health/checks/alarms";
@@ -247,56 +250,70 @@ impl ManagementApi {
     }
 
     pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
-        self.find(path)?.ok_or_else(|| {
-            let vhost = path.split('/').nth(1).map(|vhost| percent_decode_str(vhost).decode_utf8_lossy());
-            let reason = match vhost {
-                Some(vhost) => format!(
-                    "not found (404): the vhost does not exist (rabbitmqctl add_vhost {}), or this is not the \
-                     management API",
-                    quoted(&vhost)
-                ),
-                None => "not found (404): this is not the management API".into(),
-            };
-            unexpected(&self.bases[0], path, reason)
-        })
+        self.find(path)?.ok_or_else(|| self.missing(path))
+    }
+
+    /// The items of a list, read one by one: whole lists of large vhosts would not fit into memory twice.
+    pub(super) fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ManagementError> {
+        let mut items = Vec::new();
+        match self.each_within(self.timeout, path, |item| items.push(item))? {
+            true => Ok(items),
+            false => Err(self.missing(path)),
+        }
+    }
+
+    fn missing(&self, path: &str) -> ManagementError {
+        let vhost = path.split(['/', '?']).nth(1);
+        let vhost = vhost.map(|vhost| percent_decode_str(vhost).decode_utf8_lossy());
+        let reason = match vhost {
+            Some(vhost) => format!(
+                "not found (404): the vhost does not exist (rabbitmqctl add_vhost {}), or this is not the \
+                 management API",
+                quoted(&vhost)
+            ),
+            None => "not found (404): this is not the management API".into(),
+        };
+        unexpected(&self.bases[0], path, reason)
     }
 
     /// Asks the first node that can be reached; `None` on 404.
     pub(super) fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
         let Some((base, mut response)) = self.ask(path, self.timeout)? else { return Ok(None) };
-        response
-            .body_mut()
-            .with_config()
-            .limit(LONGEST)
-            // Parsed through a map, which accepts a duplicate field: 3.10 sends `online` twice for a queue
-            // with a replica on a node that is down.
-            .read_json::<Json>()
-            .map_err(|error| match error {
-                ureq::Error::Json(_) => {
-                    let reason = "it is not JSON; is this the address of something else, such as a proxy?";
-                    unexpected(base, path, reason.into())
-                }
-                error => unreachable(base, http_failure(&error)),
-            })
-            .and_then(|json| {
-                serde_json::from_value(json).map_err(|error| unexpected(base, path, error.to_string()))
-            })
-            .map(Some)
+        let read = response.body_mut().with_config().limit(LONGEST).read_json::<Json>();
+        let json = read.map_err(|error| match error {
+            ureq::Error::Json(_) => unexpected(base, path, NOT_JSON.into()),
+            error => unreachable(base, http_failure(&error)),
+        })?;
+        plain(json).map(Some).map_err(|error| unexpected(base, path, error.to_string()))
     }
 
-    /// Hands over each item of a list, which may be longer than should be kept in memory; none
-    /// on 404.
+    /// Hands over each item of a list, which may be longer than should be kept in memory, and may take the
+    /// broker long; none on 404.
     pub(super) fn each<T: DeserializeOwned>(
         &self,
         path: &str,
         each: impl FnMut(T),
     ) -> Result<(), ManagementError> {
-        let Some((base, mut response)) = self.ask(path, LONG_TIMEOUT)? else { return Ok(()) };
+        self.each_within(LONG_TIMEOUT, path, each).map(drop)
+    }
+
+    /// The same, within a time. Returns whether there is such a list.
+    fn each_within<T: DeserializeOwned>(
+        &self,
+        timeout: Duration,
+        path: &str,
+        each: impl FnMut(T),
+    ) -> Result<bool, ManagementError> {
+        let Some((base, mut response)) = self.ask(path, timeout)? else { return Ok(false) };
         let reader = response.body_mut().with_config().limit(LONGEST).reader();
-        items(reader, each).map_err(|error| match error.is_io() {
-            true => unreachable(base, format!("its answer to /api/{path} did not end: {error}")),
-            false => unexpected(base, path, error.to_string()),
-        })
+        match items(reader, each) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_io() => {
+                Err(unreachable(base, format!("its answer to /api/{path} did not end: {error}")))
+            }
+            Err(error) if error.is_syntax() => Err(unexpected(base, path, NOT_JSON.into())),
+            Err(error) => Err(unexpected(base, path, error.to_string())),
+        }
     }
 
     /// The answer of the first node that can be reached; `None` on 404.
@@ -376,10 +393,16 @@ impl ManagementApi {
     }
 }
 
+/// Reads a value through a map, which accepts a duplicate field: 3.10 sends `online` twice for a queue with a
+/// replica on a node that is down.
+fn plain<T: DeserializeOwned>(json: Json) -> serde_json::Result<T> {
+    serde_json::from_value(json)
+}
+
 /// Reads a list item by item.
 fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> serde_json::Result<()> {
     struct Items<T, F>(F, PhantomData<T>);
-    impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Items<T, F> {
+    impl<'de, T: DeserializeOwned, F: FnMut(T)> Visitor<'de> for Items<T, F> {
         type Value = ();
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -388,7 +411,7 @@ fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> ser
 
         fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
             while let Some(item) = list.next_element()? {
-                (self.0)(item);
+                (self.0)(plain(item).map_err(serde::de::Error::custom)?);
             }
             Ok(())
         }

@@ -1,6 +1,10 @@
 //! Many messages in flight.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    time::Duration,
+};
 
 use crossbeam_channel::{Receiver, Select, Sender, unbounded};
 
@@ -18,7 +22,8 @@ pub struct Outcome<T> {
     pub result: Result<Receipt, PublishError>,
 }
 
-/// Publishes without waiting for each confirm, with a bounded window.
+/// Publishes without waiting for each confirm, with a bounded window: a number of messages, and
+/// [`MAX_BYTES`](Self::MAX_BYTES) of bodies.
 ///
 /// Each message is pushed with a tag, which its [`Outcome`] carries. Outcomes arrive in the order
 /// of the broker's answers.
@@ -43,26 +48,51 @@ pub struct Pipeline<T> {
     publisher: Box<dyn Publish>,
     window: usize,
     next_id: u64,
-    in_flight: BTreeMap<u64, T>,
+    /// The tags, and the lengths of the bodies in bytes.
+    in_flight: BTreeMap<u64, (T, usize)>,
+    /// The total length of these bodies.
+    bytes: usize,
+    /// Outcomes that had to arrive before there was room.
+    early: VecDeque<Outcome<T>>,
     answers: Receiver<(u64, Answer)>,
     reply: Sender<(u64, Answer)>,
 }
 
 impl<T> Pipeline<T> {
+    /// The most bytes of bodies in flight, unless a single one is larger.
+    pub const MAX_BYTES: usize = 64 * 1024 * 1024;
+
     /// A pipeline that keeps this many messages in flight, 1 or more.
     pub fn new(publisher: impl Publish + 'static, window: usize) -> Self {
         let (reply, answers) = unbounded();
         let publisher = Box::new(publisher);
-        Self { publisher, window: window.max(1), next_id: 0, in_flight: BTreeMap::new(), answers, reply }
+        Self {
+            publisher,
+            window: window.max(1),
+            next_id: 0,
+            in_flight: BTreeMap::new(),
+            bytes: 0,
+            early: VecDeque::new(),
+            answers,
+            reply,
+        }
     }
 
     /// Publishes a message. Returns an outcome if one is ready. Once the window is full, it waits
-    /// for one.
+    /// until there is room.
     pub fn push(&mut self, tag: T, message: Message) -> Option<Outcome<T>> {
-        let freed = if self.in_flight.len() >= self.window { self.next() } else { None };
+        let freed = if self.in_flight() >= self.window { self.next() } else { None };
+        let bytes = message.body.len();
+        while !self.in_flight.is_empty() && self.bytes.saturating_add(bytes) > Self::MAX_BYTES {
+            match self.answers.recv().ok().and_then(|answer| self.outcome(answer)) {
+                Some(outcome) => self.early.push_back(outcome),
+                None => break,
+            }
+        }
         let (id, reply) = (self.next_id, self.reply.clone());
         self.next_id += 1;
-        self.in_flight.insert(id, tag);
+        self.in_flight.insert(id, (tag, bytes));
+        self.bytes += bytes;
         self.publisher.send(message).on_answer(move |answer| {
             // The pipeline may have been dropped.
             let _ = reply.send((id, answer));
@@ -73,17 +103,29 @@ impl<T> Pipeline<T> {
     /// The number of messages whose outcomes were not taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        self.in_flight.len() + self.early.len()
+    }
+
+    /// The total length of the bodies in flight, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// An outcome, if one has arrived.
     pub fn try_next(&mut self) -> Option<Outcome<T>> {
+        if let Some(outcome) = self.early.pop_front() {
+            return Some(outcome);
+        }
         let answer = self.answers.try_recv().ok()?;
         self.outcome(answer)
     }
 
     /// The next outcome within `limit`. Also `None` if no message is in flight.
     pub fn next_within(&mut self, limit: Duration) -> Option<Outcome<T>> {
+        if let Some(outcome) = self.early.pop_front() {
+            return Some(outcome);
+        }
         if self.in_flight.is_empty() {
             return None;
         }
@@ -92,7 +134,9 @@ impl<T> Pipeline<T> {
     }
 
     fn outcome(&mut self, (id, result): (u64, Answer)) -> Option<Outcome<T>> {
-        Some(Outcome { tag: self.in_flight.remove(&id)?, result })
+        let (tag, bytes) = self.in_flight.remove(&id)?;
+        self.bytes -= bytes;
+        Some(Outcome { tag, result })
     }
 
     /// Lets a `select` wake up when there may be an outcome.
@@ -119,6 +163,9 @@ impl<T> Iterator for Pipeline<T> {
 
     /// Waits for the next outcome. `None` if no message is in flight and every outcome was taken.
     fn next(&mut self) -> Option<Outcome<T>> {
+        if let Some(outcome) = self.early.pop_front() {
+            return Some(outcome);
+        }
         if self.in_flight.is_empty() {
             return None;
         }

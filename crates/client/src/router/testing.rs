@@ -31,6 +31,8 @@ use super::{Cause, Confirmation, Publish, PublishError, Receipt};
 /// assert!(!remind(&recorder));
 /// assert!(remind(&recorder));
 /// assert_eq!(recorder.messages()[0].body, b"pay!");
+/// assert_eq!(recorder.take().len(), 1);
+/// assert!(recorder.messages().is_empty());
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Recorder(Arc<Mutex<Inner>>);
@@ -57,7 +59,14 @@ impl Recorder {
         self.inner().failures.push_back(cause);
     }
 
-    /// The messages that were published, in order.
+    /// The messages that were published since the last call of this, in order. Without it, a
+    /// recorder keeps all of them.
+    #[must_use]
+    pub fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut self.inner().messages)
+    }
+
+    /// The messages that were published and not taken, in order.
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
         self.inner().messages.clone()

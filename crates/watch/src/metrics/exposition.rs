@@ -127,6 +127,7 @@ impl Exposition {
         }
         out.number(f::REACHABLE, Some(flag(broker.reachable)))?;
         out.number(f::REACHABLE_SINCE, broker.since.map(seconds))?;
+        out.number(f::READ, self.picture.read.map(seconds))?;
         out.number(f::COUNTED, self.picture.counted.map(seconds))
     }
 

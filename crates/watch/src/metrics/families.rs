@@ -71,6 +71,8 @@ families! {
          some, each for a moment";
     HELD_UP: Gauge "delayline_level_held_up" Some("seconds"),
         "How long messages of a level have been stuck; 0 if none is";
+    READ: Gauge "delayline_management_read_timestamp" Some("seconds"),
+        "Time at which the management API was last read";
     LAYOUT_COUNTED: Gauge "delayline_layout_counted_timestamp" Some("seconds"),
         "Time at which a layout was last counted";
     LAYOUT_SEEN: Gauge "delayline_layout_seen" None,

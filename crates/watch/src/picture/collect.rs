@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::canary::Watched;
 use delayline_admin::{FindingCode, Kept, RecallStats};
 use delayline_amqp::{AmqpError, Line, Session};
-use delayline_broker::{ManagementApi, ManagementError};
+use delayline_broker::{ManagementApi, ManagementError, OLD, Survey};
 use delayline_client::retry::RetryStats;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
@@ -28,14 +28,11 @@ use super::{
     peeking::Peeking,
 };
 
-/// How often the management API is asked; its numbers are renewed every 5 s.
-const API_EVERY: Duration = Duration::from_secs(2);
-
-/// How soon it is asked again after a failure.
-const API_AGAIN: Duration = Duration::from_secs(10);
-
-/// How long it may take for an answer: the picture waits for it.
+/// How long the management API may take for an answer that the picture waits for.
 const API_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The same for a picture with a survey of its own.
+const ALONE: Duration = Duration::from_secs(10);
 
 /// An exchange that the broker itself declares in every vhost.
 const EVERYWHERE: &str = "amq.topic";
@@ -53,6 +50,8 @@ pub struct Sources {
     pub layouts: Arc<Mutex<Vec<LayoutView>>>,
     /// The results of the sweeper.
     pub recalls: Option<Arc<RecallStats>>,
+    /// The survey of the broker that all parts of a daemon share; without one, the picture makes its own.
+    pub survey: Option<Arc<Survey>>,
     /// Whether to ask who is bound to the dispatch exchange: one more request.
     pub apps: bool,
     /// Whether to find out how long the oldest kept messages have been there. That takes the
@@ -67,6 +66,8 @@ pub struct Collector {
     settings: Settings,
     topology: Topology,
     sources: Sources,
+    survey: Arc<Survey>,
+    /// For further questions.
     api: Option<Result<ManagementApi, ManagementError>>,
     session: Option<Session>,
     started: Instant,
@@ -76,7 +77,6 @@ pub struct Collector {
     /// How many messages were unroutable and parked.
     kept: LastMinute<(Option<u64>, Option<u64>)>,
     last: Picture,
-    asked_api: Option<Duration>,
     /// Why the management API gave no answer last time.
     api_problem: Option<String>,
     /// The parts that its last answer left out, and why.
@@ -100,6 +100,7 @@ impl Collector {
     pub fn new(settings: Settings, sources: Sources) -> Self {
         let topology = Topology::new(settings.topology.clone());
         Self {
+            survey: sources.survey.clone().unwrap_or_else(|| Arc::new(Survey::new(&settings).within(ALONE))),
             api: client(&settings),
             session: None,
             started: Instant::now(),
@@ -107,7 +108,6 @@ impl Collector {
             retried: LastMinute::default(),
             kept: LastMinute::default(),
             last: nothing(&settings, &topology),
-            asked_api: None,
             api_problem: None,
             api_silence: None,
             comparison: Comparison::default(),
@@ -126,6 +126,11 @@ impl Collector {
     /// Knows when kept messages are being examined.
     pub(super) fn peeking(&self) -> Arc<Peeking> {
         Arc::clone(&self.peeking)
+    }
+
+    /// The survey that it reads.
+    pub(super) fn survey(&self) -> Arc<Survey> {
+        Arc::clone(&self.survey)
     }
 
     /// Leaves comparing the set to another thread, which puts the findings here.
@@ -173,10 +178,12 @@ impl Collector {
         self.note_broker(counted.as_ref().err().map(ToString::to_string));
         if let Ok(ready) = counted {
             answered();
-            self.note_depths(now, ready);
+            self.note_depths(ready);
             self.note_levels(now);
             self.note_kept(now);
-            if let Some(found) = self.comparison.result(&self.last.broker, &self.settings, &self.topology) {
+            if let Some(found) =
+                self.comparison.result(&self.last.broker, &self.settings, (&self.topology, &self.survey))
+            {
                 self.last.verified = found;
             }
         }
@@ -228,13 +235,13 @@ impl Collector {
         if broker.since.is_none() || broker.reachable != reachable {
             broker.since = Some(self.last.at);
             // Anything may have happened meanwhile: everything is looked at again.
-            self.asked_api = None;
+            self.survey.renew();
         }
         (broker.reachable, broker.problem) = (reachable, problem);
     }
 
     /// Enters the counts, and asks the management API for the rest.
-    fn note_depths(&mut self, now: Duration, ready: BTreeMap<String, Option<u64>>) {
+    fn note_depths(&mut self, ready: BTreeMap<String, Option<u64>>) {
         let names = self.topology.names();
         let of = |name: &str| ready.get(name).copied().flatten();
         self.last.counted = Some(self.last.at);
@@ -246,15 +253,24 @@ impl Collector {
         self.last.unroutable = kept(&Kept::Unroutable, &names.unroutable(), self.last.unroutable);
         self.last.parked = kept(&Kept::Parked, &names.parked(), self.last.parked);
         self.last.retry = of(&names.retry());
-        let every = if self.api_problem.is_none() { API_EVERY } else { API_AGAIN };
-        if self.asked_api.is_none_or(|at| now.saturating_sub(at) >= every) {
-            self.api_problem = self.ask_api().err();
-            if self.api_problem.is_some() {
-                // Its certificate may have been renewed.
-                self.api = client(&self.settings);
+        match self.survey.first_reading(API_PATIENCE) {
+            None => self.api_problem = Some("the management API has not answered yet".into()),
+            Some(reading) if self.last.read == Some(reading.at) => {}
+            Some(reading) => {
+                self.last.read = Some(reading.at);
+                self.api_problem = self.take_reading(&reading).err();
+                if self.api_problem.is_some() {
+                    // Its certificate may have been renewed.
+                    self.api = client(&self.settings);
+                }
             }
-            // The request may have taken long.
-            self.asked_api = Some(self.started.elapsed());
+        }
+        let age = self.last.read.and_then(|at| Duration::try_from(self.last.at.duration_since(at)).ok());
+        if let Some(age) = age.filter(|age| *age > OLD) {
+            let seconds = age.as_secs();
+            self.last
+                .unchecked
+                .push(format!("the last {seconds} s: the counts of the management API are that old"));
         }
         // Reported in every picture until it works again.
         if let Some(reason) = &self.api_problem {

@@ -8,6 +8,7 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin as admin;
+use delayline_broker::Survey;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
@@ -15,8 +16,12 @@ use super::{BrokerView, SetView};
 
 /// How often the set is compared with its definition, and how often until it matches: an operator
 /// may be fixing it, or the broker may soon know more.
-const EVERY: Duration = Duration::from_secs(60);
-const AGAIN: Duration = Duration::from_secs(5);
+/// If it takes long, it is done less often: then it takes at most one of so many seconds.
+const EVERY: (Duration, u32) = (Duration::from_secs(60), 100);
+const AGAIN: (Duration, u32) = (Duration::from_secs(5), 10);
+
+/// How old the answers of the broker may be.
+const AGE: Duration = Duration::from_secs(1);
 
 /// Who compares.
 #[derive(Debug)]
@@ -39,12 +44,13 @@ impl Comparison {
         &mut self,
         broker: &BrokerView,
         settings: &Settings,
-        topology: &Topology,
+        (topology, survey): (&Topology, &Survey),
     ) -> Option<SetView> {
         match self {
             Self::Here(turn) => turn.is_due(broker, Instant::now()).then(|| {
-                let found = SetView::compare(settings, topology);
-                turn.made(&found, Instant::now());
+                let began = Instant::now();
+                let found = SetView::compare(settings, topology, survey);
+                turn.made(&found, (began, Instant::now()));
                 found
             }),
             Self::Elsewhere(found) => found.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -70,18 +76,19 @@ impl Turn {
         broker.reachable && self.next.is_none_or(|next| now >= next)
     }
 
-    /// Notes that it was done.
-    pub(super) fn made(&mut self, found: &SetView, now: Instant) {
-        self.next =
-            Some(now + if found.ok == Some(true) && !found.unchecked_for_now { EVERY } else { AGAIN });
+    /// Notes that it was done, from one moment to another.
+    pub(super) fn made(&mut self, found: &SetView, (began, ended): (Instant, Instant)) {
+        let (took, well) = (ended - began, found.ok == Some(true) && !found.unchecked_for_now);
+        let (least, share) = if well { EVERY } else { AGAIN };
+        self.next = Some(ended + least.max(took * share));
     }
 }
 
 impl SetView {
     /// Compares the set with its definition.
-    pub(super) fn compare(settings: &Settings, topology: &Topology) -> Self {
+    pub(super) fn compare(settings: &Settings, topology: &Topology, survey: &Survey) -> Self {
         let at = Timestamp::now();
-        match admin::verify(settings, topology) {
+        match admin::verify_seen(settings, topology, (survey, AGE)) {
             Ok(report) => Self {
                 ok: Some(report.differences.is_empty()),
                 at: Some(at),
@@ -119,14 +126,16 @@ mod tests {
         assert!(!turn.is_due(&broker, at(0)), "no answer");
         broker.reachable = true;
         assert!(turn.is_due(&broker, at(0)));
-        turn.made(&SetView { ok: Some(false), ..SetView::default() }, at(0));
+        turn.made(&SetView { ok: Some(false), ..SetView::default() }, (at(0), at(0)));
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), unchecked_for_now: true, ..SetView::default() }, at(0));
+        turn.made(&SetView { ok: Some(true), unchecked_for_now: true, ..SetView::default() }, (at(0), at(0)));
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), ..SetView::default() }, at(5));
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(5), at(5)));
         assert_eq!([64, 65].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), ..SetView::default() }, at(65));
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(65), at(65)));
         broker.since = Some(Timestamp::now());
         assert!(turn.is_due(&broker, at(66)));
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(66), at(70)));
+        assert_eq!([469, 470].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
     }
 }

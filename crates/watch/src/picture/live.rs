@@ -12,6 +12,7 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin::Kept;
+use delayline_broker::Survey;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
@@ -142,11 +143,11 @@ impl Live {
 /// Takes pictures until `stop` is set.
 fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
     let settings = collector.settings().clone();
-    let (peeking, found) = (collector.peeking(), collector.compared_elsewhere());
+    let (peeking, found, survey) = (collector.peeking(), collector.compared_elsewhere(), collector.survey());
     thread::scope(|scope| {
         // A long look at kept messages, or at the whole set, must not delay the picture.
         scope.spawn(|| peek(&settings, &peeking, live, stop));
-        scope.spawn(|| compare(&settings, &found, live, stop));
+        scope.spawn(|| compare((&settings, &survey), &found, live, stop));
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -201,7 +202,12 @@ fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) 
 }
 
 /// Compares the set with its definition until `stop` is set.
-fn compare(settings: &Settings, found: &Mutex<Option<SetView>>, live: &Live, stop: &AtomicBool) {
+fn compare(
+    (settings, survey): (&Settings, &Survey),
+    found: &Mutex<Option<SetView>>,
+    live: &Live,
+    stop: &AtomicBool,
+) {
     let topology = Topology::new(settings.topology.clone());
     let mut turn = Turn::default();
     while !stop.load(Ordering::Relaxed) {
@@ -209,8 +215,9 @@ fn compare(settings: &Settings, found: &Mutex<Option<SetView>>, live: &Live, sto
             live.wait(TICK);
             continue;
         }
-        let view = SetView::compare(settings, &topology);
-        turn.made(&view, Instant::now());
+        let began = Instant::now();
+        let view = SetView::compare(settings, &topology, survey);
+        turn.made(&view, (began, Instant::now()));
         *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
     }
 }

@@ -71,6 +71,8 @@ pub struct Picture {
     pub recalls: Option<Vec<RecallView>>,
     /// The gateways of the set; `None` without the management API.
     pub gateways: Option<Vec<GatewayView>>,
+    /// When the counts of the management API were read; `None` if they never were.
+    pub read: Option<Timestamp>,
     /// The levels of other layouts, if the daemon watches any.
     pub layouts: Vec<LayoutView>,
     /// Checks that could not be made, with the reasons.

@@ -153,7 +153,7 @@ impl<'a> Site<'a> {
     pub(super) fn objects(&self) -> Fallible<(usize, usize)> {
         let management = self.settings.management.as_ref().ok_or("no management API")?;
         let api = ManagementApi::new(management)?;
-        let bindings = api.bindings(&self.settings.broker.vhost)?;
+        let bindings = api.bindings(&self.settings.broker.vhost, |_| true)?;
         let ours = |source: &str| source.is_empty() || source.starts_with(FILL);
         let queues = api.queues(&self.settings.broker.vhost)?.len() - 1;
         Ok((queues, bindings.iter().filter(|binding| !ours(&binding.source)).count()))

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use crate::{drain::DrainError, error::AdminError};
 use delayline_amqp::Session;
-use delayline_broker::{ManagementApi, QueueInfo};
+use delayline_broker::{ManagementApi, QueueInfo, Scope};
 use delayline_core::{
     codec::{Delay, Hop, Level},
     topology::{Endpoint, Queue, QueueType, Topology},
@@ -77,8 +77,12 @@ pub(super) fn sites(
     };
     names.sort_by_key(|(hop, _)| hop.units());
     let vhost = &from.broker.vhost;
-    let queues: BTreeMap<_, _> =
-        api.queues(vhost)?.into_iter().map(|queue| (queue.name.clone(), queue)).collect();
+    let scope = match source {
+        TransferSource::Set => Scope::Set(&topology, &[]),
+        TransferSource::Layout(layout) => Scope::Layout(&topology, layout),
+    };
+    let (queues, _) = api.queues_matching(vhost, scope.pattern().as_deref())?;
+    let queues: BTreeMap<_, _> = queues.into_iter().map(|queue| (queue.name.clone(), queue)).collect();
     let mut session = crate::error::connect(&from.broker)?;
     let mut sites = Vec::new();
     for (hop, name) in names.iter().rev() {

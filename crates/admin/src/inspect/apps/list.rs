@@ -11,8 +11,8 @@ use crate::{
     scheduled::{AppRecalls, count_recalls},
 };
 use delayline_broker::{
-    Grants, ManagementApi, ManagementError, Permission, QueueInfo, Retention, Snapshot, TopicPermission,
-    is_of_program, permits,
+    Grants, ManagementApi, ManagementError, Permission, QueueInfo, Retention, Scope, SeenSet, Snapshot,
+    TopicPermission, is_of_program, permits,
 };
 use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
@@ -133,9 +133,7 @@ fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
 pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, AdminError> {
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
-    // Before the objects: when an application is added, its permissions come last.
-    let grants = Grants::fetch(&api, vhost);
-    let snapshot = Snapshot::fetch(&api, vhost)?;
+    let SeenSet { snapshot, grants } = SeenSet::fetch(&api, vhost, topology)?;
     let (recalls, unlisted) = match snapshot.exchanges.contains_key(&topology.names().entry()) {
         true => count_recalls(settings, topology)?,
         false => (BTreeMap::new(), BTreeMap::new()),
@@ -234,7 +232,8 @@ fn path(
 /// name none or several, or cannot be seen.
 #[must_use]
 pub fn queue_of_app(settings: &Settings, topology: &Topology, app: &AppKey) -> Option<String> {
-    let snapshot = Snapshot::fetch(&api(settings).ok()?, &settings.broker.vhost).ok()?;
+    let snapshot =
+        Snapshot::fetch(&api(settings).ok()?, &settings.broker.vhost, Scope::Set(topology, &[])).ok()?;
     let key = RoutingKey::binding_pattern(app);
     let bound = snapshot.app_bindings(topology).into_iter().filter(|binding| binding.key == key);
     // A queue that is bound to an exchange behind a landing queue may belong to another application.

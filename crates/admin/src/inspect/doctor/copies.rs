@@ -15,7 +15,7 @@ use crate::{
     number::{counted, grouped},
 };
 use delayline_broker::{
-    ExchangeInfo, Grants, ManagementApi, ManagementError, QueueInfo, Route, Snapshot, permits,
+    ExchangeInfo, Grants, ManagementApi, ManagementError, QueueInfo, Route, Scope, Snapshot, escape, permits,
 };
 use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
@@ -46,8 +46,12 @@ pub(super) fn count(
     topology: &Topology,
     snapshot: &Snapshot,
 ) -> Result<Option<Copies>, ManagementError> {
-    let (queues, exchanges) = api.publish_histories(&snapshot.vhost, HISTORY)?;
     let ways = ways_in(topology, snapshot);
+    let own = Scope::Set(topology, &[]).pattern().unwrap_or_default();
+    let set = format!("^{}", escape(topology.settings().set.as_str()));
+    let is_ours = |name: &String| topology.exchanges().any(|exchange| exchange.name == *name);
+    let exchanges = ways.iter().all(is_ours).then_some(set.as_str());
+    let (queues, exchanges) = api.publish_histories(&snapshot.vhost, HISTORY, (&own, exchanges))?;
     let ways: Vec<_> = exchanges.iter().filter(|it| ways.contains(&it.name)).collect();
     let levels = queues.iter().filter(|queue| topology.names().hop_of(&queue.name).is_some());
     let levels: Vec<_> = levels.collect();

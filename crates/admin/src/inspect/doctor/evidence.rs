@@ -18,7 +18,8 @@ use crate::{
     unstick::{NAME, NO_LIMIT, left_behind},
 };
 use delayline_broker::{
-    About, Clash, End, Grants, IfNew, PolicyKind, QueueInfo, Snapshot, is_open, mark_leaderless, routes,
+    About, Clash, End, IfNew, ManagementApi, ManagementError, PolicyKind, QueueInfo, Scope, SeenSet,
+    Snapshot, is_open, mark_leaderless, routes,
 };
 use delayline_core::{
     codec::AppKey,
@@ -66,15 +67,19 @@ pub(super) fn gather(
     settings: &Settings,
     topology: &Topology,
     options: &DoctorOptions,
+    look: impl FnOnce(&ManagementApi) -> Result<SeenSet, ManagementError>,
 ) -> Result<(Evidence, Vec<String>), AdminError> {
     let mut session = connect(&settings.broker)?;
     let vhost = &settings.broker.vhost;
     let api = crate::error::api(settings, "lists queues")?;
     let management = settings.management.as_ref();
-    // Before the objects: when an application is added, its permissions come last.
-    let grants = Grants::fetch(&api, vhost);
-    let mut snapshot =
-        Snapshot::try_fetch(management, vhost)?.map_err(|reason| AdminError::NoManagement { reason })?;
+    let SeenSet { mut snapshot, grants } = match (look(&api), management) {
+        (Ok(seen), _) => seen,
+        (Err(error), Some(management)) => {
+            return Err(AdminError::NoManagement { reason: error.absence(management)? });
+        }
+        (Err(error), None) => return Err(error.into()),
+    };
     let topology = &snapshot.as_installed(topology);
     let (about, mut unchecked) = About::fetch(session.server_version(), management);
     snapshot.about = about;
@@ -131,7 +136,12 @@ pub(super) fn gather(
         known.small_frames = connections.map(|connection| connection.user).collect();
         known.journals = journals(settings, topology, &snapshot, options, &mut unchecked);
         known.lost_journals = lost_journals(settings, topology, &snapshot, options, &mut unchecked);
-        let rates = api.redeliveries(vhost, requeues::PERIOD);
+        let ends = routes(topology, &snapshot).into_iter().filter_map(|route| match route.end {
+            End::Queue(queue) => Some(queue.name.as_str()),
+            End::Nowhere(_) | End::Back(_) => None,
+        });
+        let ends = ends.collect::<BTreeSet<_>>().into_iter();
+        let rates = api.redeliveries(vhost, requeues::PERIOD, ends, snapshot.queues_in_all);
         let rates = or_unchecked(rates, "how fast messages are redelivered", &mut unchecked);
         for QueueInfo { name, message_stats, .. } in rates.into_iter().flatten() {
             if let Some(queue) = snapshot.queues.get_mut(&name) {
@@ -143,7 +153,7 @@ pub(super) fn gather(
             topology.names().app_of_landing(name).is_some()
                 || topology.queues().any(|queue| queue.name == name)
         };
-        snapshot.fetch_dead_letters(&api, ours)?;
+        snapshot.fetch_dead_letters(&api, Scope::Set(topology, &[]).pattern().as_deref(), ours)?;
         let open = snapshot.dead_letters.iter().filter(|(_, looks)| is_open(looks));
         unchecked.extend(open.map(|(queue, _)| {
             format!("whether the due messages of `{queue}` move: they have just come; run this again in 30 s")

@@ -18,13 +18,15 @@ mod targets;
 mod unbound;
 mod unroutable;
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use delayline_broker::routes;
+use delayline_broker::{ManagementApi, ManagementError, SeenSet, Survey, routes};
 
 use crate::{error::AdminError, finding::Finding, inspect::gateways, scheduled::RecallCounts};
 
@@ -80,7 +82,28 @@ pub fn doctor(
     topology: &Topology,
     options: &DoctorOptions,
 ) -> Result<DoctorReport, AdminError> {
-    let (evidence, mut unchecked) = evidence::gather(settings, topology, options)?;
+    diagnose(settings, topology, options, |api| SeenSet::fetch(api, &settings.broker.vhost, topology))
+}
+
+/// The same for a daemon, which has seen the set at most `age` ago.
+///
+/// # Errors See [`doctor`].
+pub fn doctor_seen(
+    settings: &Settings,
+    topology: &Topology,
+    options: &DoctorOptions,
+    (survey, age): (&Survey, Duration),
+) -> Result<DoctorReport, AdminError> {
+    diagnose(settings, topology, options, |_| Ok(SeenSet::clone(&*survey.set(age)?)))
+}
+
+fn diagnose(
+    settings: &Settings,
+    topology: &Topology,
+    options: &DoctorOptions,
+    look: impl FnOnce(&ManagementApi) -> Result<SeenSet, ManagementError>,
+) -> Result<DoctorReport, AdminError> {
+    let (evidence, mut unchecked) = evidence::gather(settings, topology, options, look)?;
     let findings = examine(topology, &evidence, options, &mut unchecked);
     Ok(DoctorReport { set: topology.settings().set.to_string(), findings, unchecked })
 }

@@ -12,7 +12,7 @@ use delayline_amqp::{
     AmqpError, ProbeAnswer, Session,
     broker::{Broker, Credentials, Secret},
 };
-use delayline_broker::{ManagementApi, NOTHING, QueueInfo, Snapshot};
+use delayline_broker::{ManagementApi, NOTHING, QueueInfo, Scope, Snapshot};
 use delayline_core::{
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
     topology::{Binding, Endpoint, Names, Topology},
@@ -128,7 +128,8 @@ fn others(
     user: &AppUser,
     unchecked: &mut Vec<String>,
 ) -> Vec<Other> {
-    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost)
+    let scope = Scope::Set(topology, &[]);
+    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, scope)
         .unwrap_or_else(|error| Err(error.to_string()));
     let bindings = match snapshot {
         Ok(snapshot) => snapshot.app_bindings(topology),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use delayline_amqp::broker::Broker;
-use delayline_broker::{Grants, ManagementApi, QueueInfo, Retention, Snapshot, escape};
+use delayline_broker::{Grants, ManagementApi, QueueInfo, Retention, Scope, Snapshot, escape};
 use delayline_core::{
     codec::AppKey,
     shell::quoted,
@@ -91,7 +91,7 @@ fn step(object: Object) -> Step {
 
 /// Asks the broker. Users are read only if `users` is set, since that needs an administrator.
 pub(crate) fn look(api: &ManagementApi, vhost: &str, users: bool) -> Result<Snapshot, AdminError> {
-    let mut snapshot = Snapshot::fetch(api, vhost)?;
+    let mut snapshot = Snapshot::fetch(api, vhost, Scope::Vhost)?;
     snapshot.grants = users.then(|| Grants::fetch(api, vhost)).transpose()?;
     Ok(snapshot)
 }

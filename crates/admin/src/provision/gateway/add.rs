@@ -1,6 +1,6 @@
 //! Adding a gateway.
 
-use delayline_broker::{ManagementApi, Snapshot};
+use delayline_broker::{ManagementApi, Scope, Snapshot};
 use delayline_core::{
     codec::AppKeyError,
     topology::{ExchangeKind, Names, Object, Topology},
@@ -63,7 +63,7 @@ pub(crate) fn add(
     };
     let api = api(settings)?;
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost)?;
+    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?;
     let mut added = GatewayAdded {
         outcome: Applied::Installed,
         gateway: name.to_owned(),

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 use delayline_amqp::{HAND_OVER, Session};
-use delayline_broker::Snapshot;
+use delayline_broker::{Scope, Snapshot};
 use delayline_core::topology::{Exchange, ExchangeKind, Names, Object, Queue, Topology};
 use delayline_settings::Settings;
 
@@ -39,7 +39,7 @@ pub fn remove_gateway(
     let entry = Names::gateway_entry(name);
     let (own, due) = (names.gateway(name), names.gateway_due(name));
     let queues = [own.as_str(), due.as_str()];
-    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost)?;
+    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?;
     let mut report = RemoveReport { dry_run, ..RemoveReport::default() };
     if !queues.iter().any(|queue| snapshot.queues.contains_key(*queue)) {
         report.left = vec![format!("there is no gateway `{name}` in set `{}`", topology.settings().set)];
@@ -62,7 +62,9 @@ pub fn remove_gateway(
     let mut removal = Removal { broker: &settings.broker, session: &mut session, api: None, stop };
     let count = |session: &mut Session| match force {
         true => Ok(Vec::new()),
-        false => waiting(session, &queues, Some(&Snapshot::fetch(&api, &settings.broker.vhost)?)),
+        false => {
+            waiting(session, &queues, Some(&Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?))
+        }
     };
     let add = topology.settings().set.command(&["gateway", "add", name]);
     let restoring = format!("restoring exchange `{entry}` (`{add}` does that, too)");

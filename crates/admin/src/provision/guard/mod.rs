@@ -9,7 +9,7 @@ mod undo;
 
 use std::time::Duration;
 
-use delayline_broker::{ManagementApi, Policy, Snapshot};
+use delayline_broker::{ManagementApi, Policy, Scope, Snapshot};
 use delayline_core::{codec::Level, topology::Topology};
 use delayline_settings::{Layout, Settings};
 use serde::Serialize;
@@ -100,7 +100,7 @@ pub fn guard(
 ) -> Result<GuardReport, AdminError> {
     let (api, vhost) = (api(settings)?, &settings.broker.vhost);
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::fetch(&api, vhost)?;
+    let snapshot = Snapshot::fetch(&api, vhost, Scope::Vhost)?;
     let policies = snapshot.policies.user.clone()?;
     let names = layout.exchanges();
     let stands = |name: &str| snapshot.exchanges.contains_key(name);

@@ -3,7 +3,7 @@
 use std::{sync::atomic::AtomicBool, thread};
 
 use delayline_amqp::Session;
-use delayline_broker::Snapshot;
+use delayline_broker::{Scope, Snapshot};
 use delayline_core::topology::{Object, Topology};
 use delayline_settings::{Layout, Settings};
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub fn unguard(
 ) -> Result<Unguarded, AdminError> {
     let (api, vhost) = (api(settings)?, &settings.broker.vhost);
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::fetch(&api, vhost)?;
+    let snapshot = Snapshot::fetch(&api, vhost, Scope::Vhost)?;
     let ours = snapshot.policies.user.clone()?.into_iter().filter(|policy| is_ours(layout, policy));
     let ours: Vec<_> = ours.collect();
     let mut report = Unguarded {
@@ -90,7 +90,7 @@ pub fn unguard(
             if look > 0 {
                 thread::sleep(SETTLE);
             }
-            holds = contents(session, &name, Some(&Snapshot::fetch(&api, vhost)?))?.messages;
+            holds = contents(session, &name, Some(&Snapshot::fetch(&api, vhost, Scope::Vhost)?))?.messages;
             if holds == Some(0) || contents(session, &name, None)?.messages > Some(0) {
                 break;
             }

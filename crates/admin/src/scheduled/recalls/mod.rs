@@ -177,7 +177,7 @@ pub fn is_recall_bound(
 
 fn apps(api: &ManagementApi, settings: &Settings, topology: &Topology) -> Result<Vec<AppKey>, AdminError> {
     let names = topology.names();
-    let exchanges = api.exchanges(&settings.broker.vhost)?;
+    let exchanges = api.exchange_definitions(&settings.broker.vhost)?;
     if !exchanges.iter().any(|info| info.name == names.entry()) {
         return Err(DrainError::Missing { what: Endpoint::Exchange(names.entry()) }.into());
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::error::AdminError;
-use delayline_broker::{ManagementApi, QueueInfo};
+use delayline_broker::{ManagementApi, QueueInfo, Scope};
 use delayline_core::{codec::Hop, topology::Topology};
 use delayline_settings::Settings;
 
@@ -46,7 +46,8 @@ pub(super) fn postponed(
         if look > 0 {
             thread::sleep(LOOK_EVERY);
         }
-        let counts = api.queue_counts(&settings.broker.vhost)?;
+        let own = Scope::Set(topology, &[]).pattern();
+        let counts = api.queue_counts(&settings.broker.vhost, own.as_deref())?;
         let may_have = |info: &QueueInfo| info.messages_dlx > Some(0) || info.uncounted;
         suspects.retain(|name| counts.iter().any(|info| info.name == *name && may_have(info)));
         if suspects.is_empty() || stop.load(Ordering::Relaxed) {

@@ -12,13 +12,16 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
+use delayline_broker::Survey;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
-/// How often the doctor runs. It asks the management API for all queues of the vhost, and for all
-/// bindings except recalls.
+/// How often the doctor runs, unless that takes long.
 const EVERY: Duration = Duration::from_secs(120);
+
+/// How old the answers of the broker may be: the comparison of the set asks every minute.
+const AGE: Duration = Duration::from_secs(60);
 
 /// How soon it runs again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -28,7 +31,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Runs the doctor at intervals until `stop` is set.
 pub(crate) fn start(
-    settings: Settings,
+    (settings, survey): (Settings, Arc<Survey>),
     recalls: Option<Arc<RecallStats>>,
     found: Arc<Mutex<Option<Checkup>>>,
     stop: Arc<AtomicBool>,
@@ -45,8 +48,10 @@ pub(crate) fn start(
             // Reading leaves messages where they are, however often it is done.
             let recalls = recalls.as_ref().map(|recalls| recalls.counts());
             let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
-            let looked = look(&settings, &topology, &options);
-            next = Instant::now() + if looked.is_ok() { EVERY } else { AGAIN };
+            let began = Instant::now();
+            let looked = look(&settings, &topology, &options, &survey);
+            // At most a hundredth of the time.
+            next = Instant::now() + if looked.is_ok() { EVERY.max(began.elapsed() * 100) } else { AGAIN };
             let checkup = looked
                 .unwrap_or_else(|error| Checkup { unchecked: vec![error.to_string()], ..Checkup::default() });
             *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);
@@ -55,8 +60,13 @@ pub(crate) fn start(
 }
 
 /// The doctor's findings about the set, and about the watched layouts.
-fn look(settings: &Settings, topology: &Topology, options: &DoctorOptions) -> Result<Checkup, AdminError> {
-    let report = admin::doctor(settings, topology, options)?;
+fn look(
+    settings: &Settings,
+    topology: &Topology,
+    options: &DoctorOptions,
+    survey: &Survey,
+) -> Result<Checkup, AdminError> {
+    let report = admin::doctor_seen(settings, topology, options, (survey, AGE))?;
     let mut checkup =
         Checkup { at: Some(Timestamp::now()), findings: report.findings, unchecked: report.unchecked };
     for layout in &settings.layouts {

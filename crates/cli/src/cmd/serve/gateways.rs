@@ -8,22 +8,17 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use log::{info, warn};
 
-use delayline_admin::gateway_names;
-use delayline_broker::ManagementApi;
+use delayline_admin::gateways_among;
+use delayline_broker::Survey;
 use delayline_client::gateway::{Gateway, GatewayCounters};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
 use super::TICK;
-
-/// How often to look for gateways.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A gateway at work.
 struct Working {
@@ -32,26 +27,28 @@ struct Working {
 }
 
 /// Runs all gateways until `stop` is set. Returns whether all ended in order.
-pub(crate) fn run(settings: &Settings, counters: &GatewayCounters, stop: &AtomicBool) -> bool {
-    let Some(management) = &settings.management else {
+pub(crate) fn run(
+    settings: &Settings,
+    survey: &Survey,
+    counters: &GatewayCounters,
+    stop: &AtomicBool,
+) -> bool {
+    if settings.management.is_none() {
         info!("no gateways: without the management API they cannot be found");
-        return wait(stop);
-    };
-    let api = match ManagementApi::new(management) {
-        Ok(api) => api,
-        Err(error) => {
-            warn!("no gateways: {error}");
-            return wait(stop);
-        }
-    };
-    let looks = look(api, settings);
+    }
+    let topology = Topology::new(settings.topology.clone());
     let mut working: BTreeMap<String, Working> = BTreeMap::new();
-    let mut blind = false;
-    let mut clean = true;
+    let (mut last, mut blind, mut clean) = (None, settings.management.is_none(), true);
     while !stop.load(Ordering::Relaxed) {
-        match looks.recv_timeout(TICK) {
-            Ok(Ok(names)) => {
+        let Some(reading) = survey.reading().filter(|reading| last != Some(reading.at)) else {
+            thread::sleep(TICK);
+            continue;
+        };
+        last = Some(reading.at);
+        match &reading.counts {
+            Ok(counts) => {
                 blind = false;
+                let names = gateways_among(&topology, &counts.queues);
                 let gone: Vec<_> = working.keys().filter(|name| !names.contains(name)).cloned().collect();
                 for name in gone {
                     info!("gateway {name}: it was removed");
@@ -66,40 +63,15 @@ pub(crate) fn run(settings: &Settings, counters: &GatewayCounters, stop: &Atomic
                 }
             }
             // The known gateways continue.
-            Ok(Err(error)) if !blind => {
+            Err(error) if !blind => {
                 blind = true;
                 warn!("new gateways are not noticed: {error}");
             }
-            Ok(Err(_)) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
+            Err(_) => {}
         }
     }
     working.values().for_each(|gateway| gateway.stop.store(true, Ordering::Relaxed));
     working.into_values().map(Working::end).fold(clean, |clean, ended| clean & ended)
-}
-
-/// Looks for gateways from time to time, until the receiver is dropped. An API that does not
-/// answer delays only the looking, and not the end of the daemon.
-fn look(api: ManagementApi, settings: &Settings) -> Receiver<Result<Vec<String>, String>> {
-    let (found, looks) = bounded(0);
-    let (vhost, topology) = (settings.broker.vhost.clone(), Topology::new(settings.topology.clone()));
-    thread::spawn(move || {
-        loop {
-            let names = gateway_names(&api, &vhost, &topology).map_err(|error| error.to_string());
-            if found.send(names).is_err() {
-                return;
-            }
-            thread::sleep(LOOK_EVERY);
-        }
-    });
-    looks
-}
-
-fn wait(stop: &AtomicBool) -> bool {
-    while !stop.load(Ordering::Relaxed) {
-        thread::sleep(TICK);
-    }
-    true
 }
 
 fn start(name: &str, settings: &Settings, counters: &GatewayCounters) -> Option<Working> {

@@ -29,6 +29,7 @@ use signal_hook::{
 };
 
 use delayline_admin::{Layout, Sweeper, Unsticker};
+use delayline_broker::Survey;
 use delayline_client::retry::Service;
 use delayline_core::retry::SharedPolicies;
 use delayline_settings::{Settings, WebSettings};
@@ -200,6 +201,8 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         })
     };
     let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep);
+    let survey = Arc::new(Survey::new(&settings));
+    survey.keep(&stop);
     let agreement = Agreement::watched(&settings, &stop);
     // Without a page, the layouts would not be shown.
     let gate = match settings.layouts.is_empty() || bound.is_none() {
@@ -207,11 +210,11 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         false => Gate::closed(&settings, &stop),
     };
     let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
-    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &gate, &stop));
+    let unsticker = (!args.no_unstick).then(|| unstick((&settings, &survey), &counters, &gate, &stop));
     let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
-    let gateways =
-        (!args.no_gateways).then(|| run_gateways(&settings, &counters, (&gate, &agreement), &stop));
-    let watch = bound.is_some().then(|| site::watch(&settings, &counters, &stop));
+    let gateways = (!args.no_gateways)
+        .then(|| run_gateways((&settings, &survey), &counters, (&gate, &agreement), &stop));
+    let watch = bound.is_some().then(|| site::watch(&settings, &survey, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
     let site = live.map(|live| site::site(&counters, &live, &agreement));
     let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
@@ -263,12 +266,12 @@ fn run_canary(
 }
 
 fn unstick(
-    settings: &Settings,
+    (settings, survey): (&Settings, &Arc<Survey>),
     counters: &site::Counters,
     gate: &Gate,
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
+    let unsticker = Unsticker::new(settings.clone(), Arc::clone(survey), counters.of_unsticker());
     // Policies that it set are deleted before the process ends.
     behind(gate, stop, move |stop| unsticker.run(stop))
 }
@@ -287,13 +290,13 @@ fn sweep(
 }
 
 fn run_gateways(
-    settings: &Settings,
+    (settings, survey): (&Settings, &Arc<Survey>),
     counters: &site::Counters,
     (gate, agreement): (&Gate, &Agreement),
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<bool> {
-    let (settings, counters) = (settings.clone(), counters.of_gateways());
-    acting(gate, agreement, stop, move |stop| gateways::run(&settings, &counters, stop))
+    let (settings, survey, counters) = (settings.clone(), Arc::clone(survey), counters.of_gateways());
+    acting(gate, agreement, stop, move |stop| gateways::run(&settings, &survey, &counters, stop))
 }
 
 /// Does something that depends on the time, once the gate is open.

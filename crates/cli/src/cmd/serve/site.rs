@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use delayline_admin::{Kept, RecallStats, UnstickStats};
+use delayline_broker::Survey;
 use delayline_client::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
 use delayline_settings::Settings;
 use delayline_watch::{
@@ -71,17 +72,24 @@ impl Counters {
 }
 
 /// Starts to watch the set for the visitors of the site.
-pub(crate) fn watch(settings: &Settings, counters: &Counters, stop: &Arc<AtomicBool>) -> Watch {
+pub(crate) fn watch(
+    settings: &Settings,
+    survey: &Arc<Survey>,
+    counters: &Counters,
+    stop: &Arc<AtomicBool>,
+) -> Watch {
     let sources = Sources {
         retries: counters.retries.clone(),
         canary: Some(Arc::clone(&counters.watched)),
         recalls: counters.recalls.clone(),
         layouts: watch_layouts(settings, settings.layouts.iter().cloned(), stop),
+        survey: Some(Arc::clone(survey)),
         ages: true,
         ..Sources::default()
     };
     let recalls = counters.recalls.clone();
-    checkup::start(settings.clone(), recalls, Arc::clone(&sources.checkup), Arc::clone(stop));
+    let of = (settings.clone(), Arc::clone(survey));
+    checkup::start(of, recalls, Arc::clone(&sources.checkup), Arc::clone(stop));
     Watch::start(settings.clone(), sources)
 }
 

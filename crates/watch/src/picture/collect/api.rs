@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use delayline_admin::{AppBinding, RecallStats};
-use delayline_broker::{Alarm, ExchangeInfo, Look, NO_STATISTICS, QueueInfo, remembered};
+use delayline_broker::{Alarm, Look, NO_STATISTICS, QueueCounts, QueueInfo, Reading, remembered};
 use delayline_core::topology::Queue;
 use delayline_settings::NO_MANAGEMENT;
 
@@ -14,27 +14,20 @@ use super::{
 
 impl Collector {
     /// Takes in the management API's report.
-    pub(super) fn ask_api(&mut self) -> Result<(), String> {
+    pub(super) fn take_reading(&mut self, reading: &Reading) -> Result<(), String> {
+        let QueueCounts { queues, entry, alarms, without_statistics } = reading.counts.as_ref()?;
         let api = match &self.api {
             None => return Err(NO_MANAGEMENT.into()),
             Some(Err(error)) => return Err(error.to_string()),
             Some(Ok(api)) => api,
         };
         let vhost = &self.settings.broker.vhost;
-        let queues = api.queue_counts(vhost).map_err(|error| error.to_string())?;
-        let totals = api.queue_totals(vhost).map_err(|error| error.to_string())?;
-        let has_statistics = queues.iter().any(|queue| queue.reductions.is_some());
-        let entry = match has_statistics {
-            true => api.exchange(vhost, &self.topology.names().entry()).map_err(|error| error.to_string())?,
-            false => None,
-        };
-        // Queues without any statistics may also be new.
-        let off = !has_statistics && api.overview().map_err(|error| error.to_string())?.disable_stats;
-        self.api_silence = off.then(|| format!("published messages, and consumers: {NO_STATISTICS}"));
-        match api.alarms() {
+        self.api_silence =
+            without_statistics.then(|| format!("published messages, and consumers: {NO_STATISTICS}"));
+        match alarms {
             Ok(alarms) => {
-                let node = |alarm: Alarm| format!("{} ({})", alarm.node, alarm.resource);
-                self.last.broker.alarms = Some(alarms.into_iter().map(node).collect());
+                let node = |alarm: &Alarm| format!("{} ({})", alarm.node, alarm.resource);
+                self.last.broker.alarms = Some(alarms.iter().map(node).collect());
             }
             Err(error) => {
                 self.last.broker.alarms = None;
@@ -50,15 +43,13 @@ impl Collector {
         }
         let names = self.topology.names();
         let recalls = self.sources.recalls.as_deref().map(RecallStats::counts);
-        self.last.recalls = Some(services::recalls(names, &self.settings, recalls.as_ref(), &queues));
-        self.last.gateways = Some(services::gateways(names, &queues));
-        self.entered = entry.map(|entry: ExchangeInfo| entry.message_stats.publish_in);
+        self.last.recalls = Some(services::recalls(names, &self.settings, recalls.as_ref(), queues));
+        self.last.gateways = Some(services::gateways(names, queues));
+        self.entered = entry.as_ref().map(|entry| entry.message_stats.publish_in);
         let held = queues.iter().filter(|queue| queue.messages_unacknowledged > Some(0));
         self.in_hands = held.filter_map(|queue| Some((queue.name.clone(), queue.messages?))).collect();
         let queues: BTreeMap<&str, &QueueInfo> =
             queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
-        let totals: BTreeMap<&str, &QueueInfo> =
-            totals.iter().map(|queue| (queue.name.as_str(), queue)).collect();
         self.topology = self.topology.as_installed(false, |name| queues.contains_key(name));
         let waits = |queue: &&Queue| queue.level.is_some();
         let published = |queue: &Queue| queues.get(queue.name.as_str())?.published();
@@ -74,8 +65,7 @@ impl Collector {
                 self.topology.queues().filter(|queue| queue.level.is_some_and(|it| it == level.level));
             for queue in of_level.filter_map(|queue| queues.get(queue.name.as_str())) {
                 let name = queue.name.as_str();
-                let sooner = totals.get(name).and_then(|queue| gone(queue));
-                let Some(due) = queue.messages_dlx.max(sooner) else {
+                let Some(due) = queue.messages_dlx else {
                     handing_on = None;
                     break;
                 };
@@ -125,11 +115,4 @@ impl Level {
     fn forget_dead_letters(&mut self) {
         (self.handing_on, self.open, self.stuck, self.stuck_since) = (None, None, None, None);
     }
-}
-
-/// Messages that are neither ready nor held, as reported by the queue's own node: they have
-/// left it and are not confirmed. With several replicas, a node may report figures from when
-/// it had the leader.
-fn gone(queue: &QueueInfo) -> Option<u64> {
-    if queue.members.len() == 1 { queue.gone() } else { None }
 }

@@ -1,0 +1,153 @@
+"""See scripts/crowded."""
+
+import argparse, base64, http.client, http.server, json, os, pathlib, subprocess, sys, tempfile, threading, time
+from urllib.parse import quote, urlparse
+
+delayline = os.path.abspath(os.environ.get("DELAYLINE", "target/release/delayline"))
+options = argparse.ArgumentParser()
+for name, default in ("queues", 10_000), ("bindings", 100_000), ("apps", 0), ("seconds", 60):
+    options.add_argument(f"--{name}", type=int, default=default)
+options.add_argument("--beside", action="append", default=[])
+options.add_argument("--inside", action="store_true")
+options = options.parse_args()
+if not options.inside:
+    os.execv(delayline, [delayline, "dev", "--app", "billing", "--", sys.executable, __file__, *sys.argv[1:], "--inside"])
+
+management = urlparse(os.environ["DELAYLINE_MANAGEMENT_URL"])
+login = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode(), "Content-Type": "application/json"}
+
+
+def ask(method, path, body=None, headers=login, timeout=600):
+    connection = http.client.HTTPConnection(management.hostname, management.port, timeout=timeout)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    return answer, answer.read()
+
+
+def define(**objects):
+    parts = {"exchanges": [], "queues": [], "bindings": [], **objects}
+    answer, text = ask("POST", "/api/definitions/%2F", json.dumps(parts))
+    assert answer.status < 300, text
+
+
+def fill():
+    """Classic queues and direct exchanges of others: the cheapest for the broker."""
+    each = max(1, options.bindings // max(1, options.queues))
+    exchange = {"type": "direct", "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
+    define(exchanges=[{"name": f"other.{number}", **exchange} for number in range(each)])
+    for begin in range(0, options.queues, 2_000):
+        names = [f"other.{number:05}" for number in range(begin, min(options.queues, begin + 2_000))]
+        queue = {"durable": True, "auto_delete": False, "arguments": {}}
+        define(queues=[{"name": name, **queue} for name in names])
+        define(bindings=[
+            {"source": f"other.{number}", "destination": name, "destination_type": "queue",
+             "routing_key": f"some.key.{name}", "arguments": {}}
+            for name in names for number in range(each if options.bindings else 0)
+        ])
+
+
+class Counting(http.server.BaseHTTPRequestHandler):
+    """Passes requests on to the broker, and counts them and their answers."""
+
+    protocol_version = "HTTP/1.1"
+    requests = size = 0
+
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        keep = {name: self.headers[name] for name in ("Authorization", "Content-Type") if self.headers[name]}
+        answer, text = ask(self.command, self.path, self.rfile.read(length) if length else None, keep)
+        Counting.requests += 1
+        Counting.size += len(text)
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(text)))
+        if answer.getheader("Date"):
+            self.send_header("Date", answer.getheader("Date"))
+        self.end_headers()
+        try:
+            self.wfile.write(text)
+        except OSError:
+            # The command waited too long.
+            self.close_connection = True
+
+    do_PUT = do_DELETE = do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+def node():
+    """The process of the broker: it listens on the port of its URL."""
+    port = urlparse(os.environ["DELAYLINE_URL"]).port
+    inodes = {line.split()[9] for table in ("tcp", "tcp6") for line in open(f"/proc/net/{table}")
+              if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            links = [os.readlink(link) for link in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(f"socket:[{inode}]" in links for inode in inodes):
+            return process
+    raise SystemExit("the broker's process was not found")
+
+
+def cpu():
+    fields = (broker / "stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def burnt(seconds):
+    """The broker's CPU, in percent of a core, and requests and MB a minute."""
+    before, requests, size, began = cpu(), Counting.requests, Counting.size, time.time()
+    time.sleep(seconds)
+    took = time.time() - began
+    minutes = took / 60
+    return (cpu() - before) / took * 100, (Counting.requests - requests) / minutes, (Counting.size - size) / minutes / 1e6
+
+
+def row(what, value):
+    what = f"{os.path.basename(delayline)},{version},{options.queues},{options.bindings},{options.apps},{what}"
+    print(f"{what},{value:.2f}", flush=True)
+
+
+def took(what, *arguments, accept=(0, 1)):
+    began = time.time()
+    done = subprocess.run([delayline, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    row(f"{what} s", time.time() - began)
+    if done.returncode not in accept:
+        print(f"{what}: {done.stderr}", file=sys.stderr)
+
+
+version = json.loads(ask("GET", "/api/overview")[1])["rabbitmq_version"]
+broker = node()
+if options.queues:
+    fill()
+print("command,version,queues,bindings,apps,figure,value")
+with tempfile.TemporaryDirectory() as folder:
+    if options.apps:
+        file = pathlib.Path(folder, "platform.toml")
+        apps = (f"[sets.delay.apps.app-{number:04}]\nno_user = true\n" for number in range(options.apps))
+        file.write_text("[sets.delay]\n" + "".join(apps))
+        took("apply", "apply", str(file))
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    # New queues have no statistics at first.
+    time.sleep(15)
+    alone, _, _ = burnt(options.seconds / 2)
+    row("broker alone % of a core", alone)
+    for delayline in [delayline, *map(os.path.abspath, options.beside)]:
+        if options.apps:
+            took("apply unchanged", "apply", str(file))
+        for what in "verify", "doctor", "status", "app list":
+            took(what, *what.split())
+        environment = {**os.environ, "DELAYLINE_MANAGEMENT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
+        daemon = subprocess.Popen(
+            [delayline, "serve", "--listen", "127.0.0.1:0", "--no-canary"],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        time.sleep(20)
+        percent, requests, size = burnt(options.seconds)
+        row("serve % of a core", percent - alone)
+        row("serve requests/min", requests)
+        row("serve MB/min", size)
+        daemon.terminate()
+        daemon.wait()
