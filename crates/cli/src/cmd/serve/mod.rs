@@ -111,6 +111,17 @@ pub(crate) struct Args {
     /// Do not unstick queues
     #[arg(long)]
     no_unstick: bool,
+    /// Pause applications that block a level, at most N at a time, until their queues accept messages
+    /// again; see docs/how-to/applications.md for the rights that this needs [default: 0]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "N",
+        conflicts_with = "no_unstick",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pause_blocking: usize,
     /// Do not sweep up expired recalls
     #[arg(long)]
     no_sweep: bool,
@@ -207,7 +218,8 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         false => Gate::closed(&settings, &stop),
     };
     let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
-    let unsticker = (!args.no_unstick).then(|| unstick(&settings, &counters, &gate, &stop));
+    let unsticker =
+        (!args.no_unstick).then(|| unstick(&settings, args.pause_blocking, &counters, &gate, &stop));
     let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
     let gateways =
         (!args.no_gateways).then(|| run_gateways(&settings, &counters, (&gate, &agreement), &stop));
@@ -264,11 +276,12 @@ fn run_canary(
 
 fn unstick(
     settings: &Settings,
+    most_paused: usize,
     counters: &site::Counters,
     gate: &Gate,
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker());
+    let unsticker = Unsticker::new(settings.clone(), counters.of_unsticker()).pausing(most_paused);
     // Policies that it set are deleted before the process ends.
     behind(gate, stop, move |stop| unsticker.run(stop))
 }
