@@ -1,5 +1,6 @@
 //! Registering and removing applications.
 
+mod moving;
 mod removing;
 mod unbound;
 

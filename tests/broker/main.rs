@@ -55,3 +55,4 @@ mod uninstall;
 pub(crate) mod unstick;
 mod verify;
 mod versions;
+mod week;

@@ -104,6 +104,47 @@ fn a_check_knows_the_bound_queue_and_a_list_shows_unbound_applications() {
 }
 
 #[test]
+fn an_application_without_a_queue_learns_to_whom_it_sends() {
+    let settings = common::installed(1_000);
+    let user = format!("shop-of-{}", settings.broker.vhost);
+    let app = |arguments: &[&str]| of(&settings, &user, arguments);
+    let publishes = ["add", "shop", "--publish-only", "--may-publish", "billing,orders"];
+    for said in [stdout(&mut app(&publishes)), stdout(&mut app(&["show", "shop"]))] {
+        assert!(said.contains("app key `billing` or `orders`; it receives no messages"), "{said}");
+    }
+    let shown = json(&mut app(&["show", "shop", "--for", "python", "--json"]));
+    assert_eq!(shown["sends_to"], json!(["billing", "orders"]), "{shown}");
+    assert!(shown["programs"][0]["text"].as_str().unwrap().contains("\"billing\""), "{shown}");
+}
+
+#[test]
+fn a_paused_application_is_shown_and_resumed() {
+    let settings = common::installed(1_000);
+    let app = |arguments: &[&str]| {
+        let mut it = on(&settings);
+        it.arg("app").args(arguments);
+        it
+    };
+    stdout(&mut app(&["add", "billing", "--no-user"]));
+    let paused = json(&mut app(&["pause", "billing", "--json"]));
+    assert_eq!((&paused["outcome"], &paused["target"]), (&json!("installed"), &json!({"queue": "billing"})));
+    let list = stdout(&mut app(&["list"]));
+    assert!(list.contains("paused: ") && list.contains("in `delay.paused.billing`"), "{list}");
+    // The queue is replaced while the application is paused.
+    let mut session = delayline_amqp::Session::open(&settings.broker).unwrap();
+    session.delete_queue("billing").unwrap();
+    stdout(on(&settings).args(["send", "--app", "billing", "--delay", "0s", "--body", "waits"]));
+    app(&["resume", "billing"]).assert().code(1).stdout(contains("queue `billing` does not exist"));
+    app(&["pause", "nobody"]).assert().code(1).stdout(contains("delayline app add nobody"));
+    let queue = common::topology(&settings).app_queue(&common::app("billing"), "billing", None);
+    session.declare_queue(&queue).unwrap();
+    let resumed = stdout(&mut app(&["resume", "billing"]));
+    assert!(resumed.contains("1 message of `delay.paused.billing` delivered"), "{resumed}");
+    assert_eq!(session.queue_depth("billing").unwrap().unwrap().ready, 1);
+    stdout(&mut app(&["resume", "billing"]));
+}
+
+#[test]
 fn printing_needs_no_broker() {
     let print = |format: &str| {
         let mut command = delayline();

@@ -209,6 +209,8 @@ fn applications(walk: &mut Walk, user: &str) {
     walk.run("apply", &[platform, "--dry-run"]);
     walk.run("apply", &[platform]);
     assert_eq!(walk.run("apply", &[platform])[0]["outcome"], "unchanged");
+    walk.run("app pause", &["nobody"]);
+    walk.run("app resume", &["nobody", "--dry-run"]);
     walk.run("app remove", &["nobody", "--no-user", "--yes"]);
     for more in [&["--type", "topic", "--dry-run"][..], &["--type", "topic"], &["--type", "direct"]] {
         walk.run("gateway add", &[&["orders.delayed"], more].concat());

@@ -10,6 +10,7 @@ mod examine;
 mod finding;
 mod held;
 mod inspect;
+mod keeper;
 mod number;
 mod provision;
 mod scheduled;
@@ -28,18 +29,19 @@ pub use held::{
 pub use inspect::{
     AppBinding, AppEntry, AppList, AppUserEntry, DoctorOptions, DoctorReport, GatewayEntry, GatewayList,
     JournalEntry, LandingEntry, LayoutDestination, LayoutLevel, LayoutStatus, RecallEntry, VerifyReport,
-    doctor, doctor_layout, doctor_seen, gateway_names, gateways_among, layout_status, list_apps,
-    list_gateways, queue_of_app, verify, verify_seen,
+    apps_of_publisher, doctor, doctor_layout, doctor_seen, gateway_names, gateways_among, layout_status,
+    list_apps, list_gateways, queue_of_app, verify, verify_seen,
 };
+pub use keeper::{UnstickStats, Unsticker};
 pub use number::{counted, counted_if_known, grouped, known, named};
 pub use provision::{
     AddReport, AddedStep, AppCheck, AppQueue, AppRequest, AppRequestError, AppSpec, AppSpecError, AppUser,
     Applied, ApplyOptions, ApplyReport, ByteSize, ByteSizeError, DaemonUserReport, Delivery, Export,
-    GatewayAdded, GuardOptions, GuardPolicy, GuardReport, InstallReport, Platform, PlatformError,
-    PlatformSet, Probe, PrunedApp, PrunedGateway, Refusal, RemoveOptions, RemoveRefusal, RemoveReport,
-    SetReport, Target, Unguarded, UninstallReport, Waiting, add_app, add_daemon_user, add_gateway, apply,
-    check_app, daemon_user_commands, guard, install, plan_uninstall, remove_app, remove_gateway,
-    show_management, unguard, uninstall,
+    GatewayAdded, GuardOptions, GuardPolicy, GuardReport, Hold, InstallReport, PauseReport, Platform,
+    PlatformError, PlatformSet, Probe, PrunedApp, PrunedGateway, Refusal, RemoveOptions, RemoveRefusal,
+    RemoveReport, SetReport, Target, Unguarded, UninstallReport, Waiting, add_app, add_daemon_user,
+    add_gateway, apply, check_app, daemon_user_commands, guard, install, pause_app, plan_uninstall,
+    remove_app, remove_gateway, resume_app, show_management, unguard, uninstall,
 };
 pub use scheduled::{
     AppRecalls, CountBy, FoundMessage, JournalRead, PendingCopies, PendingRecall, PendingRecalls,
@@ -47,6 +49,4 @@ pub use scheduled::{
     ScheduledMessage, SweepOptions, SweepReport, Sweeper, SweptApp, count_scheduled, find_scheduled,
     is_recall_bound, list_scheduled, pending_recalls, recallable_apps, sweep_recalls,
 };
-pub use unstick::{
-    Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, UnstickStats, Unsticker, unstick,
-};
+pub use unstick::{Occupied, TouchedQueue, Unstick, UnstickOptions, UnstickReport, unstick};

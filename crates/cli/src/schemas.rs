@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use delayline_admin::{
     AppList, ApplyReport, DaemonUserReport, DiscardReport, DoctorReport, FoundMessage, GatewayAdded,
     GatewayEntry, GatewayList, GuardReport, InstallReport, KeptMessage, KeptReport, LayoutStatus,
-    PendingRecalls, Refusal, RemoveRefusal, RemoveReport, ReplayReport, ScheduleCount, ScheduleList,
-    SweepReport, TransferReport, Unguarded, UninstallReport, UnstickReport, VerifyReport,
+    PauseReport, PendingRecalls, Refusal, RemoveRefusal, RemoveReport, ReplayReport, ScheduleCount,
+    ScheduleList, SweepReport, TransferReport, Unguarded, UninstallReport, UnstickReport, VerifyReport,
 };
 use delayline_watch::{picture::Picture, web::Health};
 
@@ -45,8 +45,10 @@ printed! {
     "app-check", "The permissions of an application's user.", [app::Checked<'static>];
     "app-discard", "The messages that `app discard` discarded.", [DiscardReport];
     "app-list", "The applications of a set.", [AppList];
+    "app-pause", "A report of `app pause`.", [PauseReport];
     "app-remove", "A report of `app remove`, or why it removed nothing.",
         [RemoveReport, Refused<'static, RemoveRefusal>];
+    "app-resume", "A report of `app resume`.", [PauseReport];
     "app-show", "The values that the team of an application needs.", [app::Shown<'static>];
     "apply", "The changes of `apply`; with `--dry-run`, those that it would make.", [ApplyReport];
     "completions", "A script for a shell.", [completions::Script];

@@ -4,7 +4,10 @@ use std::process::Command;
 
 use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Applied, Delivery, RemoveOptions, Target};
 use delayline_amqp::{AmqpError, ProbeAnswer, Session, broker::Secret};
-use delayline_core::{codec::RoutingKey, topology::Queue};
+use delayline_core::{
+    codec::RoutingKey,
+    topology::{Queue, Rejected},
+};
 
 use super::*;
 
@@ -128,7 +131,9 @@ fn recall_is_added_to_an_existing_application_and_removed_with_it() {
     let settings = installed(1_000);
     let topology = topology(&settings);
     let recallable = direct(&settings, "billing");
-    let plain = AppSpec { recall: None, ..recallable.clone() };
+    let queue = AppQueue { rejected: Some(Rejected::Retried), ..AppQueue::new("billing") };
+    // Its queue has retries, which the flag --recall alone does not name.
+    let plain = AppSpec { recall: None, delivery: Delivery::Direct(queue), ..recallable.clone() };
     added(&settings, &plain);
     let router = settings.router().connect().unwrap();
     send(&router, Message::after(app("billing"), Delay::from_seconds(3).unwrap(), "waits"));
@@ -433,8 +438,9 @@ pub(super) fn snippet(language: &str) -> &'static str {
         "javascript" => include_str!("../../../docs/for-teams/javascript.md"),
         _ => include_str!("../../../docs/for-teams/python.md"),
     };
-    let fence = format!("```{language}\n");
-    let blocks = document.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("\n```").next());
+    let fence = format!("```{language} recall.");
+    let blocks = document.split(fence.as_str()).skip(1).filter_map(|rest| rest.split_once('\n'));
+    let blocks = blocks.filter_map(|(_, rest)| rest.split("\n```").next());
     let mut blocks = blocks.filter(|block| block.contains("delay.recall."));
     let block = blocks.next().expect("a code block");
     assert_eq!(blocks.next(), None, "more than one block of {language}");
@@ -470,7 +476,7 @@ fn the_snippets_recall(unit_ms: u64) {
          channel.confirm_delivery()\n\
          handle, due = publish_with_id(channel, {delay}, 'eu.billing', 'pika', b'gone')\n\
          mistyped = 'delay' + '.0000' * 6 + '.0001' + handle[40:]\n\
-         print(handle, due, recall(channel, handle, due), recall(channel, mistyped, due))\n\
+         print(handle, due, recall(channel, f'{{handle}}@{{due}}'), recall(channel, mistyped, due))\n\
          publish_with_id(channel, {delay}, 'eu.billing', 'pika', b'kept')\n\
          for wrong in (lambda: publish_with_id(channel, 2**28, 'eu.billing', 'pika', b'too far'),\n    \
                        lambda: recall(channel, handle + '!', due), lambda: recall(channel, handle[1:], due)):\n    \

@@ -3,6 +3,7 @@
 
 mod policies;
 mod refused;
+mod relief;
 mod serve;
 
 pub(crate) use refused::anew;

@@ -5,7 +5,7 @@ use super::*;
 
 /// Makes the workers of this vhost believe that their last attempt was long ago. Workers of other
 /// vhosts are not changed.
-fn long_ago(settings: &Settings) {
+pub(super) fn long_ago(settings: &Settings) {
     eval(&format!(
         "[catch sys:replace_state(W, fun
             (S) when element(2, element(2, S)) =:= <<\"{}\">> ->

@@ -65,6 +65,8 @@ fn a_command_that_needs_the_management_api_is_wrong_usage_without_it() {
     let settings = installed(1_000);
     let needy = [
         "app remove",
+        "app pause",
+        "app resume",
         "app list",
         "app show",
         "gateway add",

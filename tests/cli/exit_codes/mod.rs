@@ -64,7 +64,7 @@ fn arguments(command: &str) -> Vec<&str> {
         "app add" => &["nobody", "--no-user"],
         "serve user" => &["exit-codes-daemon"],
         "app remove" => &["nobody", "--no-user", "--yes"],
-        "app check" | "app show" => &["nobody"],
+        "app check" | "app show" | "app pause" | "app resume" => &["nobody"],
         "app discard" => &["nobody", "--dry-run"],
         "gateway add" => &["orders.delayed", "--type", "topic"],
         "gateway check" => &["orders.delayed"],

@@ -13,8 +13,8 @@ mod verify;
 
 pub(crate) use apps::landing;
 pub use apps::{
-    AppBinding, AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps,
-    queue_of_app,
+    AppBinding, AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, apps_of_publisher,
+    list_apps, queue_of_app,
 };
 pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_seen};
 pub use foreign::doctor_layout;

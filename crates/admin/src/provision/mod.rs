@@ -13,6 +13,7 @@ mod export;
 mod gateway;
 mod guard;
 mod install;
+mod moving;
 mod plan;
 mod platform;
 mod removal;
@@ -22,8 +23,8 @@ mod uninstall;
 
 pub use apps::{
     AddReport, AppCheck, AppQueue, AppRequest, AppRequestError, AppSpec, AppSpecError, AppUser, ByteSize,
-    ByteSizeError, Delivery, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app, check_app,
-    remove_app, show_management,
+    ByteSizeError, Delivery, Hold, PauseReport, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target,
+    add_app, check_app, pause_app, remove_app, resume_app, show_management,
 };
 pub use contents::Waiting;
 pub use daemon::{DaemonUserReport, add_daemon_user, daemon_user_commands};
@@ -31,6 +32,7 @@ pub use export::Export;
 pub use gateway::{GatewayAdded, add_gateway, remove_gateway};
 pub use guard::{GuardOptions, GuardPolicy, GuardReport, Unguarded, guard, unguard};
 pub use install::{InstallReport, install};
+pub(crate) use moving::Move;
 pub(crate) use plan::Plan;
 pub use plan::{AddedStep, Applied};
 pub use platform::{

@@ -14,6 +14,7 @@ use delayline_core::{
 use crate::{
     error::{AdminError, doing},
     examine::{self, Conflict, ObjectState, describe},
+    provision::moving::Move,
 };
 
 /// An item that a broker should have.
@@ -27,6 +28,8 @@ pub(crate) enum Step {
     Unbound(Binding),
     /// A binding that is the only one with its key: a second one would deliver copies.
     Only(Binding),
+    /// A binding that takes the place of another one, while messages flow.
+    Moved(Move),
     /// A user, the password to create it with, and the tags it needs.
     User { name: String, password: Option<Secret>, tags: &'static [&'static str] },
     /// The keys a user may use on an exchange.
@@ -110,6 +113,7 @@ impl Step {
                 None => on_amqp(object, session)?,
             },
             Self::Only(binding) => only(binding, snapshot, is_ours),
+            Self::Moved(_) => Found::Missing,
             Self::User { name, password, tags } => user(name, tags, password.is_some(), snapshot),
             Self::Topic(wanted) => {
                 let found = snapshot.grants.as_ref().and_then(|it| it.topic(&wanted.user, &wanted.exchange));
@@ -214,6 +218,7 @@ impl fmt::Display for Step {
             Self::Only(binding) => {
                 write!(f, "binding of {} to exchange `{}`", binding.destination, binding.source)
             }
+            Self::Moved(it) => it.fmt(f),
             Self::User { name, .. } => write!(f, "user `{name}`"),
             Self::Topic(topic) => {
                 write!(f, "topic permission of user `{}` on exchange `{}`", topic.user, topic.exchange)
@@ -248,6 +253,7 @@ impl Hands<'_> {
             })?,
             Step::Unbound(binding) => self.session.unbind(binding).map_err(doing_it())?,
             Step::Only(binding) => self.session.bind(binding).map_err(doing_it())?,
+            Step::Moved(it) => it.make(self.session)?,
             Step::User { name, password: Some(password), tags } => {
                 api()?.create_user(name, password, &tags.join(","))?;
             }

@@ -332,7 +332,10 @@ fn of_applications(topology: &Topology, snapshot: Option<&Snapshot>) -> Vec<Obje
         .filter(|name| names.app_of_landing(name).is_some() || names.app_of_recalled(name).is_some());
     let journals = snapshot.queues.keys().filter_map(|name| AppKey::new(names.app_of_journal(name)?).ok());
     let journals = journals.map(|app| topology.journal(&app, JournalSettings::default()));
-    let exchanges = snapshot.exchanges.keys().filter(|name| names.app_of_recall(name).is_some());
+    let exchanges = snapshot
+        .exchanges
+        .keys()
+        .filter(|name| names.app_of_recall(name).or_else(|| names.app_of_moving(name)).is_some());
     let queues = queues.map(|name| Queue::new(name.clone()));
     let exchanges = exchanges.map(|name| Exchange::new(name.clone(), ExchangeKind::Direct));
     let journals = journals.map(|[queue, _]| queue);

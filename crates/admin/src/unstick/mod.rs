@@ -6,9 +6,7 @@
 //! set for a moment and deleted again. No other setting of the queue may change: a broker drops unconfirmed
 //! dead letters when the strategy or the overflow behaviour does.
 
-mod keeper;
 mod plan;
-mod suspicion;
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +25,6 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-pub use keeper::{UnstickStats, Unsticker};
 pub use plan::Occupied;
 pub(super) use plan::{NAME, NO_LIMIT};
 use plan::{hands_on_at_least_once, policy, touches};
@@ -75,7 +72,7 @@ impl Unstick {
 }
 
 /// Whether a queue belongs to the set, or is a landing queue of its applications.
-fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
+pub(crate) fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
     names.app_of_landing(queue).is_some()
         || names.hop_of(queue).is_some()
         || topology.queues().any(|own| own.name == queue)

@@ -2,7 +2,9 @@
 
 use crate::codec::{AppKey, RoutingKey};
 
-use super::{Argument, Binding, Endpoint, Queue, QueueType, Topology, build::queue_arguments};
+use super::{
+    Argument, Binding, Endpoint, Exchange, ExchangeKind, Queue, QueueType, Topology, build::queue_arguments,
+};
 
 /// Where messages go if an application rejects them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,38 @@ impl Topology {
         Queue { name: self.names().landing(app), level: None, hop: None, arguments }
     }
 
+    /// The queue in which the messages of an application wait while it is paused. Its messages leave it for
+    /// `to` when they are rejected, or at once if `at_once` is set.
+    #[must_use]
+    pub fn paused_queue(&self, app: &AppKey, to: &Endpoint, at_once: bool) -> Queue {
+        let (exchange, key) = match to {
+            Endpoint::Queue(queue) => ("", Some(queue.as_str())),
+            Endpoint::Exchange(exchange) => (exchange.as_str(), None),
+        };
+        let mut queue = self.landing_queue(app, exchange, key);
+        queue.name = self.names().paused(app);
+        if !at_once {
+            queue.arguments.remove("x-message-ttl");
+        }
+        queue
+    }
+
+    /// The exchanges with which the messages of an application are moved away from a queue or exchange
+    /// without a gap and without a copy, and the binding of the second. A message that enters the first
+    /// leaves it for the queue or exchange that is bound to it, and otherwise for the present one, by way of
+    /// the second.
+    #[must_use]
+    pub fn moving(&self, app: &AppKey, from: &Endpoint) -> ([Exchange; 2], Binding) {
+        let names = self.names();
+        let [to, back] = names.moving(app);
+        let exchange = |name: &str, alternate: String| {
+            let arguments = [("alternate-exchange".to_owned(), alternate.into())];
+            Exchange::new(name, ExchangeKind::Fanout).with_arguments(arguments)
+        };
+        let present = Binding { source: back.clone(), destination: from.clone(), key: String::new() };
+        ([exchange(&to, back.clone()), exchange(&back, names.unroutable())], present)
+    }
+
     /// The binding by which an application receives: exactly its own messages.
     #[must_use]
     pub fn app_binding(&self, app: &AppKey, queue: &str) -> Binding {
@@ -76,7 +110,8 @@ impl Topology {
     #[must_use]
     pub fn owns_exchange(&self, name: &str) -> bool {
         let names = self.names();
-        let of_app = names.app_of_recall(name).or_else(|| names.gateway_of(name));
+        let of_app = names.app_of_recall(name).or_else(|| names.app_of_moving(name));
+        let of_app = of_app.or_else(|| names.gateway_of(name));
         self.exchanges().any(|exchange| exchange.name == name) || of_app.is_some()
     }
 }
@@ -107,6 +142,30 @@ mod tests {
         "#);
         assert!(topology.owns_queue("delay.landing.billing") && topology.owns_queue("delay.level.00"));
         assert!(!topology.owns_queue("billing") && !topology.owns_exchange("delay.landing.billing"));
+    }
+
+    #[test]
+    fn a_paused_application_keeps_its_messages_until_they_are_handed_on() {
+        let topology = Topology::new(TopologySettings::default());
+        let app = AppKey::new("billing").unwrap();
+        let queue = topology.paused_queue(&app, &Endpoint::Queue("in".into()), false);
+        let mut landing = topology.landing_queue(&app, "", Some("in"));
+        assert_eq!(landing.arguments.remove("x-message-ttl"), Some(Argument::Number(0)));
+        assert_eq!((queue.name.as_str(), &queue.arguments), ("delay.paused.billing", &landing.arguments));
+        let at_once = topology.paused_queue(&app, &Endpoint::Exchange("events".into()), true);
+        assert_eq!(at_once.arguments, topology.landing_queue(&app, "events", None).arguments);
+        assert_eq!(topology.names().app_of_landing(&queue.name), Some("billing"));
+        assert!(topology.owns_queue(&queue.name));
+    }
+
+    #[test]
+    fn what_moves_an_application_belongs_to_the_set_and_does_not_lead_back_into_it() {
+        let topology = Topology::new(TopologySettings::default());
+        let app = AppKey::new("billing").unwrap();
+        for name in topology.names().moving(&app) {
+            assert!(topology.owns_exchange(&name), "{name}");
+            assert!(!topology.leads_back(&Endpoint::Exchange(name)));
+        }
     }
 
     #[test]

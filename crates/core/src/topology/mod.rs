@@ -96,7 +96,8 @@ impl Topology {
             Endpoint::Exchange(name) => {
                 let names = self.names();
                 let keeping = [names.unroutable(), names.retry(), names.parked()];
-                let to_application = names.app_of_recall(name).is_some();
+                let to_application =
+                    names.app_of_recall(name).or_else(|| names.app_of_moving(name)).is_some();
                 self.owns_exchange(name) && !keeping.contains(name) && !to_application
             }
         }

@@ -162,10 +162,40 @@ impl Names {
         format!("{}{app}", self.landing_prefix())
     }
 
-    /// The application whose landing queue has this name.
+    /// The application whose landing queue, or queue while it is paused, has this name.
     #[must_use]
     pub fn app_of_landing<'a>(&self, queue: &'a str) -> Option<&'a str> {
-        queue.strip_prefix(&self.landing_prefix())
+        queue.strip_prefix(&self.landing_prefix()).or_else(|| self.app_of_paused(queue))
+    }
+
+    /// The queue in which the messages of an application wait while it is paused.
+    #[must_use]
+    pub fn paused(&self, app: &AppKey) -> String {
+        format!("{}{app}", self.paused_prefix())
+    }
+
+    /// The paused application whose messages wait in a queue of this name.
+    #[must_use]
+    pub fn app_of_paused<'a>(&self, queue: &'a str) -> Option<&'a str> {
+        queue.strip_prefix(&self.paused_prefix())
+    }
+
+    fn paused_prefix(&self) -> String {
+        format!("{}.paused.", self.set)
+    }
+
+    /// The exchange through which the messages of an application pass while they are moved to another
+    /// queue, and the exchange behind it that leads to the present queue.
+    #[must_use]
+    pub fn moving(&self, app: &AppKey) -> [String; 2] {
+        [format!("{}.moving.{app}", self.set), format!("{}.moving-from.{app}", self.set)]
+    }
+
+    /// The application that has an exchange of this name while its messages are moved.
+    #[must_use]
+    pub fn app_of_moving<'a>(&self, exchange: &'a str) -> Option<&'a str> {
+        let rest = exchange.strip_prefix(self.set.as_str())?;
+        rest.strip_prefix(".moving.").or_else(|| rest.strip_prefix(".moving-from."))
     }
 
     fn landing_prefix(&self) -> String {

@@ -1,7 +1,7 @@
 //! The ways to delay a message, each built as its users build it.
 
 use amiquip::AmqpValue;
-use delayline_admin as admin;
+use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, Target};
 use delayline_core::{
     codec::{AppKey, Delay, Hop, Level, RoutingKey},
     topology::{Argument, ExchangeKind, Names, SetName, Topology},
@@ -48,7 +48,7 @@ impl Path {
 }
 
 /// All of them. The last one is the limit that the others are compared with.
-pub static WAYS: [Way; 9] = [
+pub static WAYS: [Way; 10] = [
     Way {
         // A single queue; `expiration` on each message, which waits behind every earlier message with a
         // longer delay.
@@ -135,6 +135,19 @@ pub static WAYS: [Way; 9] = [
         title: "delayline, shortcuts",
         install: |site| install(site, true),
         path: |_, delay| through_set(delay, true),
+    },
+    Way {
+        id: "landing",
+        title: "delayline, landing queue",
+        install: |site| {
+            install(site, false)?;
+            let inbox = AppQueue { existing: true, ..AppQueue::new(INBOX) };
+            let spec = AppSpec::new(AppKey::new(INBOX)?, Delivery::Landing(Target::Queue(inbox)));
+            let topology = Topology::new(site.settings.topology.clone());
+            admin::add_app(&site.settings, &topology, &spec, false, false)?;
+            Ok(())
+        },
+        path: |_, delay| through_set(delay, false),
     },
     STRAIGHT,
 ];

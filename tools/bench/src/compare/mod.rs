@@ -47,7 +47,7 @@ docs/benchmarks explains the numbers. Exits with 1 if a message was lost or earl
 layout could not be measured.")]
 pub(crate) struct Args {
     /// Only these layouts: message-ttl, ttl-queues, fixed-queues, shared-queues, nservicebus,
-    /// celery, delayline, shortcuts, straight
+    /// celery, delayline, shortcuts, landing, straight
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = way)]
     layouts: Vec<&'static str>,
     /// A tenth of the messages

@@ -12,7 +12,7 @@ use crate::{
 };
 use delayline_broker::{
     Grants, ManagementApi, ManagementError, Permission, QueueInfo, Retention, Scope, SeenSet, Snapshot,
-    TopicPermission, is_of_program, permits,
+    TopicPermission, apps_in, is_of_program, permits,
 };
 use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
@@ -44,8 +44,10 @@ pub struct AppEntry {
     pub binding: Option<String>,
     /// The queue or exchange that is bound to the dispatch exchange, or would be.
     pub bound: Endpoint,
-    /// Its landing queue, if it has one.
+    /// Its landing queue, if it has one; while it is paused, the queue in which its messages wait.
     pub landing: Option<LandingEntry>,
+    /// Whether it is paused: its due messages wait until it is resumed.
+    pub paused: bool,
     /// Its recalls, if its messages can be recalled.
     pub recall: Option<RecallEntry>,
     /// The queue it consumes, if that is known.
@@ -161,7 +163,9 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     for queue in snapshot.queues.values() {
         let end = Endpoint::Queue(queue.name.clone());
         if let Some(app) = topology.names().app_of_landing(&queue.name)
-            && !apps.iter().any(|entry| entry.bound == end)
+            && !apps
+                .iter()
+                .any(|entry| entry.bound == end || entry.paused && entry.app.as_deref() == Some(app))
         {
             apps.push(entry(topology, known, access.as_ref(), Some(app.into()), None, end));
         }
@@ -205,11 +209,16 @@ fn entry(
         consumers: info.and_then(|info| info.consumers),
         recall: key.as_ref().and_then(|key| recall(topology, snapshot, recalls, key)),
         app,
+        paused: binding.is_some() && is_paused(topology, &bound),
         binding,
         bound,
         landing,
         queue,
     }
+}
+
+fn is_paused(topology: &Topology, bound: &Endpoint) -> bool {
+    matches!(bound, Endpoint::Queue(name) if topology.names().app_of_paused(name).is_some())
 }
 
 /// The landing queue at the end of a binding, and the queue that is consumed.
@@ -221,7 +230,12 @@ fn path(
     let Endpoint::Queue(name) = bound else { return (None, None) };
     match snapshot.queues.get(name).and_then(|info| landing(topology, info)) {
         Some(landing) => {
-            let queue = receiving(snapshot, &landing);
+            let queue = receiving(snapshot, &landing).map(Endpoint::Queue);
+            // A paused application may have a landing queue as well.
+            let queue = queue.and_then(|queue| match is_paused(topology, bound) {
+                true => path(topology, snapshot, &queue).1,
+                false => Some(queue.name().to_owned()),
+            });
             (Some(landing), queue)
         }
         None => (None, Some(name.clone())),
@@ -244,6 +258,26 @@ pub fn queue_of_app(settings: &Settings, topology: &Topology, app: &AppKey) -> O
     let mut queues: Vec<_> = bound.filter_map(queue).collect();
     queues.dedup();
     queues.pop().filter(|_| queues.is_empty())
+}
+
+/// The applications whose messages a user may publish, if adding an application gave it its rights. Empty if
+/// permissions cannot be seen.
+///
+/// # Errors
+/// If there is no management API.
+pub fn apps_of_publisher(
+    settings: &Settings,
+    topology: &Topology,
+    user: &str,
+) -> Result<Vec<String>, AdminError> {
+    let grants = match Grants::fetch(&api(settings)?, &settings.broker.vhost) {
+        Ok(grants) => grants,
+        Err(ManagementError::Refused { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let rule = grants.topic(user, &topology.names().entry());
+    let apps = rule.map(|rule| apps_in(&rule.write)).unwrap_or_default();
+    Ok(apps.iter().map(ToString::to_string).collect())
 }
 
 /// The recalls of an application; `None` if its messages cannot be recalled.

@@ -7,6 +7,7 @@ mod unbound;
 pub use binding::AppBinding;
 pub(crate) use list::landing;
 pub use list::{
-    AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, list_apps, queue_of_app,
+    AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, apps_of_publisher, list_apps,
+    queue_of_app,
 };
 pub(crate) use unbound::{Unbound, unbound};

@@ -121,9 +121,10 @@ impl Holder {
         }
         if !self.blocked.is_empty() {
             return format!(
-                "make it accept messages again, or unbind it: then its messages go to the unroutable queue. \
-                 The broker tries again 3 minutes after the last refusal, and `{unstick}` has no effect \
-                 before. No message is lost"
+                "make it accept messages again, or pause it (`{}`): then its messages wait elsewhere. The broker \
+                 tries again 3 minutes after the last refusal, and `{unstick}` has no effect before. No message \
+                 is lost",
+                command(&["app", "pause", &self.blocked[0].0])
             );
         }
         if self.landing.is_some() {

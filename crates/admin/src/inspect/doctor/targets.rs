@@ -229,13 +229,10 @@ fn loops(target: &Route<'_>, to: &Endpoint) -> Finding {
     .about([&target.app])
 }
 
-/// The commands that put a landing queue in front of a bound queue. Its user keeps its rights.
+/// The command that puts a landing queue in front of a bound queue, while messages flow. Its user keeps its
+/// rights.
 fn land(app: &str, queue: &str) -> String {
-    format!(
-        "`{}`, then `{}`",
-        command(&["app", "remove", app, "--queue", queue, "--keep-queue", "--no-user"]),
-        command(&["app", "add", app, "--to-queue", queue, "--no-user"])
-    )
+    format!("`{}`", command(&["app", "add", app, "--to-queue", queue, "--no-user"]))
 }
 
 fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = Finding> {

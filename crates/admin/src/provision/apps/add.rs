@@ -5,12 +5,12 @@ use std::thread;
 
 use delayline_amqp::{Session, broker::Broker};
 use delayline_broker::{ManagementApi, Snapshot, limit, retries_natively};
-use delayline_core::topology::{Binding, Object, RecallSettings, Rejected, Topology};
+use delayline_core::topology::{Binding, Endpoint, Object, RecallSettings, Rejected, Topology};
 use delayline_settings::Settings;
 use serde::Serialize;
 
 use super::{
-    AppSpec, Delivery, api, limits,
+    AppSpec, Delivery, Target, api, limits, moving,
     steps::{self, steps},
     unfit::unfit,
 };
@@ -55,7 +55,7 @@ pub fn add_app(
 ) -> Result<AddReport, AdminError> {
     let mut adding = Adding::start(settings, spec.user.is_some())?;
     adding.replace_permissions = replace_permissions;
-    let mut planned = adding.plan(topology, spec)?;
+    let mut planned = adding.plan(topology, &as_declared(topology, spec, &adding.snapshot))?;
     if planned.report.outcome == Applied::Installed {
         match dry_run {
             true => planned.report.outcome = Applied::DryRun,
@@ -140,10 +140,13 @@ impl Adding {
         }
         report.conflicts.extend(unfit(topology, spec, snapshot));
         let names = topology.names();
-        let is_ours = |binding: &Binding| !names.listens(&binding.destination);
+        let by = names.moving(&spec.app).map(Endpoint::Exchange);
+        let is_ours =
+            |binding: &Binding| !names.listens(&binding.destination) && !by.contains(&binding.destination);
         let (broker, replace) = (&self.broker, self.replace_permissions);
         let judge = |step: &Step, found| steps::judge(topology, broker, snapshot, replace, step, found);
-        let plan = Plan::examine(steps(topology, spec), Some(snapshot), session, is_ours, judge)?;
+        let mut plan = Plan::examine(steps(topology, spec), Some(snapshot), session, is_ours, judge)?;
+        plan.0.iter_mut().for_each(|part| moving::resolve(topology, spec, snapshot, part));
         report.steps.extend(plan.steps());
         report.conflicts.extend(plan.conflicts());
         let queues = |(step, found): &&(Step, Found)| {
@@ -151,7 +154,9 @@ impl Adding {
         };
         let full = no_room(api, snapshot, plan.0.iter().filter(queues).count())?;
         report.conflicts.extend(full.map(|(reason, remedy)| format!("{reason}: {remedy}")));
-        if report.steps.iter().any(|step| step.replaces.is_some()) {
+        let replaces =
+            |(step, found): &(Step, Found)| step.is_permission() && matches!(found, Found::Replaced(_));
+        if plan.0.iter().any(replaces) {
             report.conflicts.extend(lost_rights(topology, spec, snapshot));
         }
         let passwords = plan.0.iter().filter(|(_, found)| matches!(found, Found::NoPassword(_))).count();
@@ -188,6 +193,25 @@ impl Adding {
     }
 }
 
+/// The same application, whose queue keeps the retries with which it was declared. Leaving out a flag never
+/// takes anything away; a platform file is complete.
+fn as_declared(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> AppSpec {
+    let (mut spec, names) = (spec.clone(), topology.names());
+    if let Delivery::Direct(queue) | Delivery::Landing(Target::Queue(queue)) = &mut spec.delivery
+        && !queue.existing
+        && queue.rejected.is_none()
+        && let Some(found) = snapshot.queues.get(&queue.name)
+    {
+        let to = found.arguments.get("x-dead-letter-exchange").and_then(|to| to.as_str());
+        queue.rejected = match to {
+            Some(to) if to == names.retry() => Some(Rejected::Retried),
+            Some(to) if to == names.parked() => Some(Rejected::Parked),
+            _ => None,
+        };
+    }
+    spec
+}
+
 /// Rights that a user would lose because the request leaves out existing objects that need them. Leaving
 /// out a flag never removes rights.
 fn lost_rights(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> Option<String> {
@@ -212,6 +236,14 @@ fn lost_rights(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> Opti
 /// Allowed settings that may cause faults.
 fn warnings(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot, version: Option<&str>) -> Vec<String> {
     let mut warnings = Vec::new();
+    if moving::is_paused(topology, &spec.app, snapshot) {
+        warnings.push(format!(
+            "application `{}` is paused: its messages wait in queue `{}` until `{}`",
+            spec.app,
+            topology.names().paused(&spec.app),
+            command(&["app", "resume", spec.app.as_str()])
+        ));
+    }
     if let Delivery::Direct(queue) = &spec.delivery
         && let Some(info) = snapshot.queues.get(&queue.name)
     {

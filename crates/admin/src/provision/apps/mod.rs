@@ -6,6 +6,8 @@
 
 mod add;
 mod check;
+mod moving;
+mod pause;
 mod remove;
 mod request;
 mod rights;
@@ -16,6 +18,7 @@ mod unfit;
 pub use add::{AddReport, add_app};
 pub(crate) use add::{Adding, PlannedApp};
 pub use check::{AppCheck, Probe, check_app};
+pub use pause::{Hold, PauseReport, pause_app, resume_app};
 pub(crate) use remove::revoke;
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use request::{AppRequest, AppRequestError, ByteSize, ByteSizeError};

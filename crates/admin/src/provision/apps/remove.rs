@@ -129,7 +129,8 @@ impl fmt::Display for RemoveRefusal {
 struct Belongings {
     user: Option<String>,
     bindings: Vec<Binding>,
-    landing: Option<String>,
+    /// Its landing queue, and its queue while it is paused, which comes before that.
+    landing: Vec<String>,
     queue: Option<String>,
     /// The exchanges that let its messages be recalled, in the order in which they go.
     exchanges: Vec<String>,
@@ -271,7 +272,7 @@ impl Belongings {
     /// Leaves out the parts that are not for recalls.
     fn only_recall(&mut self, route: &Binding, report: &mut RemoveReport) {
         self.bindings.retain(|binding| binding == route);
-        (self.user, self.landing, self.queue) = (None, None, None);
+        (self.user, self.landing, self.queue) = (None, Vec::new(), None);
         report.left.clear();
         if !self.exchanges.is_empty() || self.recalled.is_some() {
             report.left.push(format!(
@@ -315,16 +316,18 @@ fn belongings(
     bindings.retain(|binding| binding.key == key);
     let route = topology.recall_route(app);
     bindings.extend(snapshot.has(&Object::Binding(route.clone())).then_some(route));
-    let landing_name = topology.names().landing(app);
-    let landing = snapshot.queues.get(&landing_name).and_then(|info| landing(topology, info));
+    let landings = [topology.names().paused(app), topology.names().landing(app)];
+    let landings = landings.iter().filter_map(|name| snapshot.queues.get(name));
+    let landings: Vec<_> = landings.filter_map(|info| landing(topology, info)).collect();
     let direct = bindings.iter().find_map(|binding| match &binding.destination {
-        Endpoint::Queue(name) if *name != landing_name => Some(name.clone()),
+        Endpoint::Queue(name) if topology.names().app_of_landing(name).is_none() => Some(name.clone()),
         _ => None,
     });
-    let behind = landing.as_ref().filter(|it| it.exchange.is_empty()).and_then(|it| it.key.clone());
+    // The last one leads to the application.
+    let behind = landings.last().filter(|it| it.exchange.is_empty()).and_then(|it| it.key.clone());
     let queue = direct
         .or(behind)
-        .or_else(|| options.queue.clone().filter(|_| landing.is_none()))
+        .or_else(|| options.queue.clone().filter(|_| landings.is_empty()))
         .filter(|name| snapshot.queues.contains_key(name) && !topology.owns_queue(name));
     let mut refusal = RemoveRefusal::default();
     let of_program = bindings.iter().find(|it| is_of_program(topology.names(), &it.destination));
@@ -368,11 +371,12 @@ fn belongings(
         None => None,
     };
     let names = topology.names();
-    let exchanges = [names.recall(app), names.through(app)];
+    let [moving, from] = names.moving(app);
+    let exchanges = [names.recall(app), names.through(app), moving, from];
     let belongings = Belongings {
         user,
         bindings,
-        landing: landing.map(|it| it.queue),
+        landing: landings.into_iter().map(|it| it.queue).collect(),
         queue,
         exchanges: exchanges.into_iter().filter(|name| snapshot.exchanges.contains_key(name)).collect(),
         recalled: Some(names.recalled(app)).filter(|name| snapshot.queues.contains_key(name)),

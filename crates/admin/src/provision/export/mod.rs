@@ -68,6 +68,7 @@ impl Export {
                 Step::Permission(permission) => self.permissions.push(permission),
                 Step::Stands(_)
                 | Step::Unbound(_)
+                | Step::Moved(_)
                 | Step::User { .. }
                 | Step::Policy(_)
                 | Step::NoPolicy(_) => {}

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use delayline_admin::{self as admin, AppRequest, AppRequestError, AppSpec, ByteSize, Export};
+use delayline_admin::{self as admin, AppRequest, AppRequestError, AppSpec, ByteSize, Delivery, Export};
 use delayline_amqp::broker::Secret;
 use delayline_core::{
     codec::Delay,
@@ -144,7 +144,11 @@ pub(super) fn run(
         return export::print(&export, format, output);
     }
     let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
+    let others = spec.user.iter().flat_map(|user| user.may_publish.iter().chain(&user.may_recall));
+    let others = others.filter(|_| spec.delivery == Delivery::Nothing).map(ToString::to_string);
     let names = Names {
+        sends_to: others.collect(),
+        recall: spec.recall.is_some(),
         app: spec.app.to_string(),
         queue: spec.queue_name().map(str::to_owned),
         exchange: topology.names().entry(),

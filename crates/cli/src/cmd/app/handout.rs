@@ -80,10 +80,15 @@ impl Handout {
 
     /// Prints it for people.
     pub(crate) fn show(&self, settings: &Settings, output: &mut Output) -> Result<(), Failure> {
-        let Names { app, queue, exchange } = &self.names;
+        let Names { app, queue, exchange, sends_to, .. } = &self.names;
         let shown = |name: &str| format!("`{}`", readable(name));
         output.line(format!("  address      AMQP_URL={}", quoted(&self.url)))?;
-        output.line(format!("  send         to exchange {}, app key {}", shown(exchange), shown(app)))?;
+        let keys: Vec<_> = sends_to.iter().map(|app| shown(app)).collect();
+        let keys = match keys.as_slice() {
+            [] => format!("app key {}", shown(app)),
+            keys => format!("app key {}; it receives no messages", keys.join(" or ")),
+        };
+        output.line(format!("  send         to exchange {}, {keys}", shown(exchange)))?;
         if let Some(queue) = queue {
             output.line(format!("  receive      from queue {}", shown(queue)))?;
         }
@@ -104,7 +109,9 @@ impl Handout {
 pub(crate) struct Shown<'a> {
     #[serde(flatten)]
     handout: &'a Handout,
-    retries: &'a Retries<'a>,
+    /// Absent if it receives no messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retries: Option<&'a Retries<'a>>,
 }
 
 /// A broker's address for a user.
@@ -126,6 +133,26 @@ pub(crate) fn run(
     let app = args.app.as_str();
     let its = || list.apps.iter().filter(|entry| entry.app.as_deref() == Some(app));
     let Some(entry) = its().find(|entry| entry.binding.is_some()) else {
+        let user = args.user.as_deref().unwrap_or(app);
+        let mut sends_to = admin::apps_of_publisher(settings, topology, user)?;
+        if its().next().is_none() && !sends_to.is_empty() {
+            sends_to.retain(|key| key != app);
+            let names = Names {
+                app: app.into(),
+                queue: None,
+                exchange: topology.names().entry(),
+                sends_to,
+                recall: false,
+            };
+            let handout = Handout::new(names, Some(user.into()), &settings.broker, &args.wanted);
+            if output.json {
+                output.json(&Shown { handout: &handout, retries: None })?;
+            } else {
+                output.line(format!("application `{app}`"))?;
+                handout.show(settings, output)?;
+            }
+            return Ok(Code::Done);
+        }
         let reason = match (list.installed, its().next()) {
             (true, Some(unbound)) => print::not_bound(settings, unbound),
             (true, None) => {
@@ -136,7 +163,14 @@ pub(crate) fn run(
         };
         return Err(Failure::new(Code::Problem, reason));
     };
-    let names = Names { app: app.into(), queue: entry.queue.clone(), exchange: topology.names().entry() };
+    let exchange = topology.names().entry();
+    let names = Names {
+        app: app.into(),
+        queue: entry.queue.clone(),
+        exchange,
+        sends_to: Vec::new(),
+        recall: entry.recall.is_some(),
+    };
     let user = args.user.clone().or_else(|| consumer(entry));
     let handout = Handout::new(names, user, &settings.broker, &args.wanted);
     let policies = args.policies.load()?;
@@ -145,7 +179,7 @@ pub(crate) fn run(
         _ => Retries::new(&policies, &args.app, &args.reason),
     };
     if output.json {
-        output.json(&Shown { handout: &handout, retries: &retries })?;
+        output.json(&Shown { handout: &handout, retries: Some(&retries) })?;
     } else {
         output.line(format!("application `{app}`"))?;
         handout.show(settings, output)?;

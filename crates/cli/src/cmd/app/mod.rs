@@ -7,9 +7,11 @@ mod programs;
 pub(crate) mod retries;
 pub(crate) mod snippets;
 
+use std::time::Duration;
+
 use clap::Subcommand;
 
-use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, RemoveOptions};
+use delayline_admin::{self as admin, AppQueue, AppSpec, AppUser, Delivery, Hold, RemoveOptions};
 use delayline_amqp::broker::Secret;
 use delayline_core::{
     codec::{AppKey, Delay},
@@ -24,6 +26,9 @@ use crate::{
 };
 
 pub(crate) use handout::address;
+
+/// How long `app resume` waits until the application's queue has accepted all messages.
+const PATIENCE: Duration = Duration::from_secs(60);
 #[cfg(test)]
 pub(crate) use {
     handout::Shown,
@@ -96,6 +101,28 @@ messages are counted again; if there are any, the binding is restored. Messages 
 still delayed become unroutable; with --recall, only messages with an id do. Ctrl-C and
 SIGTERM take effect after the removal is complete.")]
     Remove(Remove),
+    /// Unbind an application; its due messages wait until it is resumed
+    #[command(after_help = "\
+Examples:
+  delayline app pause billing --dry-run
+  delayline app pause billing
+  delayline app pause billing --until-accepted
+
+Its due messages wait in a queue of their own, `delay.paused.billing`, in front of the
+application's queue, which other applications do not notice. No message is lost, and none is
+delivered twice. Use it before you delete or replace the application's queue. With
+--until-accepted, each message is passed on as soon as the queue accepts it.")]
+    Pause(Pause),
+    /// Bind a paused application again, and deliver the messages that waited
+    #[command(after_help = "\
+Examples:
+  delayline app resume billing --dry-run
+  delayline app resume billing
+
+New messages can arrive before those that waited. Exits with 1 if the application's queue does
+not accept all of them within a minute; they are delivered as soon as it does, and the same
+command then removes the empty queue.")]
+    Resume(Resume),
     /// Discard an application's messages that wait in the levels
     #[command(after_help = "\
 Examples:
@@ -220,6 +247,29 @@ struct Remove {
 }
 
 #[derive(Debug, clap::Args)]
+struct Pause {
+    /// The application
+    #[arg(value_name = "APP", value_parser = values::app)]
+    app: AppKey,
+    /// Pass its messages on as soon as its queue accepts them
+    #[arg(long)]
+    until_accepted: bool,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Resume {
+    /// The application
+    #[arg(value_name = "APP", value_parser = values::app)]
+    app: AppKey,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
 struct Discard {
     /// The application
     #[arg(value_name = "APP", value_parser = values::app)]
@@ -266,6 +316,16 @@ pub(crate) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
                 return Ok(code);
             }
             print::removed(settings, app, &output.spinning("removing", || remove(false))?, output)
+        }
+        Command::Pause(Pause { app, until_accepted, dry_run }) => {
+            let hold = if *until_accepted { Hold::UntilAccepted } else { Hold::UntilResumed };
+            let pause = || admin::pause_app(settings, &topology, app, hold, *dry_run);
+            print::paused(settings, &output.spinning("pausing", pause)?, output)
+        }
+        Command::Resume(Resume { app, dry_run }) => {
+            let stop = ending::on_signal()?;
+            let resume = || admin::resume_app(settings, &topology, app, PATIENCE, *dry_run, &stop);
+            print::resumed(&output.spinning("resuming", resume)?, output)
         }
         Command::Discard(args) => {
             let discard = |dry_run, output: &mut Output| {

@@ -3,8 +3,8 @@
 use owo_colors::OwoColorize;
 
 use delayline_admin::{
-    AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Applied, DiscardReport, Probe, RemoveRefusal,
-    RemoveReport, named,
+    AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Applied, DiscardReport, PauseReport, Probe,
+    RemoveRefusal, RemoveReport, named,
 };
 use delayline_core::codec::AppKey;
 use delayline_settings::Settings;
@@ -115,6 +115,51 @@ pub(crate) fn removed(
     Ok(Code::Done)
 }
 
+pub(crate) fn paused(
+    settings: &Settings,
+    report: &PauseReport,
+    output: &mut Output,
+) -> Result<Code, Failure> {
+    let found = (report.outcome, &report.steps[..], &report.conflicts[..]);
+    let code = if report.outcome == Applied::Conflict { Code::Problem } else { Code::Done };
+    if output.json {
+        output.json(report)?;
+    } else if change::made(&format!("application `{}`", report.app), "paused", found, output)? {
+        let resume = settings.command(&["app", "resume", &report.app]);
+        output.line(format!("Its due messages wait in `{}` until `{resume}`", report.queue))?;
+    }
+    Ok(code)
+}
+
+pub(crate) fn resumed(report: &PauseReport, output: &mut Output) -> Result<Code, Failure> {
+    let waits = report.waiting != Some(0);
+    let code = match report.outcome {
+        _ if report.interrupted => Code::Interrupted,
+        Applied::Conflict => Code::Problem,
+        Applied::Installed if waits => Code::Problem,
+        _ => Code::Done,
+    };
+    if output.json {
+        output.json(report)?;
+        return Ok(code);
+    }
+    let found = (report.outcome, &report.steps[..], &report.conflicts[..]);
+    let what = format!("application `{}`", report.app);
+    if report.outcome == Applied::Unchanged {
+        output.line(format!("{} {what} is not paused", unchanged()))?;
+    } else if change::made(&what, "resumed", found, output)? && report.outcome == Applied::Installed {
+        output.line(format!("  {} of `{}` delivered", counted(report.handed_on, "message"), report.queue))?;
+        if waits {
+            output.line(format!(
+                "  {} of `{}` not accepted yet. Run this again later to remove the queue",
+                counted_if_known(report.waiting, "message").yellow(),
+                report.queue
+            ))?;
+        }
+    }
+    Ok(code)
+}
+
 pub(crate) fn discarded(
     report: &DiscardReport,
     is_dry_run: bool,
@@ -184,7 +229,8 @@ pub(crate) fn list(settings: &Settings, list: &AppList, output: &mut Output) -> 
     }
     output.line(table(&header, rows))?;
     for entry in &list.apps {
-        if let Some(landing) = entry.landing.as_ref().filter(|landing| landing.messages > Some(0)) {
+        let landing = entry.landing.as_ref();
+        if let Some(landing) = landing.filter(|landing| landing.messages > Some(0) && !entry.paused) {
             output.line(format!(
                 "{} in `{}`: the queue or exchange behind it does not accept them",
                 counted_if_known(landing.messages, "message").yellow(),
@@ -249,7 +295,12 @@ fn target(entry: &AppEntry) -> String {
         (exchange, Some(key)) => format!("exchange `{exchange}` as `{key}`"),
         (exchange, None) => format!("exchange `{exchange}`"),
     };
-    format!("{target}, by way of `{}`", landing.queue)
+    match entry.paused {
+        true => {
+            format!("paused: {} in `{}`", counted_if_known(landing.messages, "message"), landing.queue)
+        }
+        false => format!("{target}, by way of `{}`", landing.queue),
+    }
 }
 
 /// The users that have a permission, and with a question mark the users for whom it is unknown.

@@ -43,6 +43,12 @@ pub(crate) struct Names {
     pub(crate) queue: Option<String>,
     /// The exchange it publishes to.
     pub(crate) exchange: String,
+    /// The applications to which it sends, if it receives no messages itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sends_to: Vec<String>,
+    /// Whether its messages can be recalled.
+    #[serde(skip)]
+    pub(crate) recall: bool,
 }
 
 /// A program.
@@ -57,8 +63,12 @@ pub(crate) struct Program {
 /// a queue gets only the sending programs.
 pub(crate) fn programs(client: &str, names: &Names) -> Vec<Program> {
     let all = PAGES.iter().flat_map(|page| snippets(page));
-    // A program with a fourth word is for another reader.
-    let ours = all.filter(|snippet| matches!(snippet.words[..], [_, _, of] if of == client));
+    // A program with a fourth word is for another reader; a part for the first client of a language has two.
+    let ours = all.filter(|snippet| match snippet.words[..] {
+        [_, _, of] => of == client,
+        [of, file] => of == client && names.queue.is_some() && (names.recall || !file.contains("recall")),
+        _ => false,
+    });
     ours.filter(|snippet| names.queue.is_some() || !snippet.text.contains(QUEUE))
         .map(|snippet| Program {
             file: snippet.words[1].into(),
@@ -76,12 +86,16 @@ fn named(text: &str, language: &str, names: &Names) -> String {
     let name = |found: &Captures<'_>| {
         let name = match &found[1] {
             "billing-in" => names.queue.as_deref().unwrap_or_default(),
-            "billing" => &names.app,
+            "billing" => names.sends_to.first().unwrap_or(&names.app),
             _ => &names.exchange,
         };
         literal(name, language)
     };
-    known.replace_all(text, name).into_owned()
+    let text = known.replace_all(text, name).into_owned();
+    // Other names of the set have its name in front, which needs no quoting.
+    ["delay.parked", "delay.recall.", "delay.recalled."]
+        .iter()
+        .fold(text, |text, it| text.replace(it, &it.replacen("delay", &names.exchange, 1)))
 }
 
 /// A text as a program in this language writes it, in double quotes.
@@ -107,7 +121,13 @@ mod tests {
     use super::*;
 
     fn names(app: &str, queue: &str) -> Names {
-        Names { app: app.into(), queue: Some(queue.into()), exchange: "later".into() }
+        Names {
+            app: app.into(),
+            queue: Some(queue.into()),
+            exchange: "later".into(),
+            sends_to: Vec::new(),
+            recall: false,
+        }
     }
 
     #[test]
@@ -126,10 +146,28 @@ mod tests {
     }
 
     #[test]
+    fn recalling_is_shown_to_applications_whose_messages_can_be_recalled() {
+        for (client, parts) in [("python", &["park.py", "recall.py"][..]), ("javascript", &["recall.js"])] {
+            for recall in [false, true] {
+                let programs = programs(client, &Names { recall, ..names("shop", "shop") });
+                for part in parts {
+                    let found = programs.iter().find(|program| program.file == *part);
+                    assert_eq!(found.is_some(), recall || !part.contains("recall"), "{part}");
+                    assert!(found.is_none_or(
+                        |it| !it.text.contains("delay.park") && !it.text.contains("delay.recall")
+                    ));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn who_only_publishes_gets_no_receiver() {
-        let names = Names { queue: None, ..names("shop", "") };
+        let names = Names { queue: None, sends_to: vec!["mail".into()], ..names("shop", "") };
         for client in CLIENTS.into_iter().filter(|client| !["celery", "spring"].contains(client)) {
-            let files: Vec<_> = programs(client, &names).into_iter().map(|program| program.file).collect();
+            let programs = programs(client, &names);
+            assert!(programs.iter().all(|program| program.text.contains("\"mail\"")), "{client}");
+            let files: Vec<_> = programs.into_iter().map(|program| program.file).collect();
             assert!(files.len() == 1 && files[0].to_lowercase().starts_with("send"), "{client}: {files:?}");
         }
     }

@@ -112,6 +112,17 @@ pub(crate) struct Args {
     /// Do not unstick queues
     #[arg(long)]
     no_unstick: bool,
+    /// Pause applications that block a level, at most N at a time, until their queues accept messages
+    /// again; see docs/how-to/applications.md for the rights that this needs [default: 0]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "N",
+        conflicts_with = "no_unstick",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pause_blocking: usize,
     /// Do not sweep up expired recalls
     #[arg(long)]
     no_sweep: bool,
@@ -210,7 +221,8 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         false => Gate::closed(&settings, &stop),
     };
     let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
-    let unsticker = (!args.no_unstick).then(|| unstick((&settings, &survey), &counters, &gate, &stop));
+    let unsticker = (!args.no_unstick)
+        .then(|| unstick((&settings, &survey), args.pause_blocking, &counters, &gate, &stop));
     let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
     let gateways = (!args.no_gateways)
         .then(|| run_gateways((&settings, &survey), &counters, (&gate, &agreement), &stop));
@@ -267,11 +279,13 @@ fn run_canary(
 
 fn unstick(
     (settings, survey): (&Settings, &Arc<Survey>),
+    most_paused: usize,
     counters: &site::Counters,
     gate: &Gate,
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let unsticker = Unsticker::new(settings.clone(), Arc::clone(survey), counters.of_unsticker());
+    let unsticker = Unsticker::new(settings.clone(), Arc::clone(survey), counters.of_unsticker())
+        .pausing(most_paused);
     // Policies that it set are deleted before the process ends.
     behind(gate, stop, move |stop| unsticker.run(stop))
 }

@@ -1,4 +1,7 @@
-//! Watches a set and makes its stuck queues try again.
+//! Watches a set, makes its stuck queues try again, and pauses applications that block a level.
+
+mod relief;
+mod suspicion;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,15 +19,14 @@ use log::{Level, debug, info, warn};
 use crate::{
     complaint::Complaint,
     error::AdminError,
-    unstick::{
-        Unstick, UnstickOptions, UnstickReport, is_of_set,
-        suspicion::{Suspect, Suspicion},
-        unstick,
-    },
+    unstick::{Unstick, UnstickOptions, UnstickReport, is_of_set, unstick},
 };
 use delayline_broker::Survey;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
+
+use relief::Relief;
+use suspicion::{Suspect, Suspicion};
 
 /// How often it checks whether there are new counts, and whether to stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -74,6 +76,7 @@ pub struct Unsticker {
     stats: Arc<UnstickStats>,
     survey: Arc<Survey>,
     suspicion: Suspicion,
+    relief: Option<Relief>,
     complaint: Complaint,
     /// That dead letters cannot be counted.
     blind: Complaint,
@@ -85,7 +88,16 @@ impl Unsticker {
     pub fn new(settings: Settings, survey: Arc<Survey>, stats: Arc<UnstickStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
         let [complaint, blind] = [(), ()].map(|()| Complaint::of(module_path!()));
-        Self { settings, topology, stats, survey, suspicion: Suspicion::default(), complaint, blind }
+        let suspicion = Suspicion::default();
+        Self { settings, topology, stats, survey, suspicion, relief: None, complaint, blind }
+    }
+
+    /// The same, which also pauses applications that block a level, at most so many at a time, and resumes
+    /// them when their queues accept messages again.
+    #[must_use]
+    pub fn pausing(mut self, most: usize) -> Self {
+        self.relief = (most > 0).then(|| Relief::new(&self.settings, &self.topology, most));
+        self
     }
 
     /// Watches the set until `stop` is set, through restarts of the broker. Without a management API it
@@ -117,7 +129,13 @@ impl Unsticker {
                         Some((queue.name.clone(), count?))
                     });
                     let (counts, unknown) = (counts.collect(), ours.clone().any(|queue| queue.uncounted));
-                    self.look(|| started.elapsed(), &counts);
+                    let stuck = self.look(|| started.elapsed(), &counts);
+                    if let Some(relief) = &mut self.relief {
+                        if let Some(level) = stuck {
+                            relief.pause(&self.survey, &level);
+                        }
+                        relief.resume(&self.survey, started.elapsed(), &found.queues);
+                    }
                     if unknown {
                         self.stats.lock().blocked = None;
                     }
@@ -153,14 +171,15 @@ impl Unsticker {
         UnstickOptions { which: Unstick::Named(queues), wait: Duration::ZERO, ..UnstickOptions::default() }
     }
 
-    fn look(&mut self, clock: impl Fn() -> Duration, counts: &BTreeMap<String, u64>) {
+    /// Makes stuck queues try again. Returns a level among them.
+    fn look(&mut self, clock: impl Fn() -> Duration, counts: &BTreeMap<String, u64>) -> Option<String> {
         let (suspects, freed) = self.suspicion.note(clock(), counts);
         self.stats.lock().blocked().retain(|queue| counts.contains_key(queue));
         for queue in freed {
             info!("queue `{queue}` is flowing again");
         }
         if suspects.is_empty() {
-            return;
+            return None;
         }
         let names = suspects.iter().map(|suspect| suspect.queue.clone()).collect();
         let done = unstick(&self.settings, &self.topology, &self.options(names));
@@ -172,6 +191,8 @@ impl Unsticker {
             Ok(report) => self.note(&suspects, &report),
             Err(error) => self.complain(&suspects, &error),
         }
+        let mut stuck = suspects.into_iter().map(|suspect| suspect.queue);
+        stuck.find(|queue| self.topology.names().hop_of(queue).is_some())
     }
 
     fn note(&mut self, suspects: &[Suspect], report: &UnstickReport) {
