@@ -41,7 +41,7 @@ pub use provision::{
     show_management, unguard, uninstall,
 };
 pub use scheduled::{
-    AppRecalls, CountBy, FoundMessage, JournalRead, PendingCopies, PendingRecall, PendingRecalls,
+    AppRecalls, CountBy, Estimated, FoundMessage, JournalRead, PendingCopies, PendingRecall, PendingRecalls,
     RecallCounts, RecallStats, ScheduleCount, ScheduleFilter, ScheduleList, ScheduleSlot, ScheduleState,
     ScheduledMessage, SweepOptions, SweepReport, Sweeper, SweptApp, count_scheduled, find_scheduled,
     is_recall_bound, list_scheduled, pending_recalls, recallable_apps, sweep_recalls,
