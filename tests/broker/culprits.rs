@@ -18,7 +18,7 @@ use delayline_client::{
 use delayline_core::{
     Message,
     codec::{Delay, RoutingKey},
-    message::{Headers, InvalidMessage, Properties, Quota, Value, headers},
+    message::{Headers, InvalidMessage, Properties, Quota, Value},
     topology::{Binding, Endpoint, JournalSettings, Object, Queue},
 };
 use delayline_settings::Settings;
@@ -55,6 +55,18 @@ pub(crate) fn stream(settings: &Settings, exchange: &str, key: &str) {
     session.declare_queue(&Queue::new(name.clone()).with_arguments(kind)).unwrap();
     let key = RoutingKey::binding_pattern(&app(key));
     session.bind(&Binding { source: exchange.into(), destination: Endpoint::Queue(name), key }).unwrap();
+}
+
+/// Makes the journal of an application.
+fn journal(settings: &Settings, key: &str) {
+    let mut session = Session::open(&settings.broker).unwrap();
+    for object in topology(settings).journal(&app(key), JournalSettings::default()) {
+        match object {
+            Object::Queue(queue) => session.declare_queue(&queue).unwrap(),
+            Object::Binding(binding) => session.bind(&binding).unwrap(),
+            Object::Exchange(_) => {}
+        }
+    }
 }
 
 fn with((properties, headers): (Properties, Headers), mut message: Message) -> Message {
@@ -212,34 +224,6 @@ impl Drop for Stopping<'_> {
     }
 }
 
-#[test]
-fn a_tenant_that_calls_its_message_journalled_harms_no_retries() {
-    let settings = installed(10);
-    let mut session = Session::open(&settings.broker).unwrap();
-    let [Object::Queue(journal), Object::Binding(binding)] =
-        topology(&settings).journal(&app("tenant"), JournalSettings::default())
-    else {
-        panic!("a stream and its binding")
-    };
-    session.declare_queue(&journal).unwrap();
-    session.bind(&binding).unwrap();
-    let good = Inbox::open(&settings, "good");
-    let tenant = Inbox::open(&settings, "tenant");
-    let mut contents = crashes(&settings);
-    for (_, headers) in &mut contents {
-        headers.insert(headers::JOURNAL.into(), Value::Bool(true));
-    }
-    failed(&settings, "tenant", &contents);
-    dead_letters(&settings, "good", 0..199);
-    let stats = retrying(&settings, |_| {
-        let arrived = counted_ids(&good, &settings, "good", 199);
-        assert_eq!(arrived.values().max(), Some(&1), "{arrived:?}");
-        // The tenant's own messages are retried as well, without the journal.
-        assert_eq!(counted(&tenant, &settings, "tenant", contents.len()).values().max(), Some(&1));
-    });
-    assert_eq!((stats.counts().lost, stats.counts().rejected), (0, 0));
-}
-
 /// The number of arrivals of each message id.
 fn counted_ids(inbox: &Inbox, settings: &Settings, key: &str, count: usize) -> HashMap<String, u32> {
     let mut ids: HashMap<String, u32> = HashMap::new();
@@ -254,11 +238,10 @@ fn counted_ids(inbox: &Inbox, settings: &Settings, key: &str, count: usize) -> H
     ids
 }
 
-/// The same for a journal that is bound for every message of its application.
 #[test]
-fn retries_that_crash_a_stream_harm_their_own_application_alone() {
+fn retries_that_a_journal_cannot_keep_harm_their_own_application_alone() {
     let settings = installed(10);
-    stream(&settings, "delay", "tenant");
+    journal(&settings, "tenant");
     let good = Inbox::open(&settings, "good");
     let contents: Vec<_> = crashes(&settings).into_iter().cycle().take(12).collect();
     failed(&settings, "tenant", &contents);

@@ -174,23 +174,17 @@ const attempts = (own, victim) => {
     "publish past all delays to what passes to another application": publish(to(pass(victim), theirs)),
     "publish to another application's recalled queue": publish(`/queues/${recalled(victim)}`),
     "read another application's journal": consume(`/queues/${journal(victim)}`),
-    "publish to another application's journal alone": publish(to("delay", `journal.${victim}`)),
-    "publish to its own journal alone": publish(to("delay", `journal.${own}`)),
     "publish to another application's journal past the entry": publish(`/queues/${journal(victim)}`),
-    "write another application's journal by the annotation `x-cc`":
-      publish(to("delay", key(own)), annotations({ "x-cc": [`journal.${victim}`] })),
-    "write another application's journal by the annotation `BCC`":
-      publish(to("delay", key(own)), annotations({ BCC: [`journal.${victim}`] })),
     "purge another application's journal": manage("DELETE", `/queues/${journal(victim)}/messages`),
     "delete another application's journal": manage("DELETE", `/queues/${journal(victim)}`),
     "delete its own journal": manage("DELETE", `/queues/${journal(own)}`),
-    "bind its queue to what is copied to another application's journal":
-      manage("POST", "/bindings", binding("delay", `journal.${victim}`, own)),
+    "bind its queue like another application's journal":
+      manage("POST", "/bindings", binding("delay", pattern(victim), own)),
     "bind its journal to what is due": manage("POST", "/bindings", binding("delay.dispatch", "#", journal(own))),
     "send its recalled messages to another application's journal":
       manage("POST", "/bindings", binding(recall(own), mine, journal(victim))),
     "unbind another application's journal":
-      manage("DELETE", segment("delay", journal(victim), `journal.${victim}`)),
+      manage("DELETE", segment("delay", journal(victim), pattern(victim))),
   };
 };
 

@@ -120,7 +120,7 @@ fn errors_are_named_and_have_their_exit_codes() {
             2,
             "--id",
         ),
-        (&[&["send", "--app", "a", "--journal", "--body", "x"][..], &NOBODY].concat(), 2, "--delay"),
+        (&[&["send", "--app", "a", "--body", "x"][..], &NOBODY].concat(), 2, "--delay"),
         (&[&["send", "--delay", "1s", "--lines"][..], &NOBODY].concat(), 2, "--app"),
         (&["transfer", "nservicebus", "nservicebus"], 2, "`set:nservicebus`"),
         (&["transfer", "delay", "celery:eu"], 2, "only be moved to a set"),

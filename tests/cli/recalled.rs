@@ -201,11 +201,6 @@ fn no_message_replaces_one_that_cannot_be_recalled() {
             .code(3)
             .stderr(contains("nothing was done").and(contains("delayline app add plain --recall")));
     }
-    on(&settings)
-        .args(["send", "--app", "plain", "--delay", "2h", "--journal", "--body", "x"])
-        .assert()
-        .code(3)
-        .stderr(contains("`plain` has no journal").and(contains("nothing was sent")));
     // A sent message would wait in the levels.
     let status = json(on(&settings).args(["status", "--json"]));
     assert_eq!(status["waiting"], 0, "{status:#}");

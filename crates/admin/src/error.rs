@@ -175,7 +175,7 @@ impl AdminError {
 pub enum JournalUnread {
     /// The application has none.
     #[error(
-        "`{app}` has no journal. Run `{}`, and publish its messages journalled (docs/how-to/recall.md)",
+        "`{app}` has no journal. Run `{}`",
         command(&["app", "add", app, "--recall", "--journal", "90d"])
     )]
     NoJournal {

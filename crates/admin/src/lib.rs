@@ -44,7 +44,7 @@ pub use provision::{
     remove_app, remove_gateway, resume_app, show_management, unguard, uninstall,
 };
 pub use scheduled::{
-    AppRecalls, CountBy, FoundMessage, JournalRead, PendingCopies, PendingRecall, PendingRecalls,
+    AppRecalls, CountBy, Estimated, FoundMessage, JournalRead, PendingCopies, PendingRecall, PendingRecalls,
     RecallCounts, RecallStats, ScheduleCount, ScheduleFilter, ScheduleList, ScheduleSlot, ScheduleState,
     ScheduledMessage, SweepOptions, SweepReport, Sweeper, SweptApp, count_scheduled, find_scheduled,
     is_recall_bound, list_scheduled, pending_recalls, recallable_apps, sweep_recalls,

@@ -51,6 +51,9 @@ pub enum StreamStart {
     First,
     /// With the part that was written last. It has one message or more.
     Last,
+    /// With the first part that was written at this time or later, in seconds since the epoch. If there is
+    /// none, with the next message that is published.
+    At(i64),
 }
 
 /// The counts from a passive declare of a queue. Messages that are stuck in dead-lettering or
@@ -430,11 +433,12 @@ impl Session {
         prefetch: u16,
     ) -> Result<Consumer, AmqpError> {
         let from = match from {
-            StreamStart::First => "first",
-            StreamStart::Last => "last",
+            StreamStart::First => AmqpValue::LongString("first".into()),
+            StreamStart::Last => AmqpValue::LongString("last".into()),
+            StreamStart::At(second) => AmqpValue::Timestamp(u64::try_from(second).unwrap_or(0)),
         };
         let mut arguments = FieldTable::new();
-        arguments.insert(STREAM_OFFSET.into(), AmqpValue::LongString(from.into()));
+        arguments.insert(STREAM_OFFSET.into(), from);
         let options = ConsumerOptions { arguments, ..ConsumerOptions::default() };
         let channel = self.new_channel()?;
         self.consume_on(channel, queue, prefetch, options)

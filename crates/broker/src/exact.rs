@@ -33,7 +33,7 @@ pub fn names_in(pattern: &str) -> Option<Vec<String>> {
 #[must_use]
 pub fn apps_in(pattern: &Pattern) -> Vec<AppKey> {
     let Some(inner) = between(pattern) else { return Vec::new() };
-    // The keys of journals are alternatives beside the others.
+    // Users of earlier journals have their keys as alternatives beside the others.
     let of_delays = alternatives_in(inner).into_iter().filter(|one| one.starts_with("delay"));
     let apps = of_delays.filter_map(|keys| {
         // The end of the delay is not marked: it is before the first text that is a list of names.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use delayline_amqp::{Delivery, v1::Foreign};
 use delayline_core::{
-    message::{Value, asks_to_be_held, headers},
+    message::{Value, asks_to_be_held, crashes_streams, headers},
     topology::Queue,
 };
 use delayline_settings::Settings;
@@ -37,6 +37,8 @@ pub struct Group {
     /// How many have a header, `x-opt-delivery-time` or `x-opt-delivery-delay`, that would
     /// make a quorum queue of a coming RabbitMQ hold them back.
     pub held_back: u64,
+    /// How many no stream can store, such as a journal.
+    pub crashing: u64,
     /// When the oldest arrived here; `None` if no message says.
     pub oldest: Option<Timestamp>,
     /// When the newest arrived here.
@@ -56,6 +58,7 @@ impl<K: Ord> Census<K> {
         group.add(delivery.body.len(), arrived(delivery));
         group.unreadable += u64::from(delivery.damaged);
         group.held_back += u64::from(asks_to_be_held(&delivery.headers));
+        group.crashing += u64::from(crashes_streams(&delivery.properties, &delivery.headers).is_some());
     }
 
     /// Counts a message with so many bytes that AMQP 0-9-1 cannot carry.
@@ -124,6 +127,7 @@ impl Group {
             bytes: self.bytes + other.bytes,
             unreadable: self.unreadable + other.unreadable,
             held_back: self.held_back + other.held_back,
+            crashing: self.crashing + other.crashing,
             oldest: self.oldest.into_iter().chain(other.oldest).min(),
             newest: self.newest.into_iter().chain(other.newest).max(),
         }

@@ -144,6 +144,8 @@ codes! {
     RecallsNotSwept = "recalls-not-swept", Advice;
     /// A queue of recalled messages that drops the oldest for each new one.
     RecalledFull = "recalled-full", Advice;
+    /// Messages of an application with a journal that cannot be stored there.
+    JournalRefuses = "journal-refuses", Advice;
     /// A journal that a user may read and that does not exist.
     JournalMissing = "journal-missing", Advice;
     /// A journal that cuts off messages before they are due.

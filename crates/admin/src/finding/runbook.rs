@@ -86,6 +86,7 @@ impl FindingCode {
             | Self::RecallsNotSwept
             | Self::RecalledFull
             | Self::JournalLost
+            | Self::JournalRefuses
             | Self::JournalMissing
             | Self::JournalTooShort
             | Self::JournalLimited => RECALL,

@@ -338,7 +338,7 @@ fn of_applications(topology: &Topology, snapshot: Option<&Snapshot>) -> Vec<Obje
         .filter(|name| names.app_of_recall(name).or_else(|| names.app_of_moving(name)).is_some());
     let queues = queues.map(|name| Queue::new(name.clone()));
     let exchanges = exchanges.map(|name| Exchange::new(name.clone(), ExchangeKind::Direct));
-    let journals = journals.map(|[queue, _]| queue);
+    let journals = journals.map(|[queue, ..]| queue);
     queues.map(Object::Queue).chain(journals).chain(exchanges.map(Object::Exchange)).collect()
 }
 

@@ -5,8 +5,9 @@ mod recalls;
 mod sweeper;
 
 pub use journal::{
-    CountBy, FoundMessage, JournalRead, PendingCopies, ScheduleCount, ScheduleFilter, ScheduleList,
-    ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled, find_scheduled, list_scheduled,
+    CountBy, Estimated, FoundMessage, JournalRead, PendingCopies, ScheduleCount, ScheduleFilter,
+    ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled, find_scheduled,
+    list_scheduled,
 };
 pub(crate) use journal::{JournalBeginning, is_emptied, journal_beginning, lost, pending_copies};
 pub use recalls::{

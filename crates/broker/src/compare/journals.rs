@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn every_argument_and_its_binding_is_compared() {
+    fn every_argument_and_its_bindings_are_compared() {
         for name in CHOSEN {
             let found = set(name, Json::Null);
             assert!(found.len() == 1 && found[0].contains(name) && found[0].contains("not set"), "{found:?}");
@@ -86,7 +86,10 @@ mod tests {
         let unbound = differs(|it| it.retain_bindings(|it| it.destination.name() != "delay.journal.billing"));
         assert_eq!(
             unbound,
-            ["binding `delay` -> queue `delay.journal.billing` with key `journal.billing` is missing"]
+            ["", ".~.*"].map(|id| format!(
+                "binding `delay` -> queue `delay.journal.billing` with key `delay.*.*.*.*.*.*.*.billing{id}` \
+                 is missing"
+            ))
         );
     }
 }

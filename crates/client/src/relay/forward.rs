@@ -246,12 +246,6 @@ impl Forwarder {
         let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         match error.cause() {
             _ if self.is_everybodys(&error) => Err(error.to_string().into()),
-            Cause::Rejected { code: CRASH, .. } if error.message().journalled => {
-                warn!("sent again without the journal: id={id}: {error}");
-                let mut successor = error.into_message();
-                successor.journalled = false;
-                self.send(consumer, delivery, successor)
-            }
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
                 self.set_aside(consumer, delivery, &error)
             }

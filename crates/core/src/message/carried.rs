@@ -95,18 +95,6 @@ pub fn crashes_streams<'a>(properties: &'a Properties, headers: &'a Headers) -> 
     })
 }
 
-/// Why a stream does not keep the whole message: the broker crashes, or drops a header.
-pub fn not_kept<'a>(properties: &'a Properties, headers: &'a Headers) -> Option<Fault<'a>> {
-    let dropped = || {
-        sent(headers).find_map(|(name, value)| match value {
-            Value::Table(_) => Some((name, "a table")),
-            Value::Array(_) => Some((name, "an array")),
-            _ => None,
-        })
-    };
-    crashes_streams(properties, headers).or_else(dropped)
-}
-
 /// The first header that is or contains a decimal.
 pub(super) fn decimal(headers: &Headers) -> Option<&str> {
     sent(headers).find(|(_, value)| contains_decimal(value)).map(|(name, _)| name)
@@ -221,16 +209,6 @@ mod tests {
         ] {
             assert_eq!(of(|properties, text| properties.message_id = Some(text), id), crashes, "{id}");
             assert_eq!(of(|properties, text| properties.correlation_id = Some(text), id), crashes, "{id}");
-        }
-    }
-
-    #[test]
-    fn a_dropped_header_is_no_crash_but_is_not_kept() {
-        let none = Properties::default();
-        for value in [Value::Table(Headers::new()), Value::Array(vec![])] {
-            let headers = one("odd", value);
-            assert!(crashes_streams(&none, &headers).is_none() && not_kept(&none, &headers).is_some());
-            assert!(not_kept(&none, &one("x-death", Value::Void)).is_none());
         }
     }
 }

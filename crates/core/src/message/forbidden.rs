@@ -8,16 +8,12 @@ const DELIVERY_TIME: &str = "x-opt-delivery-time";
 /// The same, as a duration from the message's arrival.
 const DELIVERY_DELAY: &str = "x-opt-delivery-delay";
 
-/// The header with further routing keys, which receivers do not see. delayline sets it to copy a
-/// message into the journal of its application, and never sends it on.
-pub(super) const BCC: &str = "BCC";
-
 /// Whether a header would change where or when a message goes, or make a broker drop it. `CC` and
 /// `BCC` copy it at every exchange. A republished `x-death` makes brokers up to 3.13 see a
 /// dead-letter cycle. Quorum queues of future versions hold back a message with its own delivery
 /// time, in each level again.
 pub fn is_forbidden(name: &str) -> bool {
-    matches!(name, "CC" | BCC | "x-death" | "x-delivery-count" | DELIVERY_TIME | DELIVERY_DELAY)
+    matches!(name, "CC" | "BCC" | "x-death" | "x-delivery-count" | DELIVERY_TIME | DELIVERY_DELAY)
         || name.starts_with("x-first-death-")
         || name.starts_with("x-last-death-")
 }

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use crate::codec::{AppKey, Delay, MessageId, RoutingKey, Tolerance};
 
 pub use arrival::SMALLEST_FRAME_LIMIT;
-pub use carried::{MAX_NESTING, crashes_streams, not_kept};
+pub use carried::{MAX_NESTING, crashes_streams};
 use direct::Direct;
 pub use forbidden::{asks_to_be_held, is_forbidden};
 pub use handle::{Handle, HandleError};
@@ -58,9 +58,6 @@ pub mod headers {
     pub const LAST_FAILED: &str = "delayline-last-failed";
     /// Why it failed last.
     pub const FAILURE: &str = "delayline-failure";
-    /// Whether the journal of its application got a copy, so that the journal also gets its
-    /// retries.
-    pub const JOURNAL: &str = "delayline-journal";
     /// Why it was parked.
     pub const REASON: &str = "delayline-reason";
 }
@@ -121,10 +118,6 @@ pub struct Message {
     /// The id, so that it can be recalled. Its application needs the objects for recalls
     /// (`delayline app add --recall`). Without them, messages with an id are unroutable.
     pub id: Option<MessageId>,
-    /// Whether the journal of its application gets a copy, so that it can be listed until it is
-    /// due. The application needs a journal (`delayline app add --recall --journal`). Without a
-    /// journal there is no copy, and nothing else changes.
-    pub journalled: bool,
     /// The target, if it bypasses the levels.
     pub(crate) direct: Option<Direct>,
     /// The key that it may have been published with before.
@@ -209,7 +202,6 @@ impl Message {
             properties: Properties::default(),
             headers: Headers::new(),
             id: None,
-            journalled: false,
             direct: None,
             fixed: None,
         }
@@ -220,16 +212,6 @@ impl Message {
     #[must_use]
     pub fn with_id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
-        self
-    }
-
-    /// Puts a copy of it into the journal of its application, so that it can be listed, and with an
-    /// id also recalled from there. A journal does not keep headers that are tables, arrays or
-    /// decimals, nor some others. Publishing such a message is refused, and the error names the
-    /// header.
-    #[must_use]
-    pub fn journalled(mut self) -> Self {
-        self.journalled = true;
         self
     }
 

@@ -6,15 +6,15 @@ use jiff::Timestamp;
 
 use crate::{
     codec::{self, AppKey, Delay, DelayError, RoutingKeyError},
-    topology::{Names, Unit},
+    topology::Unit,
 };
 
 use super::{
     Headers, MAX_SHORT, Message, Properties, Published, Quota, Schedule, Value, admit,
-    carried::{MAX_NESTING, check_headers, not_kept},
-    forbidden::{BCC, allowed},
+    carried::{MAX_NESTING, check_headers},
+    forbidden::allowed,
     header::table_len,
-    headers::{DUE, EXPIRES, JOURNAL},
+    headers::{DUE, EXPIRES},
     resend::take_expiration,
 };
 
@@ -108,18 +108,6 @@ pub enum InvalidMessage {
         /// The name of the header.
         name: String,
     },
-    /// A header or property of a journalled message that a journal does not keep. Over some values,
-    /// the broker even closes the connection.
-    #[error(
-        "`{name}` is {what}, which a journal does not keep; send it as plain text or a number, or publish \
-         the message without the journal"
-    )]
-    NotJournalled {
-        /// The name of the header or property.
-        name: String,
-        /// A description of its value.
-        what: &'static str,
-    },
     /// The property `expiration` is not a number of milliseconds.
     #[error("the property `expiration` is `{found}`; write milliseconds as digits, such as `60000`")]
     Expiration {
@@ -150,11 +138,7 @@ pub fn check(message: &Message) -> Result<(), InvalidMessage> {
     if let Some(id) = &message.id {
         codec::check_room(&message.app, id)?;
     }
-    check_parts(&message.properties, &message.headers)?;
-    match not_kept(&message.properties, &message.headers).filter(|_| message.journalled) {
-        Some((name, what)) => Err(InvalidMessage::NotJournalled { name: name.to_owned(), what }),
-        None => Ok(()),
-    }
+    check_parts(&message.properties, &message.headers)
 }
 
 /// Like [`check`], for everything except the body.
@@ -223,12 +207,6 @@ impl Wire {
         let mut headers = allowed(&message.headers);
         if message.direct.is_none() {
             headers.insert(DUE.into(), Value::I64(schedule.due().as_millisecond()));
-            if message.journalled {
-                // The broker removes this header at the entry. Its key leads to the journal there,
-                // and to no other queue.
-                headers.insert(BCC.into(), Value::Array(vec![Names::journal_key(&message.app).into()]));
-                headers.insert(JOURNAL.into(), Value::Bool(true));
-            }
         }
         let mut properties = message.properties.clone();
         if let Some(expires) = take_expiration(&mut properties, taken) {
@@ -293,38 +271,6 @@ mod tests {
         let names: Vec<_> = wire.headers.keys().map(String::as_str).collect();
         assert_eq!(names, ["delayline-due", "keep", "x-deathly"]);
         assert_eq!(wire.headers["keep"], Value::I32(1));
-    }
-
-    #[test]
-    fn only_a_journalled_message_has_a_further_key() {
-        let elsewhere = Value::Array(vec!["delay.recalled.orders".into()]);
-        let plain = message().with_header("BCC", elsewhere);
-        assert!(!wire(&plain).headers.contains_key("BCC"));
-        let journalled = wire(&plain.journalled());
-        assert_eq!(journalled.headers["BCC"], Value::Array(vec!["journal.billing".into()]));
-        assert_eq!(journalled.headers[JOURNAL], Value::Bool(true));
-        assert_eq!(journalled.routing_key, wire(&message()).routing_key);
-        let direct = direct::to(AppKey::new("billing").unwrap(), "delay.parked".into(), "body");
-        assert_eq!(wire(&direct.journalled()).headers, Headers::new());
-    }
-
-    #[test]
-    fn a_journalled_message_has_no_headers_that_would_be_missing_in_its_copy() {
-        for (value, word) in [
-            (Value::Table(Headers::new()), "a table"),
-            (Value::Array(vec![]), "an array"),
-            (Value::Decimal { scale: 2, value: 125 }, "a decimal"),
-        ] {
-            let plain = message().with_header("odd", value);
-            assert_eq!(check(&plain), Ok(()));
-            let refused = check(&plain.journalled()).unwrap_err().to_string();
-            assert!(refused.contains(&format!("`odd` is {word}")), "{refused}");
-        }
-        let stripped = message().with_header("CC", Value::Array(vec![])).with_header("n", 1_i32).journalled();
-        assert_eq!(check(&stripped), Ok(()));
-        let kind = Properties { kind: Some("amqp-1.0".into()), ..Properties::default() };
-        let refused = check(&stripped.with_properties(kind)).unwrap_err().to_string();
-        assert!(refused.contains("`type` is"), "{refused}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{
     codec::{AppKey, Delay, RoutingKey},
-    message::{Headers, Message, Properties, Value, direct, headers, move_user_id, not_kept},
+    message::{Headers, Message, Properties, direct, headers, move_user_id},
     topology::{Names, Unit},
 };
 
@@ -129,11 +129,6 @@ impl Decision {
             // So that it can be recalled and listed like the original message.
             let origin = history.routing_key.parse::<RoutingKey>().ok();
             message.id = origin.filter(|key| key.app == message.app).and_then(|key| key.id().cloned());
-            // Any publisher can write this header. It leads only to the journal of the same
-            // application, which its messages may use anyway. Values that a stream cannot keep are
-            // left out.
-            let journalled = headers.remove(headers::JOURNAL) == Some(Value::Bool(true));
-            message.journalled = journalled && not_kept(&properties, &headers).is_none();
         }
         (message.properties, message.headers) = (properties, headers);
         message
@@ -149,6 +144,7 @@ mod tests {
     use super::*;
     use crate::{
         codec::MessageId,
+        message::Value,
         retry::{Backoff, History, Jitter},
         topology::SetName,
     };
@@ -216,33 +212,19 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_keeps_the_id_and_the_journal() {
+    fn a_retry_keeps_the_id() {
         let names = Names::new(SetName::default());
-        let retry = |routing_key: &str, headers: Headers| {
+        let retry = |routing_key: &str| {
             let mut failure = failure(0);
             failure.history.routing_key = routing_key.into();
-            let parts = (Vec::new(), Properties::default(), headers);
+            let parts = (Vec::new(), Properties::default(), Headers::new());
             decide(&policy(), &failure).successor(&failure, &names, None, parts)
         };
         let key = |app: &str| format!("delay.0000.0000.0000.0000.0000.0000.0001.{app}.~.17");
-        let journal = || Headers::from([(headers::JOURNAL.into(), Value::Bool(true))]);
-        let both = retry(&key("billing"), journal());
-        assert_eq!((both.id.as_ref().map(MessageId::as_str), both.journalled), (Some("17"), true));
-        assert!(!retry(&key("billing"), Headers::new()).journalled);
+        assert_eq!(retry(&key("billing")).id.as_ref().map(MessageId::as_str), Some("17"));
         // The id of another application does not apply.
-        assert_eq!(retry(&key("orders"), journal()).id, None);
-        assert_eq!(retry("order.created", Headers::new()).id, None);
-        // A message that a journal cannot keep is retried without the journal.
-        for (name, value) in [
-            ("table", Value::Table(Headers::new())),
-            ("x-stream-filter-value", 5.into()),
-            ("decimal", Value::Decimal { scale: 0, value: 1 }),
-        ] {
-            let mut odd = journal();
-            odd.insert(name.into(), value);
-            let plain = retry(&key("billing"), odd);
-            assert!(!plain.journalled && !plain.headers.contains_key(headers::JOURNAL));
-        }
+        assert_eq!(retry(&key("orders")).id, None);
+        assert_eq!(retry("order.created").id, None);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The journal of an application: a stream with a copy of each message that was published for it
-//! with a journal, so that scheduled messages can be listed.
+//! The journal of an application: a stream with a copy of each message that was published for it,
+//! so that scheduled messages can be listed.
 
 use std::num::NonZeroU64;
 
-use crate::codec::{AppKey, Delay};
+use crate::codec::{AppKey, Delay, RoutingKey};
 
-use super::{Binding, Endpoint, Names, Object, Queue, QueueType, Topology, object::Arguments};
+use super::{Binding, Endpoint, Object, Queue, QueueType, Topology, object::Arguments};
 
 /// The largest and the smallest file of a stream. The broker drops whole files, so a small journal
 /// has small files.
@@ -53,9 +53,9 @@ impl Default for JournalSettings {
 }
 
 impl Topology {
-    /// The journal of an application: its stream, and the binding that leads copies there.
+    /// The journal of an application: its stream, and the bindings that lead copies there.
     #[must_use]
-    pub fn journal(&self, app: &AppKey, settings: JournalSettings) -> [Object; 2] {
+    pub fn journal(&self, app: &AppKey, settings: JournalSettings) -> [Object; 3] {
         let bytes = settings.max_bytes.get();
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let mut arguments = Arguments::from([
@@ -74,26 +74,40 @@ impl Topology {
             }
         }
         let queue = Queue { name: self.names().journal(app), level: None, hop: None, arguments };
-        [Object::Queue(queue), Object::Binding(self.journal_binding(app))]
+        let [plain, with_id] = self.journal_bindings(app).map(Object::Binding);
+        [Object::Queue(queue), plain, with_id]
     }
 
-    /// The binding that leads the copies of an application's messages to its journal. It is on the
-    /// entry, which each message passes only once, so there is one copy of each.
+    /// The bindings that lead a copy of each message of an application to its journal: messages
+    /// without an id, and messages with one. They are on the entry, which each message passes only
+    /// once, so there is one copy of each.
     #[must_use]
-    pub fn journal_binding(&self, app: &AppKey) -> Binding {
-        Binding {
-            source: self.names().entry(),
-            destination: Endpoint::Queue(self.names().journal(app)),
-            key: Names::journal_key(app),
-        }
+    pub fn journal_bindings(&self, app: &AppKey) -> [Binding; 2] {
+        [RoutingKey::binding_pattern(app), RoutingKey::recall_pattern(app)]
+            .map(|key| self.to_journal(app, key))
     }
 
-    /// Whether this is the [`journal_binding`](Self::journal_binding) of an application.
+    /// The binding of a journal that copied only messages whose publishers asked for it, by the
+    /// header `BCC`.
+    #[must_use]
+    pub fn earlier_journal_binding(&self, app: &AppKey) -> Binding {
+        self.to_journal(app, format!("journal.{app}"))
+    }
+
+    fn to_journal(&self, app: &AppKey, key: String) -> Binding {
+        let destination = Endpoint::Queue(self.names().journal(app));
+        Binding { source: self.names().entry(), destination, key }
+    }
+
+    /// Whether this is one of the [`journal_bindings`](Self::journal_bindings) of an application, or its
+    /// [earlier one](Self::earlier_journal_binding).
     #[must_use]
     pub fn is_journal_binding(&self, binding: &Binding) -> bool {
         let Endpoint::Queue(name) = &binding.destination else { return false };
         let app = self.names().app_of_journal(name).and_then(|app| AppKey::new(app).ok());
-        app.is_some_and(|app| self.journal_binding(&app) == *binding)
+        app.is_some_and(|app| {
+            self.journal_bindings(&app).contains(binding) || self.earlier_journal_binding(&app) == *binding
+        })
     }
 }
 
@@ -107,7 +121,8 @@ mod tests {
     }
 
     fn arguments(settings: JournalSettings) -> Arguments {
-        let [Object::Queue(queue), _] = topology().journal(&AppKey::new("billing").unwrap(), settings) else {
+        let [Object::Queue(queue), ..] = topology().journal(&AppKey::new("billing").unwrap(), settings)
+        else {
             panic!("a queue and a binding")
         };
         queue.arguments
@@ -131,19 +146,22 @@ mod tests {
     }
 
     #[test]
-    fn belongs_to_the_set_and_only_its_own_binding_leads_there() {
+    fn belongs_to_the_set_and_only_its_own_bindings_lead_there() {
         let topology = topology();
         assert!(topology.owns_queue("delay.journal.billing"));
         assert!(!topology.owns_exchange("delay.journal.billing"));
-        let binding = topology.journal_binding(&AppKey::new("billing").unwrap());
+        let app = AppKey::new("billing").unwrap();
+        let bindings = topology.journal_bindings(&app);
         assert_eq!(
-            binding.to_string(),
-            "binding `delay` -> queue `delay.journal.billing` with key `journal.billing`"
+            bindings.each_ref().map(|it| it.key.as_str()),
+            ["delay.*.*.*.*.*.*.*.billing", "delay.*.*.*.*.*.*.*.billing.~.*"]
         );
+        assert!(bindings.iter().all(|it| topology.is_journal_binding(it)));
+        let binding = topology.earlier_journal_binding(&app);
         assert!(topology.is_journal_binding(&binding));
         for other in [
             Binding { key: "#".into(), ..binding.clone() },
-            Binding { key: "journal.orders".into(), ..binding.clone() },
+            Binding { key: RoutingKey::binding_pattern(&AppKey::new("orders").unwrap()), ..binding.clone() },
             Binding { source: "delay.dispatch".into(), ..binding.clone() },
             Binding { destination: Endpoint::Queue("mine".into()), ..binding },
         ] {

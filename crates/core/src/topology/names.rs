@@ -270,13 +270,6 @@ impl Names {
         queue.strip_prefix(&self.journal_prefix())
     }
 
-    /// The further routing key, in the header `BCC`, of a message that is copied into the journal
-    /// of its application.
-    #[must_use]
-    pub fn journal_key(app: &AppKey) -> String {
-        format!("journal.{app}")
-    }
-
     fn journal_prefix(&self) -> String {
         format!("{}.journal.", self.set)
     }

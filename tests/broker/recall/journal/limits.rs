@@ -40,11 +40,11 @@ fn the_limits_of_a_journal_are_changed_by_a_policy() {
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
 }
 
-/// Publishes 600 journalled messages of 10 kB.
+/// Publishes 600 messages of 10 kB.
 fn publish_600(router: &Router) {
     let mut pipeline = router.pipeline();
     for number in 0..600 {
-        let mut large = message(&format!("m-{number}"), 3_600).journalled();
+        let mut large = message(&format!("m-{number}"), 3_600);
         large.body = vec![b'x'; 10_000];
         if let Some(outcome) = pipeline.push(number, large) {
             outcome.result.unwrap();
@@ -75,22 +75,12 @@ fn unlisted_messages_are_reported() {
     let journal = JournalSettings::default().with_max_bytes(NonZeroU64::new(1_000_000).unwrap());
     added(&settings, &journalled(&settings, "billing", journal));
     assert_eq!(listed(&settings).journal.read, 0);
-    let bcc = json!({ "headers": { "BCC": ["journal.billing"] } });
-    let key = |id: &str| format!("delay.0000.0000.0000.0000.1110.0001.0000.billing.~.{id}");
-    raw::publish(
-        &settings,
-        [
-            // This message goes only to the journal.
-            raw::message("delay", "journal.billing", "forged", &json!({})),
-            raw::message("delay", "delay.not.a.key", "malformed", &bcc),
-            raw::message("delay", &key("undated"), "undated", &bcc),
-        ],
-    );
+    let mut session = Session::open(&settings.broker).unwrap();
+    let destination = Endpoint::Queue("delay.journal.billing".into());
+    session.bind(&Binding { source: "delay".into(), destination, key: "odd.#".into() }).unwrap();
+    raw::publish(&settings, [raw::message("delay", "odd.key", "malformed", &json!({}))]);
     let list = listed(&settings);
-    assert_eq!((list.messages.len(), list.undated, list.journal.odd, list.journal.cut_off), (0, 1, 2, 0));
-    println!("odd messages are counted");
-    let by_id = ScheduleFilter::default().with_id(Some("undated".parse().unwrap()));
-    assert_eq!(states(&listed_by(&settings, &by_id, 9)), [("undated", ScheduleState::Undated)]);
+    assert_eq!((list.messages.len(), list.journal.odd, list.journal.cut_off), (0, 1, 0));
 
     let router = settings.router().connect().unwrap();
     publish_600(&router);
@@ -99,14 +89,14 @@ fn unlisted_messages_are_reported() {
     println!("the large messages are listed");
     eventually("the oldest are cut off", || {
         // The stream drops a file when it starts another.
-        let mut large = message("more", 3_600).journalled();
+        let mut large = message("more", 3_600);
         large.body = vec![b'x'; 120_000];
         send(&router, large);
         list = listed(&settings);
         list.journal.cut_off > 0
     });
     let known = list.messages.len() as u64 + list.more;
-    assert_eq!(known, list.journal.read, "{:?}", list.journal);
+    assert_eq!(known, list.journal.read - list.journal.odd, "{:?}", list.journal);
     eventually("doctor reports the short journal", || found_by_doctor(&settings) == ["journal-too-short"]);
 }
 
@@ -116,7 +106,7 @@ fn a_journal_that_cannot_hold_a_message_is_empty_and_reports_the_loss() {
     let journal = JournalSettings::default().with_max_bytes(NonZeroU64::new(1_000_000).unwrap());
     added(&settings, &journalled(&settings, "billing", journal));
     let router = settings.router().connect().unwrap();
-    let mut large = message("large", 3_600).journalled();
+    let mut large = message("large", 3_600);
     large.body = vec![b'x'; 1_500_000];
     send(&router, large);
     // The stream drops this file when it starts the next one.
@@ -125,7 +115,7 @@ fn a_journal_that_cannot_hold_a_message_is_empty_and_reports_the_loss() {
     assert_eq!((journal.read, journal.cut_off), (0, 0), "{journal:?}");
     eventually("doctor reports the short journal", || found_by_doctor(&settings) == ["journal-too-short"]);
     // Later messages are in the journal, and the number of missing ones is known.
-    send(&router, message("small", 3_600).journalled());
+    send(&router, message("small", 3_600));
     let list = listed(&settings);
     assert_eq!(states(&list), [("small", ScheduleState::Waiting)]);
     assert!(list.journal.cut_off > 0 && !list.journal.emptied, "{:?}", list.journal);

@@ -3,37 +3,28 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    drain::Group,
     finding::{Finding, FindingCode},
     held::KeptGroup,
     inspect::doctor::evidence::Evidence,
 };
-use delayline_core::{message::SMALLEST_FRAME_LIMIT, topology::Topology};
+use delayline_core::{codec::AppKey, message::SMALLEST_FRAME_LIMIT, topology::Topology};
 
 /// The publishers that send headers for which a quorum queue of a coming version holds messages back. Only
 /// unroutable and parked messages are examined, delivered ones are not.
 pub(super) fn check(topology: &Topology, evidence: &Evidence) -> Vec<Finding> {
-    let mut carriers: BTreeMap<_, BTreeMap<_, u64>> = BTreeMap::new();
-    let groups =
-        evidence.kept.iter().flat_map(|(kept, report)| report.groups.iter().map(move |it| (kept, it)));
-    for (kept, KeptGroup { cause, group, .. }) in groups.filter(|(_, it)| it.group.held_back > 0) {
-        let places = carriers.entry(cause.app.as_deref()).or_default();
-        *places.entry(kept.queue(topology).name).or_default() += group.held_back;
-    }
-    carriers
+    carriers(topology, evidence, |group| group.held_back)
         .into_iter()
-        .map(|(app, queues)| {
-            let places: Vec<_> =
-                queues.iter().map(|(queue, count)| format!("{count} in `{queue}`")).collect();
+        .map(|(app, places)| {
             let subject =
                 app.map_or_else(|| "messages without an app key".into(), |app| format!("app key `{app}`"));
             Finding::new(
                 FindingCode::DeliveryTimeHeader,
                 subject,
                 format!(
-                    "messages have a header `x-opt-delivery-time` or `x-opt-delivery-delay` (at least {}), \
-                     which makes quorum queues of a coming RabbitMQ version hold a message back in every \
-                     level",
-                    places.join(" and ")
+                    "messages have a header `x-opt-delivery-time` or `x-opt-delivery-delay` (at least \
+                     {places}), which makes quorum queues of a coming RabbitMQ version hold a message back in \
+                     every level"
                 ),
                 "have its publishers leave the header out before the broker is upgraded: the routing key \
                  contains the delay. The router, the retry service and replays remove it from the messages \
@@ -42,6 +33,51 @@ pub(super) fn check(topology: &Topology, evidence: &Evidence) -> Vec<Finding> {
             .about(app)
         })
         .collect()
+}
+
+/// The applications with a journal that get messages which it cannot store.
+pub(super) fn unjournalled<'a>(topology: &Topology, evidence: &'a Evidence) -> Vec<Finding> {
+    let with_journal = |app: &'a str| {
+        let journal = topology.names().journal(&AppKey::new(app).ok()?);
+        evidence.snapshot.queues.contains_key(&journal).then_some((app, journal))
+    };
+    carriers(topology, evidence, |group| group.crashing)
+        .into_iter()
+        .filter_map(|(app, places)| Some((with_journal(app?)?, places)))
+        .map(|((app, journal), places)| {
+            Finding::new(
+                FindingCode::JournalRefuses,
+                format!("queue `{journal}`"),
+                format!(
+                    "it cannot store messages of `{app}` (at least {places}): the broker closes the connection \
+                     of whoever sends them, such as their publisher"
+                ),
+                "have the publisher send such headers as text, and leave out `x-amqp-1.0-…` headers and the type \
+                 `amqp-1.0`; or remove the journal",
+            )
+            .about([app])
+        })
+        .collect()
+}
+
+/// Counts kept messages by application, and tells how many each queue has.
+fn carriers<'a>(
+    topology: &Topology,
+    evidence: &'a Evidence,
+    count: impl Fn(&Group) -> u64,
+) -> Vec<(Option<&'a str>, String)> {
+    let mut carriers: BTreeMap<_, BTreeMap<_, u64>> = BTreeMap::new();
+    let groups =
+        evidence.kept.iter().flat_map(|(kept, report)| report.groups.iter().map(move |it| (kept, it)));
+    for (kept, KeptGroup { cause, group, .. }) in groups.filter(|(_, it)| count(&it.group) > 0) {
+        let places = carriers.entry(cause.app.as_deref()).or_default();
+        *places.entry(kept.queue(topology).name).or_default() += count(group);
+    }
+    let places = |queues: BTreeMap<String, u64>| {
+        let places: Vec<_> = queues.iter().map(|(queue, count)| format!("{count} in `{queue}`")).collect();
+        places.join(" and ")
+    };
+    carriers.into_iter().map(|(app, queues)| (app, places(queues))).collect()
 }
 
 /// The users whose clients lose their connection at each delivery of a message with many hops and headers.
@@ -66,10 +102,8 @@ pub(super) fn small_frames(evidence: &Evidence) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        drain::Group,
-        held::{Kept, KeptReport},
-    };
+    use crate::held::{Kept, KeptReport};
+    use delayline_broker::QueueInfo;
     use delayline_core::topology::TopologySettings;
 
     fn groups(held_back: &[(Option<&str>, u64)]) -> KeptReport {
@@ -94,5 +128,20 @@ mod tests {
             "{findings:#?}"
         );
         assert_eq!(check(&topology, &Evidence::default()), []);
+    }
+
+    #[test]
+    fn only_an_application_with_a_journal_can_send_what_it_cannot_store() {
+        let group =
+            |app| KeptGroup::new(Some(app), "age", Group { count: 9, crashing: 2, ..Group::default() });
+        let kept = [(Kept::Parked, KeptReport::new((9, 9), vec![group("billing"), group("mail")]))].into();
+        let mut evidence = Evidence { kept, ..Evidence::default() };
+        let topology = Topology::new(TopologySettings::default());
+        assert_eq!(unjournalled(&topology, &evidence), []);
+        let journal = QueueInfo { name: "delay.journal.billing".into(), ..QueueInfo::default() };
+        evidence.snapshot.enter([], [journal], []);
+        let found = unjournalled(&topology, &evidence);
+        assert!(found.len() == 1 && found[0].apps == ["billing"], "{found:#?}");
+        assert!(found[0].what.contains("2 in `delay.parked`"), "{found:#?}");
     }
 }

@@ -128,6 +128,7 @@ fn examine(
         findings.extend(unroutable::check(topology, evidence));
         findings.extend(gateways::findings(topology, &evidence.snapshot));
         findings.extend(headers::check(topology, evidence));
+        findings.extend(headers::unjournalled(topology, evidence));
         findings.extend(headers::small_frames(evidence));
         findings.extend(recalls::check(topology, evidence, Timestamp::now()));
         findings.extend(journals::check(topology, evidence, Timestamp::now()));

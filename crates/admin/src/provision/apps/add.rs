@@ -145,7 +145,14 @@ impl Adding {
             |binding: &Binding| !names.listens(&binding.destination) && !by.contains(&binding.destination);
         let (broker, replace) = (&self.broker, self.replace_permissions);
         let judge = |step: &Step, found| steps::judge(topology, broker, snapshot, replace, step, found);
-        let mut plan = Plan::examine(steps(topology, spec), Some(snapshot), session, is_ours, judge)?;
+        let mut steps = steps(topology, spec);
+        // A journal for some messages becomes complete: first it is bound for all, then no longer for
+        // those, so that none is missing between.
+        let earlier = topology.earlier_journal_binding(&spec.app);
+        if spec.journal().is_some() && snapshot.has(&Object::Binding(earlier.clone())) {
+            steps.push(Step::Unbound(earlier));
+        }
+        let mut plan = Plan::examine(steps, Some(snapshot), session, is_ours, judge)?;
         plan.0.iter_mut().for_each(|part| moving::resolve(topology, spec, snapshot, part));
         report.steps.extend(plan.steps());
         report.conflicts.extend(plan.conflicts());

@@ -15,7 +15,7 @@ use delayline_amqp::{
 use delayline_broker::{ManagementApi, NOTHING, QueueInfo, Scope, Snapshot};
 use delayline_core::{
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
-    topology::{Binding, Endpoint, Names, Topology},
+    topology::{Binding, Endpoint, Topology},
 };
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
@@ -98,8 +98,7 @@ pub fn check_app(
     Ok(AppCheck { user: user.name.clone(), probes: check.probes, unchecked, limits })
 }
 
-/// The applications whose messages a user may recall and whose journals it may write, and always its own
-/// application. The value is whether the action should be allowed, which is `own` for its own.
+/// The applications whose messages a user may recall, and always its own application. The value is whether the action should be allowed, which is `own` for its own.
 fn recallable<'a>(
     spec: &'a AppSpec,
     user: &'a AppUser,
@@ -254,10 +253,6 @@ impl Checking<'_> {
             let what = format!("publish the key `{app}` with an id");
             self.publish(&entry, &recallable_key(app), what, expected)?;
         }
-        for (app, expected) in recallable(spec, user, spec.journal().is_some()) {
-            let what = format!("publish copies into the journal of `{app}`");
-            self.publish(&entry, &Names::journal_key(app), what, expected)?;
-        }
         let longest = user.max_delay.unwrap_or(Delay::MAX);
         self.publish(&entry, &key(longest, &spec.app), format!("publish with a delay of {longest}"), true)?;
         if let Ok(longer) = Delay::from_seconds(u64::from(longest.seconds()) + 1) {
@@ -268,8 +263,6 @@ impl Checking<'_> {
         for app in others.iter().map(|(app, _)| app).chain(&stranger) {
             let what = format!("publish the key `{app}`");
             self.publish(&entry, &key(Delay::ZERO, app), what, false)?;
-            let what = format!("publish copies into the journal of `{app}`");
-            self.publish(&entry, &Names::journal_key(app), what, false)?;
         }
         let garbage = "delayline-check";
         self.publish(&entry, garbage, "publish a malformed key".into(), false)?;

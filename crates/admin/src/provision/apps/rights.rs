@@ -6,10 +6,7 @@ use delayline_broker::{
     NOTHING, Pattern, Permission, RECALL_ID, TopicPermission, alternatives, any_of, delays_pattern, exactly,
     names_pattern, permits,
 };
-use delayline_core::{
-    codec::WORDS,
-    topology::{Names, Topology},
-};
+use delayline_core::{codec::WORDS, topology::Topology};
 
 use super::{AppSpec, AppUser};
 
@@ -44,20 +41,14 @@ pub(super) fn rights(
     }
     // Other users may be meant to see recalled messages of this application; a publisher is not.
     read.extend(own.map(|app| names.recalled(app)));
-    let journalled = spec.journal().map(|_| &spec.app);
-    read.extend(journalled.map(|app| names.journal(app)));
-    // The further key of a message, in its header BCC. RabbitMQ cannot distinguish it from the key of a
-    // message that is only meant for the journal.
-    let journals = journalled.into_iter().chain(&user.may_recall).map(Names::journal_key);
-    let journals: Vec<_> = journals.map(|key| exactly(&key)).collect();
+    read.extend(spec.journal().map(|_| names.journal(&spec.app)));
     let own_and_others: BTreeSet<_> =
         std::iter::once(&spec.app).chain(&user.may_publish).chain(&user.may_recall).collect();
     let keys = alternatives(own_and_others.into_iter().map(|app| {
         let recallable = own == Some(app) || user.may_recall.contains(app);
         format!("{}{}", exactly(app.as_str()), if recallable { RECALL_ID } else { "" })
     }));
-    let keys = format!(r"delay{}\.{keys}", delays_pattern(user.max_delay));
-    let keys = format!(r"^{}\z", alternatives(journals.into_iter().chain([keys])));
+    let keys = format!(r"^delay{}\.{keys}\z", delays_pattern(user.max_delay));
     let mut topics = vec![topic(entry, keys, NOTHING.into()), topic(dispatch, NOTHING.into(), binding_keys)];
     for (exchange, may) in [(names.retry(), user.may_retry), (names.parked(), may_park(spec, user))] {
         if may {
@@ -267,25 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_written_by_publishers_and_read_by_its_application() {
+    fn a_journal_is_read_by_its_application() {
         let recall = RecallSettings::default().with_journal(JournalSettings::default());
         let more = AppUser { may_recall: vec![AppKey::new("eu.mail").unwrap()], ..user("svc") };
         let spec = AppSpec { recall: Some(recall), ..spec("billing", more) };
-        let (permission, topics) = of(&spec);
+        let (permission, _) = of(&spec);
         let reads = &permission.read;
         assert!(matches(reads, "delay.journal.billing") && !matches(reads, "delay.journal.eu.mail"));
-        let keys = &topics[0].write;
-        for allowed in ["journal.billing", "journal.eu.mail", &key(9, "billing"), &key(9, "eu.mail")] {
-            assert!(matches(keys, allowed), "{allowed}");
-        }
-        for refused in
-            ["journal.orders", "journal.euxmail", "journal.", "xjournal.billing", "journal.billing\n"]
-        {
-            assert!(!matches(keys, refused), "{refused:?}");
-        }
-        let (permission, topics) =
+        let (permission, _) =
             of(&AppSpec { recall: Some(RecallSettings::default()), user: Some(user("u")), ..spec });
-        assert!(!permission.read.contains("journal") && !topics[0].write.contains("journal"));
+        assert!(!permission.read.contains("journal"));
     }
 
     #[test]

@@ -54,7 +54,12 @@ pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
     if let Some(settings) = spec.recall
         && let Some(to) = arrives_in(topology, spec)
     {
-        steps.extend(topology.recall(app, Endpoint::Queue(to), settings).into_iter().map(step));
+        steps.extend(
+            topology
+                .recall(app, Endpoint::Queue(to), settings)
+                .into_iter()
+                .map(|object| step(topology, object)),
+        );
     }
     if let Some(user) = user {
         let (permission, topics) = rights(topology, spec, user);
@@ -82,9 +87,10 @@ fn arrives_in(topology: &Topology, spec: &AppSpec) -> Option<String> {
     }
 }
 
-fn step(object: Object) -> Step {
+/// A journal has copies, so another queue may be bound like it.
+fn step(topology: &Topology, object: Object) -> Step {
     match object {
-        Object::Binding(binding) => Step::Only(binding),
+        Object::Binding(binding) if !topology.is_journal_binding(&binding) => Step::Only(binding),
         object => Step::Object(object),
     }
 }

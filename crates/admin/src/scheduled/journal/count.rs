@@ -1,6 +1,6 @@
 //! The number of due messages over time.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::AtomicBool};
+use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 use jiff::{RoundMode, Timestamp, ToSpan, Unit, ZonedRound, tz::TimeZone};
 use serde::Serialize;
@@ -12,9 +12,8 @@ use crate::error::AdminError;
 
 use super::{
     JournalRead, ScheduleFilter, ScheduleState,
-    entry::Entry,
-    list::recalls,
-    reader::{Reading, Taken},
+    list::{Estimated, recalls},
+    reader::Reading,
 };
 
 /// The most slots that are counted separately, so that counting takes bounded memory. Later slots are
@@ -62,8 +61,8 @@ pub struct ScheduleCount {
     pub slots: Vec<ScheduleSlot>,
     /// How many messages are due later than the last slot.
     pub later: u64,
-    /// How many messages have no due time.
-    pub undated: u64,
+    /// The messages whose exact due time is unknown.
+    pub estimated: Estimated,
     /// How far the journal was read.
     pub journal: JournalRead,
     /// The checks that were not possible, and why.
@@ -124,7 +123,7 @@ impl Slots {
             ScheduleState::Waiting => slot.waiting += 1,
             ScheduleState::Recalled => slot.recalled += 1,
             ScheduleState::Uncertain => slot.uncertain += 1,
-            ScheduleState::Due | ScheduleState::Undated => slot.due += 1,
+            ScheduleState::Due => slot.due += 1,
         }
         if self.slots.len() > self.most
             && let Some((_, last)) = self.slots.pop_last()
@@ -149,21 +148,18 @@ pub fn count_scheduled(
     let (recalls, unchecked) = recalls(settings, topology, app, "which of them were recalled")?;
     let now = Timestamp::now();
     let mut slots = Slots::new(by, zone, SLOTS);
-    let mut undated = 0;
+    let mut estimated = Estimated::default();
     let journal = Reading { settings, topology, app, stop }.run(
-        |delivery| {
-            let Some(entry) = Entry::of(delivery, app) else { return ControlFlow::Continue(Taken::Odd) };
-            match entry.due {
-                Some(due) if filter.admits(&entry, now) => slots.add(due, entry.state(&recalls, now)),
-                Some(_) => {}
-                None => undated += 1,
+        |entry, _| {
+            if filter.admits(&entry, now) {
+                estimated.add(&entry);
+                slots.add(entry.due, entry.state(&recalls, now));
             }
-            ControlFlow::Continue(Taken::Yes)
         },
         progress,
     )?;
     let (later, slots) = (slots.later, slots.slots.into_values().collect());
-    Ok(ScheduleCount { app: app.to_string(), by, slots, later, undated, journal, unchecked })
+    Ok(ScheduleCount { app: app.to_string(), by, slots, later, estimated, journal, unchecked })
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    ops::ControlFlow,
     sync::atomic::AtomicBool,
 };
 
@@ -18,11 +17,7 @@ use delayline_settings::Settings;
 
 use crate::{drain::Sample, error::AdminError, scheduled::recalled_keys};
 
-use super::{
-    JournalRead, ScheduleState, ScheduledMessage,
-    entry::Entry,
-    reader::{Reading, Taken},
-};
+use super::{JournalRead, ScheduleState, ScheduledMessage, entry::Entry, reader::Reading};
 
 /// Which messages to list.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +27,7 @@ pub struct ScheduleFilter {
     pub due_after: Option<Timestamp>,
     /// Those that are due before this time.
     pub due_before: Option<Timestamp>,
-    /// Those with this id, also if it was renewed, and also without a due time.
+    /// Those with this id, also if it was renewed.
     pub id: Option<MessageId>,
     /// Whether messages are left out that are known to be recalled.
     pub not_recalled: bool,
@@ -72,12 +67,8 @@ impl ScheduleFilter {
         if self.id.as_ref().is_some_and(|id| !entry.key.id().is_some_and(|its| its.is_of(id))) {
             return false;
         }
-        match entry.due {
-            Some(due) => {
-                due >= self.due_after.unwrap_or(now) && self.due_before.is_none_or(|before| due < before)
-            }
-            None => self.id.is_some(),
-        }
+        entry.latest() >= self.due_after.unwrap_or(now)
+            && self.due_before.is_none_or(|before| entry.due < before)
     }
 }
 
@@ -97,12 +88,32 @@ pub struct ScheduleList {
     pub recalled: u64,
     /// How many messages may have been recalled too late; this is unknown here.
     pub uncertain: u64,
-    /// How many messages have no due time. They are listed only by their id.
-    pub undated: u64,
+    /// The messages whose exact due time is unknown.
+    pub estimated: Estimated,
     /// How far the journal was read.
     pub journal: JournalRead,
     /// The checks that were not possible, and why.
     pub unchecked: Vec<String>,
+}
+
+/// Messages without an own due time. Theirs follows from when the broker stored them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct Estimated {
+    /// The number of messages.
+    pub messages: u64,
+    /// By how many seconds at most they may be due later than they are listed.
+    pub seconds: u64,
+}
+
+impl Estimated {
+    pub(super) fn add(&mut self, entry: &Entry) {
+        if let Some(latest) = entry.latest {
+            self.messages += 1;
+            let later = latest.duration_since(entry.due).as_secs();
+            self.seconds = self.seconds.max(u64::try_from(later).unwrap_or(0));
+        }
+    }
 }
 
 /// A message of the journal with its contents.
@@ -134,7 +145,7 @@ pub struct FoundMessage {
 /// The earliest of any number of messages.
 struct Earliest {
     limit: usize,
-    /// By due time, with those that have none at the end.
+    /// By due time.
     kept: BTreeMap<(Timestamp, String), (Entry, u64)>,
     /// How many were not kept.
     more: u64,
@@ -151,7 +162,7 @@ impl Earliest {
             // Two messages without an id cannot be distinguished.
             None => format!("{}/{number}", entry.key.encode()),
         };
-        let place = (entry.due.unwrap_or(Timestamp::MAX), name);
+        let place = (entry.due, name);
         if let Some((_, copies)) = self.kept.get_mut(&place) {
             *copies += 1;
             return;
@@ -187,18 +198,16 @@ pub fn list_scheduled(
     let mut counts = Counts::default();
     let mut number = 0;
     let journal = Reading { settings, topology, app, stop }.run(
-        |delivery| {
+        |entry, _| {
             number += 1;
-            let Some(entry) = Entry::of(delivery, app) else { return ControlFlow::Continue(Taken::Odd) };
-            counts.undated += u64::from(entry.due.is_none());
             if filter.admits(&entry, now) {
                 let state = entry.state(&recalls, now);
                 if !(filter.not_recalled && state == ScheduleState::Recalled) {
                     counts.add(state);
+                    counts.estimated.add(&entry);
                     earliest.add(entry, number);
                 }
             }
-            ControlFlow::Continue(Taken::Yes)
         },
         progress,
     )?;
@@ -210,7 +219,7 @@ pub fn list_scheduled(
         waiting: counts.waiting,
         recalled: counts.recalled,
         uncertain: counts.uncertain,
-        undated: counts.undated,
+        estimated: counts.estimated,
         journal,
         unchecked,
     })
@@ -233,16 +242,13 @@ pub fn find_scheduled(
     let wanted = handle.routing_key().encode();
     let mut found: Option<FoundMessage> = None;
     let read = Reading { settings, topology, app, stop }.run(
-        |delivery| {
-            let entry = Entry::of(delivery, app);
-            if let (Some(earlier), Some(entry)) = (&mut found, &entry)
+        |entry, delivery| {
+            if let Some(earlier) = &mut found
                 && entry.replaces(handle)
             {
                 earlier.rescheduled = entry.handle().map(|handle| handle.to_string());
             }
-            let entry = entry.filter(|_| delivery.routing_key == wanted);
-            let same_time = |entry: &Entry| entry.due.is_none_or(|due| handle.may_be_due_at(due));
-            if let Some(entry) = entry.filter(same_time) {
+            if delivery.routing_key == wanted && entry.is_meant_by(handle) {
                 let copies = match &found {
                     Some(earlier) if earlier.message.due == entry.due => earlier.message.copies + 1,
                     _ => 1,
@@ -260,7 +266,6 @@ pub fn find_scheduled(
                     rescheduled: None,
                 });
             }
-            ControlFlow::Continue(Taken::Yes)
         },
         progress,
     )?;
@@ -286,12 +291,11 @@ pub(crate) fn pending_copies(
     let mut pending = PendingCopies::default();
     let now = Timestamp::now();
     Reading { settings, topology, app, stop: &AtomicBool::new(false) }.run(
-        |delivery| {
-            if let Some(due) = Entry::of(delivery, app).and_then(|entry| entry.due).filter(|due| *due > now) {
+        |entry, _| {
+            if entry.latest() > now {
                 pending.messages += 1;
-                pending.until = pending.until.max(Some(due));
+                pending.until = pending.until.max(Some(entry.latest()));
             }
-            ControlFlow::Continue(Taken::Yes)
         },
         |_, _| {},
     )?;
@@ -316,7 +320,7 @@ struct Counts {
     waiting: u64,
     recalled: u64,
     uncertain: u64,
-    undated: u64,
+    estimated: Estimated,
 }
 
 impl Counts {
@@ -325,7 +329,7 @@ impl Counts {
             ScheduleState::Waiting => self.waiting += 1,
             ScheduleState::Recalled => self.recalled += 1,
             ScheduleState::Uncertain => self.uncertain += 1,
-            ScheduleState::Due | ScheduleState::Undated => {}
+            ScheduleState::Due => {}
         }
     }
 }
@@ -346,13 +350,13 @@ mod tests {
         for (number, (id, due)) in
             (0..).zip([("c", 30), ("d", 40), ("a", 10), ("c", 30), ("a", 10), ("b", 20), ("z", 90)])
         {
-            earliest.add(entry(1, id, Some(due)), number);
+            earliest.add(entry(1, id, due), number);
         }
         assert_eq!(ids(&earliest), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
         // One `d`, two `c` and the `z`.
         assert_eq!(earliest.more, 4);
         let mut none = Earliest::new(0);
-        none.add(entry(1, "a", Some(1)), 0);
+        none.add(entry(1, "a", 1), 0);
         assert_eq!((none.kept.len(), none.more), (0, 1));
     }
 
@@ -361,12 +365,13 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let admits = |filter: &ScheduleFilter, due| filter.admits(&entry(1, "a", due), at(100));
         let any = ScheduleFilter::default();
-        assert!(admits(&any, Some(100)) && !admits(&any, Some(99)) && !admits(&any, None));
+        assert!(admits(&any, 100) && !admits(&any, 99));
+        let unsure = Entry { latest: Some(at(105)), ..entry(1, "a", 95) };
+        assert!(any.admits(&unsure, at(100)) && !any.admits(&unsure, at(106)));
         let between = any.clone().with_due_after(Some(at(10))).with_due_before(Some(at(20)));
-        assert!(admits(&between, Some(10)) && admits(&between, Some(19)));
-        assert!(!admits(&between, Some(9)) && !admits(&between, Some(20)));
+        assert!(admits(&between, 10) && admits(&between, 19));
+        assert!(!admits(&between, 9) && !admits(&between, 20));
         let by_id = |id: &str| ScheduleFilter::default().with_id(Some(id.parse().unwrap()));
-        assert!(admits(&by_id("a"), Some(200)) && admits(&by_id("a"), None));
-        assert!(!admits(&by_id("b"), Some(200)));
+        assert!(admits(&by_id("a"), 200) && !admits(&by_id("b"), 200));
     }
 }

@@ -10,11 +10,14 @@ mod entry;
 mod list;
 pub(crate) mod lost;
 mod reader;
+mod timeline;
 
 pub(crate) use beginning::{JournalBeginning, journal_beginning};
 pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
 pub use entry::{ScheduleState, ScheduledMessage};
 pub(crate) use list::pending_copies;
-pub use list::{FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled};
+pub use list::{
+    Estimated, FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled,
+};
 pub use reader::JournalRead;
 pub(crate) use reader::is_emptied;

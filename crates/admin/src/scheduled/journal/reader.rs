@@ -1,11 +1,11 @@
 //! Reading a journal from its beginning to its end.
 
 use std::{
-    ops::ControlFlow,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline_amqp::{AmqpError, Consumer, Delivery, Next, STREAM_OFFSET, Session, StreamStart};
@@ -13,6 +13,11 @@ use delayline_core::{codec::AppKey, message::Value, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::error::{AdminError, JournalUnread, doing, refuse_without_set};
+
+use super::{
+    entry::{Copy, Entry},
+    timeline::{SKEW, Timeline},
+};
 
 /// How many messages the broker delivers ahead of us. Together with the size of a message, this is the
 /// memory for reading.
@@ -34,6 +39,10 @@ const COUNTED: Duration = Duration::from_secs(6);
 /// If no message follows for this long, a message is the last. If this is too short, only messages
 /// published in the last moment are missed.
 const LAST: Duration = Duration::from_millis(250);
+
+/// How many probes find out when messages were published: for a list, and for an estimate.
+const PROBES: usize = 1_000;
+const FEW_PROBES: usize = 64;
 
 /// How often the stop flag of the caller is checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -74,11 +83,11 @@ pub(super) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Hands each message to `each`, from the oldest to the last at the start, unless `each` ends it
-    /// before. `progress` gets the number of read messages, and their total, from time to time.
+    /// Hands each delayed message of the application to `each`, from the oldest to the last at the start.
+    /// `progress` gets the number of read messages, and their total, from time to time.
     pub(super) fn run(
         &self,
-        mut each: impl FnMut(&Delivery) -> ControlFlow<(), Taken>,
+        mut each: impl FnMut(Entry, &Delivery),
         mut progress: impl FnMut(u64, u64),
     ) -> Result<JournalRead, AdminError> {
         let queue = self.topology.names().journal(self.app);
@@ -95,6 +104,7 @@ impl Reading<'_> {
         let Some(mut reading) = begin()? else { return Ok(report) };
         let (mut first, mut unacknowledged, mut again) = (None, 0, true);
         let mut at = None;
+        let mut dates = Dates::new(self, &queue, PROBES);
         loop {
             let (end, _, consumer) = &reading;
             let (limit, is_over) = match *end {
@@ -133,10 +143,9 @@ impl Reading<'_> {
             report.cut_off = first;
             report.read += 1;
             unacknowledged += 1;
-            match each(&delivery) {
-                ControlFlow::Continue(Taken::Yes) => {}
-                ControlFlow::Continue(Taken::Odd) => report.odd += 1,
-                ControlFlow::Break(()) => return Ok(report),
+            match dates.entry(&delivery, here)? {
+                Some(entry) => each(entry, &delivery),
+                None => report.odd += 1,
             }
             if unacknowledged >= ACK_EVERY {
                 consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
@@ -150,25 +159,51 @@ impl Reading<'_> {
         }
     }
 
-    /// Hands the oldest messages to `each`, `limit` at most, of a journal that has any. Returns how many
+    /// Hands the oldest messages to `each`, `most` at most, of a journal that has any. Returns how many
     /// older ones were cut off; `None` if the broker delivered none.
     pub(super) fn beginning(
         &self,
         most: u64,
-        mut each: impl FnMut(&Delivery),
+        mut each: impl FnMut(Entry),
     ) -> Result<Option<u64>, AdminError> {
         let queue = self.topology.names().journal(self.app);
         let mut session = self.open()?;
         let consumer = self.consume(&mut session, &queue, StreamStart::First)?;
+        let mut dates = None;
         let (mut first, mut limit) = (None, PATIENCE);
         // More are delivered only after some are acknowledged.
         for _ in 0..most.min(PREFETCH.into()) {
             let Some(delivery) = self.next(&consumer, &queue, limit)? else { break };
-            first = first.or(Some(offset(&delivery).unwrap_or(0)));
-            each(&delivery);
+            let here = offset(&delivery).unwrap_or(0);
+            first = first.or(Some(here));
+            // The times matter only if older ones were cut off.
+            let probes = if here == 0 { 0 } else { FEW_PROBES };
+            let dates = dates.get_or_insert_with(|| Dates::new(self, &queue, probes));
+            dates.entry(&delivery, here)?.into_iter().for_each(&mut each);
             limit = LAST;
         }
         Ok(first)
+    }
+
+    /// The place of the first message after each of these starts, if one is delivered at once.
+    pub(super) fn first_places(
+        &self,
+        queue: &str,
+        starts: &[StreamStart],
+    ) -> Result<Vec<Option<u64>>, AdminError> {
+        let mut session = self.open()?;
+        let consumers = starts.iter().map(|start| self.consume_few(&mut session, queue, *start, 1));
+        let consumers = consumers.collect::<Result<Vec<_>, _>>()?;
+        let mut limit = LAST;
+        let places = consumers.iter().map(|consumer| {
+            let delivery = self.next(consumer, queue, limit)?;
+            // The others had the same time.
+            if delivery.is_none() {
+                limit = Duration::ZERO;
+            }
+            Ok(delivery.as_ref().and_then(offset))
+        });
+        places.collect()
     }
 
     /// Where it ends now.
@@ -213,7 +248,17 @@ impl Reading<'_> {
     }
 
     fn consume(&self, session: &mut Session, queue: &str, from: StreamStart) -> Result<Consumer, AdminError> {
-        session.read_stream(queue, from, PREFETCH).map_err(doing(format!("reading `{queue}`")))
+        self.consume_few(session, queue, from, PREFETCH)
+    }
+
+    fn consume_few(
+        &self,
+        session: &mut Session,
+        queue: &str,
+        from: StreamStart,
+        prefetch: u16,
+    ) -> Result<Consumer, AdminError> {
+        session.read_stream(queue, from, prefetch).map_err(doing(format!("reading `{queue}`")))
     }
 
     /// The next message; `None` if none comes in time, or the caller stopped.
@@ -264,11 +309,40 @@ impl End {
     }
 }
 
-/// The result for a read message.
-pub(super) enum Taken {
-    Yes,
-    /// It is no delayed message of the application.
-    Odd,
+/// Finds the due times of messages. The broker is asked for times only if a message has none of its own, or
+/// one that does not fit its place.
+struct Dates<'a> {
+    reading: &'a Reading<'a>,
+    queue: &'a str,
+    probes: usize,
+    timeline: Option<Timeline>,
+    /// When the newest message so far was published, by its own time, in seconds since the epoch.
+    newest: i64,
+}
+
+impl<'a> Dates<'a> {
+    fn new(reading: &'a Reading<'a>, queue: &'a str, probes: usize) -> Self {
+        Self { reading, queue, probes, timeline: None, newest: 0 }
+    }
+
+    /// The entry of a delivered copy; `None` if it is no delayed message of the application.
+    fn entry(&mut self, delivery: &Delivery, place: u64) -> Result<Option<Entry>, AdminError> {
+        let unit = self.reading.topology.settings().unit.duration();
+        let Some(copy) = Copy::of(delivery, self.reading.app, unit) else { return Ok(None) };
+        if let Some(published) = copy.claimed_publishing()
+            && self.timeline.is_none()
+            && published >= self.newest.saturating_sub(SKEW)
+            && published <= Timestamp::now().as_second().saturating_add(SKEW)
+        {
+            self.newest = self.newest.max(published);
+            return Ok(Some(copy.at_its_own_time()));
+        }
+        if self.timeline.is_none() {
+            self.timeline = Some(Timeline::probe(self.reading, self.queue, self.probes)?);
+        }
+        let published = self.timeline.as_ref().map(|it| it.published(place));
+        Ok(published.map(|published| copy.dated(published)))
+    }
 }
 
 fn offset(delivery: &Delivery) -> Option<u64> {

@@ -2,7 +2,8 @@
 
 use owo_colors::OwoColorize;
 
-use delayline_admin::{FoundMessage, JournalRead, ScheduleCount, ScheduleList, ScheduleState};
+use delayline_admin::{Estimated, FoundMessage, JournalRead, ScheduleCount, ScheduleList, ScheduleState};
+use delayline_core::codec::Delay;
 
 use crate::{
     cmd::held::sample,
@@ -33,8 +34,10 @@ pub(super) fn show(
         Some(found) if output.json => output.json(found)?,
         Some(found) => {
             let state = coloured(found.message.state);
-            let due = found.message.due.map_or_else(|| "unknown".into(), date);
-            output.line(format!("{state} due {due}"))?;
+            output.line(format!("{state} due {}", date(found.message.due)))?;
+            if let Some(latest) = found.message.due_latest {
+                output.line(format!("  or later     until {}", date(latest)))?;
+            }
             output.line(format!("  handle       {}", readable(&found.message.handle)))?;
             if found.message.copies > 1 {
                 output.line(format!("  published    {} times", grouped(found.message.copies)))?;
@@ -73,10 +76,9 @@ pub(super) fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Fai
             0 | 1 => readable(&it.handle),
             copies => format!("{} (published {copies} times)", readable(&it.handle)),
         };
-        let due = it.due.map_or_else(|| "unknown".into(), date);
         // Without colours, which the table would give room.
         vec![
-            due,
+            date(it.due),
             it.state.as_str().to_owned(),
             number(it.attempt),
             grouped(it.bytes.unwrap_or(0) as u64),
@@ -98,7 +100,7 @@ pub(super) fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Fai
             grouped(list.uncertain)
         ))?;
     }
-    undated(list.undated, output)?;
+    estimated(list.estimated, output)?;
     ending(&list.journal, &list.unchecked, output)
 }
 
@@ -120,15 +122,16 @@ pub(super) fn count(count: &ScheduleCount, output: &mut Output) -> Result<Code, 
         output
             .line(format!("{} are due later, and not counted separately", counted(count.later, "message")))?;
     }
-    undated(count.undated, output)?;
+    estimated(count.estimated, output)?;
     ending(&count.journal, &count.unchecked, output)
 }
 
-fn undated(undated: u64, output: &mut Output) -> Result<(), Failure> {
-    if undated > 0 {
+fn estimated(estimated: Estimated, output: &mut Output) -> Result<(), Failure> {
+    if estimated.messages > 0 {
         output.line(format!(
-            "{} have no due time (header delayline-due), and are listed only by --id",
-            counted(undated, "message")
+            "{} without the header delayline-due may be due up to {} later than shown",
+            counted(estimated.messages, "message"),
+            Delay::from_seconds(estimated.seconds).unwrap_or(Delay::MAX)
         ))?;
     }
     Ok(())

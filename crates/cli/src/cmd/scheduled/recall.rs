@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use delayline_admin::{self as admin, JournalRead, ScheduleFilter, ScheduleList, ScheduledMessage};
+use delayline_admin::{self as admin, JournalRead, ScheduleFilter, ScheduleList};
 use delayline_core::{
     codec::{AppKey, MessageId},
     message::Handle,
@@ -169,11 +169,11 @@ fn journalled(
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));
     }
-    let parsed = |it: &ScheduledMessage| it.handle.parse::<Handle>().ok();
-    let mut handles: Vec<_> = found.messages.iter().filter_map(parsed).collect();
+    let now = Timestamp::now();
+    let mut handles: Vec<_> = found.messages.iter().filter_map(|it| it.recallable(now)).collect();
     let without = (found.messages.len() - handles.len()) as u64;
     // The next run would find the same ones.
-    let over = args.due_after.is_some_and(|after| after < Timestamp::now());
+    let over = args.due_after.is_some_and(|after| after < now);
     let again = undo || over || without > 0 || !found.unchecked.is_empty();
     if args.all && found.more > 0 && again {
         return Err(Failure::usage(format!(
@@ -185,7 +185,6 @@ fn journalled(
     }
     if args.id.is_some() {
         // A retry is a message that was due before: the waiting message counts.
-        let now = Timestamp::now();
         let waits = |handle: &Handle| handle.due().is_none_or(|due| due > now);
         match handles.iter().any(waits) {
             true => handles.retain(waits),

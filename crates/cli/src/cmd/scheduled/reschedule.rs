@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline_admin::{self as admin, FoundMessage, ScheduleState};
+use delayline_amqp::STREAM_OFFSET;
 use delayline_core::{
     Message,
     codec::{Delay, MessageId},
@@ -152,17 +153,14 @@ fn journalled(
         _ if found.sample.unreadable => {
             Some("not all of its headers and properties can be read here; give its --body")
         }
-        ScheduleState::Uncertain => Some("the message was recalled, perhaps too late"),
+        ScheduleState::Uncertain => Some("it is unknown whether the message still waits"),
         _ => None,
     };
     if let Some(gone) = gone {
         output.problem(&format!("{gone}; nothing was changed"))?;
         return Ok(Err(Code::Problem));
     }
-    let old = match found.message.due {
-        Some(due) => args.handle.clone().with_due(due),
-        None => args.handle.clone(),
-    };
+    let old = args.handle.clone().with_due(found.message.due);
     Ok(Ok((old.clone(), again(&old, when, found, settings))))
 }
 
@@ -170,11 +168,11 @@ fn journalled(
 fn again(old: &Handle, when: When, found: FoundMessage, settings: &Settings) -> Message {
     let FoundMessage { body, mut properties, headers: copied, .. } = found;
     // Headers that the broker added to the copy, and headers that the new message gets again.
-    let ours = |name: &str| name == "x-stream-offset" || name == headers::DUE || name == headers::JOURNAL;
+    let ours = |name: &str| name == STREAM_OFFSET || name == headers::DUE;
     let mut kept: Headers =
         copied.into_iter().filter(|(name, _)| !ours(name) && !is_forbidden(name)).collect();
     move_user_id(&mut properties, &mut kept, settings.broker.credentials.username());
-    let message = Message::new(old.app().clone(), when, body).with_id(old.id().clone()).journalled();
+    let message = Message::new(old.app().clone(), when, body).with_id(old.id().clone());
     let mut message = message.with_properties(properties);
     message.headers = kept;
     message

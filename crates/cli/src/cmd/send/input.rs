@@ -47,7 +47,6 @@ pub(crate) struct Template {
     pub(crate) checked: bool,
     pub(crate) tolerance: Tolerance,
     pub(crate) id: Option<MessageId>,
-    pub(crate) journal: bool,
     pub(crate) quota: Quota,
     /// The unit of the set, and whether it has shortcuts.
     pub(crate) unit: (Unit, bool),
@@ -66,7 +65,6 @@ impl Template {
             checked: false,
             tolerance: Tolerance::NONE,
             id: None,
-            journal: false,
             quota: Quota::default(),
             unit: (Unit::SECOND, false),
             user: None,
@@ -82,8 +80,7 @@ impl Template {
     pub(crate) fn message(&self, body: Vec<u8>) -> Result<Message, String> {
         let app = self.app.clone().ok_or("there is no app key; use --app")?;
         let when = self.when.ok_or("there is no delay; use --delay or --at")?;
-        let mut message = Message::new(app, when, body).with_tolerance(self.tolerance);
-        message.journalled = self.journal;
+        let message = Message::new(app, when, body).with_tolerance(self.tolerance);
         Ok(match self.id.clone() {
             Some(id) => message.with_id(id),
             None => message,
@@ -119,7 +116,6 @@ struct JsonMessage {
     tolerance: Option<Tolerance>,
     #[serde(deserialize_with = "text::<MessageId, _>")]
     id: Option<MessageId>,
-    journal: Option<bool>,
     body: Option<String>,
     #[serde(deserialize_with = "base64")]
     body_base64: Option<Vec<u8>>,
@@ -160,6 +156,7 @@ struct JsonMessage {
     // Fields that `scheduled show` prints: the old due time, which does not matter for sending it
     // again.
     due: IgnoredAny,
+    due_latest: IgnoredAny,
     state: IgnoredAny,
     handle: IgnoredAny,
     attempt: IgnoredAny,
@@ -196,7 +193,6 @@ impl JsonMessage {
         template.app = self.app.or(template.app);
         template.tolerance = self.tolerance.unwrap_or(template.tolerance);
         template.id = self.id.or(template.id);
-        template.journal = self.journal.unwrap_or(template.journal);
         match (self.delay, self.at) {
             (Some(_), Some(_)) => {
                 return Err("it has both `delay` and `at`; remove either".into());

@@ -1,6 +1,8 @@
 //! Sending a message in place of the waiting messages with its id.
 
-use delayline_admin::{self as admin, ScheduleFilter, ScheduledMessage};
+use jiff::Timestamp;
+
+use delayline_admin::{self as admin, ScheduleFilter};
 use delayline_core::{
     Message,
     codec::{AppKey, MessageId},
@@ -58,9 +60,8 @@ pub(crate) fn waiting(
             "the journal no longer has {what}; any of them that wait with this id are not replaced"
         ));
     }
-    // Messages without a due time may wait as well.
-    let parsed = |it: &ScheduledMessage| it.handle.parse().ok();
-    Ok(Ok(found.messages.iter().filter_map(parsed).collect()))
+    let now = Timestamp::now();
+    Ok(Ok(found.messages.iter().filter_map(|it| it.recallable(now)).collect()))
 }
 
 /// Sends a message in place of the message with this handle, unless the old message was recalled:

@@ -22,13 +22,12 @@ use std::{
 use crossbeam_channel::RecvTimeoutError;
 use jiff::Timestamp;
 
-use delayline_amqp::{AmqpError, Session};
+use delayline_amqp::AmqpError;
 use delayline_client::router::{Cause, Receipt, Router};
 use delayline_core::{
     Message,
     codec::{AppKey, Delay, MessageId, Tolerance},
     message::{Handle, When},
-    topology::Names,
 };
 use delayline_settings::Settings;
 
@@ -67,11 +66,11 @@ Examples:
   delayline send --app billing --delay 1h --tolerance 5% < body.txt
   seq 1000 | delayline send --app billing --delay 10s --lines
   delayline send --jsonl --file messages.jsonl --delay 1h
-  delayline send --app billing --delay 30d --id invoice-17-1 --journal --body 'pay!'
+  delayline send --app billing --delay 30d --id invoice-17-1 --body 'pay!'
   delayline send --app billing --delay 14d --id invoice-17-1 --replace --body 'pay now!'
 
 A line of JSON is an object with any of body, body_base64, headers, app, delay, at, past,
-tolerance, id, journal, message_id, correlation_id, content_type, content_encoding, reply_to, type,
+tolerance, id, message_id, correlation_id, content_type, content_encoding, reply_to, type,
 priority, expiration, timestamp, app_id, user_id; flags supply what it leaves out:
   {\"app\": \"billing\", \"delay\": \"90s\", \"body\": \"invoice 17\", \"headers\": {\"customer\": \"C-4\"}}
 `listen --json` and `held show --json` print such objects, too.
@@ -105,11 +104,8 @@ pub(crate) struct Args {
     /// Give it an id, so that it can be recalled (the application needs `app add --recall`)
     #[arg(long, value_name = "ID", value_parser = values::id, conflicts_with_all = ["lines", "jsonl"])]
     id: Option<MessageId>,
-    /// Put a copy into the application's journal (it needs `app add --recall --journal AGE`)
-    #[arg(long)]
-    journal: bool,
     /// Once the new message is confirmed, recall this old message; without a HANDLE, recall all waiting
-    /// messages with its id in the application's journal, and put the new message there, too
+    /// messages with its id in the application's journal
     #[arg(long, value_name = "HANDLE", value_parser = values::handle, conflicts_with_all = ["lines", "jsonl"])]
     replace: Option<Option<Handle>>,
     /// Print only the handle of each confirmed message with an id, for `scheduled recall`; the rest
@@ -149,7 +145,6 @@ pub(crate) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         checked: false,
         tolerance: args.tolerance,
         id: args.id.clone(),
-        journal: args.journal || matches!(args.replace, Some(None)),
         quota: settings.router.quota.clone(),
         unit: (settings.topology.unit, settings.topology.shortcuts == Some(true)),
         user: settings.broker.credentials.username().map(str::to_owned),
@@ -167,9 +162,6 @@ pub(crate) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         (Some(None), id) => id.as_ref(),
         _ => None,
     };
-    if let Some(app) = template.app.as_ref().filter(|_| template.journal) {
-        journalled(app, settings)?;
-    }
     let report = if args.lines || args.jsonl {
         let format = if args.lines { Format::Lines } else { Format::Json };
         send_many(args, format, &template, settings, output)?
@@ -197,23 +189,6 @@ pub(crate) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         Report { unsendable: 1.., .. } => Code::Usage,
         _ => Code::Done,
     })
-}
-
-/// Refuses to send with a copy for a missing journal: its absence would go unnoticed. A user that
-/// may not see the journal can still send.
-fn journalled(app: &AppKey, settings: &Settings) -> Result<(), Failure> {
-    let journal = Names::new(settings.topology.set.clone()).journal(app);
-    match Session::open(&settings.broker)?.queue_depth(&journal) {
-        Ok(Some(_)) | Err(AmqpError::Channel { .. }) => Ok(()),
-        Ok(None) => Err(Failure::new(
-            Code::Broker,
-            format!(
-                "nothing was sent: `{app}` has no journal to keep the copy; run `{}`, or omit --journal",
-                settings.command(&["app", "add", app.as_str(), "--recall", "--journal", "90d"])
-            ),
-        )),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn open(file: &Path) -> Result<File, Failure> {
