@@ -91,8 +91,16 @@ pub fn pause_app(
             return Ok(report);
         }
         None => {
-            let add = topology.settings().set.command(&["app", "add", app.as_str()]);
-            report.conflicts.push(format!("no queue is bound for `{app}`; register it with `{add}`"));
+            let set = &topology.settings().set;
+            report.conflicts.push(match at.snapshot.exchanges.contains_key(&topology.names().dispatch()) {
+                true => {
+                    let add = set.command(&["app", "add", app.as_str()]);
+                    format!("no queue is bound for `{app}`; register it with `{add}`")
+                }
+                false => {
+                    format!("set `{set}` is not installed in this vhost ({})", set.command(&["install"]))
+                }
+            });
             return Ok(report);
         }
     };
