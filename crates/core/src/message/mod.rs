@@ -61,6 +61,10 @@ pub mod headers {
     /// Whether the journal of its application got a copy, so that the journal also gets its
     /// retries.
     pub const JOURNAL: &str = "delayline-journal";
+    /// The name of the recurring schedule that it belongs to.
+    pub const SCHEDULE: &str = "delayline-schedule";
+    /// The occurrence of that schedule, in ms since the epoch.
+    pub const OCCURRENCE: &str = "delayline-occurrence";
     /// Why it was parked.
     pub const REASON: &str = "delayline-reason";
 }

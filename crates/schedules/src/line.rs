@@ -1,0 +1,42 @@
+//! The connections of a daemon, and its turn to publish.
+
+use std::time::Duration;
+
+use delayline_amqp::{AmqpError, Consumer, Delivery, Next};
+use delayline_client::recall::Recaller;
+
+use crate::{
+    error::{ScheduleError, doing},
+    store::{Follower, Writer},
+};
+
+/// The connections of a daemon.
+pub(crate) struct Line {
+    pub(crate) follower: Follower,
+    pub(crate) writer: Writer,
+    pub(crate) turn: Consumer,
+    /// What it holds while it is its turn.
+    pub(crate) held: Option<Delivery>,
+    pub(crate) recaller: Option<Recaller>,
+}
+
+impl Line {
+    /// Whether it is this daemon's turn since now.
+    pub(crate) fn takes_turn(&mut self) -> Result<bool, ScheduleError> {
+        let mut taken = false;
+        loop {
+            match self.turn.next(Duration::ZERO) {
+                Next::Delivery(delivery) => match self.held.replace(delivery) {
+                    // One is enough.
+                    Some(old) => self.turn.ack(old).map_err(doing("taking the turn to publish"))?,
+                    None => taken = true,
+                },
+                Next::Timeout => return Ok(taken),
+                Next::Ended(cause) => {
+                    let ended = || AmqpError::Lost { reason: "the consumer ended".into() };
+                    return Err(doing("taking the turn to publish")(cause.unwrap_or_else(ended)));
+                }
+            }
+        }
+    }
+}
