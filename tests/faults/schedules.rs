@@ -38,7 +38,7 @@ const APP: &str = "recurring";
 const EVERY: i64 = 60;
 
 /// How long idle schedules are measured.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(30);
 
 /// How long a late message may take.
 const PATIENCE: Duration = Duration::from_secs(420);

@@ -1,9 +1,12 @@
 //! The connections of a daemon, and its turn to publish.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
+
+use jiff::Timestamp;
 
 use delayline_amqp::{AmqpError, Consumer, Delivery, Next};
 use delayline_client::recall::Recaller;
+use delayline_core::topology::Unit;
 
 use crate::{
     error::{ScheduleError, doing},
@@ -38,5 +41,21 @@ impl Line {
                 }
             }
         }
+    }
+}
+
+/// The instant from which delays count: now, or the beginning of this second. A message waits for whole
+/// seconds, so it is late by the part of a second in which it was published. Most occurrences are at the
+/// full second. So messages are published at the beginning of a second.
+pub(crate) fn base(unit: Unit) -> Timestamp {
+    let unit = i64::from(unit.millis());
+    loop {
+        let now = Timestamp::now().as_millisecond();
+        let into = now % unit;
+        if unit < 100 || into < unit / 4 {
+            let base = if unit < 100 { now } else { now - into };
+            return Timestamp::from_millisecond(base).unwrap_or(Timestamp::MAX);
+        }
+        thread::sleep(Duration::from_millis((unit - into).unsigned_abs()));
     }
 }

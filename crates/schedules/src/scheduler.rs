@@ -30,7 +30,7 @@ use crate::{
     book::{Batch, Book, Entry, Record, Sent, State, Through},
     definition::{Times, jitter_ms},
     error::{ScheduleError, doing},
-    line::Line,
+    line::{Line, base},
     name::{ScheduleName, message_id},
     plan::{Rules, plan},
     stats::{ScheduleLine, ScheduleStats},
@@ -276,10 +276,10 @@ impl Scheduler {
 
     /// Publishes messages. Their handles are on record before, and that they were published after.
     fn publish(&mut self, line: &mut Line, chunk: &[Due]) -> Result<(), ScheduleError> {
-        let base = self.base();
+        let unit = self.settings.topology.unit;
+        let base = base(unit);
         let (mut batches, mut through) = (BTreeMap::new(), BTreeMap::new());
         let (mut wires, mut bodies) = (Vec::new(), BTreeMap::new());
-        let unit = self.settings.topology.unit;
         for due in chunk {
             let Some(entry) = line.follower.book.get(&due.name).filter(|it| it.definition.rev == due.rev)
             else {
@@ -329,22 +329,6 @@ impl Scheduler {
         line.writer.write(&[&record])?;
         line.follower.book.enter(&record);
         Ok(())
-    }
-
-    /// The instant from which delays count: now, or the beginning of this second. A message waits for whole
-    /// seconds, so it is late by the part of a second in which it was published. Most occurrences are at the
-    /// full second. So messages are published at the beginning of a second.
-    fn base(&self) -> Timestamp {
-        let unit = i64::from(self.settings.topology.unit.millis());
-        loop {
-            let now = Timestamp::now().as_millisecond();
-            let into = now % unit;
-            if unit < 100 || into < unit / 4 {
-                let base = if unit < 100 { now } else { now - into };
-                return Timestamp::from_millisecond(base).unwrap_or(Timestamp::MAX);
-            }
-            thread::sleep(Duration::from_millis((unit - into).unsigned_abs()));
-        }
     }
 
     /// Writes everything valid again, so that the broker can drop the oldest part of the stream.
