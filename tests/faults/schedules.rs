@@ -122,7 +122,7 @@ pub fn run(number: u64, args: &Args) -> ExitCode {
     let arrivals = Arc::new(Mutex::new(Arrivals::new()));
     let (stop, consumer) = consume(&settings, &arrivals);
     let began = Instant::now();
-    let from = Timestamp::now().as_second() + 2 * EVERY;
+    let from = Timestamp::now().as_second() + EVERY;
     // Spread over the minute.
     add(&|it| {
         let number = i64::try_from(number).expect("a number");
