@@ -43,6 +43,7 @@ mod retry;
 mod returned;
 mod roles;
 mod rotated;
+mod schedules;
 mod shortcuts;
 mod signals;
 mod suitable;

@@ -256,6 +256,7 @@ fn messages(walk: &mut Walk) {
     for app in ["gone", "gone", "lost"] {
         walk.run("send", &["--app", app, "--delay", "0", "--body", "x"]);
     }
+    schedules(walk);
     parked(&walk.settings);
     for kind in ["unroutable", "parked"] {
         let list = || {
@@ -277,6 +278,23 @@ fn messages(walk: &mut Walk) {
     assert!(walk.run("held discard", &discard("unroutable"))[0]["discarded"].as_u64() >= Some(2));
     walk.run("held replay", &["--kind", "parked", "--app", "billing"]);
     walk.run("held discard", &discard("parked"));
+}
+
+/// A schedule of an application that does not exist.
+fn schedules(walk: &mut Walk) {
+    let add = ["nightly", "--app", "nobody", "--cron", "@daily", "--zone", "Europe/Berlin"];
+    walk.run("schedule add", &[&add[..], &["--dry-run"]].concat());
+    walk.run(
+        "schedule add",
+        &[&add[..], &["--header", "kind=news", "--end", "2099-01-01T00:00:00Z"]].concat(),
+    );
+    walk.run("schedule list", &[]);
+    walk.run("schedule show", &["nightly"]);
+    walk.run("schedule pause", &["nightly"]);
+    walk.run("schedule resume", &["nightly"]);
+    walk.run("schedule run", &["nightly"]);
+    walk.run("schedule remove", &["nightly", "--dry-run"]);
+    walk.run("schedule remove", &["nightly", "--yes"]);
 }
 
 /// The journal, and the commands that read it.
@@ -329,7 +347,8 @@ fn parked(settings: &Settings) {
 }
 
 fn broker(walk: &mut Walk) {
-    let quiet = ["--no-canary", "--no-retry", "--no-sweep", "--no-unstick", "--no-gateways"];
+    let quiet =
+        ["--no-canary", "--no-retry", "--no-sweep", "--no-unstick", "--no-gateways", "--no-schedules"];
     let daemon = Daemon::start(&walk.settings, &shared_node().management_url(), &quiet);
     walk.run("serve check", &["--listen", &daemon.address.to_string()]);
     walk.run("serve user", &["schemas-daemon", "--dry-run"]);

@@ -15,6 +15,7 @@ mod publisher;
 mod recaller;
 mod report;
 mod scenarios;
+mod schedules;
 mod waiting;
 
 use std::{
@@ -60,6 +61,7 @@ Examples:
   scripts/faults --cluster partition              one fault, on the clusters
   scripts/faults --recall --messages 100000       a tenth is recalled while nodes are killed
   scripts/faults --waiting 1000000 --rate 5000    a million wait while their node is killed
+  scripts/faults --schedules 1000 --over 30       schedules, with two daemons that are killed in turn
   scripts/faults --kills 10 --as-shipped --served
                                                   how late the latest message is after a kill, with
                                                   the broker's own settings and `delayline serve`
@@ -108,7 +110,11 @@ struct Args {
     /// Instead of the faults: kills and restarts the node while this many messages wait
     #[arg(long)]
     waiting: Option<u64>,
-    /// Minutes over which the waiting messages fall due
+    /// Instead of the faults: this many schedules of a minute, while two daemons are killed in turn and the
+    /// node once
+    #[arg(long)]
+    schedules: Option<u64>,
+    /// Minutes over which the waiting messages fall due, or for which schedules run
     #[arg(long, default_value_t = 10)]
     over: u64,
     /// Also writes the figures to this file, as JSON
@@ -177,6 +183,9 @@ fn main() -> ExitCode {
     }
     if let Some(messages) = args.waiting {
         return waiting::run(messages, &args);
+    }
+    if let Some(number) = args.schedules {
+        return schedules::run(number, &args);
     }
     // Without `--all`, unknown names are ignored: the test runner passes the names of other tests,
     // too.

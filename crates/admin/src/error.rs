@@ -7,6 +7,7 @@ use delayline_core::{
     shell::command,
     topology::{Endpoint, Topology},
 };
+use delayline_schedules::ScheduleError;
 use delayline_settings::{NO_MANAGEMENT, Settings};
 
 use crate::{
@@ -127,6 +128,9 @@ pub enum AdminError {
         /// The reason of the management API.
         reason: String,
     },
+    /// Schedules could not be read or changed.
+    #[error(transparent)]
+    Schedules(#[from] ScheduleError),
     /// The operation needs the management API, and none is configured.
     #[error("this needs the management API, which alone {only}: {NO_MANAGEMENT}")]
     NotConfigured {

@@ -119,6 +119,10 @@ pub(crate) fn as_installed(
             None => false,
         };
     }
+    let schedules = topology.names().schedules();
+    if session.queue_depth(&schedules)?.is_some() {
+        found.insert(schedules);
+    }
     Ok(topology.as_installed(false, |queue| found.contains(queue)))
 }
 

@@ -20,6 +20,7 @@ pub(super) fn argument_table<'a>(
                 // Always 64 bits: the TTL of level 22 and above needs them.
                 Argument::Number(number) => AmqpValue::LongLongInt(*number),
                 Argument::Text(text) => AmqpValue::LongString(text.clone()),
+                Argument::Flag(flag) => AmqpValue::Boolean(*flag),
             };
             (name.clone(), value)
         })

@@ -15,11 +15,13 @@ pub fn daemon_rights(names: &Names, gateways: &[String], user: &str) -> (Permiss
     let entry = names.entry();
     let set = escape(&entry);
     // Retries, gateways and canaries publish to the entry exchange, for any application. Canaries bind
-    // their own queues. Sweeping unbinds recalls, and notes each in a second binding.
-    let mut write = vec![format!(r"{set}(\.(parked|canary\..+|recalled\..+))?")];
+    // their own queues. Sweeping unbinds recalls, and notes each in a second binding. Schedules are kept in
+    // a stream of the set, and their messages are recalled.
+    let mut write = vec![format!(r"{set}(\.(parked|schedules|canary\..+|recalled\..+))?")];
     write.extend(gateways.iter().map(|gateway| exactly(gateway)));
     let write = format!(r"^({})\z", write.join("|"));
-    let read = format!(r"^{set}\.(retry|dispatch|canary\..+|recall\..+|gateway(-due)?\..+)\z");
+    let read =
+        format!(r"^{set}\.(retry|dispatch|schedules(\.turn)?|canary\..+|recall\..+|gateway(-due)?\..+)\z");
     let permission = Permission {
         user: user.into(),
         configure: configure(names).into(),

@@ -21,7 +21,7 @@ for it: every user of the machine could read it.";
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Set up", &["install", "verify", "uninstall", "apply", "diff", "export"]),
     ("Applications", &["app", "gateway"]),
-    ("Messages", &["send", "listen", "scheduled", "held"]),
+    ("Messages", &["send", "schedule", "listen", "scheduled", "held"]),
     ("Operate", &["status", "doctor", "unstick", "serve", "transfer", "guard"]),
     ("Develop", &["dev", "demo", "key", "completions", "version"]),
 ];

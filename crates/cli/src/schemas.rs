@@ -11,6 +11,7 @@ use delayline_admin::{
     PauseReport, PendingRecalls, Refusal, RemoveRefusal, RemoveReport, ReplayReport, ScheduleCount,
     ScheduleList, SweepReport, TransferReport, Unguarded, UninstallReport, UnstickReport, VerifyReport,
 };
+use delayline_schedules::{AllSchedules, ScheduleChange, ScheduleDetails};
 use delayline_watch::{picture::Picture, web::Health};
 
 use generate::Printed;
@@ -19,7 +20,7 @@ use crate::{
     cmd::{
         app, completions, demo, dev, doctor,
         held::{Discarded, OfKind},
-        key, listen, man, scheduled, send, serve,
+        key, listen, man, schedule, scheduled, send, serve,
         set::export::Exported,
         version,
     },
@@ -76,6 +77,13 @@ printed! {
     "key-encode", "A routing key.", [key::Encoded];
     "listen", "A message that arrived; one line for each.", [listen::Arrival];
     "man", "A manual page, or the files that were written.", [man::Page, man::Pages];
+    "schedule-add", "A report of `schedule add`.", [ScheduleChange];
+    "schedule-list", "The schedules of a set.", [AllSchedules];
+    "schedule-pause", "A report of `schedule pause`.", [ScheduleChange];
+    "schedule-remove", "A report of `schedule remove`.", [ScheduleChange];
+    "schedule-resume", "A report of `schedule resume`.", [ScheduleChange];
+    "schedule-run", "The message that `schedule run` published.", [schedule::Ran<'static>];
+    "schedule-show", "A schedule, with its next occurrences.", [ScheduleDetails];
     "scheduled-count", "The number of messages of an application's journal, by due time.", [ScheduleCount];
     "scheduled-list", "The messages of an application's journal; with `--recalls`, the pending recalls.",
         [ScheduleList, PendingRecalls];

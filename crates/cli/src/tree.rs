@@ -12,7 +12,8 @@ use delayline_core::codec::{Delay, Tolerance};
 
 use crate::{
     cmd::{
-        app, completions, demo, dev, doctor, gateway, guard, held, key, listen, man, scheduled, send, serve,
+        app, completions, demo, dev, doctor, gateway, guard, held, key, listen, man, schedule, scheduled,
+        send, serve,
         set::{apply, export, install, uninstall, verify},
         status, transfer, unstick, version,
     },
@@ -137,6 +138,8 @@ enum Command {
     App(app::Args),
     /// Accept messages of applications written for the delayed-message plugin
     Gateway(gateway::Args),
+    /// Send messages again and again: cron with time zones
+    Schedule(schedule::Args),
     /// Send messages to be delivered later
     Send(Box<send::Args>),
     /// Print an application's messages as they arrive
@@ -201,6 +204,7 @@ impl Cli {
             Command::Gateway(args) => gateway::run(args, &settings()?, output),
             Command::Send(args) => send::run(args, &settings()?, output),
             Command::Listen(args) => listen::run(args, &settings()?, output),
+            Command::Schedule(args) => schedule::run(args, &settings()?, output),
             Command::Scheduled(args) => scheduled::run(args, &settings()?, output),
             Command::Held(args) => held::run(args, &settings()?, output),
             Command::Status(args) => status::run(args, settings()?, output),
@@ -241,6 +245,7 @@ impl Command {
             Self::App(args) => args.looks(),
             Self::Gateway(args) => args.looks(),
             Self::Held(args) => args.looks(),
+            Self::Schedule(args) => args.looks(),
             Self::Scheduled(args) => args.looks(),
             _ => false,
         }

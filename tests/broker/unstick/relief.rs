@@ -10,6 +10,7 @@ use std::{
 
 use delayline_admin::Unsticker;
 use delayline_amqp::Next;
+use delayline_broker::Survey;
 
 use super::{refused::long_ago, *};
 
@@ -21,7 +22,7 @@ fn an_application_that_blocks_a_level_is_paused_until_its_queue_accepts_messages
     send(&settings, "greedy", 0..60, 1);
     stuck(&settings, "delay.level.00", 60);
     let stop = Arc::new(AtomicBool::new(false));
-    let unsticker = Unsticker::new(settings.clone(), survey, Arc::default()).pausing(1);
+    let unsticker = Unsticker::new(settings.clone(), Arc::new(Survey::new(&settings)), Arc::default()).pausing(1);
     let running = thread::spawn({
         let stop = Arc::clone(&stop);
         move || unsticker.run(&stop)

@@ -80,6 +80,10 @@ fn arguments(command: &str) -> Vec<&str> {
         "scheduled recall" | "scheduled unrecall" | "scheduled show" => &[HANDLE],
         "scheduled reschedule" => &[HANDLE, "--delay", "1d", "--body", "x"],
         "scheduled list" | "scheduled count" => &["--app", "nobody"],
+        "schedule add" => &["nightly", "--app", "nobody", "--cron", "@daily"],
+        "schedule list" => &[],
+        "schedule show" | "schedule pause" | "schedule resume" | "schedule run" => &["nightly"],
+        "schedule remove" => &["nightly", "--yes"],
         "listen" => &["--app", "nobody", "--count", "1"],
         "serve" => &["--no-web"],
         "completions" => &["bash"],
@@ -134,6 +138,10 @@ fn without_a_file(command: &str) -> Vec<Command> {
                 all.push(given(&[&one[..], &[file]].concat()));
             }
             all.push(given(&[&one[..], &[nowhere, "--lines"]].concat()));
+        }
+        "schedule add" => {
+            let flags = ["schedule", "add", "x", "--app", "a", "--every", "1m", "--body-file", nowhere];
+            all.push(given(&flags));
         }
         "apply" | "diff" => all.push(given(&[command, nowhere])),
         "transfer" => all.push(given(&["transfer", "delay", "later", "--to-config", nowhere])),

@@ -100,6 +100,12 @@ codes! {
     RecallsOverQuota = "recalls-over-quota", Problem;
     /// A journal whose contents the broker has lost.
     JournalLost = "journal-lost", Problem;
+    /// Schedules, and no daemon that publishes them.
+    SchedulesUnserved = "schedules-unserved", Problem;
+    /// A schedule of which occurrences are not published.
+    ScheduleStalled = "schedule-stalled", Problem;
+    /// A schedule for an app key that no queue is bound for.
+    ScheduleUnbound = "schedule-unbound", Problem;
     /// A gateway that lacks a part.
     GatewayBroken = "gateway-broken", Problem;
     /// A gateway whose entry leads past the delay.
@@ -152,6 +158,8 @@ codes! {
     JournalTooShort = "journal-too-short", Advice;
     /// A journal that a policy makes keep less than it was declared with.
     JournalLimited = "journal-limited", Advice;
+    /// A schedule without further occurrences.
+    ScheduleEnded = "schedule-ended", Advice;
     /// A gateway that no queue is bound to.
     GatewayUnbound = "gateway-unbound", Advice;
     /// Users that may publish to the entry exchange with any key.

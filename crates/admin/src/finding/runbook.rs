@@ -22,6 +22,7 @@ pages! {
     BROKER "broker";
     SET "set";
     RECALL "recall";
+    SCHEDULES "schedules";
     GATEWAYS "gateways";
     LAYOUTS "layouts";
 }
@@ -90,6 +91,9 @@ impl FindingCode {
             | Self::JournalMissing
             | Self::JournalTooShort
             | Self::JournalLimited => RECALL,
+            Self::SchedulesUnserved | Self::ScheduleStalled | Self::ScheduleUnbound | Self::ScheduleEnded => {
+                SCHEDULES
+            }
             Self::GatewayBroken | Self::GatewayBypassed | Self::GatewayUnserved | Self::GatewayUnbound => {
                 GATEWAYS
             }
@@ -112,7 +116,7 @@ mod tests {
 
     #[test]
     fn every_section_with_a_severity_belongs_to_a_code() {
-        let pages = [STUCK, DESTINATIONS, HELD, LATE, BROKER, SET, RECALL, GATEWAYS, LAYOUTS];
+        let pages = [STUCK, DESTINATIONS, HELD, LATE, BROKER, SET, RECALL, SCHEDULES, GATEWAYS, LAYOUTS];
         let titles =
             pages.iter().flat_map(|(_, text)| text.lines()).filter_map(|line| line.strip_prefix("## "));
         let found = titles.filter(|title| title.ends_with(" (problem)") || title.ends_with(" (advice)"));

@@ -26,7 +26,7 @@ use crate::{
     error::{AdminError, connect, doing},
     examine::{self, Conflict, ObjectState, as_installed, describe},
     inspect::{AppEntry, AppUserEntry, list_apps, names_among},
-    number::{counted_if_known, either, known},
+    number::{counted_if_known, either, known, named},
 };
 
 /// The result of removing a set.
@@ -66,6 +66,8 @@ pub struct Refusal {
     pub landing: Vec<String>,
     /// Gateways, which need the set.
     pub gateways: Vec<String>,
+    /// Recurring schedules, which are kept in the set.
+    pub schedules: Vec<String>,
     /// Why it is unknown whether messages wait between two levels.
     pub unchecked: Vec<String>,
     /// Whether a signal came: then everything that was closed was opened again.
@@ -100,6 +102,10 @@ impl fmt::Display for Refusal {
         if !self.gateways.is_empty() {
             let names: Vec<_> = self.gateways.iter().map(|name| format!("`{name}`")).collect();
             write!(f, "{separator}gateways need the set: {}", names.join(", "))?;
+            separator = "; ";
+        }
+        if !self.schedules.is_empty() {
+            write!(f, "{separator}it has schedules: {}", named(self.schedules.iter().cloned()))?;
             separator = "; ";
         }
         for unchecked in &self.unchecked {
@@ -176,19 +182,25 @@ fn remove(
         }
     }
     let ours = removal_order(ours);
-    let queues: Vec<&str> = ours.iter().filter_map(|object| queue_that_empties(object)).collect();
+    let schedules = if topology.has_schedules() { schedules(settings, topology)? } else { Vec::new() };
+    // The message that a daemon holds while it is its turn is no message of an application.
+    let turn = topology.names().schedules_turn();
+    let queues = ours.iter().filter_map(|object| queue_that_empties(object)).filter(|name| *name != turn);
+    let queues: Vec<&str> = queues.collect();
     let mut waiting = contents::waiting(&mut session, &queues, snapshot.as_ref())?;
     let until = Instant::now() + SETTLE;
     while !force && Instant::now() < until && contents::may_be_gone(&mut session, &waiting)? {
         thread::sleep(Duration::from_secs(1));
         waiting = contents::waiting(&mut session, &queues, look()?.ok().as_ref())?;
     }
-    let clear = waiting.is_empty() && report.foreign.is_empty() && landing.is_empty() && gateways.is_empty();
+    let used = !landing.is_empty() || !gateways.is_empty() || !schedules.is_empty();
+    let clear = waiting.is_empty() && report.foreign.is_empty() && !used;
     let blind = snapshot.is_none() && !ours.is_empty();
     if !force && (blind || !clear) {
         let landing = landing.iter().filter_map(queue_name).map(str::to_owned).collect();
         let (foreign, unchecked) = (report.foreign, report.unchecked);
-        return Ok(Err(Refusal { waiting, foreign, landing, gateways, unchecked, ..Refusal::default() }));
+        let refusal = Refusal { waiting, foreign, landing, gateways, schedules, ..Refusal::default() };
+        return Ok(Err(Refusal { unchecked, ..refusal }));
     }
     report.discarded = waiting;
     let dispatch = topology.names().dispatch();
@@ -259,6 +271,12 @@ fn way_in(topology: &Topology, entry: &Object, snapshot: Option<&Snapshot>) -> V
         None => topology.bindings().filter(|binding| binding.source == name).cloned().collect(),
     };
     std::iter::once(entry.clone()).chain(bindings.into_iter().map(Object::Binding)).collect()
+}
+
+/// The names of the schedules of a set.
+fn schedules(settings: &Settings, topology: &Topology) -> Result<Vec<String>, AdminError> {
+    let book = delayline_schedules::read(settings, topology)?.unwrap_or_default();
+    Ok(book.schedules().map(|entry| format!("`{}`", entry.definition.name)).collect())
 }
 
 /// The parts of a gateway. The exchange of its consumers is their own.

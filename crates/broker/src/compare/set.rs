@@ -237,6 +237,7 @@ fn compare_arguments(
         let same = match (wanted, found) {
             (Some(Argument::Number(wanted)), Some(found)) => found.as_i64() == Some(*wanted),
             (Some(Argument::Text(wanted)), Some(found)) => found.as_str() == Some(wanted),
+            (Some(Argument::Flag(wanted)), Some(found)) => found.as_bool() == Some(*wanted),
             _ => false,
         };
         if !same {

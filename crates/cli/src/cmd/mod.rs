@@ -11,6 +11,7 @@ pub(crate) mod held;
 pub(crate) mod key;
 pub(crate) mod listen;
 pub(crate) mod man;
+pub(crate) mod schedule;
 pub(crate) mod scheduled;
 pub(crate) mod send;
 pub(crate) mod serve;

@@ -5,6 +5,7 @@ use std::{error::Error, fmt, io};
 use delayline_admin::{AdminError, JournalUnread, drain::DrainError};
 use delayline_amqp::AmqpError;
 use delayline_node::NodeError;
+use delayline_schedules::ScheduleError;
 use delayline_settings::SettingsError;
 
 use crate::term::{
@@ -151,6 +152,20 @@ impl From<AdminError> for Failure {
 impl From<AmqpError> for Failure {
     fn from(error: AmqpError) -> Self {
         Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<ScheduleError> for Failure {
+    fn from(error: ScheduleError) -> Self {
+        let code = match error {
+            ScheduleError::Definition(_) => Code::Usage,
+            ScheduleError::Unknown { .. } | ScheduleError::OtherApp { .. } | ScheduleError::Full { .. } => {
+                Code::Problem
+            }
+            _ => Code::Broker,
+        };
+        let no_set = matches!(error, ScheduleError::NoSet { .. });
+        Self { no_set, ..Self::new(code, chain(&error)) }
     }
 }
 

@@ -58,6 +58,10 @@ pub mod headers {
     pub const LAST_FAILED: &str = "delayline-last-failed";
     /// Why it failed last.
     pub const FAILURE: &str = "delayline-failure";
+    /// The name of the recurring schedule that it belongs to.
+    pub const SCHEDULE: &str = "delayline-schedule";
+    /// The occurrence of that schedule, in ms since the epoch.
+    pub const OCCURRENCE: &str = "delayline-occurrence";
     /// Why it was parked.
     pub const REASON: &str = "delayline-reason";
 }

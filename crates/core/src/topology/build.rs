@@ -24,11 +24,13 @@ impl Topology {
 
     /// The same set as it is installed: whether its messages take shortcuts, if the settings leave that
     /// open, and which queues of shortcuts exist. A set without shortcuts can still have such queues,
-    /// with messages that came before.
+    /// with messages that came before. If the stream of schedules exists, their objects belong to it.
     #[must_use]
     pub fn as_installed(&self, shortcuts: bool, exists: impl Fn(&str) -> bool) -> Self {
         let shortcuts = self.settings.shortcuts.unwrap_or(shortcuts);
-        Self::with(self.settings.clone(), shortcuts, |name| shortcuts || exists(name))
+        let schedules = self.has_schedules() || exists(&self.names.schedules());
+        let installed = Self::with(self.settings.clone(), shortcuts, |name| shortcuts || exists(name));
+        if schedules { installed.with_schedules() } else { installed }
     }
 
     /// The bindings that this set's replace when its shortcuts are switched on or off, each by its successor.
@@ -36,6 +38,7 @@ impl Topology {
     #[must_use]
     pub fn replaced_bindings(&self) -> BTreeMap<&Binding, Binding> {
         let switched = Self::with(self.settings.clone(), !self.shortcuts, |_| false);
+        let switched = if self.has_schedules() { switched.with_schedules() } else { switched };
         let queues: BTreeSet<_> = self.queues().map(|queue| queue.name.as_str()).collect();
         let replaced = |(one, other): &(&Binding, &Binding)| {
             one.destination != other.destination && queues.contains(other.destination.name())

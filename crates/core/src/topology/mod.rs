@@ -14,6 +14,7 @@ mod native;
 mod object;
 mod pattern;
 mod recall;
+mod schedules;
 mod settings;
 
 pub use app::Rejected;

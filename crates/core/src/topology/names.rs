@@ -285,6 +285,19 @@ impl Names {
         format!("{}.parked", self.set)
     }
 
+    /// The exchange for the definitions of recurring schedules, and the stream that keeps them. Both are
+    /// made with the first schedule.
+    #[must_use]
+    pub fn schedules(&self) -> String {
+        format!("{}.schedules", self.set)
+    }
+
+    /// The queue that decides which daemon publishes for schedules: its single active consumer.
+    #[must_use]
+    pub fn schedules_turn(&self) -> String {
+        format!("{}.turn", self.schedules())
+    }
+
     /// The app key under which the messages of a gateway return from the levels.
     ///
     /// # Errors

@@ -14,6 +14,8 @@ pub enum Argument {
     Number(i64),
     /// Text.
     Text(String),
+    /// Yes or no.
+    Flag(bool),
 }
 
 impl fmt::Display for Argument {
@@ -21,6 +23,7 @@ impl fmt::Display for Argument {
         match self {
             Self::Number(number) => number.fmt(f),
             Self::Text(text) => text.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
         }
     }
 }
@@ -28,6 +31,12 @@ impl fmt::Display for Argument {
 impl From<i64> for Argument {
     fn from(number: i64) -> Self {
         Self::Number(number)
+    }
+}
+
+impl From<bool> for Argument {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
     }
 }
 

@@ -25,6 +25,7 @@ use delayline_client::{
     router::Stats,
 };
 use delayline_core::histogram::Counted;
+use delayline_schedules::{ScheduleStats, State};
 
 use super::{
     Kind,
@@ -34,6 +35,9 @@ use super::{
 
 /// The label of all apps that have no series of their own.
 const OTHER: &str = "other";
+
+/// The most schedules with series of their own, the first by name.
+const MOST_SCHEDULES: usize = 1_000;
 
 /// The counters of this process; each part is optional.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +54,8 @@ pub struct Inside {
     pub recalls: Option<Arc<RecallStats>>,
     /// The counters of gateways.
     pub gateways: Option<Arc<GatewayCounters>>,
+    /// The schedules.
+    pub schedules: Option<Arc<ScheduleStats>>,
 }
 
 /// The data of a scrape.
@@ -84,6 +90,7 @@ impl Collector for Exposition {
         self.gateways(&mut out)?;
         self.kept(&mut out)?;
         self.recalls(&mut out)?;
+        self.schedules(&mut out)?;
         self.retries(&mut out)?;
         self.canary(&mut out)?;
         self.routers(&mut out)?;
@@ -231,6 +238,22 @@ impl Exposition {
         let swept = counts.apps.iter().map(|(app, counts)| (app.clone(), number(counts.swept)));
         out.labelled(f::RECALLS_SWEPT, "app", swept)?;
         out.number(f::RECALLS_COUNTED, counts.at.map(seconds))
+    }
+
+    fn schedules(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let counts = self.inside.schedules.as_ref().map(|schedules| schedules.counts());
+        out.number(f::SCHEDULES_LEADS, counts.as_ref().map(|counts| flag(counts.leads)))?;
+        let counts = counts.unwrap_or_default();
+        let lines = || counts.schedules.iter().take(MOST_SCHEDULES);
+        let now = seconds(Timestamp::now());
+        let due = lines().filter_map(|(name, line)| Some((name.clone(), seconds(line.next?) - now)));
+        out.labelled(f::SCHEDULE_DUE, "schedule", due)?;
+        let paused = lines().map(|(name, line)| (name.clone(), flag(line.state == State::Paused)));
+        out.labelled(f::SCHEDULE_PAUSED, "schedule", paused)?;
+        let published = lines().map(|(name, line)| (name.clone(), number(line.published)));
+        out.labelled(f::SCHEDULE_PUBLISHED, "schedule", published)?;
+        let missed = lines().map(|(name, line)| (name.clone(), number(line.missed)));
+        out.labelled(f::SCHEDULE_MISSED, "schedule", missed)
     }
 
     fn retries(&self, out: &mut Out<'_>) -> Result<(), Error> {

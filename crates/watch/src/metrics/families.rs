@@ -120,6 +120,15 @@ families! {
         "Recalls that this daemon has swept, by application";
     RECALLS_COUNTED: Gauge "delayline_recalls_counted_timestamp" Some("seconds"),
         "Time at which recalls were last counted";
+    SCHEDULES_LEADS: Gauge "delayline_schedules_leads" None,
+        "1 if this daemon publishes schedules, 0 if it waits for its turn";
+    SCHEDULE_DUE: Gauge "delayline_schedule_next_due" Some("seconds"),
+        "Time until the next occurrence, by schedule; negative if it was not published in time";
+    SCHEDULE_PAUSED: Gauge "delayline_schedule_paused" None, "1 if a schedule is paused, 0 if not";
+    SCHEDULE_PUBLISHED: Counter "delayline_schedule_published" Some("messages"),
+        "Messages that this daemon published, by schedule";
+    SCHEDULE_MISSED: Counter "delayline_schedule_missed" None,
+        "Occurrences that were missed and not published, by schedule";
     RETRY_QUEUE: Gauge "delayline_retry_queue" Some("messages"), "Failed messages that no retry service has taken yet";
     RETRIES: Counter "delayline_retries" None, "Failed messages that were sent back to be tried again";
     PARKINGS: Counter "delayline_parkings" None, "Failed messages that were parked, by reason";

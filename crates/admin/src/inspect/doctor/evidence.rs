@@ -26,7 +26,9 @@ use delayline_core::{
     message::{MaxRecalls, SMALLEST_FRAME_LIMIT},
     topology::Topology,
 };
+use delayline_schedules::{ScheduleSummary, summaries};
 use delayline_settings::Settings;
+use jiff::Timestamp;
 
 /// The period of the unroutable queue's history, in seconds. Brokers keep such figures for this long by
 /// default.
@@ -54,6 +56,8 @@ pub(super) struct Evidence {
     pub(super) journals: BTreeMap<String, JournalBeginning>,
     /// The journals that are lost.
     pub(super) lost_journals: BTreeSet<String>,
+    /// The schedules, if the set has any.
+    pub(super) schedules: Vec<ScheduleSummary>,
     /// Missing queues of the set whose internal names are taken.
     pub(super) clashes: Vec<Clash>,
     /// The users with connections whose frame limit is the smallest one.
@@ -136,6 +140,11 @@ pub(super) fn gather(
         known.small_frames = connections.map(|connection| connection.user).collect();
         known.journals = journals(settings, topology, &snapshot, options, &mut unchecked);
         known.lost_journals = lost_journals(settings, topology, &snapshot, options, &mut unchecked);
+        if topology.has_schedules() {
+            let book = delayline_schedules::read(settings, topology);
+            let book = or_unchecked(book, "whether schedules are published", &mut unchecked).flatten();
+            known.schedules = summaries(&book.unwrap_or_default(), settings, Timestamp::now());
+        }
         let ends = routes(topology, &snapshot).into_iter().filter_map(|route| match route.end {
             End::Queue(queue) => Some(queue.name.as_str()),
             End::Nowhere(_) | End::Back(_) => None,

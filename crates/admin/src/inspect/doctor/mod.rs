@@ -13,6 +13,7 @@ mod headers;
 mod journals;
 mod recalls;
 mod requeues;
+mod schedules;
 mod set;
 mod targets;
 mod unbound;
@@ -132,6 +133,7 @@ fn examine(
         findings.extend(headers::small_frames(evidence));
         findings.extend(recalls::check(topology, evidence, Timestamp::now()));
         findings.extend(journals::check(topology, evidence, Timestamp::now()));
+        findings.extend(schedules::check(topology, evidence, Timestamp::now()));
         findings.extend(dead_letters::left_behind(evidence));
         findings.extend(copies::check(topology, evidence, &targets));
         findings.extend(access::check(topology, evidence, options, unchecked));

@@ -6,6 +6,7 @@ use std::{
 };
 
 use delayline_core::codec::AppKey;
+use delayline_schedules::{Change, Changed, ScheduleChange, change_all};
 use delayline_settings::Settings;
 use serde::Serialize;
 
@@ -58,6 +59,8 @@ pub struct SetReport {
     pub gateways: Vec<GatewayAdded>,
     /// Its gateways that are not in the file, if they are to be removed.
     pub pruned_gateways: Vec<PrunedGateway>,
+    /// Its schedules in the file, and those that are removed.
+    pub schedules: Vec<ScheduleChange>,
     /// Users that are not in the file and whose rights of an application of this set are removed.
     pub pruned_users: Vec<String>,
     /// Applications, gateways and rights of users that are not in the file and that stay, in words.
@@ -122,6 +125,7 @@ impl SetReport {
         self.pruned.is_empty()
             && self.pruned_gateways.is_empty()
             && self.pruned_users.is_empty()
+            && self.schedules.iter().all(|schedule| schedule.outcome == Changed::Unchanged)
             && added.into_iter().all(|outcome| outcome == Applied::Unchanged)
     }
 }
@@ -172,7 +176,10 @@ pub fn apply(
     if report.outcome != Applied::Installed {
         return Ok(report);
     }
-    let gateways = |of: &SetReport| of.gateways.len() + of.pruned_gateways.len() + of.pruned_users.len();
+    let gateways = |of: &SetReport| {
+        let schedules = usize::from(!of.schedules.is_empty());
+        of.gateways.len() + of.pruned_gateways.len() + of.pruned_users.len() + schedules
+    };
     let total = planned.iter().map(|plan| plan.apps.len() + plan.prune.len()).sum::<usize>()
         + report.sets.iter().map(gateways).sum::<usize>();
     let mut done = 0;
@@ -212,6 +219,10 @@ pub fn apply(
             }
             step();
         }
+        if !of_set.schedules.is_empty() && !stopped() {
+            of_set.schedules = schedules(plan, options.prune, false)?;
+            step();
+        }
         for pruned in of_set.pruned_gateways.iter_mut().take_while(|_| !stopped()) {
             *pruned = removed(plan, &pruned.gateway, false, stop)?;
             step();
@@ -243,6 +254,7 @@ fn look<'a>(
         pruned: Vec::new(),
         gateways: Vec::new(),
         pruned_gateways: Vec::new(),
+        schedules: Vec::new(),
         pruned_users: Vec::new(),
         not_in_file: Vec::new(),
     };
@@ -263,6 +275,11 @@ fn look<'a>(
         settings,
         apps,
         prune: Vec::new(),
+    };
+    report.schedules = match plan.surplus.snapshot.queues.contains_key(&topology.names().schedules()) {
+        true => schedules(&plan, prune, true)?,
+        // Their objects come with the set.
+        false => delayline_schedules::added(&plan.settings, &wanted.schedules),
     };
     if !prune {
         report.not_in_file = plan.surplus.names().collect();
@@ -285,6 +302,17 @@ fn look<'a>(
     }
     report.pruned_users.clone_from(&plan.surplus.users);
     Ok((plan, report))
+}
+
+/// Changes the schedules to those in the file, or plans that.
+fn schedules(plan: &Planned<'_>, prune: bool, dry_run: bool) -> Result<Vec<ScheduleChange>, AdminError> {
+    let wanted = plan.wanted.schedules.iter().map(|(name, spec)| (name, Change::Set(spec)));
+    let surplus = plan.surplus.schedules.iter().filter(|_| prune).map(|name| (name, Change::Remove));
+    let changes: Vec<_> = wanted.chain(surplus).collect();
+    match changes.is_empty() {
+        true => Ok(Vec::new()),
+        false => Ok(change_all(&plan.settings, &plan.wanted.topology, &changes, dry_run)?),
+    }
 }
 
 /// Removes a gateway, or plans its removal.

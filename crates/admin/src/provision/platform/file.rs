@@ -12,9 +12,11 @@ use delayline_core::{
     retry::Policies,
     topology::{ExchangeKind, QueueType, SetName, Topology, TopologySettings},
 };
+use delayline_schedules::{ScheduleName, Spec};
 use delayline_settings::{policies_of, read_text};
 use serde::Deserialize;
 
+use super::schedules;
 use crate::provision::apps::{AppRequest, AppSpec};
 
 /// The wanted contents of a vhost.
@@ -37,6 +39,8 @@ pub struct PlatformSet {
     pub apps: Vec<AppSpec>,
     /// Its gateways, by name, and the kind of the exchange that consumers are bound to.
     pub gateways: Vec<(String, ExchangeKind)>,
+    /// Its recurring schedules. The objects for them are part of its topology if it has any.
+    pub schedules: Vec<(ScheduleName, Spec)>,
 }
 
 /// Why a platform file cannot be used.
@@ -71,6 +75,8 @@ struct Written {
     policies: Option<toml::Table>,
     #[serde(default)]
     defaults: toml::Table,
+    #[serde(default)]
+    schedules: Vec<toml::Table>,
 }
 
 /// The keys that `[defaults]` may have: those of applications that receive messages, and those of users.
@@ -149,20 +155,21 @@ impl Platform {
             }
             false => Ok(Secret::new("")),
         };
-        Self::read(&text, settings, secret).map_err(|error| failed(file, &error))
+        Self::read(&text, settings, secret, Some(directory)).map_err(|error| failed(file, &error))
     }
 
-    /// Parses the text of a file.
+    /// Parses the text of a file, which names no other files.
     ///
     /// # Errors The fault, by line or by table.
     pub fn parse(text: &str, settings: &TopologySettings) -> Result<Self, PlatformError> {
-        Self::read(text, settings, |_| Ok(Secret::new("")))
+        Self::read(text, settings, |_| Ok(Secret::new("")), None)
     }
 
     fn read(
         text: &str,
         settings: &TopologySettings,
         secret: impl Fn(&Path) -> Result<Secret, PlatformError>,
+        directory: Option<&Path>,
     ) -> Result<Self, PlatformError> {
         let written: Written = toml::from_str(text).map_err(|error| syntax(text, &error))?;
         let policies = written.policies.map(policies_of).transpose();
@@ -224,8 +231,9 @@ impl Platform {
                 }
                 gateways.push((name, kind));
             }
-            sets.push(PlatformSet { topology, apps, gateways });
+            sets.push(PlatformSet { topology, apps, gateways, schedules: Vec::new() });
         }
+        schedules::read(written.schedules, &mut sets, directory)?;
         Ok(Self { sets, policies })
     }
 }
@@ -238,7 +246,7 @@ fn kind(name: &str) -> Result<ExchangeKind, String> {
     })
 }
 
-fn wrong(table: &str, reason: &dyn ToString) -> PlatformError {
+pub(super) fn wrong(table: &str, reason: &dyn ToString) -> PlatformError {
     PlatformError::Table { table: table.into(), reason: reason.to_string() }
 }
 

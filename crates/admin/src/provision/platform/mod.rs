@@ -3,6 +3,7 @@
 
 mod apply;
 mod file;
+mod schedules;
 mod surplus;
 
 pub use apply::{ApplyOptions, ApplyReport, PrunedApp, PrunedGateway, SetReport, apply};

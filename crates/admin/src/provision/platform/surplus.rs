@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delayline_broker::{ManagementError, Snapshot, apps_in};
 use delayline_core::{codec::AppKey, topology::Topology};
+use delayline_schedules::ScheduleName;
 use delayline_settings::Settings;
 
 use super::PlatformSet;
@@ -19,6 +20,7 @@ pub(super) struct Surplus {
     /// The applications, and the queue of each if it is known.
     pub(super) apps: BTreeMap<AppKey, Option<String>>,
     pub(super) gateways: Vec<String>,
+    pub(super) schedules: Vec<ScheduleName>,
     /// Users with the rights of an application of this set.
     pub(super) users: Vec<String>,
     /// The vhost, with its users if they can be seen.
@@ -51,6 +53,12 @@ impl Surplus {
         }
         surplus.gateways = names_among(topology.names(), snapshot.queues.keys());
         surplus.gateways.retain(|name| !wanted.gateways.iter().any(|(it, _)| it == name));
+        if snapshot.queues.contains_key(&topology.names().schedules()) {
+            let book = delayline_schedules::read(settings, topology)?.unwrap_or_default();
+            let names = book.schedules().map(|entry| entry.definition.name.clone());
+            surplus.schedules =
+                names.filter(|name| !wanted.schedules.iter().any(|(it, _)| it == name)).collect();
+        }
         surplus.users = former_users(topology, wanted, users, &snapshot);
         surplus.snapshot = snapshot;
         Ok(surplus)
@@ -61,7 +69,8 @@ impl Surplus {
         let apps = self.apps.keys().map(|app| format!("application `{app}`"));
         let gateways = self.gateways.iter().map(|gateway| format!("gateway `{gateway}`"));
         let users = self.users.iter().map(|user| format!("permissions of user `{user}`"));
-        apps.chain(gateways).chain(users)
+        let schedules = self.schedules.iter().map(|schedule| format!("schedule `{schedule}`"));
+        apps.chain(gateways).chain(schedules).chain(users)
     }
 }
 

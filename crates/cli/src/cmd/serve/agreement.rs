@@ -92,7 +92,9 @@ impl Agreement {
         let mut state = self.state();
         if state.compared.as_ref() != Some(&found) {
             match &found {
-                Compared::Wrong(reason) => error!("nothing is retried, passed on or swept: {reason}"),
+                Compared::Wrong(reason) => {
+                    error!("nothing is retried, passed on, published or swept: {reason}")
+                }
                 Compared::Unknown(reason) => info!("clock and unit are not compared: {reason}"),
                 Compared::Right if matches!(state.compared, Some(Compared::Wrong(_))) => {
                     info!("clock and unit agree with the broker's now; work goes on");

@@ -32,6 +32,7 @@ use delayline_admin::{Layout, Sweeper, Unsticker};
 use delayline_broker::Survey;
 use delayline_client::retry::Service;
 use delayline_core::retry::SharedPolicies;
+use delayline_schedules::Scheduler;
 use delayline_settings::{Settings, WebSettings};
 use delayline_watch::{
     canary::Canary,
@@ -80,6 +81,7 @@ With --layout, the page and the metrics also show the layout of NServiceBus or C
 vhost of the set: waiting and stuck messages, and whether a guard exists (`delayline guard`).
 The vhost then does not need a set; services of the set wait until it is installed.
 
+Schedules (`delayline schedule add`) are published ahead by one of the daemons that run.
 Gateways for messages with the header `x-delay` (`delayline gateway add`) are found every
 five seconds; several daemons share their work.
 
@@ -129,6 +131,9 @@ pub(crate) struct Args {
     /// Do not run gateways
     #[arg(long)]
     no_gateways: bool,
+    /// Do not publish schedules
+    #[arg(long)]
+    no_schedules: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -177,11 +182,11 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     if !args.layouts.is_empty() {
         settings.layouts = Layout::distinct(args.layouts.iter().cloned());
     }
-    let idle = args.no_retry && args.no_unstick && args.no_gateways && args.no_sweep;
+    let idle = args.no_retry && args.no_unstick && args.no_gateways && args.no_sweep && args.no_schedules;
     if idle && !settings.canary.enabled && settings.web.listen.is_none() {
         return Err(Failure::usage(
-            "nothing is left to do: no retry service, no gateways, no canary, no page, no unsticking, and \
-             no sweeping",
+            "nothing is left to do: no retry service, no gateways, no schedules, no canary, no page, no \
+             unsticking, and no sweeping",
         ));
     }
     files::raise_limit().map_err(Failure::usage)?;
@@ -211,7 +216,7 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
             }
         })
     };
-    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep);
+    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep, !args.no_schedules);
     let survey = Arc::new(Survey::new(&settings));
     survey.keep(&stop);
     let agreement = Agreement::watched(&settings, &stop);
@@ -226,6 +231,7 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
     let gateways = (!args.no_gateways)
         .then(|| run_gateways((&settings, &survey), &counters, (&gate, &agreement), &stop));
+    let schedules = (!args.no_schedules).then(|| publish(&settings, &counters, (&gate, &agreement), &stop));
     let watch = bound.is_some().then(|| site::watch(&settings, &survey, &counters, &stop));
     let live = watch.as_ref().map(Watch::live);
     let site = live.map(|live| site::site(&counters, &live, &agreement));
@@ -252,6 +258,7 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
     let ended = |part, thread: JoinHandle<bool>| end_by(deadline, part, thread).unwrap_or(false);
     let clean = retries.is_none_or(|thread| ended("the retry service", thread));
     let clean = gateways.is_none_or(|thread| ended("the service for gateways", thread)) && clean;
+    let clean = schedules.is_none_or(|thread| ended("publishing schedules", thread)) && clean;
     drop((web, watch));
     let _ = canary.and_then(|thread| end_by(deadline, "the canary", thread));
     let _ = unsticker.and_then(|thread| end_by(deadline, "the search for stuck queues", thread));
@@ -299,6 +306,19 @@ fn sweep(
     let (settings, stats) = (settings.clone(), counters.of_sweeper());
     acting(gate, agreement, stop, move |stop| {
         Sweeper::new(settings.clone(), Arc::clone(&stats)).run(stop);
+        true
+    })
+}
+
+fn publish(
+    settings: &Settings,
+    counters: &site::Counters,
+    (gate, agreement): (&Gate, &Agreement),
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<bool> {
+    let (settings, stats) = (settings.clone(), counters.of_schedules());
+    acting(gate, agreement, stop, move |stop| {
+        Scheduler::new(settings.clone(), Arc::clone(&stats)).run(stop);
         true
     })
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use delayline_admin::{Kept, RecallStats, UnstickStats};
 use delayline_broker::Survey;
 use delayline_client::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
+use delayline_schedules::ScheduleStats;
 use delayline_settings::Settings;
 use delayline_watch::{
     canary::Watched,
@@ -30,13 +31,16 @@ pub(crate) struct Counters {
     gateways: Option<Arc<GatewayCounters>>,
     /// The results of the sweeper, if it runs.
     recalls: Option<Arc<RecallStats>>,
+    /// The schedules, if it publishes any.
+    schedules: Option<Arc<ScheduleStats>>,
 }
 
 impl Counters {
-    pub(crate) fn new(retrying: bool, gateways: bool, sweeping: bool) -> Self {
+    pub(crate) fn new(retrying: bool, gateways: bool, sweeping: bool, publishing: bool) -> Self {
         let gateways = gateways.then(Arc::default);
         let recalls = sweeping.then(Arc::default);
-        Self { retries: retrying.then(Arc::default), gateways, recalls, ..Self::default() }
+        let schedules = publishing.then(Arc::default);
+        Self { retries: retrying.then(Arc::default), gateways, recalls, schedules, ..Self::default() }
     }
 
     pub(crate) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
@@ -51,6 +55,7 @@ impl Counters {
             unstick: Some(Arc::clone(&self.unstick)),
             gateways: self.gateways.clone(),
             recalls: self.recalls.clone(),
+            schedules: self.schedules.clone(),
         }
     }
 
@@ -60,6 +65,10 @@ impl Counters {
 
     pub(crate) fn of_sweeper(&self) -> Arc<RecallStats> {
         self.recalls.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn of_schedules(&self) -> Arc<ScheduleStats> {
+        self.schedules.clone().unwrap_or_default()
     }
 
     pub(crate) fn of_unsticker(&self) -> Arc<UnstickStats> {

@@ -7,6 +7,7 @@ use owo_colors::OwoColorize;
 use delayline_admin::{
     self as admin, AddReport, Applied, ApplyOptions, ApplyReport, Platform, PrunedApp, SetReport,
 };
+use delayline_schedules::Changed;
 use delayline_settings::Settings;
 
 use super::install::switched;
@@ -112,7 +113,10 @@ fn show(report: &ApplyReport, output: &mut Output) -> Result<(), Failure> {
     let changed = |app: &&AddReport| app.outcome != Applied::Unchanged;
     let apps = || report.sets.iter().flat_map(|set| &set.apps);
     let gateways = || report.sets.iter().flat_map(|set| &set.gateways);
-    let pruned = |set: &SetReport| set.pruned.len() + set.pruned_gateways.len() + set.pruned_users.len();
+    let pruned = |set: &SetReport| {
+        let schedules = set.schedules.iter().filter(|it| it.outcome != Changed::Unchanged).count();
+        set.pruned.len() + set.pruned_gateways.len() + set.pruned_users.len() + schedules
+    };
     let pruned = report.sets.iter().map(pruned).sum::<usize>();
     let number = apps().filter(changed).count()
         + gateways().filter(|it| it.outcome != Applied::Unchanged).count()
@@ -173,6 +177,14 @@ fn of_set(report: &SetReport, output: &mut Output) -> Result<(), Failure> {
         for removed in &report.removed {
             output.line(format!("  {} {}", "-".red(), readable(removed)))?;
         }
+    }
+    for change in report.schedules.iter().filter(|it| it.outcome != Changed::Unchanged) {
+        let sign = match change.outcome {
+            Changed::Added => "+".green().to_string(),
+            Changed::Removed => "-".red().to_string(),
+            _ => "~".yellow().to_string(),
+        };
+        output.line(format!("{sign} schedule `{}`", change.schedule))?;
     }
     for user in &report.pruned_users {
         output.line(format!("user `{}`", readable(user)))?;
