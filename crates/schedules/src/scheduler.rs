@@ -295,7 +295,7 @@ impl Scheduler {
             bodies.entry(&due.name).or_insert_with(|| std::mem::take(&mut message.body));
             message.body = Vec::new();
             if due.recall {
-                message = message.with_id(message_id(&due.name, due.at, due.rev)).journalled();
+                message = message.with_id(message_id(&due.name, due.at, due.rev));
             }
             match Wire::at(&message, unit, base) {
                 Ok(wire) => wires.push((&due.name, wire)),

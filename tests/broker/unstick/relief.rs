@@ -22,7 +22,8 @@ fn an_application_that_blocks_a_level_is_paused_until_its_queue_accepts_messages
     send(&settings, "greedy", 0..60, 1);
     stuck(&settings, "delay.level.00", 60);
     let stop = Arc::new(AtomicBool::new(false));
-    let unsticker = Unsticker::new(settings.clone(), Arc::new(Survey::new(&settings)), Arc::default()).pausing(1);
+    let unsticker =
+        Unsticker::new(settings.clone(), Arc::new(Survey::new(&settings)), Arc::default()).pausing(1);
     let running = thread::spawn({
         let stop = Arc::clone(&stop);
         move || unsticker.run(&stop)

@@ -291,8 +291,8 @@ fn unstick(
     gate: &Gate,
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let unsticker = Unsticker::new(settings.clone(), Arc::clone(survey), counters.of_unsticker())
-        .pausing(most_paused);
+    let unsticker =
+        Unsticker::new(settings.clone(), Arc::clone(survey), counters.of_unsticker()).pausing(most_paused);
     // Policies that it set are deleted before the process ends.
     behind(gate, stop, move |stop| unsticker.run(stop))
 }
