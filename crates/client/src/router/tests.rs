@@ -287,25 +287,6 @@ fn an_invalid_message_is_never_sent() {
 }
 
 #[test]
-fn large_bodies_limit_messages_in_flight_too() {
-    let broker = Scripted::new(|_, tag, _| vec![Event::Ack { tag, multiple: false }]);
-    let router = broker.router(LONG, 1_000);
-    let mut pipeline = router.pipeline();
-    let body = "b".repeat(Pipeline::<u32>::MAX_BYTES / 4);
-    let mut tags = Vec::new();
-    for tag in 0..6 {
-        tags.extend(pipeline.push(tag, message(&body)).map(|outcome| outcome.tag));
-        assert!(pipeline.bytes() <= Pipeline::<u32>::MAX_BYTES);
-    }
-    // One that is larger than the limit goes alone.
-    let huge = "b".repeat(Pipeline::<u32>::MAX_BYTES + 1);
-    tags.extend(pipeline.push(6, message(&huge)).map(|outcome| outcome.tag));
-    assert_eq!(pipeline.bytes(), huge.len());
-    tags.extend(pipeline.map(|outcome| outcome.tag));
-    assert_eq!(tags, (0..7).collect::<Vec<_>>());
-}
-
-#[test]
 fn the_window_limits_messages_in_flight() {
     let most = Arc::new(AtomicU32::new(0));
     let broker = {

@@ -204,3 +204,22 @@ fn headers_that_some_consumers_cannot_receive_are_reported_once_and_sent() {
     let logged = LOGGED.lock().unwrap();
     assert!(logged.len() == 1 && logged[0].contains("entries of `x-death`"), "{logged:?}");
 }
+
+#[test]
+fn large_bodies_limit_messages_in_flight_too() {
+    let broker = Scripted::new(|_, tag, _| vec![Event::Ack { tag, multiple: false }]);
+    let router = broker.router(LONG, 1_000);
+    let mut pipeline = router.pipeline();
+    let body = "b".repeat(Pipeline::<u32>::MAX_BYTES / 4);
+    let mut tags = Vec::new();
+    for tag in 0..6 {
+        tags.extend(pipeline.push(tag, message(&body)).map(|outcome| outcome.tag));
+        assert!(pipeline.bytes() <= Pipeline::<u32>::MAX_BYTES);
+    }
+    // One that is larger than the limit goes alone.
+    let huge = "b".repeat(Pipeline::<u32>::MAX_BYTES + 1);
+    tags.extend(pipeline.push(6, message(&huge)).map(|outcome| outcome.tag));
+    assert_eq!(pipeline.bytes(), huge.len());
+    tags.extend(pipeline.map(|outcome| outcome.tag));
+    assert_eq!(tags, (0..7).collect::<Vec<_>>());
+}
